@@ -1,0 +1,36 @@
+# `make run` and `make test` need only Python >= 3.11, make and git: everything else is installed into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: run test lint types layers check clean
+.DEFAULT_GOAL := run
+
+run: $(STAMP)
+	$(BIN)/fvnce reproduce --out out
+
+test: lint types layers check
+
+lint: $(STAMP)
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+layers: $(STAMP)
+	$(BIN)/lint-imports
+
+# Two processes of one thread each fill two cores better than one process of two threads.
+check: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+$(STAMP): pyproject.toml constraints.txt src/fvnce/_version.py
+	$(PYTHON) -c 'import sys; sys.exit("fvnce needs Python 3.11 or newer, found " + sys.version.split()[0] + ": set PYTHON=python3.x") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) out dist build
