@@ -62,3 +62,17 @@ def floating(name: str, value: object) -> Tensor:
             f"{name} must be a floating-point tensor, found dtype {value.dtype}; convert it with .float()"
         )
     return value if value.dtype in (torch.float32, torch.float64) else value.float()
+
+
+def outcome(value: object) -> int:
+    """An outcome of the classification: 1 for data, 0 for noise.
+
+    >>> outcome(2)
+    Traceback (most recent call last):
+    ValueError: outcome must be 1 (data) or 0 (noise), found 2
+    """
+    if value == 1:
+        return 1
+    if value == 0:
+        return 0
+    raise ValueError(f"outcome must be 1 (data) or 0 (noise), found {value!r}")

@@ -1,0 +1,82 @@
+"""The command line. Everything heavy is imported by the command that needs it, so ``--help`` starts at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ._version import __version__
+from .paper import ITEMS
+
+app = typer.Typer(
+    name="fvnce",
+    help="Estimate latent-variable and energy-based models by telling data from noise.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fvnce {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(
+    help="Reproduce the paper: all of it, or the items named.\n\n"
+    + "\n\n".join(f"{name}: {what}" for name, what in ITEMS.items())
+)
+def reproduce(
+    items: Annotated[list[str] | None, typer.Argument(metavar="ITEM", help="Which items.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("out"),
+) -> None:
+    """Make the items named, or all."""
+    wanted = list(dict.fromkeys(items or ITEMS))
+    for item in wanted:
+        if item not in ITEMS:
+            raise typer.BadParameter(f"unknown item {item!r}; the items are {', '.join(ITEMS)}")
+    if out.exists() and not out.is_dir():
+        raise typer.BadParameter(f"--out must be a folder, {str(out)!r} is a file")
+    from importlib import import_module
+
+    for item in wanted:
+        for path in import_module(f".paper.{item}", __package__).run(out):
+            typer.echo(path)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; what the user got wrong is one line on stderr and exit code 2."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except OSError as error:
+        _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 1)
+    except Exception as error:
+        # Click's own errors, whichever package they come from: typer ships click inside since 0.20.
+        if not hasattr(error, "format_message"):
+            raise
+        message = " ".join(error.format_message().split()).rstrip(".")
+        if not message:  # no arguments at all: the help has been shown
+            sys.exit(2)
+        _fail(f"{message}. Try 'fvnce --help'.", 2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"fvnce: {message}", err=True)
+    sys.exit(code)

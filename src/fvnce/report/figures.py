@@ -1,0 +1,75 @@
+"""Figures: one style, legible in print and in grey, written as PNG and PDF.
+
+Curves differ in lightness and in dash as well as in hue, so that a grey print still tells them apart.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import matplotlib
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "0.9",
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "pdf.fonttype": 42,
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A labelled line: its colour (dark to light across a figure) and dash."""
+
+    label: str
+    colour: str
+    dash: str = "-"
+
+
+def new_figure(columns: int, *, width: float = 7.0, height: float = 2.9) -> tuple[Figure, Sequence[Axes]]:
+    """A row of axes in the house style."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(1, columns, squeeze=False)[0]
+    return figure, list(axes)
+
+
+def plot(axes: Axes, x: NDArray, y: NDArray, curve: Curve) -> None:  # type: ignore[type-arg]
+    """One curve."""
+    axes.plot(x, y, curve.dash, color=curve.colour, label=curve.label)
+
+
+def legend(axes: Axes, where: Literal["lower right", "upper left"]) -> None:
+    """Name the curves, without a frame."""
+    axes.legend(loc=where, frameon=False)
+
+
+def save(figure: Figure, out: Path, name: str) -> list[Path]:
+    """Write ``name.png`` and ``name.pdf`` into ``out``, each complete or not at all."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for suffix in ("png", "pdf"):
+        path = out / f"{name}.{suffix}"
+        partial = out / f".{name}.partial.{suffix}"
+        # Without the date, the same figure is the same file.
+        metadata = {"CreationDate": None} if suffix == "pdf" else {"Software": None}
+        with matplotlib.rc_context(STYLE):
+            figure.savefig(partial, dpi=200, metadata=metadata)
+        os.replace(partial, path)
+        paths.append(path)
+    return paths

@@ -1,0 +1,33 @@
+"""Proper scoring rules: pairs (f1, f0) as functions of Δ = log r, and their algebra.
+
+======================  ===============================================================
+``rule``                a rule, the cone of rules, normalisation
+``power``               the paper's family (α, β)
+``classical``           the logarithmic, quadratic and spherical rules
+``construct``           rules from a weight, a generator, or a pair of functions
+``check``               the double-ELBO property, examined
+``text``                rules as text
+======================  ===============================================================
+"""
+
+from .check import DoubleElboReport, Law, check_double_elbo
+from .classical import Logarithmic, Quadratic, Spherical
+from .construct import from_generator, from_pair, from_weight
+from .power import PowerRule
+from .rule import ScoringRule
+from .text import parse
+
+__all__ = [
+    "DoubleElboReport",
+    "Law",
+    "Logarithmic",
+    "PowerRule",
+    "Quadratic",
+    "ScoringRule",
+    "Spherical",
+    "check_double_elbo",
+    "from_generator",
+    "from_pair",
+    "from_weight",
+    "parse",
+]

@@ -1,0 +1,53 @@
+"""A function given by its value and its derivative, differentiable as often as the derivative is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class _WithSlope(torch.autograd.Function):
+    """Forward returns ``value``; backward multiplies by ``slope``, which carries its own graph."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        slope = inputs[2]
+        ctx.save_for_backward(slope)
+        ctx.save_for_forward(slope)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return grad_outputs[0] * slope, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        slope: Tensor = ctx.saved_tensors[0]
+        return tangents[0] * slope
+
+
+def slope_of(value: Tensor, delta: Tensor) -> Tensor:
+    """d value / dΔ element-wise, differentiable again; zero where value does not depend on Δ."""
+    if not value.requires_grad:
+        return torch.zeros_like(delta)
+    (slope,) = torch.autograd.grad(value.sum(), delta, create_graph=True, materialize_grads=True)
+    return slope
+
+
+def with_slope(delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    """The tensor ``value``, whose derivative with respect to ``delta`` is declared to be ``slope``.
+
+    Autograd differentiates the formula it was given, and a formula that is accurate in value can lose its
+    derivative to cancellation (expm1 far below zero, a difference of powers). Here the derivative is its own
+    formula; second derivatives come from differentiating it.
+    """
+    result: Tensor = _WithSlope.apply(delta, value.detach(), slope)  # type: ignore[no-untyped-call]
+    return result

@@ -1,0 +1,87 @@
+"""The classical symmetric rules, for comparison: proper, with f1 concave in r, but f0 not concave.
+
+All are written with ℓ₊ = log σ(Δ) = log μ and ℓ₋ = log σ(−Δ) = log(1−μ), so that no tail is lost to 1 − μ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from .rule import SmoothRule
+
+
+class _Symmetric(SmoothRule):
+    """S(0, μ) = S(1, 1−μ), that is f0(Δ) = f1(−Δ)."""
+
+    @property
+    def variational(self) -> bool:
+        """False: f0 is not concave in r, so the noise term has no evidence lower bound."""
+        return False
+
+    def unclipped(self) -> SmoothRule:
+        """Itself: it grows at most linearly in Δ and needs no clip."""
+        return self
+
+    def _value0(self, delta: Tensor) -> Tensor:
+        return self._value1(-delta)
+
+    def _slope0(self, delta: Tensor) -> Tensor:
+        return -self._slope1(-delta)
+
+
+@dataclass(frozen=True)
+class Logarithmic(_Symmetric):
+    """S(1, μ) = log μ: maximum likelihood of the classifier, the rule of ordinary NCE (Eq. NCE_r).
+
+    >>> Logarithmic().f0(torch.tensor(0.0))  # −soft-plus(Δ)
+    tensor(-0.6931)
+    """
+
+    def _value1(self, delta: Tensor) -> Tensor:
+        return logsigmoid(delta)
+
+    def _slope1(self, delta: Tensor) -> Tensor:
+        return torch.exp(logsigmoid(-delta))
+
+    def __str__(self) -> str:
+        return "logarithmic()"
+
+
+@dataclass(frozen=True)
+class Quadratic(_Symmetric):
+    """S(1, μ) = −(1−μ)²: the Brier score.
+
+    >>> Quadratic().f1(torch.tensor(0.0))
+    tensor(-0.2500)
+    """
+
+    def _value1(self, delta: Tensor) -> Tensor:
+        return -torch.exp(2 * logsigmoid(-delta))
+
+    def _slope1(self, delta: Tensor) -> Tensor:
+        return 2 * torch.exp(logsigmoid(delta) + 2 * logsigmoid(-delta))
+
+    def __str__(self) -> str:
+        return "quadratic()"
+
+
+@dataclass(frozen=True)
+class Spherical(_Symmetric):
+    """S(1, μ) = μ/√(μ² + (1−μ)²) = √σ(2Δ).
+
+    >>> Spherical().f1(torch.tensor(0.0))
+    tensor(0.7071)
+    """
+
+    def _value1(self, delta: Tensor) -> Tensor:
+        return torch.exp(logsigmoid(2 * delta) / 2)
+
+    def _slope1(self, delta: Tensor) -> Tensor:
+        return torch.exp(logsigmoid(2 * delta) / 2 + logsigmoid(-2 * delta))
+
+    def __str__(self) -> str:
+        return "spherical()"

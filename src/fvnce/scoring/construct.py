@@ -1,0 +1,270 @@
+r"""Rules built from other descriptions: a weight w = f1', a generator G, or the two functions themselves.
+
+A weight makes the laws visible. With w(r) = f1'(r) ≥ 0,
+
+    f1(r) = ∫₁ʳ w(s) ds,      f0(r) = −∫₁ʳ s·w(s) ds,
+
+is proper, and has the double-ELBO property exactly when w is non-increasing and r·w(r) is non-decreasing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import _checks
+from .check import check_double_elbo
+from .rule import ScoringRule, SmoothRule
+
+Function = Callable[[Tensor], Tensor]
+
+#: f0 grows like r² at most, and e^(2·35) · 1e4 is still a float32.
+MAX_CLIP = 35.0
+#: e^±LIMIT is where r, and r² at the upper end, can still be represented in float64.
+LOWEST, HIGHEST = -700.0, 350.0
+
+
+def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
+    r"""The rule with f1'(r) = w(r), f1 = f0 = 0 at r = 1.
+
+    Args:
+        weight: w, an element-wise, differentiable torch function of r > 0 with w ≥ 0.
+        clip: the Δ above which f1 and f0 follow their tangents, ``None`` for never.
+
+    Integrals are evaluated in float64 by Gauss–Legendre quadrature between knots whose integrals are tabulated
+    once. Below Δ = −700, where r leaves float64, f1 is continued along its tangent, which is again a weight
+    that obeys the laws. The rule holds the user's function, so it has no text form and is hashed by identity.
+
+    >>> rule = from_weight(lambda r: 1 / (1 + r) ** 0.5)
+    >>> rule.variational
+    True
+    >>> from_weight(lambda r: 1 / (1 + r) ** 2).variational  # falls faster than 1/r
+    False
+    """
+    return _WeightRule(weight, _clip(clip))
+
+
+def from_generator(generator: Function, *, clip: float | None = None) -> ScoringRule:
+    r"""The rule S(1, μ) = G + (1−μ)G', S(0, μ) = G − μG' of a convex generator G on (0, 1) (Eq. bin_PSR).
+
+    Args:
+        generator: G, an element-wise torch function of μ, twice differentiable by autograd.
+        clip: the Δ above which f1 and f0 follow their tangents, ``None`` for |Δ| > 30 alone.
+
+    A float64 μ cannot come closer to 1 than 1e-16, so outside |Δ| ≤ 30 the functions follow their tangents;
+    where the rule is known in closed form, prefer that.
+
+    >>> rule = from_generator(lambda mu: mu * mu.log() + (1 - mu) * (1 - mu).log())
+    >>> rule.f1(torch.tensor(0.0))  # the logarithmic rule
+    tensor(-0.6931)
+    """
+    return _GeneratorRule(generator, _clip(clip))
+
+
+def from_pair(f1: Function, f0: Function) -> ScoringRule:
+    """The rule of two functions of Δ as they are, differentiated by autograd; nothing is assumed of them.
+
+    >>> from_pair(lambda d: d, lambda d: -d.exp()).variational
+    True
+    """
+    return _PairRule(f1, f0)
+
+
+def _clip(clip: float | None) -> float | None:
+    return None if clip is None else _checks.number("clip, if not None,", clip, low=0.0, high=MAX_CLIP)
+
+
+class _Unwritable:
+    """What rules made of a user's functions share: they cannot be written as text."""
+
+    def __str__(self) -> str:
+        raise ValueError(
+            f"{self!r} is made of Python functions and has no text form; "
+            "use built-in rules and their sums where a rule must be written down"
+        )
+
+
+class _WeightRule(_Unwritable, SmoothRule):
+    def __init__(self, weight: Function, clip: float | None) -> None:
+        self._weight = weight
+        self._clip = clip
+        self._table  # noqa: B018  a weight that is negative or not finite is refused here
+
+    @property
+    def _tangent_above(self) -> tuple[float, float]:
+        threshold = math.inf if self._clip is None else self._clip
+        return threshold, threshold
+
+    @cached_property
+    def variational(self) -> bool:
+        """Whether w is non-increasing and r·w non-decreasing, examined numerically."""
+        return check_double_elbo(self).holds
+
+    def unclipped(self) -> ScoringRule:
+        """The rule of the same weight without a clip."""
+        return self if self._clip is None else _WeightRule(self._weight, None)
+
+    @cached_property
+    def _table(self) -> tuple[Tensor, Tensor]:
+        """Knots in Δ, and (∫₁ʳ w, −∫₁ʳ s·w) at each."""
+        near = np.arange(0.0, 40.5, 0.5)
+        far = np.geomspace(40.5, -LOWEST, 60)
+        positive = np.concatenate([near, far[far < HIGHEST], [HIGHEST]])
+        knots = torch.tensor(np.concatenate([-np.concatenate([near[1:], far])[::-1], positive]))
+        weights = self._w(knots)
+        bad = ~(weights.isfinite() & (weights >= 0))
+        # Far out, r itself may exceed what the user's formula can square; judge where rules are compared.
+        bad &= knots.abs() <= 40
+        if bad.any():
+            at = int(bad.nonzero()[0])
+            raise ValueError(
+                "weight must be finite and >= 0 for every r > 0, "
+                f"found {weights[at].item():g} at r = {math.exp(knots[at]):g}"
+            )
+        panels = self._integrals(knots[:-1], knots[1:])
+        zero = int((knots == 0).nonzero())
+        # Sum outwards from Δ = 0, so that the small integrals are not differences of large ones.
+        right = torch.cat([panels.new_zeros(2, 1), panels[:, zero:].cumsum(1)], dim=1)
+        left = -panels[:, :zero].flip(1).cumsum(1).flip(1)
+        return knots, torch.cat([left, right], dim=1)
+
+    def _w(self, delta: Tensor) -> Tensor:
+        return self._weight(delta.exp())
+
+    def _integrals(self, start: Tensor, stop: Tensor) -> Tensor:
+        """∫ φ dΔ and −∫ e^Δ φ dΔ from start to stop, with φ = r·w(r), by 16-point Gauss–Legendre."""
+        nodes, weights = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(16))
+        half = (stop - start) / 2
+        t = ((start + stop) / 2).unsqueeze(-1) + half.unsqueeze(-1) * nodes
+        r = t.exp()
+        phi = r * self._w(t)
+        return torch.stack([half * (phi * weights).sum(-1), -half * (r * phi * weights).sum(-1)])
+
+    def _values(self, delta: Tensor, which: int) -> Tensor:
+        knots, integrals = self._table
+        x = delta.double().clamp(LOWEST, HIGHEST)
+        nearest = torch.bucketize(x, knots[:-1], right=True) - 1
+        nearest = nearest.clamp(min=0)
+        value = integrals[which][nearest] + self._integrals(knots[nearest], x)[which]
+        below = delta.double() - x
+        slope = self._slope1(delta) if which == 0 else self._slope0(delta)
+        return torch.where(below < 0, value + slope.double() * below, value).to(delta.dtype)
+
+    def _value1(self, delta: Tensor) -> Tensor:
+        return self._values(delta, 0)
+
+    def _value0(self, delta: Tensor) -> Tensor:
+        return self._values(delta, 1)
+
+    def _slope1(self, delta: Tensor) -> Tensor:
+        x = delta.double().clamp(min=LOWEST)
+        return (x.exp() * self._w(x)).to(delta.dtype)
+
+    def _slope0(self, delta: Tensor) -> Tensor:
+        # Below LOWEST the weight is continued as const/r, so f0 goes on as const·r there.
+        return -(delta.double().exp() * self._slope1(delta.double())).to(delta.dtype)
+
+    def __repr__(self) -> str:
+        return f"from_weight({_name(self._weight)}, clip={self._clip})"
+
+
+class _GeneratorRule(_Unwritable, SmoothRule):
+    _REACH = 30.0
+
+    def __init__(self, generator: Function, clip: float | None) -> None:
+        self._generator = generator
+        self._clip = clip
+
+    @property
+    def _tangent_above(self) -> tuple[float, float]:
+        threshold = self._REACH if self._clip is None else self._clip
+        return threshold, threshold
+
+    @property
+    def clipped_above(self) -> float:
+        """The clip, or infinity without one: the end of float64 is not counted as a clip."""
+        return math.inf if self._clip is None else self._clip
+
+    @cached_property
+    def variational(self) -> bool:
+        """Whether the double-ELBO property holds, examined numerically where 1−μ is still accurate."""
+        return check_double_elbo(self, reach=12.0).holds
+
+    def unclipped(self) -> ScoringRule:
+        """The rule of the same generator without a clip."""
+        return self if self._clip is None else _GeneratorRule(self._generator, None)
+
+    def generator(self, mu: Tensor) -> Tensor:
+        """The generator it was made from."""
+        return self._generator(_checks.floating("mu", mu))
+
+    def _derivatives(self, delta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """μ, 1−μ, G, G', G'' at μ = σ(Δ)."""
+        x = delta.double().clamp(min=-self._REACH)
+        with torch.enable_grad():
+            mu = torch.sigmoid(x)
+            if not mu.requires_grad:
+                mu = mu.detach().requires_grad_()
+            value = self._generator(mu)
+            (first,) = torch.autograd.grad(value.sum(), mu, create_graph=True)
+            (second,) = torch.autograd.grad(
+                first.sum(), mu, create_graph=True, allow_unused=True, materialize_grads=True
+            )
+        results = mu, torch.sigmoid(-x), value, first, second
+        return results if delta.requires_grad else tuple(t.detach() for t in results)  # type: ignore[return-value]
+
+    def _value1(self, delta: Tensor) -> Tensor:
+        _, one_minus_mu, value, first, _ = self._derivatives(delta)
+        return self._below_reach(delta, value + one_minus_mu * first, self._slope1(delta))
+
+    def _value0(self, delta: Tensor) -> Tensor:
+        mu, _, value, first, _ = self._derivatives(delta)
+        return self._below_reach(delta, value - mu * first, self._slope0(delta))
+
+    def _below_reach(self, delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        excess = (delta.double() + self._REACH).clamp(max=0.0)
+        return (value + slope.double() * excess).to(delta.dtype)
+
+    def _slope1(self, delta: Tensor) -> Tensor:
+        mu, one_minus_mu, _, _, second = self._derivatives(delta)
+        return (mu * one_minus_mu**2 * second).to(delta.dtype)
+
+    def _slope0(self, delta: Tensor) -> Tensor:
+        mu, one_minus_mu, _, _, second = self._derivatives(delta)
+        return (-(mu**2) * one_minus_mu * second).to(delta.dtype)
+
+    def __repr__(self) -> str:
+        return f"from_generator({_name(self._generator)}, clip={self._clip})"
+
+
+class _PairRule(_Unwritable, ScoringRule):
+    def __init__(self, f1: Function, f0: Function) -> None:
+        self._functions = f1, f0
+
+    def _f1(self, delta: Tensor) -> Tensor:
+        return self._functions[0](delta)
+
+    def _f0(self, delta: Tensor) -> Tensor:
+        return self._functions[1](delta)
+
+    @cached_property
+    def variational(self) -> bool:
+        """Whether the double-ELBO property holds, examined numerically."""
+        return check_double_elbo(self).holds
+
+    def unclipped(self) -> ScoringRule:
+        """Itself."""
+        return self
+
+    def __repr__(self) -> str:
+        f1, f0 = self._functions
+        return f"from_pair({_name(f1)}, {_name(f0)})"
+
+
+def _name(function: Function) -> str:
+    return getattr(function, "__qualname__", repr(function))

@@ -1,0 +1,114 @@
+r"""The paper's two-parameter family of double-ELBO rules, with its corrected f0.
+
+With r = e^Δ, for 0 ≤ α ≤ 1 and β ≥ 0,
+
+    f1 = ((r+β)^α − 1)/α,      f0 = β((r+β)^α − 1)/α − ((r+β)^(1+α) − β)/(1+α),
+
+whose constants are chosen so that α → 0 has a limit, log(r+β) and β log(r+β) − r. The derivatives are
+
+    df1/dΔ = r (r+β)^(α−1),    df0/dΔ = −r² (r+β)^(α−1).
+
+(0,0) is the variational autoencoder's rule, (1,0) least squares; at β = 0 the family is the density power
+divergence with base measure p_n.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ._autograd import with_slope
+from .rule import SmoothRule, number_text
+
+#: e^75 · 1e4 is still a float32: with a clip in this range every |Δ| ≤ 1e4 gives finite values and gradients.
+MAX_CLIP = 75.0
+
+
+@dataclass(frozen=True)
+class PowerRule(SmoothRule):
+    r"""The rule (α, β) of the paper's family.
+
+    Args:
+        alpha: α in [0, 1]. 0 is maximum likelihood, larger values weight a data sample by r^α.
+        beta: β ≥ 0. Above 0, data samples with r ≪ β cease to matter.
+        clip: T of the paper's clipped exponential: f0 continues along its tangent above Δ = T/(1+α) and f1 above
+            Δ = T/α. It keeps a wild log-ratio from overflowing. The price: above T/(1+α) the pair is neither
+            compatible nor concave, so neither proper nor a bound; :func:`~fvnce.scoring.check_double_elbo` reports
+            that Δ as ``valid_below``. ``None`` is the exact rule.
+
+    >>> rule = PowerRule(alpha=0.0, beta=0.0)
+    >>> delta = torch.tensor([-1.0, 0.0, 1.0])
+    >>> rule.f1(delta), rule.f0(delta)  # log r and −r
+    (tensor([-1.,  0.,  1.]), tensor([-0.3679, -1.0000, -2.7183]))
+    >>> str(PowerRule(1 / 64))
+    'power(1/64)'
+    """
+
+    alpha: float = 0.0
+    beta: float = 0.0
+    clip: float | None = 10.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", _checks.number("alpha", self.alpha, low=0.0, high=1.0))
+        object.__setattr__(self, "beta", _checks.number("beta", self.beta, low=0.0))
+        if self.clip is not None:
+            clip = _checks.number("clip, if not None,", self.clip, low=0.0, high=MAX_CLIP)
+            object.__setattr__(self, "clip", clip)
+
+    @property
+    def variational(self) -> bool:
+        """True for the whole family."""
+        return True
+
+    def unclipped(self) -> PowerRule:
+        """The exact rule."""
+        return PowerRule(self.alpha, self.beta, clip=None)
+
+    @property
+    def _tangent_above(self) -> tuple[float, float]:
+        if self.clip is None:
+            return math.inf, math.inf
+        if self.alpha == 0:  # f1 = log(r+β) needs no clip
+            return math.inf, self.clip
+        return self.clip / self.alpha, self.clip / (1 + self.alpha)
+
+    def _value1(self, delta: Tensor) -> Tensor:
+        u = self._log_r_plus_beta(delta)
+        return u if self.alpha == 0 else torch.expm1(self.alpha * u) / self.alpha
+
+    def _value0(self, delta: Tensor) -> Tensor:
+        u = self._log_r_plus_beta(delta)
+        power = torch.exp((1 + self.alpha) * u)
+        if self.beta == 0:
+            return -power / (1 + self.alpha)
+        return self.beta * self._value1(delta) - (power - self.beta) / (1 + self.alpha)
+
+    def _slope1(self, delta: Tensor) -> Tensor:
+        if self.beta == 0:
+            return torch.exp(self.alpha * delta)
+        return torch.exp(delta + (self.alpha - 1) * self._log_r_plus_beta(delta))
+
+    def _slope0(self, delta: Tensor) -> Tensor:
+        if self.beta == 0:
+            return -torch.exp((1 + self.alpha) * delta)
+        return -torch.exp(2 * delta + (self.alpha - 1) * self._log_r_plus_beta(delta))
+
+    def _log_r_plus_beta(self, delta: Tensor) -> Tensor:
+        if self.beta == 0:
+            return delta
+        log_beta = math.log(self.beta)
+        # The derivative of logaddexp as torch writes it is ∞/∞ in second order at Δ ≪ 0; a sigmoid is not.
+        u = torch.logaddexp(delta, delta.new_tensor(log_beta))
+        return with_slope(delta, u, torch.sigmoid(delta - log_beta))
+
+    def __str__(self) -> str:
+        arguments = [number_text(self.alpha)]
+        if self.beta != 0:
+            arguments.append(number_text(self.beta))
+        if self.clip != 10.0:
+            arguments.append(f"clip={'none' if self.clip is None else number_text(self.clip)}")
+        return f"power({', '.join(arguments)})"
