@@ -113,7 +113,7 @@ def finite_rows(name: str, value: Tensor) -> Tensor:
 
 
 def points(name: str, value: object, width: int) -> Tensor:
-    """Finite floating points of shape (..., width).
+    """Floating points of shape (..., width); whether they are finite is for :func:`finite_rows` to say.
 
     >>> points("x", torch.zeros(4, 2), 3)
     Traceback (most recent call last):
@@ -122,7 +122,7 @@ def points(name: str, value: object, width: int) -> Tensor:
     found = floating(name, value)
     if found.ndim < 1 or found.shape[-1] != width:
         raise ValueError(f"{name} must have shape (..., {width}), found shape {tuple(found.shape)}")
-    return finite_rows(name, found)
+    return found
 
 
 def scale(name: str, value: object, width: int, like: Tensor) -> Tensor:

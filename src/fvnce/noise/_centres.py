@@ -34,7 +34,8 @@ class Centres:
 
     def __init__(self, raw: Tensor, bandwidth: Tensor, log_weights: Tensor | None) -> None:
         self.raw = raw
-        self.inverse = 1.0 / bandwidth.double()
+        self.bandwidth = bandwidth.double()
+        self.inverse = 1.0 / self.bandwidth
         self.shift = _mean(raw)
         half = torch.cat([0.5 * part.square().sum(1) for part in self._scaled_parts()])
         self.reach = float((2.0 * half.max()).sqrt())

@@ -260,7 +260,7 @@ def _from_pairs(
 
 
 def _gaps(centres: Centres, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    return (x[rows].double() - centres.raw[columns].double()).mul_(centres.inverse)
+    return (x[rows].double() - centres.raw[columns].double()).div_(centres.bandwidth)
 
 
 def _direct(centres: Centres, x: Tensor, slope: bool, block_bytes: int) -> LogSums:

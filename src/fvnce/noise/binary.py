@@ -76,7 +76,7 @@ class BernoulliNoise(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p_n of points of shape (..., D) with entries 0 and 1; the result has shape (...)."""
-        x = _checks.points("x", value, self.probs.shape[0])
+        x = _checks.finite_rows("x", _checks.points("x", value, self.probs.shape[0]))
         _check_binary("x", x)
         x = over_batch(self, x)
         # xlogy is 0 where its first argument is, so an impossible value that does not occur costs nothing.

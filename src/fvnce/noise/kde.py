@@ -161,7 +161,8 @@ class KernelDensity(Distribution):
         return value.expand(self.batch_shape + self.event_shape)
 
     def _evaluate(self, x: Tensor, slope: bool) -> tuple[Tensor, Tensor]:
-        flat = x.reshape(-1, x.shape[-1])
+        # Checked here, where functional transforms have unwrapped the tensor.
+        flat = _checks.finite_rows("x", x).reshape(-1, x.shape[-1])
         sums = log_sums(self._geometry, flat, slope=slope, block_bytes=self.block_bytes)
         value = (sums.value + self._log_constant).to(x.dtype).reshape(x.shape[:-1])
         if sums.slope is None:
