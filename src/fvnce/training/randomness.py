@@ -1,0 +1,78 @@
+"""Random streams of a run: each has a name, and all follow from one seed.
+
+The order of the rows in an epoch is a function of (seed, epoch), the same on every process. What an objective draws from the
+global generators, and the noise, differ from process to process. A run leaves the caller's global generators as it found them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+ORDER, GLOBAL, NOISE, VALIDATION, HELD_OUT_NOISE = range(5)
+
+
+def stream(seed: int, *path: int) -> int:
+    """A 63-bit seed for the stream that ``path`` names.
+
+    >>> stream(0, ORDER, 1) == stream(0, ORDER, 1), stream(0, ORDER, 1) == stream(0, ORDER, 2)
+    (True, False)
+    """
+    low, high = np.random.SeedSequence([seed, *path]).generate_state(2, np.uint32)
+    return int(low) | (int(high) >> 1) << 32
+
+
+def generator(seed: int, *path: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator seeded for one stream."""
+    return torch.Generator(device=device).manual_seed(stream(seed, *path))
+
+
+def order(seed: int, epoch: int, n: int) -> torch.Tensor:
+    """The rows 0..n−1 in the order of an epoch."""
+    return torch.randperm(n, generator=generator(seed, ORDER, epoch))
+
+
+def seed_everything(seed: int, *path: int) -> None:
+    """Seed the global generators of torch (on every device), numpy and Python."""
+    torch.manual_seed(stream(seed, *path, 0))
+    np.random.seed(stream(seed, *path, 1) % 2**32)  # noqa: NPY002 (the legacy generator is the global one)
+    random.seed(stream(seed, *path, 2))
+
+
+def capture(device: torch.device) -> dict[str, Any]:
+    """States of the global generators."""
+    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": (str(name), torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(position), int(has_gauss), float(cached)),
+        "python": random.getstate(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore(state: Mapping[str, Any], device: torch.device) -> None:
+    """Put the global generators into the states of :func:`capture`."""
+    torch.set_rng_state(state["torch"].cpu())
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+
+
+@contextmanager
+def borrowed(device: torch.device) -> Iterator[None]:
+    """Whatever is done to the global generators inside is undone at the end."""
+    before = capture(device)
+    try:
+        yield
+    finally:
+        restore(before, device)

@@ -1,0 +1,116 @@
+"""Records: tensors and JSON in one safetensors file that is written whole or not at all.
+
+The JSON stands in the file's header, beside a SHA-256 over itself and every tensor. The file is written under a hidden name,
+flushed to the disk and put in place by one atomic rename, so a killed process or a full disk leaves the earlier file as it was.
+Reading compares the checksum and runs no code: nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .tree import to_cpu
+
+FORMAT_VERSION = 1
+_HIDDEN = ".incomplete-"
+
+
+class RecordError(ValueError):
+    """A file that cannot be trusted: torn, altered, or not one of ours."""
+
+
+def write_record(path: Path, kind: str, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Write a record, in place of one of that name, and return its checksum.
+
+    Args:
+        path: the file.
+        kind: what it is; :func:`read_record` checks it.
+        content: what JSON can hold.
+        tensors: tensors by name.
+    """
+    plain = to_cpu(tensors)
+    text = json.dumps({"kind": kind, "version": FORMAT_VERSION, "content": content})
+    checksum = _checksum(text, plain)
+    data = safetensors.torch.save(plain, metadata={"fvnce": text, "sha256": checksum})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.parent / f"{_HIDDEN}{path.name}-{secrets.token_hex(4)}"
+    try:
+        with hidden.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(path)
+    except BaseException:
+        hidden.unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+    return checksum
+
+
+def read_record(path: Path, kind: str, checksum: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(content, tensors) of a record, after its checksum has been compared.
+
+    Args:
+        path: the file.
+        kind: what it must be.
+        checksum: the checksum it must have, if another record names it.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a {kind} of fvnce, found no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise RecordError(f"{path} is damaged or not a {kind} of fvnce: {error}") from None
+    text = header.get("fvnce")
+    if text is None:
+        raise RecordError(f"{path} is not a {kind} of fvnce: its header does not say so")
+    if header.get("sha256") != _checksum(text, tensors):
+        raise RecordError(f"{path} is damaged: its content does not match its SHA-256")
+    if checksum is not None and header["sha256"] != checksum:
+        raise RecordError(f"{path} does not belong to the {kind} that names it")
+    document = json.loads(text)
+    if document["kind"] != kind:
+        raise RecordError(f"{path} is a {document['kind']} of fvnce, not a {kind}")
+    if document["version"] != FORMAT_VERSION:
+        raise RecordError(
+            f"{path} has version {document['version']} of the format; this fvnce reads version {FORMAT_VERSION}"
+        )
+    return document["content"], tensors
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left half written."""
+    for path in folder.glob(f"{_HIDDEN}*"):
+        path.unlink(missing_ok=True)
+
+
+def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _flush_folder(folder: Path) -> None:
+    # Windows cannot open folders; there the rename is all one can do.
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
