@@ -54,6 +54,8 @@ def _flatten(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
         return value
     if isinstance(value, Tensor):
         name = path or "value"
+        while name in tensors:  # {"a.b": …} and {"a": {"b": …}} have the same path
+            name += "_"
         tensors[name] = value.detach()
         return {_TENSOR: name}
     if isinstance(value, tuple):

@@ -1,0 +1,111 @@
+"""Checkpoints of a run: ``step-000000120.safetensors``, and ``best.safetensors``.
+
+A checkpoint holds all that the next step depends on. Written atomically and checksummed (see ``storage``); with several
+processes each of the others writes a file of its own before the main process writes the one that names them all.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import warnings
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .storage import RecordError, read_record, sweep, write_record
+from .tree import flatten, unflatten
+
+KIND = "checkpoint"
+_NAME = re.compile(r"step-(\d+)\.safetensors")
+
+
+class Checkpoints:
+    """The checkpoints of one run in one folder.
+
+    Args:
+        folder: where they are; made when the first is written.
+        keep: how many of the newest are kept.
+    """
+
+    def __init__(self, folder: str | Path, keep: int = 2) -> None:
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def prepare(self) -> None:
+        """Make the folder and remove what a killed process left half written."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        sweep(self.folder)
+
+    def path(self, step: int, rank: int = 0) -> Path:
+        """The file of a step; other ranks have their own."""
+        part = f".rank-{rank}" if rank else ""
+        return self.folder / f"step-{step:09d}{part}.safetensors"
+
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints that are there, ascending."""
+        names = (_NAME.fullmatch(path.name) for path in self.folder.glob("step-*.safetensors"))
+        return sorted(int(name.group(1)) for name in names if name)
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint."""
+        steps = self.steps()
+        return self.path(steps[-1]) if steps else None
+
+    def write_rank(self, step: int, rank: int, state: Mapping[str, Any]) -> str:
+        """Write what belongs to one of the other processes, and return its checksum."""
+        content, tensors = flatten(state)
+        return write_record(self.path(step, rank), f"{KIND}-part", {"state": content}, tensors)
+
+    def write(self, step: int, state: Mapping[str, Any], parts: Mapping[int, str] | None = None) -> Path:
+        """Write the main file; afterwards older ones than the ``keep`` newest are removed."""
+        content, tensors = flatten(state)
+        named = {str(rank): checksum for rank, checksum in (parts or {}).items()}
+        path = self.path(step)
+        write_record(path, KIND, {"state": content, "parts": named, "versions": versions()}, tensors)
+        self._prune()
+        return path
+
+    def _prune(self) -> None:
+        for step in self.steps()[: -self.keep]:
+            # The main file goes first: parts without it are litter, it without its parts would be a broken checkpoint.
+            self.path(step).unlink(missing_ok=True)
+            for part in self.folder.glob(f"step-{step:09d}.rank-*.safetensors"):
+                part.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """(state, state of this process if it is not the main one), after all checksums have been compared."""
+    content, tensors = read_record(path, KIND)
+    _compare_versions(path, content["versions"])
+    state = unflatten(content["state"], tensors)
+    if rank == 0:
+        return state, None
+    if str(rank) not in content["parts"]:
+        raise RecordError(f"{path} was written by {len(content['parts']) + 1} processes; this is process {rank}")
+    part = path.with_name(path.name.replace(".safetensors", f".rank-{rank}.safetensors"))
+    below, inner = read_record(part, f"{KIND}-part", content["parts"][str(rank)])
+    return state, unflatten(below["state"], inner)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a run's last bits depend on."""
+    found = {"python": platform.python_version()}
+    for name in ("fvnce", "torch", "numpy", "lightning-fabric", "safetensors"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _compare_versions(path: Path, saved: Mapping[str, str]) -> None:
+    now = versions()
+    changed = [f"{name} {saved[name]} → {now[name]}" for name in now if saved.get(name, now[name]) != now[name]]
+    if changed:
+        warnings.warn(
+            f"{path.name} was written with other versions ({', '.join(changed)}): the run continues, but its last bits "
+            "may differ from those of a run never interrupted",
+            stacklevel=2,
+        )

@@ -1,0 +1,102 @@
+"""One evaluation of the objective on one batch, for whatever the objective accepts.
+
+Lightning Fabric casts the tensors it is handed to the working precision; log p_n in bfloat16 would be off by nats. So a batch travels
+inside an object that Fabric passes through untouched: the networks' products run in the working precision, densities and ratios stay in
+float32.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..objectives._distributed import Shares, together
+
+
+class Inputs:
+    """A batch of data and noise with their log densities, and what came out."""
+
+    __slots__ = ("log_noise_noise", "log_noise_x", "shares", "terms", "x", "x_noise")
+
+    def __init__(
+        self,
+        x: Tensor,
+        x_noise: Tensor | None = None,
+        log_noise_x: Tensor | None = None,
+        log_noise_noise: Tensor | None = None,
+        shares: Shares | None = None,
+    ) -> None:
+        self.x = x
+        self.x_noise = x_noise
+        self.log_noise_x = log_noise_x
+        self.log_noise_noise = log_noise_noise
+        self.shares = shares
+        self.terms: Any = None
+
+    def summary(self) -> str:
+        """The batch in numbers, for an error."""
+        named = {
+            "x": self.x,
+            "x_noise": self.x_noise,
+            "log_noise_x": self.log_noise_x,
+            "log_noise_noise": self.log_noise_noise,
+        }
+        return "; ".join(f"{name}: {_describe(value)}" for name, value in named.items() if value is not None)
+
+
+class Step(nn.Module):
+    """The objective as a module from :class:`Inputs` to the loss."""
+
+    def __init__(self, objective: nn.Module) -> None:
+        super().__init__()
+        self.objective = objective
+        parameters = inspect.signature(objective.forward).parameters.values()
+        anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        names = {p.name for p in parameters}
+        self.takes_noise = getattr(objective, "noise", None) is not None and ("x_noise" in names or anything)
+        self.densities = tuple(n for n in ("log_noise_x", "log_noise_noise") if n in names or anything)
+        self.has_terms = callable(getattr(objective, "terms", None))
+        # Objectives of this package weight their two sums themselves; any other's loss is taken for a mean over x.
+        self.weights_itself = getattr(objective, "weights_itself", False)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """The loss, a scalar."""
+        with self._context(inputs):
+            if self.takes_noise:
+                densities = {name: getattr(inputs, name) for name in self.densities}
+                if self.has_terms:
+                    inputs.terms = self.objective.terms(inputs.x, inputs.x_noise, **densities)
+                    loss = inputs.terms.loss
+                else:
+                    loss = self.objective(inputs.x, inputs.x_noise, **densities)
+            elif self.has_terms:
+                inputs.terms = self.objective.terms(inputs.x)
+                loss = inputs.terms.loss
+            else:
+                loss = self.objective(inputs.x)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise TypeError(f"objective must return a scalar tensor, found {found}")
+        loss = loss if loss.ndim == 0 else loss.reshape(())
+        if inputs.shares is not None and not self.weights_itself:
+            return loss * inputs.shares.data
+        return loss
+
+    def _context(self, inputs: Inputs) -> AbstractContextManager[None]:
+        return nullcontext() if inputs.shares is None else together(inputs.shares)
+
+
+def _describe(value: Tensor) -> str:
+    shape = tuple(value.shape)
+    if value.numel() == 0 or not value.is_floating_point():
+        return f"shape {shape}"
+    finite = value[torch.isfinite(value)]
+    bad = value.numel() - finite.numel()
+    if finite.numel() == 0:
+        return f"shape {shape}, nothing finite"
+    text = f"shape {shape}, min {finite.min():.4g}, mean {finite.mean():.4g}, max {finite.max():.4g}"
+    return f"{text}, {bad} not finite" if bad else text
