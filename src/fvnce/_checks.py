@@ -6,7 +6,7 @@ An error names the argument, what it must be, and what was found.
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -76,3 +76,146 @@ def outcome(value: object) -> int:
     if value == 0:
         return 0
     raise ValueError(f"outcome must be 1 (data) or 0 (noise), found {value!r}")
+
+
+def array(name: str, value: object, *, like: Tensor | None = None) -> Tensor:
+    """A floating tensor from a tensor or NumPy array; integers and booleans become torch's default dtype.
+
+    >>> array("X", torch.ones(2, dtype=torch.int64))
+    tensor([1., 1.])
+    """
+    found = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    if found.is_complex():
+        raise TypeError(f"{name} must be real, found dtype {found.dtype}")
+    if not found.is_floating_point():
+        found = found.to(torch.get_default_dtype() if like is None else like.dtype)
+    return found if found.dtype in (torch.float32, torch.float64) else found.float()
+
+
+def table(name: str, value: object, *, rows: int = 1) -> Tensor:
+    """A finite floating matrix of shape (n, D) with at least ``rows`` rows and one column.
+
+    >>> table("centres", torch.tensor([[0.0, 1.0], [float("nan"), 0.0]]))
+    Traceback (most recent call last):
+    ValueError: centres must be finite, found nan at row 1, column 0
+    """
+    found = array(name, value)
+    if found.ndim != 2 or found.shape[0] < rows or found.shape[1] < 1:
+        raise ValueError(
+            f"{name} must have shape (n, D) with n >= {rows} and D >= 1, found shape {tuple(found.shape)}"
+        )
+    return finite_rows(name, found)
+
+
+def finite_rows(name: str, value: Tensor) -> Tensor:
+    """The tensor itself if no entry is NaN or infinite; otherwise an error that names the first bad entry.
+
+    >>> finite_rows("x", torch.tensor([0.0, float("inf")]))
+    Traceback (most recent call last):
+    ValueError: x must be finite, found inf at column 1
+    """
+    # Zero times a finite number is zero, so one reduction answers for the whole tensor in the good case.
+    if not bool((value * 0).sum() == 0):
+        index = (~torch.isfinite(value)).nonzero()[0].tolist()
+        found = value[tuple(index)].item()
+        where = f"column {index[-1]}"
+        if len(index) > 1:
+            row = index[0] if len(index) == 2 else tuple(index[:-1])
+            where = f"row {row}, {where}"
+        raise ValueError(f"{name} must be finite, found {found} at {where}")
+    return value
+
+
+def points(name: str, value: object, width: int) -> Tensor:
+    """Floating points of shape (..., width); whether they are finite is for :func:`finite_rows` to say.
+
+    >>> points("x", torch.zeros(4, 2), 3)
+    Traceback (most recent call last):
+    ValueError: x must have shape (..., 3), found shape (4, 2)
+    """
+    found = floating(name, value)
+    if found.ndim < 1 or found.shape[-1] != width:
+        raise ValueError(f"{name} must have shape (..., {width}), found shape {tuple(found.shape)}")
+    return found
+
+
+def scale(name: str, value: object, width: int, like: Tensor) -> Tensor:
+    """Positive finite scales, a scalar tensor or one of shape (width,), in dtype and device of ``like``.
+
+    >>> scale("bandwidth", [0.5, 0.0], 2, torch.zeros(1))
+    Traceback (most recent call last):
+    ValueError: bandwidth must be finite and > 0, found 0.0 at position 1
+    """
+    if isinstance(value, str | bytes) or value is None or isinstance(value, bool):
+        raise TypeError(
+            f"{name} must be a positive number or a tensor of shape ({width},), found {value!r} "
+            f"of type {type(value).__name__}"
+        )
+    found = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    if found.ndim > 1 or (found.ndim == 1 and found.shape[0] != width):
+        raise ValueError(
+            f"{name} must be a positive number or a tensor of shape ({width},), "
+            f"found shape {tuple(found.shape)}"
+        )
+    bad = ~(torch.isfinite(found) & (found > 0))
+    if bool(bad.any()):
+        if found.ndim == 0:
+            raise ValueError(f"{name} must be finite and > 0, found {found.item()}")
+        position = int(bad.nonzero()[0])
+        raise ValueError(
+            f"{name} must be finite and > 0, found {found[position].item()} at position {position}"
+        )
+    return found
+
+
+def weights(name: str, value: object, count: int, *, device: torch.device | None = None) -> Tensor:
+    """Non-negative weights of shape (count,), returned in float64 with sum 1.
+
+    >>> weights("weights", [1, 3], 2)
+    tensor([0.2500, 0.7500], dtype=torch.float64)
+    >>> weights("weights", [1.0, -3.0], 2)
+    Traceback (most recent call last):
+    ValueError: weights must be finite and >= 0, found -3.0 at position 1
+    """
+    found = torch.as_tensor(value, dtype=torch.float64, device=device)
+    if found.shape != (count,):
+        raise ValueError(f"{name} must have shape ({count},), found shape {tuple(found.shape)}")
+    bad = ~(torch.isfinite(found) & (found >= 0))
+    if bool(bad.any()):
+        position = int(bad.nonzero()[0])
+        raise ValueError(
+            f"{name} must be finite and >= 0, found {found[position].item()} at position {position}"
+        )
+    # Dividing by the largest first keeps the sum of huge weights finite and that of tiny ones above zero.
+    largest = found.max()
+    if not bool(largest > 0):
+        raise ValueError(f"{name} must have a positive sum, found {found.sum().item()}")
+    found = found / largest
+    return found / found.sum()
+
+
+def count(name: str, value: object, *, low: int = 1) -> int:
+    """An integer of at least ``low``.
+
+    >>> count("size", 0)
+    Traceback (most recent call last):
+    ValueError: size must be an integer >= 1, found 0
+    """
+    wanted = f"{name} must be an integer >= {low}"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{wanted}, found {value!r} of type {type(value).__name__}")
+    if int(value) < low:
+        raise ValueError(f"{wanted}, found {value!r}")
+    return int(value)
+
+
+def choice(name: str, value: object, options: tuple[str, ...]) -> str:
+    """One of the named options.
+
+    >>> choice("covariance", "round", ("diagonal", "full"))
+    Traceback (most recent call last):
+    ValueError: covariance must be one of 'diagonal', 'full', found 'round'
+    """
+    if value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, found {value!r}")
+    return str(value)

@@ -1,0 +1,190 @@
+r"""Mixtures of any distributions over one event space.
+
+p_n(x) = Σ_k w_k p_k(x),    log p_n(x) = logsumexp_k(log w_k + log p_k(x))
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from .. import _checks
+from ._batch import expanded, over_batch
+from .drawing import draw, draw_with_log_prob, inside_support, log_prob_or_minus_inf
+
+
+class _Union(constraints.Constraint):
+    """In the support of at least one component."""
+
+    is_discrete = False
+    event_dim = 1
+
+    def __init__(self, components: Sequence[Distribution]) -> None:
+        self.components = components
+        self.event_dim = len(components[0].event_shape)
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        inside = [inside_support(component, value) for component in self.components]
+        return torch.stack(inside).any(0)
+
+
+class NoiseMixture(Distribution):
+    """A mixture of distributions with one event shape, of any families.
+
+    A point outside the support of a component has density 0 there; the others still count.
+
+    Args:
+        components: distributions with empty batch shape and equal event shape.
+        weights: one non-negative number per component; divided by their sum. Equal if not given.
+
+    Example:
+        >>> wide = torch.distributions.MultivariateNormal(torch.zeros(1), 9 * torch.eye(1))
+        >>> box = torch.distributions.Independent(torch.distributions.Uniform(torch.zeros(1), 1.0), 1)
+        >>> noise = NoiseMixture([wide, box], weights=[1, 3])
+        >>> noise.log_prob(torch.tensor([[0.5], [5.0]]))
+        tensor([-0.2449, -4.7927])
+        >>> x, component = noise.draw(100, torch.Generator().manual_seed(0), return_component=True)
+        >>> component.unique()
+        tensor([0, 1])
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
+    has_rsample = False
+
+    def __init__(
+        self, components: Sequence[Distribution], weights: Sequence[float] | Tensor | None = None
+    ) -> None:
+        self.components = tuple(components)
+        if not self.components:
+            raise ValueError("components must hold at least one distribution, found none")
+        for position, component in enumerate(self.components):
+            _check_component(position, component, self.components[0].event_shape)
+        size = len(self.components)
+        self.given_weights = torch.as_tensor(
+            [1.0] * size if weights is None else weights, dtype=torch.float64
+        )
+        self.weights = _checks.weights("weights", self.given_weights, size)
+        super().__init__(torch.Size(), self.components[0].event_shape, validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The union of the components' supports."""
+        return _Union(self.components)
+
+    @property
+    def mean(self) -> Tensor:
+        """Weighted mean of the components' means, shape event_shape."""
+        weighted = [float(w) * c.mean for w, c in zip(self.weights, self.components, strict=True)]
+        return functools.reduce(torch.add, weighted)
+
+    def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> NoiseMixture:
+        """The same mixture with another batch shape."""
+        return expanded(self, batch_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p_n of points of shape (...) + event_shape; the result has shape (...)."""
+        x = _checks.floating("x", value)
+        shape = self.event_shape
+        if x.ndim < len(shape) or x.shape[x.ndim - len(shape) :] != shape:
+            raise ValueError(
+                f"x must have shape (..., {', '.join(map(str, shape))}), found shape {tuple(x.shape)}"
+            )
+        _checks.finite_rows("x", x)
+        x = over_batch(self, x)
+        return self._combine([log_prob_or_minus_inf(component, x) for component in self.components])
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        lead = shape[: len(shape) - len(self.event_shape)]
+        return self.draw(lead.numel()).reshape(shape)
+
+    @overload
+    def draw(
+        self, n: int, generator: torch.Generator | None = None, *, return_component: Literal[False] = False
+    ) -> Tensor: ...
+
+    @overload
+    def draw(
+        self, n: int, generator: torch.Generator | None = None, *, return_component: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def draw(
+        self, n: int, generator: torch.Generator | None = None, *, return_component: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """n samples of shape (n,) + event_shape and, on request, the component of each, shape (n,)."""
+        chosen, rows = self._choose(n, generator)
+        parts = [draw(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)]
+        x = _gather(parts, rows, n)
+        return (x, chosen) if return_component else x
+
+    def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """n samples and their log density; each component tells that of its own draws as cheaply as it
+        can."""
+        _, rows = self._choose(n, generator)
+        pairs = [draw_with_log_prob(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)]
+        x = _gather([pair[0] for pair in pairs], rows, n)
+        with torch.no_grad():
+            densities = []
+            for position, (component, own) in enumerate(zip(self.components, rows, strict=True)):
+                others = torch.ones(n, dtype=torch.bool, device=x.device)
+                others[own] = False
+                other = others.nonzero()[:, 0]
+                parts = [pairs[position][1], log_prob_or_minus_inf(component, x[other])]
+                densities.append(_gather(parts, [own, other], n))
+            return x, self._combine(densities)
+
+    def _choose(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
+        n = _checks.count("n", n, low=0)
+        device = None if generator is None else generator.device
+        level = torch.rand(n, generator=generator, dtype=torch.float64, device=device)
+        bounds = self.weights.cumsum(0).to(level.device)
+        chosen = torch.searchsorted(bounds, level * bounds[-1], right=True)
+        # A level can only reach the last bound by rounding; the last component of positive weight takes it.
+        chosen = chosen.clamp_max(int(self.weights.nonzero()[-1]))
+        return chosen, [(chosen == k).nonzero()[:, 0] for k in range(len(self.components))]
+
+    def _combine(self, log_probs: list[Tensor]) -> Tensor:
+        dtype = functools.reduce(torch.promote_types, (part.dtype for part in log_probs))
+        weighed = [
+            part.to(dtype) + float(log_weight)
+            for part, log_weight in zip(log_probs, self.weights.log(), strict=True)
+            if float(log_weight) > -float("inf")
+        ]
+        return torch.logsumexp(torch.stack(weighed), 0)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{float(w):.3g} * {c}" for w, c in zip(self.weights, self.components, strict=True))
+        return f"NoiseMixture({parts})"
+
+
+def _check_component(position: int, component: object, event_shape: torch.Size) -> None:
+    name = f"components[{position}]"
+    if not isinstance(component, Distribution):
+        raise TypeError(
+            f"{name} must be a torch.distributions.Distribution, found {type(component).__name__}"
+        )
+    if component.batch_shape:
+        raise ValueError(
+            f"{name} must have an empty batch shape, found {tuple(component.batch_shape)}; "
+            "wrap it in torch.distributions.Independent"
+        )
+    if component.event_shape != event_shape:
+        raise ValueError(
+            f"{name} must have the event shape {tuple(event_shape)} of the first component, "
+            f"found {tuple(component.event_shape)}"
+        )
+
+
+def _gather(parts: list[Tensor], rows: list[Tensor], n: int) -> Tensor:
+    dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))
+    out = torch.empty((n, *parts[0].shape[1:]), dtype=dtype, device=parts[0].device)
+    for part, where in zip(parts, rows, strict=True):
+        out[where.to(out.device)] = part.to(dtype)
+    return out

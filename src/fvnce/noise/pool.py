@@ -1,0 +1,216 @@
+r"""A pool of noise samples with their log densities, renewed a slice at a time.
+
+Evaluating log p_n of a kernel density with many centres at every training step would cost far more than the
+step. A pool pays for ``size`` draws once and hands out batches by index. A fixed pool lets a flexible model
+learn the pool instead of p_n, so rows are renewed while training goes on: r rows for each batch of n, where
+
+    r = share / (1 − share) · (cost of a training step) / (cost of drawing a row),    at most n,
+
+makes renewal cost a ``share`` of all time. Both costs are counted in floating-point operations and not
+measured: the number of rows renewed must not depend on how busy the machine is, or equal seeds would not
+    give equal runs. :attr:`NoisePool.time_share` reports
+what share of time renewal really took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, MultivariateNormal
+
+from .. import _checks
+from .binary import BernoulliNoise
+from .drawing import draw_with_log_prob
+from .kde import KernelDensity
+from .mixture import NoiseMixture
+
+_FILL_ROWS = 8192
+_SLICE_ROWS = 64
+_REFERENCE_UNITS = 256
+
+
+class NoisePool:
+    """Batches (x, log p_n(x)) of noise from a pool that is renewed as it is used.
+
+    Each pass over the pool is in a new random order. Renewed rows replace the oldest ones, in whole slices,
+    before the batch in which enough of them are due.
+
+    Args:
+        noise: any distribution.
+        size: number of samples kept.
+        generator: seeds draws and order; a new one seeded from torch's global generator if not given.
+        refresh: rows renewed per batch (any number >= 0; fractions add up), 0 for a fixed pool, None to
+            derive it from the costs.
+        refresh_share: the share of training time that renewal may cost, in [0, 1); used if ``refresh`` is
+            None.
+        step_flops: floating-point operations of one training step without its noise, about 6 × parameters ×
+            rows through the network. If not given, those of a reference step: data and noise rows through an
+            autoencoder with one hidden layer of 256 units on either side.
+        progress: called with (rows drawn, size) while the pool is filled.
+
+    Example:
+        >>> noise = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+        >>> pool = NoisePool(noise, 1000, torch.Generator().manual_seed(0), refresh=10)
+        >>> x, log_p = pool.batch(100)
+        >>> bool((log_p == noise.log_prob(x)).all())
+        True
+    """
+
+    def __init__(
+        self,
+        noise: Distribution,
+        size: int,
+        generator: torch.Generator | None = None,
+        *,
+        refresh: float | None = None,
+        refresh_share: float = 0.2,
+        step_flops: float | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.noise = noise
+        self.size = _checks.count("size", size)
+        self.refresh = None if refresh is None else _checks.number("refresh", refresh, low=0)
+        self.refresh_share = _checks.number("refresh_share", refresh_share, low=0)
+        if self.refresh_share >= 1:
+            raise ValueError(f"refresh_share must be a number in [0, 1), found {refresh_share!r}")
+        self.step_flops = (
+            None if step_flops is None else _checks.number("step_flops", step_flops, low=0, open_low=True)
+        )
+        if generator is None:
+            generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
+        self.generator = generator
+        self._x, self._log_prob = self._filled(progress)
+        self._order = self._shuffled()
+        self._cursor = 0
+        self._oldest = 0
+        self._due = 0.0
+        self.batches = 0
+        self.renewed = 0
+        self._seconds = 0.0
+        self._started: float | None = None
+
+    def batch(self, n: int) -> tuple[Tensor, Tensor]:
+        """n samples and their log densities, shapes (n,) + event_shape and (n,)."""
+        n = _checks.count("n", n)
+        if n > self.size:
+            raise ValueError(f"n must be at most the pool's size {self.size}, found {n}")
+        if self._started is None:
+            self._started = time.perf_counter()
+        if self.batches:
+            self._renew(self.refresh_rows(n))
+        if self._cursor + n > self.size:
+            self._order = self._shuffled()
+            self._cursor = 0
+        index = self._order[self._cursor : self._cursor + n].to(self._x.device)
+        self._cursor += n
+        self.batches += 1
+        return self._x[index], self._log_prob[index]
+
+    def refresh_rows(self, n: int) -> float:
+        """Rows renewed for each batch of n, on average."""
+        if self.refresh is not None:
+            return min(self.refresh, float(self.size))
+        row = row_flops(self.noise)
+        width = max(1, self.noise.event_shape.numel())
+        step = self.step_flops or 12.0 * n * 4 * _REFERENCE_UNITS * width
+        # Of a density nobody knows the cost of, a row is taken to cost what a row of the batch costs in
+        # training.
+        row = step / n if row is None else row
+        return min(float(n), self.refresh_share / (1 - self.refresh_share) * step / row)
+
+    @property
+    def time_share(self) -> float:
+        """Measured share of the time since the first batch that went into renewal; 0 before it."""
+        if self._started is None:
+            return 0.0
+        return self._seconds / max(time.perf_counter() - self._started, 1e-9)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that a resumed run needs to continue bit for bit, as tensors; the noise itself is not
+        included."""
+        counters = [self._cursor, self._oldest, self.batches, self.renewed]
+        return {
+            "x": self._x.clone(),
+            "log_prob": self._log_prob.clone(),
+            "order": self._order.clone(),
+            "due": torch.tensor(self._due, dtype=torch.float64),
+            "counters": torch.tensor(counters, dtype=torch.int64),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue where :meth:`state_dict` was taken."""
+        wanted = {"x", "log_prob", "order", "due", "counters", "generator"}
+        if set(state) != wanted:
+            raise ValueError(f"state must have the keys {sorted(wanted)}, found {sorted(state)}")
+        if state["x"].shape != self._x.shape:
+            raise ValueError(
+                f"state must hold a pool of shape {tuple(self._x.shape)}, found {tuple(state['x'].shape)}"
+            )
+        self._x = state["x"].to(self._x).clone()
+        self._log_prob = state["log_prob"].to(self._log_prob).clone()
+        self._order = state["order"].to(self._order).clone()
+        self._due = float(state["due"])
+        self._cursor, self._oldest, self.batches, self.renewed = state["counters"].tolist()
+        self.generator.set_state(state["generator"].cpu())
+
+    def __len__(self) -> int:
+        return self.size
+
+    def _filled(self, progress: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor]:
+        # Filled in place, as a list of parts would need twice the memory to be joined.
+        x, log_prob = draw_with_log_prob(self.noise, min(_FILL_ROWS, self.size), self.generator)
+        all_x, all_log_prob = x.new_empty((self.size, *x.shape[1:])), log_prob.new_empty(self.size)
+        low = 0
+        while True:
+            high = low + len(x)
+            all_x[low:high], all_log_prob[low:high] = x, log_prob
+            if progress is not None:
+                progress(high, self.size)
+            if high == self.size:
+                return all_x, all_log_prob
+            low = high
+            x, log_prob = draw_with_log_prob(self.noise, min(_FILL_ROWS, self.size - low), self.generator)
+
+    def _shuffled(self) -> Tensor:
+        return torch.randperm(self.size, generator=self.generator, device=self.generator.device)
+
+    def _renew(self, rows: float) -> None:
+        # Small matrix products are slow: rows are saved up and renewed in slices.
+        self._due += rows
+        step = min(_SLICE_ROWS, self.size)
+        count = min(int(self._due // step) * step, self.size)
+        if not count:
+            return
+        start = time.perf_counter()
+        x, log_prob = draw_with_log_prob(self.noise, count, self.generator)
+        where = torch.arange(self._oldest, self._oldest + count, device=self._x.device) % self.size
+        self._x[where], self._log_prob[where] = x, log_prob
+        self._oldest = (self._oldest + count) % self.size
+        self._due = min(self._due - count, float(step))
+        self.renewed += count
+        self._seconds += time.perf_counter() - start
+
+
+def row_flops(noise: Distribution) -> float | None:
+    """Floating-point operations to draw one row and evaluate its density; None for a distribution of unknown
+    cost.
+
+    >>> row_flops(KernelDensity(torch.zeros(100, 3), 1.0))
+    600.0
+    """
+    width = max(1, noise.event_shape.numel())
+    if isinstance(noise, KernelDensity):
+        return 2.0 * noise.centres.numel()
+    if isinstance(noise, NoiseMixture):
+        parts = [row_flops(component) for component in noise.components]
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
+    if isinstance(noise, MultivariateNormal):
+        return 4.0 * width * width
+    if isinstance(noise, BernoulliNoise | Independent):
+        return 40.0 * width
+    return None
