@@ -121,7 +121,9 @@ class LoaderBatches:
     cannot be promised for a dataset with randomness or state of its own, nor for a stream that does not begin again.
     """
 
-    def __init__(self, loader: DataLoader[Any], dtype: torch.dtype, device: torch.device, *, world: int = 1) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], dtype: torch.dtype, device: torch.device, *, world: int = 1
+    ) -> None:
         self.loader = loader
         self.dtype, self.device, self.world = dtype, device, world
         self._begun: dict[str, Any] | None = None
@@ -217,4 +219,6 @@ def _as_tensor(data: object, name: str) -> Tensor:
             return torch.from_numpy(data)
     if hasattr(data, "__array__"):
         return _as_tensor(np.asarray(data), name)
-    raise TypeError(f"{name} must be a tensor, an array, a memory map or a DataLoader, found {type(data).__name__}")
+    raise TypeError(
+        f"{name} must be a tensor, an array, a memory map or a DataLoader, found {type(data).__name__}"
+    )

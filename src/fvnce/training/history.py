@@ -41,7 +41,9 @@ class _Column:
         if self.rows is None and len(self.values) == length:
             return self.values.tolist()
         result = [math.nan] * length
-        for row, value in zip(range(len(self.values)) if self.rows is None else self.rows, self.values, strict=True):
+        for row, value in zip(
+            range(len(self.values)) if self.rows is None else self.rows, self.values, strict=True
+        ):
             result[row] = value
         return result
 
@@ -83,7 +85,10 @@ class Table:
     def state_dict(self) -> dict[str, Any]:
         """The columns as tensors."""
         columns = {
-            name: (_tensor(column.values, torch.float64), None if column.rows is None else _tensor(column.rows, torch.int64))
+            name: (
+                _tensor(column.values, torch.float64),
+                None if column.rows is None else _tensor(column.rows, torch.int64),
+            )
             for name, column in self._columns.items()
         }
         return {"rows": self._rows, "columns": columns}
@@ -92,7 +97,9 @@ class Table:
         """Replace all rows by those of :meth:`state_dict`."""
         self._rows = state["rows"]
         self._columns = {
-            name: _Column(array("d", values.numpy().tobytes()), None if rows is None else array("q", rows.numpy().tobytes()))
+            name: _Column(
+                array("d", values.numpy().tobytes()), None if rows is None else array("q", rows.numpy().tobytes())
+            )
             for name, (values, rows) in state["columns"].items()
         }
 
@@ -150,7 +157,9 @@ class History:
     def to_json(self, path: str | Path | None = None) -> str:
         """Both tables and the notes as JSON text, also written to ``path`` if given; NaN becomes null."""
         tables = {
-            table: {name: [None if math.isnan(v) else _plain(v) for v in column] for name, column in columns.items()}
+            table: {
+                name: [None if math.isnan(v) else _plain(v) for v in column] for name, column in columns.items()
+            }
             for table, columns in self.to_dict().items()
         }
         text = json.dumps({**tables, "notes": self.notes})

@@ -60,8 +60,6 @@ class Step(nn.Module):
         self.takes_noise = getattr(objective, "noise", None) is not None and ("x_noise" in names or anything)
         self.densities = tuple(n for n in ("log_noise_x", "log_noise_noise") if n in names or anything)
         self.has_terms = callable(getattr(objective, "terms", None))
-        # Objectives of this package weight their two sums themselves; any other's loss is taken for a mean over x.
-        self.weights_itself = getattr(objective, "weights_itself", False)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The loss, a scalar."""
@@ -82,7 +80,8 @@ class Step(nn.Module):
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"objective must return a scalar tensor, found {found}")
         loss = loss if loss.ndim == 0 else loss.reshape(())
-        if inputs.shares is not None and not self.weights_itself:
+        if inputs.shares is not None and not inputs.shares.used:
+            # Contrastive objectives weight their two sums themselves; any other loss is taken for a mean over x.
             return loss * inputs.shares.data
         return loss
 

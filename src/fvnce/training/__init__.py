@@ -1,0 +1,20 @@
+"""Training: fit an objective, watch it, stop it, resume it, scale it."""
+
+from .callbacks import Callback, CSVLog, EarlyStopping, TensorBoardLog
+from .history import History, Table
+from .interrupt import Interrupted
+from .loop import NonFiniteLoss, fit
+from .storage import RecordError
+
+__all__ = [
+    "CSVLog",
+    "Callback",
+    "EarlyStopping",
+    "History",
+    "Interrupted",
+    "NonFiniteLoss",
+    "RecordError",
+    "Table",
+    "TensorBoardLog",
+    "fit",
+]
