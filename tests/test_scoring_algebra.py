@@ -14,9 +14,9 @@ from fvnce.scoring import ScoringRule, from_generator, from_pair, from_weight, p
 
 weights = st.floats(1e-6, 1e6)
 power_rules = st.builds(PowerRule, st.floats(0, 1), st.floats(0, 1e4), st.one_of(st.none(), st.floats(0, 75)))
-cone = st.lists(
-    st.tuples(weights, st.one_of(power_rules, st.sampled_from(CLASSICAL))), min_size=1, max_size=4
-).map(lambda parts: sum(w * rule for w, rule in parts))
+cone = st.lists(st.tuples(weights, st.one_of(power_rules, st.sampled_from(CLASSICAL))), min_size=1, max_size=4).map(
+    lambda parts: sum(w * rule for w, rule in parts)
+)
 
 
 @given(cone)

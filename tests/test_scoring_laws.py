@@ -76,6 +76,15 @@ def test_double_elbo_holds(rule):
     assert rule.variational
 
 
+@rules(EVERY_RULE)
+def test_log_slope(rule):
+    delta = torch.linspace(-10, 10, 101, dtype=DOUBLE)
+    _, phi, psi = derivatives(rule.f1, delta)
+    log, rate = rule.log_slope(delta)
+    torch.testing.assert_close(log, phi.log(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(rate, psi / phi, rtol=1e-9, atol=1e-9)
+
+
 @rules(CLASSICAL)
 def test_classical_rules_fail_in_f0_alone(rule):
     report = check_double_elbo(rule)
@@ -181,7 +190,7 @@ def test_the_clip_is_the_papers_clipped_exponential(alpha):
 @pytest.mark.parametrize("alpha", [0.0, 1 / 256, 0.5, 1.0])
 def test_the_clip_joins_with_its_slope_and_never_rewards_noise(alpha, beta):
     rule = PowerRule(alpha, beta, clip=2.0)
-    for at, function in zip(rule._tangent_above, (rule.f1, rule.f0), strict=True):
+    for at, function in zip(rule.tangent_above, (rule.f1, rule.f0), strict=True):
         if math.isfinite(at):
             value, slope, _ = derivatives(function, torch.tensor([at - 1e-9, at + 1e-9], dtype=DOUBLE))
             assert value[0].item() == pytest.approx(value[1].item(), rel=1e-6)
@@ -321,9 +330,7 @@ def test_a_classical_part_can_be_outweighed():
 
 # torch's own forward-mode rules use torch.jit.script, which torch itself calls deprecated.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize(
-    "rule", [PowerRule(0.25, 1.0), Logarithmic(), 0.5 * PowerRule(0.1) + PowerRule(0)], ids=repr
-)
+@pytest.mark.parametrize("rule", [PowerRule(0.25, 1.0), Logarithmic(), 0.5 * PowerRule(0.1) + PowerRule(0)], ids=repr)
 def test_works_under_function_transforms(rule):
     delta = torch.linspace(-3, 3, 7, dtype=DOUBLE)
     for function in (rule.f1, rule.f0):

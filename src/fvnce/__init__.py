@@ -9,22 +9,85 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import scoring
+    from . import models, noise, objectives, scoring
+    from .models import (
+        BernoulliDecoder,
+        CategoricalEncoder,
+        ContinuousBernoulliDecoder,
+        GaussianDecoder,
+        GaussianEncoder,
+        LatentVariableModel,
+        PointEncoder,
+        mlp,
+    )
+    from .noise import BernoulliNoise, KernelDensity, NoiseMixture, NoisePool, fit_gaussian, smoothed
+    from .objectives import IWAE, NCE, SNCE, VAE, Autoencoder, FullyVariationalNCE, VariationalNCE, log_marginal
     from .scoring import Logarithmic, PowerRule, Quadratic, Spherical
 
-_HOME = {
-    "Logarithmic": "scoring",
-    "PowerRule": "scoring",
-    "Quadratic": "scoring",
-    "Spherical": "scoring",
+#: Where each public name lives.
+_NAMES = {
+    "models": [
+        "BernoulliDecoder",
+        "CategoricalEncoder",
+        "ContinuousBernoulliDecoder",
+        "GaussianDecoder",
+        "GaussianEncoder",
+        "LatentVariableModel",
+        "PointEncoder",
+        "mlp",
+    ],
+    "noise": ["BernoulliNoise", "KernelDensity", "NoiseMixture", "NoisePool", "fit_gaussian", "smoothed"],
+    "objectives": [
+        "Autoencoder",
+        "FullyVariationalNCE",
+        "IWAE",
+        "NCE",
+        "SNCE",
+        "VAE",
+        "VariationalNCE",
+        "log_marginal",
+    ],
+    "scoring": ["Logarithmic", "PowerRule", "Quadratic", "Spherical"],
 }
-_MODULES = ("scoring",)
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = ["Logarithmic", "PowerRule", "Quadratic", "Spherical", "__version__", "scoring"]
+__all__ = [
+    "IWAE",
+    "NCE",
+    "SNCE",
+    "VAE",
+    "Autoencoder",
+    "BernoulliDecoder",
+    "BernoulliNoise",
+    "CategoricalEncoder",
+    "ContinuousBernoulliDecoder",
+    "FullyVariationalNCE",
+    "GaussianDecoder",
+    "GaussianEncoder",
+    "KernelDensity",
+    "LatentVariableModel",
+    "Logarithmic",
+    "NoiseMixture",
+    "NoisePool",
+    "PointEncoder",
+    "PowerRule",
+    "Quadratic",
+    "Spherical",
+    "VariationalNCE",
+    "__version__",
+    "fit_gaussian",
+    "log_marginal",
+    "mlp",
+    "models",
+    "noise",
+    "objectives",
+    "scoring",
+    "smoothed",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in _NAMES:
         return import_module(f".{name}", __name__)
     if name in _HOME:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)

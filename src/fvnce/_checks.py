@@ -10,6 +10,7 @@ from numbers import Integral, Real
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 
 def number(
@@ -58,9 +59,7 @@ def floating(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, found {type(value).__name__}")
     if not value.is_floating_point():
-        raise TypeError(
-            f"{name} must be a floating-point tensor, found dtype {value.dtype}; convert it with .float()"
-        )
+        raise TypeError(f"{name} must be a floating-point tensor, found dtype {value.dtype}; convert it with .float()")
     return value if value.dtype in (torch.float32, torch.float64) else value.float()
 
 
@@ -101,9 +100,7 @@ def table(name: str, value: object, *, rows: int = 1) -> Tensor:
     """
     found = array(name, value)
     if found.ndim != 2 or found.shape[0] < rows or found.shape[1] < 1:
-        raise ValueError(
-            f"{name} must have shape (n, D) with n >= {rows} and D >= 1, found shape {tuple(found.shape)}"
-        )
+        raise ValueError(f"{name} must have shape (n, D) with n >= {rows} and D >= 1, found shape {tuple(found.shape)}")
     return finite_rows(name, found)
 
 
@@ -204,7 +201,7 @@ def count(name: str, value: object, *, low: int = 1) -> int:
     return int(value)
 
 
-def choice(name: str, value: object, options: tuple[str, ...]) -> str:
+def choice(name: str, value: object, options: tuple[object, ...]) -> str:
     """One of the named options.
 
     >>> choice("covariance", "round", ("diagonal", "full"))
@@ -214,3 +211,52 @@ def choice(name: str, value: object, options: tuple[str, ...]) -> str:
     if value not in options:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, found {value!r}")
     return str(value)
+
+
+def distribution(name: str, value: object) -> None:
+    """A torch distribution over single rows.
+
+    >>> distribution("noise", 3)
+    Traceback (most recent call last):
+    TypeError: noise must be a torch distribution, found 3 of type int
+    """
+    if not isinstance(value, Distribution):
+        raise TypeError(f"{name} must be a torch distribution, found {value!r} of type {type(value).__name__}")
+    if len(value.batch_shape):
+        raise ValueError(
+            f"{name} must be one distribution over whole rows, found batch shape {tuple(value.batch_shape)} and event "
+            f"shape {tuple(value.event_shape)}; wrap it in torch.distributions.Independent"
+        )
+
+
+def rows(name: str, value: object, event_shape: tuple[int, ...]) -> Tensor:
+    """A batch of at least one row of the shape that the noise has.
+
+    >>> rows("x", torch.zeros(4, 2), (3,))
+    Traceback (most recent call last):
+    ValueError: x must have shape (B, 3) to match the noise, found shape (4, 2)
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, found {type(value).__name__}")
+    if value.dim() < 1 or value.shape[1:] != event_shape:
+        wanted = ", ".join(["B", *map(str, event_shape)])
+        raise ValueError(f"{name} must have shape ({wanted}) to match the noise, found shape {tuple(value.shape)}")
+    if len(value) == 0:
+        raise ValueError(f"{name} must hold at least one row, found shape {tuple(value.shape)}")
+    return value
+
+
+def finite_log_noise(name: str, log_noise: Tensor) -> None:
+    """Finite log-densities of the noise, or an error that names the row.
+
+    >>> finite_log_noise("x", torch.tensor([0.0, -torch.inf]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: the noise must cover x, found log p_n = -inf at row 1; mix in a component ...
+    """
+    bad = ~log_noise.isfinite()
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise ValueError(
+            f"the noise must cover {name}, found log p_n = {log_noise[row].item()} at row {row}; "
+            "mix in a component that does, such as smoothed(X, bandwidth)"
+        )

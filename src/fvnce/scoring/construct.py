@@ -96,7 +96,8 @@ class _WeightRule(_Unwritable, SmoothRule):
         self._table  # noqa: B018  a weight that is negative or not finite is refused here
 
     @property
-    def _tangent_above(self) -> tuple[float, float]:
+    def tangent_above(self) -> tuple[float, float]:
+        """The clip, for both."""
         threshold = math.inf if self._clip is None else self._clip
         return threshold, threshold
 
@@ -181,14 +182,10 @@ class _GeneratorRule(_Unwritable, SmoothRule):
         self._clip = clip
 
     @property
-    def _tangent_above(self) -> tuple[float, float]:
+    def tangent_above(self) -> tuple[float, float]:
+        """The clip, for both; without one, the end of what float64 resolves."""
         threshold = self._REACH if self._clip is None else self._clip
         return threshold, threshold
-
-    @property
-    def clipped_above(self) -> float:
-        """The clip, or infinity without one: the end of float64 is not counted as a clip."""
-        return math.inf if self._clip is None else self._clip
 
     @cached_property
     def variational(self) -> bool:

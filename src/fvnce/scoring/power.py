@@ -69,12 +69,21 @@ class PowerRule(SmoothRule):
         return PowerRule(self.alpha, self.beta, clip=None)
 
     @property
-    def _tangent_above(self) -> tuple[float, float]:
+    def tangent_above(self) -> tuple[float, float]:
+        """T/α and T/(1+α)."""
         if self.clip is None:
             return math.inf, math.inf
         if self.alpha == 0:  # f1 = log(r+β) needs no clip
             return math.inf, self.clip
         return self.clip / self.alpha, self.clip / (1 + self.alpha)
+
+    def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """Δ + (α−1) log(r+β), and 1 + (α−1) r/(r+β)."""
+        with torch.no_grad():
+            if self.beta == 0:
+                return self.alpha * delta, torch.full_like(delta, self.alpha)
+            share = torch.sigmoid(delta - math.log(self.beta))
+            return delta + (self.alpha - 1) * self._log_r_plus_beta(delta), 1 + (self.alpha - 1) * share
 
     def _value1(self, delta: Tensor) -> Tensor:
         u = self._log_r_plus_beta(delta)

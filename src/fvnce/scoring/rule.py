@@ -57,9 +57,25 @@ class ScoringRule(ABC):
         """The rule as text that :func:`fvnce.scoring.parse` reads back."""
 
     @property
+    def tangent_above(self) -> tuple[float, float]:
+        """The Δ above which f1, and the Δ above which f0, is replaced by its tangent: the clip, seen from Δ."""
+        return math.inf, math.inf
+
+    @property
     def clipped_above(self) -> float:
-        """The smallest Δ above which f1 or f0 is replaced by its tangent."""
-        return math.inf
+        """The smaller of the two."""
+        return min(self.tangent_above)
+
+    def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """log df1/dΔ of the unclipped rule, and its own derivative in Δ, in [0, 1] for a double-ELBO rule.
+
+        By compatibility, log(−df0/dΔ) is Δ more. No gradient flows through either.
+        """
+        with torch.enable_grad():
+            point = delta.detach().clone().requires_grad_()
+            first = slope_of(self.unclipped().f1(point), point)
+            second = slope_of(first, point)
+        return first.detach().log(), (second / first).detach()
 
     def f1(self, delta: Tensor) -> Tensor:
         """What a data sample earns at log-ratio ``delta``, any shape."""
@@ -139,21 +155,11 @@ class SmoothRule(ScoringRule):
     @abstractmethod
     def _slope0(self, delta: Tensor) -> Tensor: ...
 
-    @property
-    def _tangent_above(self) -> tuple[float, float]:
-        """The thresholds of f1 and of f0."""
-        return math.inf, math.inf
-
-    @property
-    def clipped_above(self) -> float:
-        """The smaller of the two thresholds."""
-        return min(self._tangent_above)
-
     def _f1(self, delta: Tensor) -> Tensor:
-        return _evaluate(delta, self._tangent_above[0], self._value1, self._slope1)
+        return _evaluate(delta, self.tangent_above[0], self._value1, self._slope1)
 
     def _f0(self, delta: Tensor) -> Tensor:
-        return _evaluate(delta, self._tangent_above[1], self._value0, self._slope0)
+        return _evaluate(delta, self.tangent_above[1], self._value0, self._slope0)
 
 
 def _evaluate(
@@ -182,9 +188,16 @@ class Combination(ScoringRule):
         return sum((w * rule._f0(delta) for w, rule in self.parts), start=torch.zeros_like(delta))
 
     @property
-    def clipped_above(self) -> float:
-        """The smallest threshold of the parts."""
-        return min((rule.clipped_above for _, rule in self.parts), default=math.inf)
+    def tangent_above(self) -> tuple[float, float]:
+        """The smallest thresholds of the parts."""
+        thresholds = [rule.tangent_above for _, rule in self.parts]
+        return min((f1 for f1, _ in thresholds), default=math.inf), min((f0 for _, f0 in thresholds), default=math.inf)
+
+    def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """The log of the sum of the slopes."""
+        logs, rates = zip(*(rule.log_slope(delta) for _, rule in self.parts), strict=True)
+        weighted = torch.stack([math.log(w) + log for (w, _), log in zip(self.parts, logs, strict=True)])
+        return weighted.logsumexp(0), (weighted.softmax(0) * torch.stack(rates)).sum(0)
 
     @cached_property
     def variational(self) -> bool:
@@ -236,9 +249,7 @@ class Normalised(ScoringRule):
     def __post_init__(self) -> None:
         _, slope, _ = self._constants
         if not slope > 0:
-            raise ValueError(
-                f"rule must have f1'(1) > 0 to be normalised, found f1'(1) = {slope:g} for {self.rule!r}"
-            )
+            raise ValueError(f"rule must have f1'(1) > 0 to be normalised, found f1'(1) = {slope:g} for {self.rule!r}")
 
     @cached_property
     def _constants(self) -> tuple[float, float, float]:
@@ -258,9 +269,14 @@ class Normalised(ScoringRule):
         return (self.rule._f0(delta) - f0_at_1) / slope
 
     @property
-    def clipped_above(self) -> float:
+    def tangent_above(self) -> tuple[float, float]:
         """As the rule itself."""
-        return self.rule.clipped_above
+        return self.rule.tangent_above
+
+    def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """That of the rule, over its slope at r = 1."""
+        log, rate = self.rule.log_slope(delta)
+        return log - math.log(self._constants[1]), rate
 
     @property
     def variational(self) -> bool:

@@ -1,0 +1,98 @@
+"""Decoders: modules from a latent z to the distribution p_θ(x|z)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, ContinuousBernoulli, Independent
+
+from .. import _checks
+from .distributions import DiagonalNormal
+
+
+class GaussianDecoder(nn.Module):
+    r"""p(x|z) = N(network(z), σ²): the squared reconstruction error, in nats.
+
+    Args:
+        network: from z to the mean of x.
+        scale: σ, or where it starts if it is learned.
+        learned: ``None`` for a fixed σ, ``"shared"`` for one learned σ, ``"per_dimension"`` for one per dimension
+            of x (give ``event_shape``). A fixed σ is a silent weight between reconstruction and prior; one learned
+            σ settles it from the data (arXiv 2006.13202).
+        event_shape: the shape of one x, by default one dimension of any size.
+
+    >>> decoder = GaussianDecoder(nn.Linear(2, 5), scale=1 / 8)
+    >>> decoder(torch.zeros(3, 2)).event_shape
+    torch.Size([5])
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        scale: float = 1.0,
+        *,
+        learned: Literal["shared", "per_dimension"] | None = None,
+        event_shape: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        log_scale = torch.tensor(math.log(_checks.number("scale", scale, low=0.0, open_low=True)))
+        _checks.choice("learned", learned, (None, "shared", "per_dimension"))
+        if learned == "per_dimension":
+            if event_shape is None:
+                raise ValueError("event_shape must be given when learned='per_dimension', found None")
+            log_scale = log_scale.repeat(*event_shape)
+        self.learned = learned
+        self.event_shape = None if event_shape is None else tuple(event_shape)
+        self.event_dims = 1 if event_shape is None else len(event_shape)
+        if learned is None:
+            self.register_buffer("log_scale", log_scale)
+        else:
+            self.log_scale = nn.Parameter(log_scale)
+
+    @property
+    def scale(self) -> Tensor:
+        """σ."""
+        return self.log_scale.exp()
+
+    def forward(self, z: Tensor) -> DiagonalNormal:
+        """p(x|z)."""
+        return DiagonalNormal(self.network(z), self.scale, self.event_dims)
+
+
+class BernoulliDecoder(nn.Module):
+    """p(x|z) = Π Bernoulli(x_i; σ(network(z)_i)), for binary x; grey values are refused.
+
+    >>> BernoulliDecoder(nn.Linear(2, 5))(torch.zeros(3, 2)).log_prob(torch.ones(3, 5)).shape
+    torch.Size([3])
+    """
+
+    def __init__(self, network: nn.Module, *, event_dims: int = 1) -> None:
+        super().__init__()
+        self.network = network
+        self.event_dims = event_dims
+
+    def forward(self, z: Tensor) -> Independent[Bernoulli]:
+        """p(x|z)."""
+        return Independent(Bernoulli(logits=self.network(z)), self.event_dims)
+
+
+class ContinuousBernoulliDecoder(nn.Module):
+    """p(x|z) = Π ContinuousBernoulli(x_i), a normalised density for grey values in [0, 1].
+
+    >>> decoder = ContinuousBernoulliDecoder(nn.Linear(2, 5))
+    >>> decoder(torch.zeros(3, 2)).log_prob(torch.full((3, 5), 0.3)).shape
+    torch.Size([3])
+    """
+
+    def __init__(self, network: nn.Module, *, event_dims: int = 1) -> None:
+        super().__init__()
+        self.network = network
+        self.event_dims = event_dims
+
+    def forward(self, z: Tensor) -> Independent[ContinuousBernoulli]:
+        """p(x|z)."""
+        return Independent(ContinuousBernoulli(logits=self.network(z)), self.event_dims)

@@ -1,0 +1,103 @@
+"""Models whose posterior and marginal are known: against these everything else is tested.
+
+Both have ``log_joint(x, z)``, the marginal ``log_prob(x)``, and ``posterior(x)``, which serves as the exact encoder.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, MultivariateNormal
+
+from .distributions import DiagonalNormal
+
+
+class LinearGaussianModel(nn.Module):
+    """z ~ N(0, I), x|z ~ N(Wz + b, σ²I): factor analysis with one noise level.
+
+    p(x) = N(b, WWᵀ + σ²I) and p(z|x) = N(M⁻¹Wᵀ(x−b), σ²M⁻¹) with M = WᵀW + σ²I.
+
+    >>> model = LinearGaussianModel(torch.ones(3, 2), torch.zeros(3), 0.5)
+    >>> x = model.sample(4)
+    >>> z = model.posterior(x).sample()
+    >>> gap = model.log_joint(x, z) - model.posterior(x).log_prob(z) - model.log_prob(x)
+    >>> bool(gap.abs().max() < 1e-4)  # log p(x, z) − log p(z|x) = log p(x)
+    True
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, scale: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone())
+        self.bias = nn.Parameter(bias.clone())
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale), dtype=weight.dtype))
+
+    def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
+        """log p(x, z)."""
+        scale = self.log_scale.exp()
+        prior = DiagonalNormal(torch.zeros_like(z), torch.ones((), dtype=z.dtype))
+        return prior.log_prob(z) + DiagonalNormal(z @ self.weight.T + self.bias, scale).log_prob(x)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log p(x)."""
+        eye = torch.eye(len(self.bias), dtype=self.bias.dtype)
+        covariance = self.weight @ self.weight.T + (2 * self.log_scale).exp() * eye
+        result: Tensor = MultivariateNormal(self.bias, covariance, validate_args=False).log_prob(x)
+        return result
+
+    def posterior(self, x: Tensor) -> MultivariateNormal:
+        """p(z|x)."""
+        variance = (2 * self.log_scale).exp()
+        m = self.weight.T @ self.weight + variance * torch.eye(self.weight.shape[1], dtype=self.weight.dtype)
+        mean = torch.linalg.solve(m, self.weight.T @ (x - self.bias).unsqueeze(-1)).squeeze(-1)
+        return MultivariateNormal(mean, precision_matrix=m / variance, validate_args=False)
+
+    @torch.no_grad()
+    def sample(self, n: int) -> Tensor:
+        """n draws of x."""
+        z = torch.randn(n, self.weight.shape[1], dtype=self.weight.dtype)
+        noise = torch.randn(n, len(self.bias), dtype=self.weight.dtype)
+        return z @ self.weight.T + self.bias + self.log_scale.exp() * noise
+
+
+class GaussianMixtureModel(nn.Module):
+    """z ~ Categorical(π), x|z ~ N(m_z, s_z² I), with z an integer.
+
+    >>> model = GaussianMixtureModel(torch.zeros(2), torch.tensor([[-1.0], [1.0]]), torch.ones(2))
+    >>> model.posterior(torch.zeros(3, 1)).probs
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000],
+            [0.5000, 0.5000]], grad_fn=<SoftmaxBackward0>)
+    """
+
+    def __init__(self, logits: Tensor, means: Tensor, scales: Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(logits.clone())
+        self.means = nn.Parameter(means.clone())
+        self.log_scales = nn.Parameter(scales.log())
+
+    def _log_joint_all(self, x: Tensor) -> Tensor:
+        """log p(x, z) for every z, last."""
+        component = DiagonalNormal(self.means, self.log_scales.exp().unsqueeze(-1))
+        return self.logits.log_softmax(-1) + component.log_prob(x.unsqueeze(-2))
+
+    def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
+        """log p(x, z) for z of shape (B,) or (K, B)."""
+        all_z = self._log_joint_all(x)
+        return all_z.expand(*z.shape, -1).gather(-1, z.unsqueeze(-1)).squeeze(-1)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log p(x)."""
+        return self._log_joint_all(x).logsumexp(-1)
+
+    def posterior(self, x: Tensor) -> Categorical:
+        """p(z|x)."""
+        return Categorical(logits=self._log_joint_all(x), validate_args=False)
+
+    @torch.no_grad()
+    def sample(self, n: int) -> Tensor:
+        """n draws of x."""
+        z = Categorical(logits=self.logits).sample((n,))
+        noise = torch.randn(n, self.means.shape[1], dtype=self.means.dtype)
+        return self.means[z] + self.log_scales.exp()[z].unsqueeze(-1) * noise

@@ -1,0 +1,39 @@
+"""Objectives: modules from a data batch to the loss −J.
+
+======================  ===============================================================
+``ratios``              log-ratios Δ⁰ and expectations over the latent
+``partition``           log Z fixed, learned, or profiled out
+``contrastive``         what all that tell data from noise share
+``fully_variational``   fully variational NCE
+``nce``                 NCE, S-NCE, variational NCE
+``elbo``                autoencoder, VAE, IWAE, log p(x) by importance sampling
+``terms``               what an objective computes on a batch
+``statistics``          is the noise term alive
+======================  ===============================================================
+"""
+
+from .base import Objective
+from .contrastive import ContrastiveObjective
+from .elbo import IWAE, VAE, Autoencoder, log_marginal
+from .fully_variational import FullyVariationalNCE
+from .nce import NCE, SNCE, VariationalNCE
+from .partition import Fixed, Learned, Partition, Profiled
+from .terms import Terms
+
+__all__ = [
+    "IWAE",
+    "NCE",
+    "SNCE",
+    "VAE",
+    "Autoencoder",
+    "ContrastiveObjective",
+    "Fixed",
+    "FullyVariationalNCE",
+    "Learned",
+    "Objective",
+    "Partition",
+    "Profiled",
+    "Terms",
+    "VariationalNCE",
+    "log_marginal",
+]

@@ -1,0 +1,275 @@
+r"""What the objectives that tell data from noise share: p_n, a scoring rule, a treatment of log Z, and the two sums
+
+J = E_data f1(Δ) + ν E_noise f0(Δ),      Δ = log p_θ(x, z) − log p_n(x) − log q(z|x) + shift − log ν.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from .. import _checks
+from ..models.latent import FixedDistribution
+from ..noise import draw
+from ..scoring import ScoringRule
+from ._tracing import values_are_hidden
+from .base import Objective, prior_constant
+from .partition import Contrast, Fixed, Learned, Partition, Profiled
+from .ratios import Encoder, LogRatio, can_be_taken_again, log_ratio
+from .statistics import effective_share, ratio_statistics
+from .terms import Terms
+
+#: Noise samples are looked at before they are differentiated when at most this share of the last batch counted.
+WORTH_LOOKING = 0.5
+
+PartitionName = Literal["fixed", "learned", "profiled"]
+
+
+class ContrastiveObjective(Objective):
+    """What NCE, VNCE and fvNCE share: noise, rule, log Z, and the two sums."""
+
+    def __init__(
+        self,
+        model: Any,
+        encoder: Encoder | None,
+        noise: Distribution,
+        rule: ScoringRule,
+        *,
+        noise_encoder: Encoder | None = None,
+        latent_samples: int = 1,
+        noise_ratio: float = 1.0,
+        partition: PartitionName | Partition = "fixed",
+        log_scale: float = 0.0,
+    ) -> None:
+        super().__init__()
+        _checks.distribution("noise", noise)
+        if not isinstance(rule, ScoringRule):
+            raise TypeError(f"rule must be a scoring rule such as PowerRule(alpha=0), found {rule!r}")
+        needed = "log_prob" if encoder is None else "log_joint"
+        if not hasattr(model, needed):
+            with_or_without = "without an encoder" if encoder is None else "with an encoder"
+            raise TypeError(f"model must have {needed} {with_or_without}, found {type(model).__name__} without it")
+        self.model = model
+        self.encoder = encoder
+        self.noise_encoder = noise_encoder
+        self._noise = FixedDistribution(noise)
+        self.rule = rule
+        self.latent_samples = _checks.count("latent_samples", latent_samples)
+        self.noise_ratio = _checks.number("noise_ratio", noise_ratio, low=0.0, open_low=True)
+        self.partition = _partition(partition, log_scale)
+        # Part of the state: what the last batch showed decides how the next one is computed, to the last bit.
+        self.register_buffer("_live_share", torch.ones(()))
+
+    @property
+    def noise(self) -> Distribution:  # type: ignore[override]
+        """p_n."""
+        return self._noise.distribution
+
+    def terms(
+        self,
+        x: Tensor,
+        x_noise: Tensor | None = None,
+        *,
+        log_noise_x: Tensor | None = None,
+        log_noise_noise: Tensor | None = None,
+    ) -> Terms:
+        """J on a batch. Without ``x_noise`` it draws round(ν·B) noise samples; densities not given are computed."""
+        self._check_rows("x", x)
+        if x_noise is None:
+            x_noise = draw(self.noise, max(1, round(self.noise_ratio * len(x)))).to(x.dtype)
+            log_noise_noise = None
+        self._check_rows("x_noise", x_noise)
+        log_noise_x = self._log_noise("log_noise_x", log_noise_x, x)
+        log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
+        data = self._data_ratio(x, log_noise_x)
+        noise = self._noise_ratio(data, x_noise, log_noise_noise)
+        check_finite("x", x, log_noise_x, data)
+        check_finite("x_noise", x_noise, log_noise_noise, noise)
+        contrast = self.partition.contrast(self.rule, data, noise, self.noise_ratio)
+        return self._terms(contrast, x, data, noise, log_noise_x)
+
+    def _terms(self, contrast: Contrast, x: Tensor, data: LogRatio, noise: LogRatio, log_noise_x: Tensor) -> Terms:
+        data, noise = data.detach(), noise.detach()
+        evidence = data.expectation(lambda delta: delta) + log_noise_x - prior_constant(self.model, self.encoder, x)
+        delta_data, delta_noise = data.mean + contrast.shift, noise.mean + contrast.shift
+
+        def more() -> dict[str, Tensor]:
+            named = ratio_statistics(self.rule, delta_data, delta_noise)
+            named["log_scale"] = -contrast.shift - math.log(self.noise_ratio)
+            named["value"] = (
+                _held_out_value(self.rule, data, noise, self.noise_ratio)
+                if isinstance(self.partition, Profiled) and len(noise.mean) > 1
+                else contrast.data.mean() + self.noise_ratio * contrast.noise.mean()
+            )
+            return named
+
+        return Terms(-contrast.value, contrast.data, evidence, contrast.noise, delta_data, delta_noise, more)
+
+    def _data_ratio(self, x: Tensor, log_noise: Tensor) -> LogRatio:
+        return log_ratio(self.model, self.encoder, x, log_noise, self.latent_samples)
+
+    def _noise_ratio(self, data: LogRatio, x: Tensor, log_noise: Tensor) -> LogRatio:
+        """Δ⁰ of the noise batch, without a graph where its gradient is exactly zero.
+
+        In high dimension e^Δ of most noise samples is 0 in the working precision. Where the last batch was like that,
+        this one is first evaluated without a graph; the samples that count are then taken again with one. At least one
+        sample always is, so that every parameter has a gradient, if only of zeros.
+        """
+        if values_are_hidden() or not torch.is_grad_enabled():
+            return self._graph(x, log_noise)
+        if bool(self._live_share > WORTH_LOOKING):  # type: ignore[operator]
+            ratio = self._graph(x, log_noise)
+            self._remember(self._live(data, ratio))
+            return ratio
+        with torch.no_grad():
+            ratio = self._graph(x, log_noise)
+        live = self._live(data, ratio)
+        self._remember(live)
+        chosen = live.nonzero().squeeze(1)
+        if len(chosen) == 0:
+            chosen = ratio.mean.argmax().unsqueeze(0)
+        at = None
+        if ratio.log_weights is None and ratio.latent is not None:
+            at = ratio.latent[chosen] if self.latent_samples == 1 else ratio.latent[:, chosen]
+            if not can_be_taken_again(self._encoder_of_noise(x[:1])):
+                return self._graph(x, log_noise)
+        again = self._graph(x[chosen], log_noise[chosen], at)
+        values = ratio.values.index_copy(1, chosen, again.values)
+        if ratio.log_weights is None or again.log_weights is None:
+            return LogRatio(values)
+        return LogRatio(values, ratio.log_weights.index_copy(1, chosen, again.log_weights))
+
+    def _graph(self, x: Tensor, log_noise: Tensor, at: Tensor | None = None) -> LogRatio:
+        encoder = None if self.encoder is None else self._encoder_of_noise
+        return log_ratio(self.model, encoder, x, log_noise, self._noise_draws, at=at)
+
+    @property
+    def _noise_draws(self) -> int:
+        return self.latent_samples
+
+    @property
+    def _encoder_of_noise(self) -> Encoder:
+        encoder = self.encoder if self.noise_encoder is None else self.noise_encoder
+        assert encoder is not None
+        return encoder
+
+    @torch.no_grad()
+    def _live(self, data: LogRatio, noise: LogRatio) -> Tensor:
+        """Which noise samples have a gradient that is not exactly zero."""
+        weights = self.partition.log_noise_weights(self.rule, data.detach(), noise.detach(), self.noise_ratio)
+        return (weights.exp() != 0).any(0)
+
+    def _remember(self, live: Tensor) -> None:
+        self._live_share.copy_(live.float().mean())  # type: ignore[operator]
+
+    def _check_rows(self, name: str, x: Tensor) -> None:
+        _checks.rows(name, x, tuple(self.noise.event_shape))
+
+    def _log_noise(self, name: str, given: Tensor | None, x: Tensor) -> Tensor:
+        if given is None:
+            with torch.no_grad():
+                computed: Tensor = self.noise.log_prob(x)
+            return computed
+        if given.shape != x.shape[:1]:
+            raise ValueError(
+                f"{name} must hold one log-density for each of the {len(x)} rows, found shape {tuple(given.shape)}"
+            )
+        return given
+
+    def fitted_log_partition(self) -> Tensor:
+        """c, the log-scale the objective works with: given, learned, or c* of the last training batch.
+
+        For α > 0 it estimates log Z only if the model is well specified; :meth:`log_partition` always does.
+        """
+        return self.partition.fitted_log_partition().detach()
+
+    @torch.no_grad()
+    def log_partition(
+        self,
+        samples: int = 10_000,
+        *,
+        x_noise: Tensor | None = None,
+        log_noise_noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        batch_size: int = 1000,
+    ) -> tuple[Tensor, Tensor]:
+        """log Z of the model as it stands, log E_noise[e^Δ⁰], and its standard error, from noise samples.
+
+        This is the α = 0 estimate whatever the rule: it is consistent for every model whose support the noise and the
+        noise encoder cover. The standard error is that of the delta method, sd(w)/(√n mean(w)) for w = e^Δ⁰; where the
+        effective sample size is small it is itself not to be trusted.
+        """
+        if x_noise is None:
+            x_noise = draw(self.noise, _checks.count("samples", samples, low=2), generator)
+            x_noise = x_noise.to(next((p.dtype for p in self.parameters()), x_noise.dtype))
+            log_noise_noise = None
+        self._check_rows("x_noise", x_noise)
+        if len(x_noise) < 2:
+            raise ValueError("x_noise must hold at least 2 rows for a standard error, found 1")
+        log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
+        parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
+        log_w = torch.cat([self._graph(x, log_noise).mean for x, log_noise in parts])
+        n = len(log_w)
+        estimate = log_w.logsumexp(0) - math.log(n)
+        # var(w)/mean(w)² = n Σw²/(Σw)² − 1 = 1/ESS share − 1, which stays in the log domain.
+        relative_variance = (1 / effective_share(log_w) - 1).clamp(min=0.0)
+        return estimate, (relative_variance / (n - 1)).sqrt()
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """All parameters at ``lr``, but those of the partition at their own rate."""
+        own = {id(p) for p in self.partition.parameters()}
+        rest = [p for p in self.parameters() if id(p) not in own]
+        return [{"params": rest, "lr": lr}, *self.partition.parameter_groups(lr)]
+
+
+def _partition(partition: str | Partition, log_scale: float) -> Partition:
+    if isinstance(partition, Partition):
+        return partition
+    _checks.choice("partition", partition, ("fixed", "learned", "profiled"))
+    if partition == "fixed":
+        return Fixed(log_scale)
+    if log_scale != 0:
+        raise ValueError(f"log_scale must be 0 unless partition is 'fixed', found {log_scale} with {partition!r}")
+    return Learned() if partition == "learned" else Profiled()
+
+
+@torch.no_grad()
+def _held_out_value(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
+    """J at a c from other samples: each half of the noise is judged at the c* of the other half.
+
+    On its own samples the profiled value is too high, because −log of a mean is; at an independent c it is not.
+    """
+    profiled = Profiled()
+    half = noise.values.shape[1] // 2
+    halves = [_columns(noise, slice(0, half)), _columns(noise, slice(half, None))]
+    values = []
+    for judged, other in (halves, halves[::-1]):
+        shift = profiled.contrast(rule, data, other, noise_ratio).shift
+        earned_noise = judged.expectation(rule.f0, shift).mean()
+        values.append(data.expectation(rule.f1, shift).mean() + noise_ratio * earned_noise)
+    return (values[0] + values[1]) / 2
+
+
+def _columns(ratio: LogRatio, chosen: slice) -> LogRatio:
+    weights = None if ratio.log_weights is None else ratio.log_weights[:, chosen]
+    return LogRatio(ratio.values[:, chosen], weights)
+
+
+def check_finite(name: str, x: Tensor, log_noise: Tensor, ratio: LogRatio) -> None:
+    """Log-ratios that are not finite are traced to where they come from."""
+    if values_are_hidden():
+        return
+    finite = ratio.values.detach().isfinite().all(0)
+    if finite.all():
+        return
+    _checks.finite_rows(name, x)
+    _checks.finite_log_noise(name, log_noise)
+    row = int((~finite).nonzero()[0])
+    raise ValueError(
+        f"log p_θ(x, z) − log q(z|x) must be finite, found {float(ratio.values[:, row].detach().max())} at row {row} "
+        f"of {name}: the model or the encoder has diverged, or the row lies outside the model's support"
+    )

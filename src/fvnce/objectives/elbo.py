@@ -1,0 +1,160 @@
+r"""Objectives without a noise term: autoencoder, VAE, IWAE.
+
+    J_AE    = E_data log p_θ(x|g(x))
+    J_VAE   = E_data[ E_q log p_θ(x|z) − KL(q(z|x) ‖ p_Z) ]
+    J_IWAE  = E_data log (1/K) Σ_k p_θ(x, z_k)/q(z_k|x)
+
+For a deterministic encoder g, J_VAE = J_AE + E log p_Z(g(x)) − γ with γ = max log p_Z, so that J_AE ≥ J_VAE.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from .. import _checks
+from ..models import LatentVariableModel
+from .base import Objective, prior_constant
+from .ratios import Encoder, log_ratio
+from .terms import Terms
+
+
+class VAE(Objective):
+    """The evidence lower bound, with the KL in closed form where torch knows it.
+
+    Args:
+        model: a normalised latent-variable model.
+        encoder: q(z|x).
+        latent_samples: draws over which log p_θ(x|z) is averaged.
+        closed_form: False estimates the KL from the draws as well.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> from fvnce import GaussianDecoder, GaussianEncoder
+    >>> prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    >>> model = LatentVariableModel(prior, GaussianDecoder(torch.nn.Linear(2, 5)))
+    >>> VAE(model, GaussianEncoder(torch.nn.Linear(5, 4)))(torch.randn(8, 5)).backward()
+    """
+
+    def __init__(self, model: Any, encoder: Encoder, *, latent_samples: int = 1, closed_form: bool = True) -> None:
+        super().__init__()
+        self.model = model
+        self.encoder = encoder
+        self.latent_samples = _checks.count("latent_samples", latent_samples)
+        self.closed_form = closed_form
+
+    def terms(
+        self,
+        x: Tensor,
+        x_noise: Tensor | None = None,
+        *,
+        log_noise_x: Tensor | None = None,
+        log_noise_noise: Tensor | None = None,
+    ) -> Terms:
+        """The bound on a batch; the noise arguments are accepted and not used."""
+        evidence = evidence_of(
+            self.model, self.encoder, x, draws=self.latent_samples, closed_form=self.closed_form
+        ) - prior_constant(self.model, self.encoder, x)
+        return Terms(-evidence.mean(), evidence.detach(), evidence.detach())
+
+
+class IWAE(Objective):
+    """The importance-weighted bound of K draws, which is the data term of (0, 0) with ``latent_samples=K``.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> from fvnce import GaussianDecoder, GaussianEncoder
+    >>> prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    >>> model = LatentVariableModel(prior, GaussianDecoder(torch.nn.Linear(2, 5)))
+    >>> IWAE(model, GaussianEncoder(torch.nn.Linear(5, 4)), latent_samples=8)(torch.randn(8, 5)).backward()
+    """
+
+    def __init__(self, model: Any, encoder: Encoder, *, latent_samples: int = 10) -> None:
+        super().__init__()
+        self.model = model
+        self.encoder = encoder
+        self.latent_samples = _checks.count("latent_samples", latent_samples)
+
+    def terms(
+        self,
+        x: Tensor,
+        x_noise: Tensor | None = None,
+        *,
+        log_noise_x: Tensor | None = None,
+        log_noise_noise: Tensor | None = None,
+    ) -> Terms:
+        """The bound on a batch; the noise arguments are accepted and not used."""
+        evidence = log_ratio(self.model, self.encoder, x, x.new_zeros(len(x)), self.latent_samples).mean
+        return Terms(-evidence.mean(), evidence.detach(), evidence.detach())
+
+
+class Autoencoder(Objective):
+    """log p_θ(x|z) at the encoder's mean: reconstruction alone.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> from fvnce import GaussianDecoder, PointEncoder
+    >>> prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    >>> model = LatentVariableModel(prior, GaussianDecoder(torch.nn.Linear(2, 5)))
+    >>> Autoencoder(model, PointEncoder(torch.nn.Linear(5, 2)))(torch.randn(8, 5)).backward()
+    """
+
+    def __init__(self, model: LatentVariableModel, encoder: Encoder) -> None:
+        super().__init__()
+        self.model = model
+        self.encoder = encoder
+
+    def terms(
+        self,
+        x: Tensor,
+        x_noise: Tensor | None = None,
+        *,
+        log_noise_x: Tensor | None = None,
+        log_noise_noise: Tensor | None = None,
+    ) -> Terms:
+        """The reconstruction term on a batch; the noise arguments are accepted and not used."""
+        reconstruction = self.model.log_likelihood(x, self.encoder(x).mean)
+        return Terms(-reconstruction.mean(), reconstruction.detach(), reconstruction.detach())
+
+
+def evidence_of(model: Any, encoder: Encoder, x: Tensor, *, draws: int = 1, closed_form: bool = True) -> Tensor:
+    """The evidence lower bound of each point, shape (B,)."""
+    if closed_form and isinstance(model, LatentVariableModel):
+        q = encoder(x)
+        if q.has_rsample:
+            try:
+                divergence = kl_divergence(q, model.prior)
+            except NotImplementedError:
+                pass
+            else:
+                z = q.rsample() if draws == 1 else q.rsample((draws,))
+                fit = model.log_likelihood(x, z)
+                return (fit if draws == 1 else fit.mean(0)) - divergence
+    ratio = log_ratio(model, encoder, x, x.new_zeros(len(x)), draws, averaged_outside=True)
+    return ratio.expectation(lambda delta: delta)
+
+
+@torch.no_grad()
+def log_marginal(model: Any, encoder: Encoder, x: Tensor, *, latent_samples: int = 1000, chunk: int = 64) -> Tensor:
+    """log p_θ(x) of each point by importance sampling with K draws of q(z|x), shape (B,).
+
+    A lower bound in expectation, tight as K grows; exact for a latent that is summed over.
+
+    >>> from fvnce.models import LinearGaussianModel
+    >>> model = LinearGaussianModel(torch.ones(3, 2), torch.zeros(3), 0.5)
+    >>> x = model.sample(4)
+    >>> bool((log_marginal(model, model.posterior, x, latent_samples=2) - model.log_prob(x)).abs().max() < 1e-4)
+    True
+    """
+    latent_samples = _checks.count("latent_samples", latent_samples)
+    zeros = x.new_zeros(len(x))
+    if encoder(x[:1]).has_enumerate_support:
+        return log_ratio(model, encoder, x, zeros).mean
+    total = torch.full_like(zeros, -torch.inf)
+    done = 0
+    while done < latent_samples:
+        draws = min(chunk, latent_samples - done)
+        ratio = log_ratio(model, encoder, x, zeros, draws)
+        total = torch.logaddexp(total, ratio.values.logsumexp(0))
+        done += draws
+    return total - torch.tensor(float(latent_samples)).log()

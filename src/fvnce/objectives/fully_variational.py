@@ -1,0 +1,143 @@
+r"""Fully variational NCE: the evidence lower bound on both terms.
+
+With r = p_θ/p_n and a scoring rule (f1, f0),
+
+    J_S-NCE(θ) = E_data f1(log r_θ) + E_noise f0(log r_θ)                                          (Eq. S_NCE)
+
+needs the marginal p_θ(x). A rule with the double-ELBO property bounds both terms from below by the joint,
+
+    J_fvNCE(θ, q1, q0) = E_{x~data, z~q1} f1(Δ(x, z)) + E_{x~noise, z~q0} f0(Δ(x, z)),            (Eq. fvNCE)
+    Δ(x, z) = log p_θ(x, z) − log p_n(x) − log q(z|x),
+
+with equality at q1 = q0 = p_θ(z|x). With ν noise samples per data sample: J = E_d f1(r/ν) + ν E_n f0(r/ν).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from ..models import LatentVariableModel
+from ..scoring import ScoringRule
+from .base import prior_constant
+from .contrastive import ContrastiveObjective, PartitionName, check_finite
+from .elbo import evidence_of
+from .partition import Fixed, Partition, power_of
+from .ratios import Encoder, LogRatio
+from .terms import Terms
+
+
+class FullyVariationalNCE(ContrastiveObjective):
+    r"""Fully variational NCE (Eq. fvNCE): both terms bounded through the joint p_θ(x, z).
+
+    Args:
+        model: p_θ, possibly unnormalised: ``log_joint(x, z)``, or ``log_prob(x)`` where ``encoder`` is None.
+        encoder: q1(z|x), and q0 as well unless ``noise_encoder`` is given; None for a model without latents.
+        noise: p_n, a torch distribution over single rows of x.
+        rule: a scoring rule with the double-ELBO property.
+        noise_encoder: q0(z|x). The noise term is a bound only if it covers p_θ(x, ·).
+        latent_samples: K; more than one uses the tighter multi-sample bound for both terms.
+        noise_ratio: ν.
+        partition: ``"fixed"``, ``"learned"``, ``"profiled"``, or a :class:`~fvnce.objectives.partition.Partition`.
+        log_scale: s of Δ = Δ⁰ + s, for the fixed partition.
+        allow_non_variational: study a rule that has no double bound; J is then no bound either.
+        variance_reduced: for (0, 0) and a normalised model whose support the noise covers, the noise term is −1
+            exactly and the data term has a closed-form KL: nothing is drawn but z. This is the VAE.
+
+    >>> import torch
+    >>> from torch.distributions import Independent, Normal
+    >>> from fvnce import GaussianDecoder, GaussianEncoder, LatentVariableModel, PowerRule
+    >>> standard = lambda d: Independent(Normal(torch.zeros(d), torch.ones(d)), 1)
+    >>> model = LatentVariableModel(standard(2), GaussianDecoder(torch.nn.Linear(2, 5)))
+    >>> objective = FullyVariationalNCE(model, GaussianEncoder(torch.nn.Linear(5, 4)), standard(5), PowerRule(alpha=0))
+    >>> objective(torch.randn(8, 5)).backward()
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        encoder: Encoder | None,
+        noise: Distribution,
+        rule: ScoringRule,
+        *,
+        noise_encoder: Encoder | None = None,
+        latent_samples: int = 1,
+        noise_ratio: float = 1.0,
+        partition: PartitionName | Partition = "fixed",
+        log_scale: float = 0.0,
+        allow_non_variational: bool = False,
+        variance_reduced: bool = False,
+    ) -> None:
+        super().__init__(
+            model,
+            encoder,
+            noise,
+            rule,
+            noise_encoder=noise_encoder,
+            latent_samples=latent_samples,
+            noise_ratio=noise_ratio,
+            partition=partition,
+            log_scale=log_scale,
+        )
+        if not rule.variational and not allow_non_variational:
+            raise ValueError(
+                f"rule must have the double-ELBO property, found {rule!r}, which has not: its f0 or f1 is not concave "
+                "in r, so a term would not be a lower bound. Choose a PowerRule or a sum of them; use VariationalNCE "
+                "for the logarithmic rule; or pass allow_non_variational=True to study it all the same"
+            )
+        self.allow_non_variational = allow_non_variational
+        self.variance_reduced = variance_reduced
+        if variance_reduced:
+            self._check_variance_reduced(log_scale)
+
+    def _check_variance_reduced(self, log_scale: float) -> None:
+        power = power_of(self.rule)
+        problems = {
+            f"rule must be (0, 0), found {self.rule!r}": power is None or power[1] != 0,
+            f"partition must be 'fixed', found {self.partition!r}": type(self.partition) is not Fixed,
+            f"log_scale must be 0, found {log_scale}": log_scale != 0,
+            f"model must be a normalised LatentVariableModel, found {type(self.model).__name__}": not isinstance(
+                self.model, LatentVariableModel
+            ),
+            "latent_samples must be 1, the closed form is that of one draw": self.latent_samples != 1,
+            f"noise must have the whole space as its support, found {self.noise!r}": not _covers_everything(self.noise),
+        }
+        for problem, found in problems.items():
+            if found:
+                raise ValueError(f"variance_reduced=True: {problem}")
+
+    def terms(
+        self,
+        x: Tensor,
+        x_noise: Tensor | None = None,
+        *,
+        log_noise_x: Tensor | None = None,
+        log_noise_noise: Tensor | None = None,
+    ) -> Terms:
+        """J on a batch. Without ``x_noise`` it draws round(ν·B) noise samples; densities not given are computed."""
+        if not self.variance_reduced:
+            return super().terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
+        self._check_rows("x", x)
+        log_noise_x = self._log_noise("log_noise_x", log_noise_x, x)
+        assert self.encoder is not None
+        evidence = evidence_of(self.model, self.encoder, x, closed_form=True)
+        if prior_constant(self.model, self.encoder, x):
+            raise ValueError(
+                "variance_reduced=True: encoder must be stochastic, found a deterministic one, whose noise term "
+                "is no constant"
+            )
+        weight, _ = power_of(self.rule) or (1.0, 0.0)
+        delta = evidence - log_noise_x - math.log(self.noise_ratio)
+        check_finite("x", x, log_noise_x, LogRatio(delta.unsqueeze(0)))
+        # E_noise[r] = 1, so ν E_noise f0(r/ν) = −1.
+        value = weight * (delta.mean() - 1)
+        return Terms(-value, weight * delta.detach(), evidence.detach(), delta_data=delta.detach())
+
+
+def _covers_everything(noise: Distribution) -> bool:
+    support = noise.support
+    base = support.base_constraint if isinstance(support, constraints.independent) else support
+    return base in (constraints.real, constraints.real_vector)

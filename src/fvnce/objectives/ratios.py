@@ -1,0 +1,133 @@
+r"""Log-ratios Δ⁰ = log p_θ(x, z) − log p_n(x) − log q(z|x), and expectations over the latent.
+
+For a point x and draws z_1 … z_K ~ q(z|x), a function f that is concave in r has
+
+    f(E_q[r]) ≥ E f((r_1 + … + r_K)/K) ≥ E f(r_1),
+
+so K draws enter through the log of their mean ratio. A discrete latent with few values is not drawn but summed over,
+Σ_z q(z|x) f(r(x, z)), which is the one-draw bound without its variance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+#: A discrete latent with at most this many values is summed over.
+MOST_VALUES = 4096
+
+Encoder = Callable[[Tensor], Distribution]
+
+
+@dataclass(frozen=True)
+class LogRatio:
+    """Δ⁰ of B points at S latents each.
+
+    Attributes:
+        values: Δ⁰, shape (S, B).
+        log_weights: None for S draws that are averaged inside f, or log-weights over S, shape (S, B), that sum to
+            one, for latents that are averaged outside f.
+        latent: the latents, for a later pass over the same draws.
+    """
+
+    values: Tensor
+    log_weights: Tensor | None = None
+    latent: Tensor | None = None
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """log of the mean ratio over the latents, shape (B,): the estimate of log p_θ(x)/p_n(x)."""
+        if self.log_weights is not None:
+            return (self.values + self.log_weights).logsumexp(0)
+        if len(self.values) == 1:
+            return self.values[0]
+        return self.values.logsumexp(0) - math.log(len(self.values))
+
+    @property
+    def averaged(self) -> Tensor:
+        """What f is applied to: the log of the mean ratio, shape (1, B), or every weighted Δ⁰, shape (S, B)."""
+        return self.mean.unsqueeze(0) if self.log_weights is None else self.values
+
+    def expectation(self, function: Callable[[Tensor], Tensor], shift: Tensor | float = 0.0) -> Tensor:
+        """The bound on f(log E_q r + shift) for each point, shape (B,)."""
+        if self.log_weights is None:
+            return function(self.mean + shift)
+        return (self.log_weights.exp() * function(self.values + shift)).sum(0)
+
+    def log_moment(self, power: float) -> Tensor:
+        """The bound's log E_q[r^power] for each point, shape (B,)."""
+        if self.log_weights is None:
+            return power * self.mean
+        return (power * self.values + self.log_weights).logsumexp(0)
+
+    def detach(self) -> LogRatio:
+        """The same numbers without their graph."""
+        weights = None if self.log_weights is None else self.log_weights.detach()
+        return LogRatio(self.values.detach(), weights, self.latent)
+
+
+def log_ratio(
+    model: Any,
+    encoder: Encoder | None,
+    x: Tensor,
+    log_noise: Tensor,
+    draws: int = 1,
+    *,
+    averaged_outside: bool = False,
+    at: Tensor | None = None,
+) -> LogRatio:
+    """Δ⁰ at the points x, whose log p_n is ``log_noise``.
+
+    Args:
+        model: has ``log_joint(x, z)``, or ``log_prob(x)`` where ``encoder`` is None.
+        encoder: q(z|x), or None for a model without latents.
+        x: points, shape (B, …).
+        log_noise: log p_n of the points, shape (B,).
+        draws: K, how many latents to draw for each point.
+        averaged_outside: average f over the draws instead of averaging the ratios inside f.
+        at: latents of an earlier pass, to be taken again with gradients instead of drawing.
+    """
+    if encoder is None:
+        return LogRatio((_wide(model.log_prob(x)) - log_noise).unsqueeze(0))
+    q = encoder(x)
+    if _is_summed(q, draws):
+        z = q.enumerate_support()
+        log_q = q.log_prob(z)
+        return LogRatio(_wide(model.log_joint(x, z)) - log_noise - log_q, _wide(log_q), z)
+    if at is not None:
+        z = q.reparameterised_at(at)  # type: ignore[attr-defined]
+    elif not q.has_rsample:
+        raise ValueError(
+            f"encoder must return a distribution that is reparameterised or has at most {MOST_VALUES} values and "
+            f"latent_samples=1, found {type(q).__name__} and latent_samples={draws}"
+        )
+    else:
+        z = q.rsample() if draws == 1 else q.rsample((draws,))
+    values = _wide(model.log_joint(x, z)) - log_noise - _wide(q.log_prob(z))
+    values = values.unsqueeze(0) if draws == 1 else values
+    weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
+    return LogRatio(values, weights, z)
+
+
+def can_be_taken_again(q: Distribution) -> bool:
+    """Whether a draw of q can be recomputed with gradients from its value alone."""
+    return hasattr(q, "reparameterised_at")
+
+
+def _is_summed(q: Distribution, draws: int) -> bool:
+    if not q.has_enumerate_support or draws > 1:
+        return False
+    values = q.param_shape[-1] if hasattr(q, "param_shape") else len(q.enumerate_support(expand=False))
+    return bool(values <= MOST_VALUES)
+
+
+def _wide(value: Tensor) -> Tensor:
+    """Log-densities leave half precision here and do not return to it."""
+    return value if value.dtype in (torch.float32, torch.float64) else value.float()
