@@ -3,8 +3,9 @@
 In-memory data lives on the device and a batch is ``data[index]`` with a piece of the epoch's permutation; there is no
 per-item loading and no collation. A memory-mapped array stays on the disk, and a batch reads its own rows only.
 
-With W processes the batch of all of them is a piece of ⌈W·b⌉ rows of the one permutation, of which each takes an equal share, give or
-take a row at the end of an epoch. A remainder smaller than W rows is left out of that epoch, since every process must have a row.
+With W processes the batch of all of them is a piece of ⌈W·b⌉ rows of the one permutation, of which each takes an equal
+share, give or take a row at the end of an epoch. A remainder smaller than W rows is left out of that epoch, since every
+process must have a row.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +74,8 @@ class Rows:
         return len(self.source)
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """A process's share of one step's rows: ``index`` is None if they come from a DataLoader."""
 
     x: Tensor
@@ -116,14 +119,13 @@ class IndexBatches:
 class LoaderBatches:
     """The batches of a user's DataLoader.
 
-    A resumed epoch starts the loader anew with the random states it had at the epoch's start and passes over the batches that were
-    done. That is bit-identical if those states determine the loader's order: torch's own samplers do, with workers or without. It
-    cannot be promised for a dataset with randomness or state of its own, nor for a stream that does not begin again.
+    A resumed epoch starts the loader anew with the random states it had at the epoch's start and passes over the
+    batches that were done. That is bit-identical if those states determine the loader's order: torch's own samplers do,
+    with workers or without. It cannot be promised for a dataset with randomness or state of its own, nor for a stream
+    that does not begin again.
     """
 
-    def __init__(
-        self, loader: DataLoader[Any], dtype: torch.dtype, device: torch.device, *, world: int = 1
-    ) -> None:
+    def __init__(self, loader: DataLoader[Any], dtype: torch.dtype, device: torch.device, *, world: int = 1) -> None:
         self.loader = loader
         self.dtype, self.device, self.world = dtype, device, world
         self._begun: dict[str, Any] | None = None
@@ -146,7 +148,7 @@ class LoaderBatches:
                 own.set_state(self._begun["own"])
         else:
             self._begun = {"global": after, "own": None if own is None else own.get_state()}
-        sampler = getattr(self.loader, "sampler", None)
+        sampler: Any = getattr(self.loader, "sampler", None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         batches = iter(self.loader)
@@ -193,9 +195,7 @@ def _first(item: object) -> Tensor:
     if isinstance(item, list | tuple) and item:
         item = item[0]
     if not isinstance(item, Tensor):
-        raise TypeError(
-            f"a DataLoader must give a tensor, or a list that begins with one, found {type(item).__name__}"
-        )
+        raise TypeError(f"a DataLoader must give a tensor, or a list that begins with one, found {type(item).__name__}")
     return item
 
 
@@ -219,6 +219,4 @@ def _as_tensor(data: object, name: str) -> Tensor:
             return torch.from_numpy(data)
     if hasattr(data, "__array__"):
         return _as_tensor(np.asarray(data), name)
-    raise TypeError(
-        f"{name} must be a tensor, an array, a memory map or a DataLoader, found {type(data).__name__}"
-    )
+    raise TypeError(f"{name} must be a tensor, an array, a memory map or a DataLoader, found {type(data).__name__}")

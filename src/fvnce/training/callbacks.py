@@ -80,9 +80,7 @@ class EarlyStopping(Callback):
         if found < self.best - self.min_delta:
             self.best, self.best_epoch = found, run.epoch
             if self.restore_best:
-                self._weights = {
-                    name: value.detach().clone() for name, value in run.objective.state_dict().items()
-                }
+                self._weights = {name: value.detach().clone() for name, value in run.objective.state_dict().items()}
         elif run.epoch - self.best_epoch >= self.patience:
             run.stop(f"{self.monitor} has not improved since epoch {self.best_epoch + 1}")
 
@@ -135,7 +133,7 @@ class TensorBoardLog(Callback):
             raise ImportError(
                 "TensorBoardLog needs the tensorboard package: pip install 'fvnce[tensorboard]'"
             ) from None
-        self._writer = SummaryWriter(str(self.folder), purge_step=run.step)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(self.folder), purge_step=run.step)
         self._written = len(run.history.steps)
 
     def epoch(self, run: Run) -> None:

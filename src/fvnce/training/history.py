@@ -41,9 +41,7 @@ class _Column:
         if self.rows is None and len(self.values) == length:
             return self.values.tolist()
         result = [math.nan] * length
-        for row, value in zip(
-            range(len(self.values)) if self.rows is None else self.rows, self.values, strict=True
-        ):
+        for row, value in zip(range(len(self.values)) if self.rows is None else self.rows, self.values, strict=True):
             result[row] = value
         return result
 
@@ -128,10 +126,10 @@ class Table:
 class History:
     """The record of a training run.
 
-    ``history.steps`` has a row for every step: ``step``, ``epoch``, ``rows``, ``loss`` and ``lr``, and for the steps that are logged the
-    objective's statistics, ``seconds`` and ``samples_per_second``. ``history.epochs`` has a row for every epoch: the means over it, and
-    what validation found under names that begin with ``val_``. ``history.notes`` says in words what has no column, such as how
-    long log p_n of the data took.
+    ``history.steps`` has a row for every step: ``step``, ``epoch``, ``rows``, ``loss`` and ``lr``, and for the steps
+    that are logged the objective's statistics, ``seconds`` and ``samples_per_second``. ``history.epochs`` has a row for
+    every epoch: the means over it, and what validation found under names that begin with ``val_``. ``history.notes``
+    says in words what has no column, such as how long log p_n of the data took.
     """
 
     def __init__(self) -> None:
@@ -157,9 +155,7 @@ class History:
     def to_json(self, path: str | Path | None = None) -> str:
         """Both tables and the notes as JSON text, also written to ``path`` if given; NaN becomes null."""
         tables = {
-            table: {
-                name: [None if math.isnan(v) else _plain(v) for v in column] for name, column in columns.items()
-            }
+            table: {name: [None if math.isnan(v) else _plain(v) for v in column] for name, column in columns.items()}
             for table, columns in self.to_dict().items()
         }
         text = json.dumps({**tables, "notes": self.notes})

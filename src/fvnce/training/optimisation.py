@@ -24,9 +24,7 @@ _OPTIMISERS: dict[str, type[Optimizer]] = {
 _SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
     "linear": lambda done: 1 - done,
-    "warmup-cosine": lambda done: (
-        done / 0.05 if done < 0.05 else 0.5 * (1 + math.cos(math.pi * (done - 0.05) / 0.95))
-    ),
+    "warmup-cosine": lambda done: done / 0.05 if done < 0.05 else 0.5 * (1 + math.cos(math.pi * (done - 0.05) / 0.95)),
 }
 
 

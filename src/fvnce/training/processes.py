@@ -1,7 +1,7 @@
 """Devices, precision and processes, all from Lightning Fabric.
 
-Under ``torchrun`` the number of processes is taken from its environment, so the same call runs on one device, on several, and on
-several machines.
+Under ``torchrun`` the number of processes is taken from its environment, so the same call runs on one device, on
+several, and on several machines.
 """
 
 from __future__ import annotations

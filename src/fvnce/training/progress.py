@@ -1,4 +1,5 @@
-"""The progress bar: on a terminal, epoch, loss, live share of the noise, samples per second and time left; elsewhere nothing."""
+"""The progress bar: on a terminal, epoch, loss, live share of the noise, samples per second and time left; elsewhere
+nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Quiet:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[int, int], None] | None]:
-        """A piece of work before training, such as tabulating log p_n; gives the function that reports (done, total)."""
+        """A piece of work before training; gives the function that reports (done, total)."""
         yield None
 
     def say(self, line: str) -> None:

@@ -1,7 +1,8 @@
 """Random streams of a run: each has a name, and all follow from one seed.
 
-The order of the rows in an epoch is a function of (seed, epoch), the same on every process. What an objective draws from the
-global generators, and the noise, differ from process to process. A run leaves the caller's global generators as it found them.
+The order of the rows in an epoch is a function of (seed, epoch), the same on every process. What an objective draws
+from the global generators, and the noise, differ from process to process. A run leaves the caller's global generators
+as it found them.
 """
 
 from __future__ import annotations

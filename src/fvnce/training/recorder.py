@@ -1,4 +1,5 @@
-"""From steps to the history: losses wait, where they were computed, until a step is logged; then all are recorded at once."""
+"""From steps to the history: losses wait, where they were computed, until a step is logged; then all are recorded at
+once."""
 
 from __future__ import annotations
 
@@ -50,9 +51,7 @@ class Recorder:
         """Take up an epoch whose first steps are in the history."""
         columns = self.history.steps.to_dict()
         rows = [i for i, number in enumerate(columns.get("epoch", ())) if number == epoch]
-        self._epoch = [
-            {name: column[i] for name, column in columns.items() if not math.isnan(column[i])} for i in rows
-        ]
+        self._epoch = [{name: column[i] for name, column in columns.items() if not math.isnan(column[i])} for i in rows]
         self.start()
 
     def step(self, row: dict[str, float], loss: float | Tensor) -> None:
@@ -95,9 +94,7 @@ class Recorder:
         rows = math.fsum(each["rows"] for each in self._epoch)
         for name in dict.fromkeys(name for each in self._epoch for name in each if name not in _NOT_AVERAGED):
             pairs = [(each[name], each["rows"]) for each in self._epoch if name in each]
-            row[name] = math.fsum(value * weight for value, weight in pairs) / math.fsum(
-                weight for _, weight in pairs
-            )
+            row[name] = math.fsum(value * weight for value, weight in pairs) / math.fsum(weight for _, weight in pairs)
         row["seconds"] = self.seconds
         before = self.history.epochs["seconds"][-1] if len(self.history.epochs) else 0.0
         row["samples_per_second"] = rows / max(row["seconds"] - before, 1e-9)

@@ -1,8 +1,8 @@
 """One evaluation of the objective on one batch, for whatever the objective accepts.
 
-Lightning Fabric casts the tensors it is handed to the working precision; log p_n in bfloat16 would be off by nats. So a batch travels
-inside an object that Fabric passes through untouched: the networks' products run in the working precision, densities and ratios stay in
-float32.
+Lightning Fabric casts the tensors it is handed to the working precision; log p_n in bfloat16 would be off by nats. So a
+batch travels inside an object that Fabric passes through untouched: the networks' products run in the working
+precision, densities and ratios stay in float32.
 """
 
 from __future__ import annotations
@@ -63,19 +63,20 @@ class Step(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The loss, a scalar."""
+        objective: Any = self.objective
         with self._context(inputs):
             if self.takes_noise:
                 densities = {name: getattr(inputs, name) for name in self.densities}
                 if self.has_terms:
-                    inputs.terms = self.objective.terms(inputs.x, inputs.x_noise, **densities)
+                    inputs.terms = objective.terms(inputs.x, inputs.x_noise, **densities)
                     loss = inputs.terms.loss
                 else:
-                    loss = self.objective(inputs.x, inputs.x_noise, **densities)
+                    loss = objective(inputs.x, inputs.x_noise, **densities)
             elif self.has_terms:
-                inputs.terms = self.objective.terms(inputs.x)
+                inputs.terms = objective.terms(inputs.x)
                 loss = inputs.terms.loss
             else:
-                loss = self.objective(inputs.x)
+                loss = objective(inputs.x)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"objective must return a scalar tensor, found {found}")

@@ -1,8 +1,8 @@
 """Records: tensors and JSON in one safetensors file that is written whole or not at all.
 
-The JSON stands in the file's header, beside a SHA-256 over itself and every tensor. The file is written under a hidden name,
-flushed to the disk and put in place by one atomic rename, so a killed process or a full disk leaves the earlier file as it was.
-Reading compares the checksum and runs no code: nothing is pickled.
+The JSON stands in the file's header, beside a SHA-256 over itself and every tensor. The file is written under a hidden
+name, flushed to the disk and put in place by one atomic rename, so a killed process or a full disk leaves the earlier
+file as it was. Reading compares the checksum and runs no code: nothing is pickled.
 """
 
 from __future__ import annotations

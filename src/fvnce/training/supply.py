@@ -1,8 +1,8 @@
 """Where a step's noise comes from: drawn afresh where that is cheap, else from a pool.
 
-Fresh noise is best and costs a density evaluation for every row. A pool is used where the rows of a step, drawn afresh, would cost
-more than a fifth of the step, counted in floating-point operations. A kernel density with 60,000 centres always does;
-a Gaussian never does.
+Fresh noise is best and costs a density evaluation for every row. A pool is used where the rows of a step, drawn afresh,
+would cost more than a fifth of the step, counted in floating-point operations. A kernel density with 60,000 centres
+always does; a Gaussian never does.
 """
 
 from __future__ import annotations

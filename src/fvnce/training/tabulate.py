@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -49,6 +49,6 @@ def tabulate(
     longest = bounds(len(rows), 0, fabric.world_size)[1]
     padded = own.new_zeros(longest)
     padded[: len(own)] = own
-    everyone = fabric.all_gather(padded)
+    everyone: Any = fabric.all_gather(padded)
     pieces = [bounds(len(rows), rank, fabric.world_size) for rank in range(fabric.world_size)]
     return torch.cat([everyone[rank, : stop - start] for rank, (start, stop) in enumerate(pieces)])

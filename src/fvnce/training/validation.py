@@ -1,7 +1,8 @@
 """Validation: the objective on held-out rows, with noise of its own, the same at every epoch.
 
-Latents are drawn from a stream of validation's own, so validating changes nothing in training, and two epochs are compared at the same draws.
-A contrastive objective is evaluated on the whole set at once (see ``fvnce.objectives.evaluation``).
+Latents are drawn from a stream of validation's own, so validating changes nothing in training, and two epochs are
+compared at the same draws. A contrastive objective is evaluated on the whole set at once (see
+``fvnce.objectives.evaluation``).
 """
 
 from __future__ import annotations
@@ -73,9 +74,7 @@ class Validation:
         try:
             with randomness.borrowed(self.rows.device), torch.no_grad(), autocast():
                 randomness.seed_everything(self.seed, randomness.VALIDATION, self.rank)
-                if isinstance(objective, ContrastiveObjective) and not getattr(
-                    objective, "variance_reduced", False
-                ):
+                if isinstance(objective, ContrastiveObjective) and not getattr(objective, "variance_reduced", False):
                     return self._contrastive(objective)
                 return self._mean(total_of)
         finally:
@@ -84,7 +83,7 @@ class Validation:
     def _contrastive(self, objective: ContrastiveObjective) -> dict[str, float]:
         assert self.noise is not None
         x, log_noise = self.noise
-        noise = zip(x.split(_CHUNK), log_noise.split(_CHUNK), strict=True)
+        noise = zip(torch.split(x, _CHUNK), torch.split(log_noise, _CHUNK), strict=True)
         data = ((part, density) for part, density in self._chunks() if density is not None)
         terms = evaluate(objective, data, noise)
         found = {"loss": float(terms.loss), **{name: float(value) for name, value in terms.statistics.items()}}
