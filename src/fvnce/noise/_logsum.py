@@ -60,9 +60,7 @@ class LogSums:
     def empty(rows: int, x: Tensor, slope: bool) -> LogSums:
         """Room for ``rows`` results beside points ``x``."""
         value = torch.empty(rows, dtype=torch.float64, device=x.device)
-        return LogSums(
-            value, torch.empty(rows, x.shape[1], dtype=x.dtype, device=x.device) if slope else None
-        )
+        return LogSums(value, torch.empty(rows, x.shape[1], dtype=x.dtype, device=x.device) if slope else None)
 
     def put(self, rows: Tensor | slice, part: LogSums) -> None:
         """Write the results of some rows."""
@@ -87,9 +85,7 @@ def log_sums(centres: Centres, x: Tensor, *, slope: bool, block_bytes: int) -> L
     if bool(far.any()):
         row = int(far.nonzero()[0])
         distance = float((-2.0 * out.value[row]).sqrt())
-        raise ValueError(
-            f"x must lie within 1e15 bandwidths of a centre, found row {row} at {distance:.3g} bandwidths"
-        )
+        raise ValueError(f"x must lie within 1e15 bandwidths of a centre, found row {row} at {distance:.3g} bandwidths")
     return out
 
 
@@ -194,14 +190,10 @@ def _nearest(
     return out
 
 
-def _candidates(
-    centres: Centres, y: Tensor, half: Tensor, precision: Precision
-) -> tuple[Tensor, Tensor, Tensor]:
+def _candidates(centres: Centres, y: Tensor, half: Tensor, precision: Precision) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs (row, centre) that carry all but a fraction ``dropped`` of each row's sum, and rows with too
     many."""
-    spread = 2.0 * _error_bound(centres, half, y.dtype) + (
-        math.log(centres.size) - math.log(precision.dropped)
-    )
+    spread = 2.0 * _error_bound(centres, half, y.dtype) + (math.log(centres.size) - math.log(precision.dropped))
     margin = spread.to(y.dtype)
     top = y.new_full((len(y),), -math.inf)
     found = torch.zeros(len(y), dtype=torch.int64, device=y.device)
@@ -232,9 +224,7 @@ def _candidates(
     return rows[keep], columns[keep], crowded
 
 
-def _from_pairs(
-    centres: Centres, x: Tensor, rows: Tensor, columns: Tensor, slope: bool, block_bytes: int
-) -> LogSums:
+def _from_pairs(centres: Centres, x: Tensor, rows: Tensor, columns: Tensor, slope: bool, block_bytes: int) -> LogSums:
     """Log sums over listed pairs only, from differences in float64; rows without pairs are left at −inf."""
     step = max(1, min(2048, block_bytes // (64 * centres.width)))
     scores = torch.cat(

@@ -244,7 +244,8 @@ class Run:
             raise self.failure(inputs, f"the objective refused the batch: {error}") from error
         self.fabric.backward(loss)
         # An accelerator is not made to wait for a number at every step.
-        value: float | Tensor = loss.item() if self.device.type == "cpu" else loss.detach()
+        assert inputs.loss is not None
+        value: float | Tensor = inputs.loss.item() if self.device.type == "cpu" else inputs.loss
         if isinstance(value, float) and not math.isfinite(value):
             raise self.failure(inputs, f"the loss is {value}")
         if self.settings.grad_clip is not None:

@@ -6,6 +6,7 @@ several, and on several machines.
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -50,5 +51,12 @@ def make_fabric(
         raise ValueError(
             f"strategy must be 'auto' or 'ddp', found {strategy!r}: checkpoints and gradients are only exact with those"
         )
-    fabric.launch()
+    # What it says about its processes is for those who debug it.
+    logger = logging.getLogger("lightning_fabric")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        fabric.launch()
+    finally:
+        logger.setLevel(before)
     return fabric

@@ -20,7 +20,7 @@ from ..objectives._distributed import Shares, together
 class Inputs:
     """A batch of data and noise with their log densities, and what came out."""
 
-    __slots__ = ("log_noise_noise", "log_noise_x", "shares", "terms", "x", "x_noise")
+    __slots__ = ("log_noise_noise", "log_noise_x", "loss", "shares", "terms", "x", "x_noise")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Inputs:
         self.log_noise_noise = log_noise_noise
         self.shares = shares
         self.terms: Any = None
+        self.loss: Tensor | None = None
 
     def summary(self) -> str:
         """The batch in numbers, for an error."""
@@ -83,7 +84,9 @@ class Step(nn.Module):
         loss = loss if loss.ndim == 0 else loss.reshape(())
         if inputs.shares is not None and not inputs.shares.used:
             # Contrastive objectives weight their two sums themselves; any other loss is taken for a mean over x.
-            return loss * inputs.shares.data
+            loss = loss * inputs.shares.data
+        # Fabric casts what a module returns to the default dtype: good enough to start a backward pass from.
+        inputs.loss = loss.detach()
         return loss
 
     def _context(self, inputs: Inputs) -> AbstractContextManager[None]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from ..noise import log_prob_of_rows
+from ..objectives._distributed import Shares, gather, together
 from .batches import Rows, bounds
 
 if TYPE_CHECKING:
@@ -43,12 +44,5 @@ def tabulate(
             raise
         if progress is not None:
             progress(stop - low, high - low)
-    own = torch.cat(parts) if parts else torch.empty(0)
-    if fabric.world_size == 1:
-        return own
-    longest = bounds(len(rows), 0, fabric.world_size)[1]
-    padded = own.new_zeros(longest)
-    padded[: len(own)] = own
-    everyone: Any = fabric.all_gather(padded)
-    pieces = [bounds(len(rows), rank, fabric.world_size) for rank in range(fabric.world_size)]
-    return torch.cat([everyone[rank, : stop - start] for rank, (start, stop) in enumerate(pieces)])
+    with together(Shares()):
+        return gather(torch.cat(parts))
