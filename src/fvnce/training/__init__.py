@@ -1,6 +1,7 @@
 """Training: fit an objective, watch it, stop it, resume it, scale it."""
 
 from .callbacks import Callback, CSVLog, EarlyStopping, TensorBoardLog
+from .files import load, load_weights, save
 from .history import History, Table
 from .interrupt import Interrupted
 from .loop import NonFiniteLoss, fit
@@ -17,4 +18,7 @@ __all__ = [
     "Table",
     "TensorBoardLog",
     "fit",
+    "load",
+    "load_weights",
+    "save",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import torch
 
 from . import randomness
 from .checkpoint import Checkpoints, read_checkpoint
-from .registry import save
+from .files import BEST_NAME, OBJECTIVE_NAME, save, save_weights
 
 if TYPE_CHECKING:
     from .loop import Run
@@ -42,8 +43,8 @@ class Saver:
     def save_best(self) -> None:
         """Write the objective as the best one so far."""
         if self.checkpoints is not None and self.run.is_main:
-            path = self.checkpoints.folder / "best.safetensors"
-            self._write(lambda: save(path, self.run.objective, weights_only_if_unknown=True), final=False)
+            path = self.checkpoints.folder / BEST_NAME
+            self._write(lambda: save_weights(path, self.run.objective), final=False)
 
     def resume(self, resume: bool | str | Path) -> None:
         """Take up the run that a checkpoint holds."""
@@ -57,6 +58,8 @@ class Saver:
                 raise FileExistsError(
                     f"checkpoint_dir must be without checkpoints, found {latest}; pass resume=True to continue that run"
                 )
+            if run.is_main and not (self.checkpoints.folder / OBJECTIVE_NAME).exists():
+                self._write(self._write_objective, final=False)
         if resume is False:
             return
         path = self.latest() if resume is True else Path(resume)
@@ -91,6 +94,13 @@ class Saver:
             )
             return False
         return True
+
+    def _write_objective(self) -> None:
+        assert self.checkpoints is not None
+        # An objective with parts of the user's own classes cannot be rebuilt from a file; its weights are kept all the
+        # same.
+        with suppress(TypeError):
+            save(self.checkpoints.folder / OBJECTIVE_NAME, self.run.objective)
 
     def _write_checkpoint(self) -> None:
         run, checkpoints = self.run, self.checkpoints

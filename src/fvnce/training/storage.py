@@ -66,35 +66,59 @@ def read_record(path: Path, kind: str, checksum: str | None = None) -> tuple[dic
         kind: what it must be.
         checksum: the checksum it must have, if another record names it.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} must be a {kind} of fvnce, found no such file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except SafetensorError as error:
-        raise RecordError(f"{path} is damaged or not a {kind} of fvnce: {error}") from None
-    text = header.get("fvnce")
-    if text is None:
-        raise RecordError(f"{path} is not a {kind} of fvnce: its header does not say so")
-    if header.get("sha256") != _checksum(text, tensors):
-        raise RecordError(f"{path} is damaged: its content does not match its SHA-256")
-    if checksum is not None and header["sha256"] != checksum:
+    document, tensors, found = _open(path, kind)
+    if checksum is not None and found != checksum:
         raise RecordError(f"{path} does not belong to the {kind} that names it")
-    document = json.loads(text)
     if document["kind"] != kind:
         raise RecordError(f"{path} is a {document['kind']} of fvnce, not a {kind}")
-    if document["version"] != FORMAT_VERSION:
-        raise RecordError(
-            f"{path} has version {document['version']} of the format; this fvnce reads version {FORMAT_VERSION}"
-        )
     return document["content"], tensors
+
+
+def kind_of(path: Path) -> str:
+    """What a record is, from its header alone."""
+    return str(_document(path, _header(path, "file"))["kind"])
 
 
 def sweep(folder: Path) -> None:
     """Remove what killed processes left half written."""
     for path in folder.glob(f"{_HIDDEN}*"):
         path.unlink(missing_ok=True)
+
+
+def _open(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+    header = _header(path, kind)
+    document = _document(path, header)
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except SafetensorError as error:
+        raise RecordError(f"{path} is damaged: {error}") from None
+    if header.get("sha256") != _checksum(header["fvnce"], tensors):
+        raise RecordError(f"{path} is damaged: its content does not match its SHA-256")
+    return document, tensors, header["sha256"]
+
+
+def _header(path: Path, kind: str) -> dict[str, str]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a {kind} of fvnce, found no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header: dict[str, str] = file.metadata() or {}
+    except SafetensorError as error:
+        raise RecordError(f"{path} is damaged or not a {kind} of fvnce: {error}") from None
+    if "fvnce" not in header:
+        raise RecordError(f"{path} is not a {kind} of fvnce: its header does not say so")
+    return header
+
+
+def _document(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(header["fvnce"])
+        version = document["version"]
+    except (ValueError, KeyError, TypeError):
+        raise RecordError(f"{path} is damaged: its header cannot be read") from None
+    if version != FORMAT_VERSION:
+        raise RecordError(f"{path} has version {version} of the format; this fvnce reads version {FORMAT_VERSION}")
+    return document
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
