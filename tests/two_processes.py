@@ -149,7 +149,10 @@ def resumed(folder: Path, how: dict[str, Any]) -> list[str]:
         for epochs in pieces:
             torch.manual_seed(0)
             objective = FullyVariationalNCE(
-                model(), GaussianEncoder(mlp([WIDTH, 8, 4])), Independent(Normal(torch.zeros(WIDTH), 2.0), 1), PowerRule(0.1)
+                model(),
+                GaussianEncoder(mlp([WIDTH, 8, 4])),
+                Independent(Normal(torch.zeros(WIDTH), 2.0), 1),
+                PowerRule(0.1),
             )
             place = folder / f"resumed-{len(pieces)}"
             fit(objective, rows(ROWS), epochs=epochs, batch_size=7, seed=2, checkpoint_dir=place, resume=True, **how)

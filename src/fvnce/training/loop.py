@@ -279,8 +279,9 @@ class Run:
         if self.validation is not None and due:
             found = self.validation(self.fabric.autocast, lambda t: self._over_processes(t, "sum"))
         self.recorder.close_epoch(self.epoch, self.step, found)
-        for callback in self.callbacks:
-            callback.epoch(self)
+        with randomness.borrowed(self.device):
+            for callback in self.callbacks:
+                callback.epoch(self)
         self.epoch += 1
         self.position = 0
         if "loss" in found:

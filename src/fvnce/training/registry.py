@@ -191,14 +191,10 @@ class _Describer:
         return found
 
     def _rule(self, rule: ScoringRule, path: str) -> dict[str, Any]:
-        text = str(rule)
         try:
-            same = parse(text) == rule
-        except ValueError:
-            same = False
-        if not same:
-            raise TypeError(f"{path} must be a built-in rule or a sum of them to be written as text, found {rule!r}")
-        return {_KIND: "rule", "text": text}
+            return {_KIND: "rule", "text": str(rule)}
+        except ValueError as error:
+            raise TypeError(f"{path} must be a built-in rule or a sum of them to be saved: {error}") from None
 
 
 class _Builder:

@@ -138,7 +138,7 @@ class Saver:
         return {
             "settings": self._identity(),
             "described": str(run.objective),
-            "rule": str(getattr(run.objective, "rule", "")),
+            "rule": repr(getattr(run.objective, "rule", None)),
             "step": run.step,
             "epoch": run.epoch,
             "position": run.position,
