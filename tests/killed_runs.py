@@ -1,6 +1,7 @@
 """Runs that are killed with SIGKILL at random moments and resumed, each life in a process of its own.
 
-Importing torch takes longer than a life, so lives are forked from this process, which has imported all and computed nothing.
+Importing torch takes longer than a life, so lives are forked from this process, which has imported all and computed
+nothing.
 Called with a folder; prints, as JSON, the digest of the run never killed, that of the resumed run, and the kills.
 """
 
@@ -17,11 +18,11 @@ from pathlib import Path
 
 import lightning_fabric  # noqa: F401
 import torch
-import torch._dynamo  # noqa: F401
-from training_runs import KILLED, digest
+import torch._dynamo
 
 from fvnce.training import fit
 from fvnce.training.checkpoint import Checkpoints
+from training_runs import KILLED, digest
 
 
 def live(name: str, folder: Path, result: Path) -> None:

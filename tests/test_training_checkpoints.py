@@ -16,12 +16,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from training_runs import digest, rows, vae
 
 from fvnce.training import RecordError, fit, load
 from fvnce.training.checkpoint import Checkpoints
 from fvnce.training.storage import read_record, write_record
 from fvnce.training.tree import flatten, unflatten
+from training_runs import digest, rows, vae
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 nests = st.recursive(

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-import two_processes
 from safetensors.torch import load_file
 
+import two_processes
 from fvnce.objectives._distributed import Shares, gather, mean_over_data, together
 
 HERE = Path(__file__).parent

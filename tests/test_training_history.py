@@ -11,10 +11,10 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 import torch
-from training_runs import contrastive, kernels, rows, vae
 
 from fvnce.training import CSVLog, History, TensorBoardLog, fit
 from fvnce.training.history import Table
+from training_runs import contrastive, kernels, rows, vae
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
-from training_runs import KILLED, contrastive, digest, kernels, rows, vae
 
 from fvnce.objectives import VAE
 from fvnce.training import fit
+from training_runs import KILLED, contrastive, digest, kernels, rows, vae
 
 HERE = Path(__file__).parent
 
@@ -39,7 +39,7 @@ def crashing(objective: VAE, calls: int) -> VAE:
 
 
 def test_sigkill_at_random_moments(tmp_path: Path) -> None:
-    """Five lives of each of three runs are ended by SIGKILL, at moments that fall before, between and inside checkpoints."""
+    """Five lives of each of three runs end by SIGKILL, at moments before, between and inside checkpoints."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, HERE / "killed_runs.py", tmp_path, "5"],
@@ -55,7 +55,7 @@ def test_sigkill_at_random_moments(tmp_path: Path) -> None:
     for run in found:
         assert len(run["saved"]) == 5
         assert run["resumed"] == run["never"], run["name"]
-    assert any(0 < step for run in found for step in run["saved"])
+    assert any(step > 0 for run in found for step in run["saved"])
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, Uniform
 from torch.utils.data import DataLoader
-from training_runs import WIDTH, contrastive, digest, kernels, mapped, rows, vae
 
 from fvnce import KernelDensity
 from fvnce.training import Callback, EarlyStopping, Interrupted, NonFiniteLoss, fit
 from fvnce.training.checkpoint import Checkpoints
 from fvnce.training.randomness import order
+from training_runs import WIDTH, contrastive, digest, kernels, mapped, rows, vae
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "seed": 1}
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from training_runs import WIDTH, contrastive, digest, kernels, model, normal, rows, vae
 
 from fvnce import KernelDensity, NoiseMixture, PowerRule
 from fvnce.models import (
@@ -31,6 +30,7 @@ from fvnce.models import (
 from fvnce.objectives import IWAE, NCE, SNCE, VAE, Autoencoder, FullyVariationalNCE, Profiled, VariationalNCE
 from fvnce.scoring import from_weight
 from fvnce.training import RecordError, fit, load, load_weights, save
+from training_runs import WIDTH, contrastive, digest, kernels, model, normal, rows, vae
 
 
 def linear() -> LinearGaussianModel:
@@ -178,8 +178,8 @@ def test_what_cannot_be_rebuilt_is_named(tmp_path: Path) -> None:
         save(tmp_path / "own.safetensors", Own())
     with pytest.raises(TypeError, match=r"module.encoder.network.0 must be .* found Own"):
         save(tmp_path / "own.safetensors", VAE(model(), GaussianEncoder(nn.Sequential(Own()))))
+    rule = from_weight(lambda r: 1 / (1 + r))
     with pytest.raises(TypeError, match=r"module.rule must be a built-in rule"):
-        rule = from_weight(lambda r: 1 / (1 + r))
         save(tmp_path / "own.safetensors", FullyVariationalNCE(model(), encoder(), normal(), rule))
     assert not list(tmp_path.iterdir())
 

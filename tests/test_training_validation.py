@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Independent, Normal
-from training_runs import WIDTH, contrastive, kernels, normal, rows, vae
 
 from fvnce import PowerRule
 from fvnce.models import LinearGaussianModel
 from fvnce.objectives import SNCE
 from fvnce.objectives.evaluation import comparable, evaluate
 from fvnce.training import fit
+from training_runs import WIDTH, contrastive, kernels, normal, rows, vae
 
 
 def split(x: Tensor, log_noise: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:

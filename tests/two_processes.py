@@ -1,7 +1,7 @@
 """Runs whose result must not depend on the number of processes. Called with (results folder, devices or "torchrun").
 
-The noise of step k is a table that all processes cut their part from, so two processes with batches of b see the samples
-that one process with batches of 2b sees.
+The noise of step k is a table that all processes cut their part from, so two processes with batches of b see the
+samples that one process with batches of 2b sees.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
-from training_runs import WIDTH, digest, model, rows
 
 from fvnce import PowerRule
 from fvnce.models import GaussianEncoder, PointEncoder, mlp
 from fvnce.objectives import VAE, FullyVariationalNCE
 from fvnce.training import fit
 from fvnce.training.batches import bounds
+from training_runs import WIDTH, digest, model, rows
 
 WIDE = 14
 HELD_OUT = 31
@@ -132,7 +132,7 @@ def main() -> None:
         for name in chosen:
             weights, history = trained(name, precision, processes, how)
             tensors |= {f"{precision}|{name}|{key}": value for key, value in weights.items()}
-            validated = history.epochs["val_loss"] if "val_loss" in history.epochs else []
+            validated = history.epochs.to_dict().get("val_loss", [])
             losses[f"{precision}|{name}"] = [history.steps["loss"], history.epochs["loss"], validated]
     rank = dist.get_rank() if dist.is_initialized() else 0
     if processes == 2 and sys.argv[2] != "torchrun":
