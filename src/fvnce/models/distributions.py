@@ -33,6 +33,12 @@ class DiagonalNormal(Independent[Normal]):
         scale = self._scale if self._scale.dim() == 0 else self._scale.expand(shape)
         return DiagonalNormal(self._loc.expand(shape), scale, len(self.event_shape))
 
+    def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
+        """loc + scale·ε."""
+        shape = Size(sample_shape) + self._loc.shape
+        noise = torch.randn(shape, dtype=self._loc.dtype, device=self._loc.device)
+        return torch.addcmul(self._loc, noise, self._scale)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Sum over the event."""
         size = self.event_shape.numel()
@@ -97,8 +103,12 @@ class PointMass(Distribution):
 
 
 def map_tensors(distribution: Distribution, function: Callable[[Tensor], Tensor]) -> Distribution:
-    """A copy of a distribution with every tensor in it passed through ``function``: how priors change device."""
+    """A copy of a distribution with every tensor in it passed through ``function``: how priors change device.
+
+    The copy does not validate what it is asked: objectives do, with words that name the row.
+    """
     moved = copy.copy(distribution)
+    moved._validate_args = False
     for name, value in vars(distribution).items():
         if isinstance(value, Tensor):
             moved.__dict__[name] = function(value)

@@ -21,7 +21,7 @@ class FixedDistribution(nn.Module):
 
     def __init__(self, distribution: Distribution) -> None:
         super().__init__()
-        self.distribution = distribution
+        self.distribution = map_tensors(distribution, lambda tensor: tensor)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FixedDistribution:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -62,6 +62,7 @@ class LatentVariableModel(nn.Module):
             )
         self._prior = FixedDistribution(prior) if isinstance(prior, Distribution) else prior
         self.decoder = decoder
+        self._known_mode: tuple[Distribution, float] | None = None
 
     @property
     def prior(self) -> Distribution:
@@ -90,6 +91,15 @@ class LatentVariableModel(nn.Module):
         It is 0 for a discrete prior, whose probabilities are at most 1, and for one whose mode is not known.
         """
         prior = self.prior
+        if self._known_mode is not None and self._known_mode[0] is prior:
+            return self._known_mode[1]
+        highest = self._highest_log_prob(prior)
+        # A fixed prior is one object for as long as it is the same distribution; a learned one is made anew.
+        self._known_mode = (prior, highest) if isinstance(self._prior, FixedDistribution) else None
+        return highest
+
+    @staticmethod
+    def _highest_log_prob(prior: Distribution) -> float:
         if getattr(prior.support, "is_discrete", False):
             return 0.0
         try:

@@ -6,6 +6,7 @@ J = E_data f1(Δ) + ν E_noise f0(Δ),      Δ = log p_θ(x, z) − log p_n(x) �
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -14,11 +15,11 @@ from torch.distributions import Distribution
 
 from .. import _checks
 from ..models.latent import FixedDistribution
-from ..noise import draw
+from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
 from ._tracing import values_are_hidden
 from .base import Objective, prior_constant
-from .partition import Contrast, Fixed, Learned, Partition, Profiled
+from .partition import Fixed, Learned, Partition, Profiled
 from .ratios import Encoder, LogRatio, can_be_taken_again, log_ratio
 from .statistics import effective_share, ratio_statistics
 from .terms import Terms
@@ -27,6 +28,15 @@ from .terms import Terms
 WORTH_LOOKING = 0.5
 
 PartitionName = Literal["fixed", "learned", "profiled"]
+
+
+@dataclass(frozen=True)
+class BatchRatios:
+    """Δ⁰ of a data batch and of a noise batch, and what turns a data Δ⁰ into the evidence: log p_n − γ."""
+
+    data: LogRatio
+    noise: LogRatio
+    evidence_offset: Tensor
 
 
 class ContrastiveObjective(Objective):
@@ -78,6 +88,18 @@ class ContrastiveObjective(Objective):
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
         """J on a batch. Without ``x_noise`` it draws round(ν·B) noise samples; densities not given are computed."""
+        return self.terms_of(self.log_ratios(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise))
+
+    def log_ratios(
+        self,
+        x: Tensor,
+        x_noise: Tensor | None = None,
+        *,
+        log_noise_x: Tensor | None = None,
+        log_noise_noise: Tensor | None = None,
+        latent_samples: int | None = None,
+    ) -> BatchRatios:
+        """Δ⁰ of a data batch and a noise batch; ``latent_samples`` overrides the objective's own."""
         self._check_rows("x", x)
         if x_noise is None:
             x_noise = draw(self.noise, max(1, round(self.noise_ratio * len(x)))).to(x.dtype)
@@ -85,16 +107,17 @@ class ContrastiveObjective(Objective):
         self._check_rows("x_noise", x_noise)
         log_noise_x = self._log_noise("log_noise_x", log_noise_x, x)
         log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
-        data = self._data_ratio(x, log_noise_x)
-        noise = self._noise_ratio(data, x_noise, log_noise_noise)
+        data = self._data_ratio(x, log_noise_x, latent_samples or self.latent_samples)
+        noise = self._noise_ratio(data, x_noise, log_noise_noise, latent_samples or self._noise_draws)
         check_finite("x", x, log_noise_x, data)
         check_finite("x_noise", x_noise, log_noise_noise, noise)
-        contrast = self.partition.contrast(self.rule, data, noise, self.noise_ratio)
-        return self._terms(contrast, x, data, noise, log_noise_x)
+        return BatchRatios(data, noise, log_noise_x - prior_constant(self.model, self.encoder, x))
 
-    def _terms(self, contrast: Contrast, x: Tensor, data: LogRatio, noise: LogRatio, log_noise_x: Tensor) -> Terms:
-        data, noise = data.detach(), noise.detach()
-        evidence = data.expectation(lambda delta: delta) + log_noise_x - prior_constant(self.model, self.encoder, x)
+    def terms_of(self, ratios: BatchRatios) -> Terms:
+        """J of log-ratios that are already computed."""
+        contrast = self.partition.contrast(self.rule, ratios.data, ratios.noise, self.noise_ratio)
+        data, noise = ratios.data.detach(), ratios.noise.detach()
+        evidence = data.expectation(lambda delta: delta) + ratios.evidence_offset
         delta_data, delta_noise = data.mean + contrast.shift, noise.mean + contrast.shift
 
         def more() -> dict[str, Tensor]:
@@ -109,10 +132,10 @@ class ContrastiveObjective(Objective):
 
         return Terms(-contrast.value, contrast.data, evidence, contrast.noise, delta_data, delta_noise, more)
 
-    def _data_ratio(self, x: Tensor, log_noise: Tensor) -> LogRatio:
-        return log_ratio(self.model, self.encoder, x, log_noise, self.latent_samples)
+    def _data_ratio(self, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
+        return log_ratio(self.model, self.encoder, x, log_noise, draws)
 
-    def _noise_ratio(self, data: LogRatio, x: Tensor, log_noise: Tensor) -> LogRatio:
+    def _noise_ratio(self, data: LogRatio, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
         """Δ⁰ of the noise batch, without a graph where its gradient is exactly zero.
 
         In high dimension e^Δ of most noise samples is 0 in the working precision. Where the last batch was like that,
@@ -120,13 +143,13 @@ class ContrastiveObjective(Objective):
         sample always is, so that every parameter has a gradient, if only of zeros.
         """
         if values_are_hidden() or not torch.is_grad_enabled():
-            return self._graph(x, log_noise)
+            return self._graph(x, log_noise, draws)
         if bool(self._live_share > WORTH_LOOKING):  # type: ignore[operator]
-            ratio = self._graph(x, log_noise)
+            ratio = self._graph(x, log_noise, draws)
             self._remember(self._live(data, ratio))
             return ratio
         with torch.no_grad():
-            ratio = self._graph(x, log_noise)
+            ratio = self._graph(x, log_noise, draws)
         live = self._live(data, ratio)
         self._remember(live)
         chosen = live.nonzero().squeeze(1)
@@ -134,18 +157,18 @@ class ContrastiveObjective(Objective):
             chosen = ratio.mean.argmax().unsqueeze(0)
         at = None
         if ratio.log_weights is None and ratio.latent is not None:
-            at = ratio.latent[chosen] if self.latent_samples == 1 else ratio.latent[:, chosen]
+            at = ratio.latent[chosen] if draws == 1 else ratio.latent[:, chosen]
             if not can_be_taken_again(self._encoder_of_noise(x[:1])):
-                return self._graph(x, log_noise)
-        again = self._graph(x[chosen], log_noise[chosen], at)
+                return self._graph(x, log_noise, draws)
+        again = self._graph(x[chosen], log_noise[chosen], draws, at)
         values = ratio.values.index_copy(1, chosen, again.values)
         if ratio.log_weights is None or again.log_weights is None:
             return LogRatio(values)
         return LogRatio(values, ratio.log_weights.index_copy(1, chosen, again.log_weights))
 
-    def _graph(self, x: Tensor, log_noise: Tensor, at: Tensor | None = None) -> LogRatio:
+    def _graph(self, x: Tensor, log_noise: Tensor, draws: int, at: Tensor | None = None) -> LogRatio:
         encoder = None if self.encoder is None else self._encoder_of_noise
-        return log_ratio(self.model, encoder, x, log_noise, self._noise_draws, at=at)
+        return log_ratio(self.model, encoder, x, log_noise, draws, at=at)
 
     @property
     def _noise_draws(self) -> int:
@@ -172,8 +195,7 @@ class ContrastiveObjective(Objective):
     def _log_noise(self, name: str, given: Tensor | None, x: Tensor) -> Tensor:
         if given is None:
             with torch.no_grad():
-                computed: Tensor = self.noise.log_prob(x)
-            return computed
+                return self.noise.log_prob(x) if values_are_hidden() else log_prob_or_minus_inf(self.noise, x)
         if given.shape != x.shape[:1]:
             raise ValueError(
                 f"{name} must hold one log-density for each of the {len(x)} rows, found shape {tuple(given.shape)}"
@@ -212,7 +234,7 @@ class ContrastiveObjective(Objective):
             raise ValueError("x_noise must hold at least 2 rows for a standard error, found 1")
         log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
-        log_w = torch.cat([self._graph(x, log_noise).mean for x, log_noise in parts])
+        log_w = torch.cat([self._graph(x, log_noise, self._noise_draws).mean for x, log_noise in parts])
         n = len(log_w)
         estimate = log_w.logsumexp(0) - math.log(n)
         # var(w)/mean(w)² = n Σw²/(Σw)² − 1 = 1/ESS share − 1, which stays in the log domain.

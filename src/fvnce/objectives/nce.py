@@ -115,5 +115,5 @@ class VariationalNCE(ContrastiveObjective):
     def _noise_draws(self) -> int:
         return self.importance_samples
 
-    def _data_ratio(self, x: Tensor, log_noise: Tensor) -> LogRatio:
-        return log_ratio(self.model, self.encoder, x, log_noise, self.latent_samples, averaged_outside=True)
+    def _data_ratio(self, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
+        return log_ratio(self.model, self.encoder, x, log_noise, draws, averaged_outside=True)

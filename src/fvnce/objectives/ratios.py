@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ MOST_VALUES = 4096
 Encoder = Callable[[Tensor], Distribution]
 
 
-@dataclass(frozen=True)
+@dataclass
 class LogRatio:
     """Δ⁰ of B points at S latents each.
 
@@ -40,15 +39,19 @@ class LogRatio:
     values: Tensor
     log_weights: Tensor | None = None
     latent: Tensor | None = None
+    _mean: Tensor | None = field(default=None, repr=False)
 
-    @cached_property
+    @property
     def mean(self) -> Tensor:
         """log of the mean ratio over the latents, shape (B,): the estimate of log p_θ(x)/p_n(x)."""
-        if self.log_weights is not None:
-            return (self.values + self.log_weights).logsumexp(0)
-        if len(self.values) == 1:
-            return self.values[0]
-        return self.values.logsumexp(0) - math.log(len(self.values))
+        if self._mean is None:  # kept by hand: torch.compile cannot trace functools.cached_property
+            if self.log_weights is not None:
+                self._mean = (self.values + self.log_weights).logsumexp(0)
+            elif len(self.values) == 1:
+                self._mean = self.values[0]
+            else:
+                self._mean = self.values.logsumexp(0) - math.log(len(self.values))
+        return self._mean
 
     @property
     def averaged(self) -> Tensor:
@@ -90,14 +93,14 @@ def log_ratio(
         encoder: q(z|x), or None for a model without latents.
         x: points, shape (B, …).
         log_noise: log p_n of the points, shape (B,).
-        draws: K, how many latents to draw for each point.
+        draws: K, how many latents to draw for each point; a latent that is summed over is not drawn.
         averaged_outside: average f over the draws instead of averaging the ratios inside f.
         at: latents of an earlier pass, to be taken again with gradients instead of drawing.
     """
     if encoder is None:
         return LogRatio((_wide(model.log_prob(x)) - log_noise).unsqueeze(0))
     q = encoder(x)
-    if _is_summed(q, draws):
+    if _is_summed(q):
         z = q.enumerate_support()
         log_q = q.log_prob(z)
         return LogRatio(_wide(model.log_joint(x, z)) - log_noise - log_q, _wide(log_q), z)
@@ -105,8 +108,8 @@ def log_ratio(
         z = q.reparameterised_at(at)  # type: ignore[attr-defined]
     elif not q.has_rsample:
         raise ValueError(
-            f"encoder must return a distribution that is reparameterised or has at most {MOST_VALUES} values and "
-            f"latent_samples=1, found {type(q).__name__} and latent_samples={draws}"
+            f"encoder must return a distribution that is reparameterised or has at most {MOST_VALUES} values, "
+            f"found {type(q).__name__}"
         )
     else:
         z = q.rsample() if draws == 1 else q.rsample((draws,))
@@ -121,8 +124,8 @@ def can_be_taken_again(q: Distribution) -> bool:
     return hasattr(q, "reparameterised_at")
 
 
-def _is_summed(q: Distribution, draws: int) -> bool:
-    if not q.has_enumerate_support or draws > 1:
+def _is_summed(q: Distribution) -> bool:
+    if not q.has_enumerate_support:
         return False
     values = q.param_shape[-1] if hasattr(q, "param_shape") else len(q.enumerate_support(expand=False))
     return bool(values <= MOST_VALUES)

@@ -40,6 +40,7 @@ def ratio_statistics(rule: ScoringRule, delta_data: Tensor, delta_noise: Tensor)
 
 def effective_share(log_weights: Tensor) -> Tensor:
     """(Σw)²/(N Σw²), from log w."""
+    log_weights = log_weights - log_weights.max()  # what follows is a small difference of sums
     squared_sum = 2 * log_weights.logsumexp(0)
     sum_of_squares = (2 * log_weights).logsumexp(0)
     return (squared_sum - sum_of_squares - math.log(len(log_weights))).exp()

@@ -9,7 +9,10 @@ from torch import Tensor
 
 
 class _WithSlope(torch.autograd.Function):
-    """Forward returns ``value``; backward multiplies by ``slope``, which carries its own graph."""
+    """Forward returns ``value``; backward multiplies by ``slope``, which carries its own graph.
+
+    It has no forward-mode rule: torch.compile cannot trace a function that has one.
+    """
 
     generate_vmap_rule = True
 
@@ -19,19 +22,12 @@ class _WithSlope(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        slope = inputs[2]
-        ctx.save_for_backward(slope)
-        ctx.save_for_forward(slope)
+        ctx.save_for_backward(inputs[2])
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         return grad_outputs[0] * slope, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
-        slope: Tensor = ctx.saved_tensors[0]
-        return tangents[0] * slope
 
 
 def slope_of(value: Tensor, delta: Tensor) -> Tensor:

@@ -1,0 +1,185 @@
+r"""Is a trained objective to be trusted? Four questions about its noise term, its bound, its classifier and its log Z.
+
+>>> import torch
+>>> from torch.distributions import Independent, Normal
+>>> from fvnce import PowerRule, SNCE
+>>> model = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+>>> noise = Independent(Normal(torch.zeros(2), 2 * torch.ones(2)), 1)
+>>> report = diagnose(SNCE(model, noise, PowerRule(0)), model.sample((500,)))
+>>> report.live_noise > 0.9
+True
+>>> abs(report.log_partition) < 4 * report.log_partition_error
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from . import _checks
+from .noise import draw_with_log_prob
+from .objectives import ContrastiveObjective
+from .objectives.statistics import ratio_statistics
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How the implied classifier σ(Δ) fares at telling data from noise.
+
+    Attributes:
+        predicted: mean predicted probability of data in each bin of σ(Δ), NaN where the bin is empty.
+        observed: share of data in each bin, noise counted ν times.
+        weight: share of all samples in each bin.
+        error: the expected calibration error, Σ weight·|predicted − observed|.
+        log_loss: the mean negative log-probability of the truth, in nats; comparable across rules.
+    """
+
+    predicted: Tensor
+    observed: Tensor
+    weight: Tensor
+    error: float
+    log_loss: float
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What :func:`diagnose` found.
+
+    Attributes:
+        live_noise: share of noise samples that can be felt in the gradient.
+        zero_noise: share whose gradient is exactly zero in the working precision.
+        ess_noise: effective share of the noise weights.
+        ess_data: effective share of the data weights.
+        clipped_noise: share of noise samples above the clip.
+        clipped_data: share of data samples above the clip.
+        gap_data: by how much the data term grows from one latent draw to many: a measure of the encoder's error.
+        gap_noise: the same of the noise term.
+        calibration: of the implied classifier.
+        log_partition: log Z, the α = 0 estimate.
+        log_partition_error: its standard error.
+    """
+
+    live_noise: float
+    zero_noise: float
+    ess_noise: float
+    ess_data: float
+    clipped_noise: float
+    clipped_data: float
+    gap_data: float
+    gap_noise: float
+    calibration: Calibration = field(repr=False)
+    log_partition: float
+    log_partition_error: float
+
+    @property
+    def advice(self) -> list[str]:
+        """What to change, in plain words; empty if nothing stands out."""
+        found = []
+        if self.live_noise < 0.01:
+            found.append(
+                f"the noise term is dead: {self.live_noise:.1%} of the noise samples can be felt. Move the noise "
+                "towards the data (a larger bandwidth, a covering component), raise log_scale, or profile log Z out"
+            )
+        elif self.ess_noise < 0.01:
+            found.append(
+                f"few noise samples carry the noise term (effective share {self.ess_noise:.2%}): use a larger "
+                "noise_ratio or noise closer to the model"
+            )
+        if self.clipped_data > 0.5:
+            found.append(
+                f"{self.clipped_data:.0%} of the data lie above the clip, where their weights are all alike and α has "
+                "no effect: lower alpha or raise clip"
+            )
+        if self.clipped_noise > 0.05:
+            found.append(f"{self.clipped_noise:.0%} of the noise lies above the clip, where J is no bound")
+        if self.log_partition_error > 0.5:
+            found.append(f"log Z is uncertain by {self.log_partition_error:.2f} nats: draw more noise samples")
+        return found
+
+    def __str__(self) -> str:
+        lines = [
+            f"noise     live {self.live_noise:.1%}, exactly zero {self.zero_noise:.1%}, "
+            f"effective {self.ess_noise:.1%}, clipped {self.clipped_noise:.1%}",
+            f"data      effective {self.ess_data:.1%}, clipped {self.clipped_data:.1%}",
+            f"bound     one draw to many: data +{self.gap_data:.3g}, noise +{self.gap_noise:.3g}",
+            f"classify  log loss {self.calibration.log_loss:.3g} nats, calibration error {self.calibration.error:.3g}",
+            f"log Z     {self.log_partition:.3f} ± {self.log_partition_error:.3f}",
+        ]
+        return "\n".join(lines + [f"! {advice}" for advice in self.advice])
+
+
+@torch.no_grad()
+def diagnose(
+    objective: ContrastiveObjective,
+    x: Tensor,
+    *,
+    samples: int | None = None,
+    latent_samples: int = 128,
+    bins: int = 10,
+    log_noise_x: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Diagnostics:
+    """Study an objective on data x, best held-out, with ``samples`` fresh noise samples (as many as data)."""
+    if not isinstance(objective, ContrastiveObjective):
+        raise TypeError(
+            f"objective must have a noise term to be diagnosed, found {type(objective).__name__}, which has none"
+        )
+    was_training = objective.training
+    objective.eval()
+    try:
+        n = len(x) if samples is None else _checks.count("samples", samples, low=2)
+        x_noise, log_noise_noise = draw_with_log_prob(objective.noise, max(n, 2), generator)
+        x_noise = x_noise.to(x.dtype)
+        terms = objective.terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
+        assert terms.delta_data is not None
+        if terms.delta_noise is None:
+            raise ValueError("objective must draw noise to be diagnosed, found one with variance_reduced=True")
+        shares = ratio_statistics(objective.rule, terms.delta_data, terms.delta_noise)
+        many = objective.terms_of(
+            objective.log_ratios(
+                x,
+                x_noise,
+                log_noise_x=log_noise_x,
+                log_noise_noise=log_noise_noise,
+                latent_samples=_checks.count("latent_samples", latent_samples),
+            )
+        )
+        assert terms.noise is not None
+        assert many.noise is not None
+        value, error = objective.log_partition(x_noise=x_noise, log_noise_noise=log_noise_noise)
+        return Diagnostics(
+            **{name: float(share) for name, share in shares.items()},
+            gap_data=float(many.data.mean() - terms.data.mean()),
+            gap_noise=float(many.noise.mean() - terms.noise.mean()),
+            calibration=calibrate(terms.delta_data, terms.delta_noise, objective.noise_ratio, bins=bins),
+            log_partition=float(value),
+            log_partition_error=float(error),
+        )
+    finally:
+        objective.train(was_training)
+
+
+@torch.no_grad()
+def calibrate(delta_data: Tensor, delta_noise: Tensor, noise_ratio: float = 1.0, *, bins: int = 10) -> Calibration:
+    """Calibration of σ(Δ), where Δ = log p_θ/(ν p_n): data weigh 1 in all, noise ν.
+
+    >>> result = calibrate(torch.tensor([2.0, 1.0]), torch.tensor([-2.0, -1.0]), bins=2)
+    >>> result.observed
+    tensor([0., 1.], dtype=torch.float64)
+    """
+    bins = _checks.count("bins", bins)
+    delta = torch.cat([delta_data, delta_noise]).double()
+    label = torch.cat([torch.ones_like(delta_data), torch.zeros_like(delta_noise)]).double()
+    weight = (label / len(delta_data) + (1 - label) * noise_ratio / len(delta_noise)) / (1 + noise_ratio)
+    probability = delta.sigmoid()
+    index = (probability * bins).long().clamp(max=bins - 1)
+    total = torch.zeros(bins, dtype=torch.float64).index_add(0, index, weight)
+    predicted = torch.zeros(bins, dtype=torch.float64).index_add(0, index, weight * probability) / total
+    observed = torch.zeros(bins, dtype=torch.float64).index_add(0, index, weight * label) / total
+    error = (total * (predicted - observed).abs()).nansum()
+    signed = torch.where(label == 1, delta, -delta)
+    log_loss = -(weight * torch.nn.functional.logsigmoid(signed)).sum()
+    return Calibration(predicted, observed, total, float(error), float(log_loss))

@@ -1,0 +1,477 @@
+"""How objectives behave in use: dead noise, extremes, transforms, state, and what they refuse."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Independent, Normal, Uniform
+
+from contracts import DOUBLE
+from fvnce import (
+    IWAE,
+    NCE,
+    SNCE,
+    VAE,
+    Autoencoder,
+    CategoricalEncoder,
+    FullyVariationalNCE,
+    GaussianDecoder,
+    GaussianEncoder,
+    KernelDensity,
+    LatentVariableModel,
+    Logarithmic,
+    PointEncoder,
+    PowerRule,
+    VariationalNCE,
+    mlp,
+)
+from fvnce.diagnostics import calibrate, diagnose
+from fvnce.models import GaussianMixtureModel
+from fvnce.objectives import Learned, Profiled
+from fvnce.objectives.statistics import effective_share, ratio_statistics
+
+
+def standard(d: int, scale: float = 1.0) -> Independent:
+    return Independent(Normal(torch.zeros(d), torch.full((d,), scale)), 1)
+
+
+ENCODERS = {
+    "point": lambda: PointEncoder(mlp([6, 8, 2], nn.Tanh)),
+    "gaussian": lambda: GaussianEncoder(mlp([6, 8, 4], nn.Tanh)),
+}
+
+
+def make(encoder="gaussian", rule=None, *, scale=0.5, **options):
+    torch.manual_seed(0)
+    model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 8, 6], nn.Tanh), scale))
+    return FullyVariationalNCE(model, ENCODERS[encoder](), standard(6, 2.0), rule or PowerRule(0), **options)
+
+
+def gradients(objective, loss):
+    objective.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in objective.named_parameters()}
+
+
+# Dead noise is skipped and nothing changes.
+
+
+@pytest.mark.parametrize("partition", ["fixed", "learned", "profiled"])
+@pytest.mark.parametrize(
+    "rule", [PowerRule(0), PowerRule(0.5), PowerRule(0, 1), 0.9 * PowerRule(0.1) + PowerRule(0)], ids=str
+)
+@pytest.mark.parametrize("encoder", ["point", "gaussian"])
+@pytest.mark.parametrize("draws", [1, 3])
+def test_skipping_dead_noise_changes_nothing(encoder, rule, partition, draws):
+    """The same batch with and without the look-first path: values equal, gradients equal within rounding."""
+    objective = make(encoder, rule, scale=0.05, partition=partition, latent_samples=draws)
+    x = torch.randn(10, 6)
+    y = torch.cat([0.1 * torch.randn(4, 6), 60 * torch.randn(30, 6)])  # four that count, thirty that cannot
+    if partition == "learned":
+        objective(x, y)
+    results = []
+    for share in (1.0, 0.0):
+        objective._live_share.fill_(share)
+        torch.manual_seed(1)
+        loss = objective(x, y)
+        results.append((loss.detach(), gradients(objective, loss), objective._live_share.item()))
+    (loss_a, grads_a, live_a), (loss_b, grads_b, live_b) = results
+    assert live_a == live_b < 0.5
+    torch.testing.assert_close(loss_a, loss_b)
+    for name, grad in grads_a.items():
+        torch.testing.assert_close(grads_b[name], grad, rtol=1e-4, atol=1e-5 * float(grad.abs().max()) + 1e-12)
+
+
+def test_parameters_that_no_live_sample_reaches_have_zero_gradients_not_none():
+    objective = make(scale=0.02, noise_encoder=GaussianEncoder(mlp([6, 8, 4])))
+    objective._live_share.fill_(0.0)
+    objective(torch.randn(5, 6), 80 * torch.randn(7, 6)).backward()
+    assert objective._live_share == 0
+    for name, p in objective.named_parameters():
+        assert p.grad is not None, name
+    assert all((p.grad == 0).all() for p in objective.noise_encoder.parameters())
+
+
+def test_an_encoder_that_cannot_be_taken_again_is_computed_whole():
+    from torch.distributions import MultivariateNormal
+
+    model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 8, 6]), 0.05))
+    network = mlp([6, 2])
+    encoder = lambda x: MultivariateNormal(network(x), torch.eye(2))  # noqa: E731
+    objective = FullyVariationalNCE(model, encoder, standard(6, 2.0), PowerRule(0))
+    objective._live_share.fill_(0.0)
+    torch.manual_seed(1)
+    objective(torch.randn(5, 6), 50 * torch.randn(7, 6)).backward()
+    assert network[0].weight.grad.isfinite().all()
+
+
+def test_the_look_first_path_is_part_of_the_state():
+    objective = make(scale=0.05)
+    objective(torch.randn(5, 6), 50 * torch.randn(7, 6))
+    assert objective.state_dict()["_live_share"] == 0
+    other = make(scale=0.05)
+    other.load_state_dict(objective.state_dict())
+    assert other._live_share == 0
+
+
+# Statistics.
+
+
+def test_statistics_against_their_definitions():
+    delta_data = torch.tensor([3.0, 1.0, -2.0], dtype=DOUBLE)
+    delta_noise = torch.tensor([-1.0, -60.0, -2000.0, 30.0], dtype=DOUBLE)
+    alpha = 0.25
+    found = ratio_statistics(PowerRule(alpha), delta_data, delta_noise)
+    threshold = torch.finfo(DOUBLE).eps * (alpha * delta_data).exp().mean()
+    weights = ((1 + alpha) * delta_noise).exp()
+    assert found["live_noise"] == (weights >= threshold).double().mean() == 0.5
+    assert found["zero_noise"] == 0.25
+    torch.testing.assert_close(found["ess_noise"], weights.sum() ** 2 / (4 * (weights**2).sum()))
+    data_weights = (alpha * delta_data).exp()
+    torch.testing.assert_close(found["ess_data"], data_weights.sum() ** 2 / (3 * (data_weights**2).sum()))
+    assert found["clipped_noise"] == 0.25
+    assert found["clipped_data"] == 0
+
+
+def test_effective_share_has_its_limits():
+    assert effective_share(torch.full((7,), -900.0)).item() == pytest.approx(1.0)
+    assert effective_share(torch.tensor([0.0, -900.0, -900.0, -900.0])).item() == pytest.approx(0.25)
+
+
+def test_terms_name_what_they_hold():
+    terms = make().terms(torch.randn(9, 6), torch.randn(4, 6))
+    assert terms.data.shape == terms.evidence.shape == terms.delta_data.shape == (9,)
+    assert terms.noise.shape == terms.delta_noise.shape == (4,)
+    assert {"data_term", "noise_term", "evidence", "live_noise", "ess_noise", "log_scale", "value"} <= set(
+        terms.statistics
+    )
+    assert not any(v.requires_grad for v in terms.statistics.values())
+    torch.testing.assert_close(-terms.loss.detach(), terms.statistics["value"])
+
+
+def test_default_noise_batch_follows_the_ratio():
+    for ratio, expected in ((1.0, 10), (0.05, 1), (2.5, 25)):
+        assert len(make(noise_ratio=ratio).terms(torch.randn(10, 6)).noise) == expected
+
+
+def test_cached_densities_are_used():
+    objective = make(encoder="point")
+    x, y = torch.randn(5, 6), torch.randn(5, 6)
+    noise = objective.noise
+    plain = objective(x, y)
+    cached = objective(x, y, log_noise_x=noise.log_prob(x), log_noise_noise=noise.log_prob(y))
+    torch.testing.assert_close(plain, cached)
+    shifted = objective(x, y, log_noise_x=noise.log_prob(x) + 7, log_noise_noise=noise.log_prob(y))
+    torch.testing.assert_close(shifted, plain + 7)
+
+
+# Extremes.
+
+
+class Direct(nn.Module):
+    """A model without latents whose log-density is its input: Δ is what one says it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(()))
+
+    def log_prob(self, x):
+        return x[:, 0] + self.shift
+
+
+@pytest.mark.parametrize("partition", ["fixed", "learned", "profiled"])
+@pytest.mark.parametrize(
+    "rule",
+    [PowerRule(0), PowerRule(1 / 16), PowerRule(1), PowerRule(0, 1), PowerRule(0.5, 3), PowerRule(0.1) + PowerRule(0)],
+    ids=str,
+)
+def test_finite_for_log_ratios_of_1e4_in_float32(rule, partition):
+    objective = FullyVariationalNCE(Direct(), None, standard(1), rule, partition=partition)
+    x = torch.tensor([[1e4], [-1e4], [0.0]])
+    y = torch.tensor([[-1e4], [1e4], [3.0]])
+    zeros = torch.zeros(3)
+    loss = objective(x, y, log_noise_x=zeros, log_noise_noise=zeros)
+    loss.backward()
+    assert loss.isfinite()
+    assert objective.model.shift.grad.isfinite()
+
+
+@pytest.mark.parametrize("encoder", ["point", "gaussian"])
+@pytest.mark.parametrize("partition", ["fixed", "profiled"])
+@pytest.mark.parametrize("draws", [1, 64])
+def test_batch_of_one_and_noise_equal_to_data(encoder, partition, draws):
+    objective = make(encoder, partition=partition, latent_samples=draws)
+    x = torch.randn(1, 6)
+    loss = objective(x, x)
+    loss.backward()
+    assert loss.isfinite()
+    assert all(p.grad.isfinite().all() for p in objective.parameters())
+
+
+# Function transforms and compilation.
+
+
+@pytest.mark.parametrize("partition", ["fixed", "profiled"])
+@pytest.mark.parametrize("encoder", ["point", "gaussian"])
+def test_replicas_under_vmap(encoder, partition):
+    """vmap over stacked parameters gives what each replica gives alone."""
+    objective = make(encoder, PowerRule(0.25), partition=partition)
+    x, y = torch.randn(8, 6), torch.randn(8, 6)
+    log_x, log_y = objective.noise.log_prob(x), objective.noise.log_prob(y)
+    states = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        states.append({k: v + 0.1 * torch.randn_like(v) for k, v in objective.named_parameters()})
+    stacked = {k: torch.stack([s[k] for s in states]).detach() for k in states[0]}
+    buffers = dict(objective.named_buffers())
+
+    def loss(parameters):
+        return torch.func.functional_call(
+            objective, (parameters, buffers), (x, y), {"log_noise_x": log_x, "log_noise_noise": log_y}
+        )
+
+    values = torch.func.vmap(loss, randomness="different")(stacked)
+    grads = torch.func.vmap(torch.func.grad(loss), randomness="different")(stacked)
+    assert values.shape == (3,)
+    if encoder == "point":  # deterministic, so comparable one by one
+        for i, state in enumerate(states):
+            torch.testing.assert_close(values[i], loss(state), rtol=1e-4, atol=1e-4)
+            alone = torch.func.grad(loss)(state)
+            for k in state:
+                torch.testing.assert_close(grads[k][i], alone[k], rtol=1e-3, atol=1e-4)
+    assert all(g.isfinite().all() for g in grads.values())
+
+
+# The tracer makes an instance of autograd.Function, which torch itself warns about.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("partition", ["fixed", "profiled"])
+def test_compiled(partition):
+    """torch.compile (traced whole, run eagerly, so that no C++ compiler is needed) changes no value."""
+    objective = make("point", PowerRule(0.25), partition=partition)
+    x, y = torch.randn(8, 6), torch.randn(8, 6)
+    kwargs = {"log_noise_x": objective.noise.log_prob(x), "log_noise_noise": objective.noise.log_prob(y)}
+    compiled = torch.compile(objective, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, y, **kwargs), objective(x, y, **kwargs))
+
+
+# Moving and saving.
+
+
+def test_priors_and_noise_follow_the_module():
+    objective = make().double()
+    assert objective.model.prior.base_dist.loc.dtype == DOUBLE
+    assert objective.noise.base_dist.scale.dtype == DOUBLE
+    assert objective(torch.randn(3, 6, dtype=DOUBLE)).dtype == DOUBLE
+
+
+def test_a_kernel_density_follows_the_module():
+    model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 6])))
+    noise = KernelDensity(torch.randn(50, 6), 0.5)
+    objective = FullyVariationalNCE(model, PointEncoder(mlp([6, 2])), noise, PowerRule(0)).double()
+    assert objective(torch.randn(3, 6, dtype=DOUBLE)).dtype == DOUBLE
+
+
+# Every objective, one convention.
+
+
+@pytest.mark.parametrize("name", ["VAE", "IWAE", "Autoencoder", "NCE", "SNCE", "VariationalNCE", "FullyVariationalNCE"])
+def test_one_calling_convention(name):
+    torch.manual_seed(0)
+    model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 6])))
+    encoder = GaussianEncoder(mlp([6, 4]))
+    mixture = GaussianMixtureModel(torch.zeros(2), torch.randn(2, 6), torch.ones(2))
+    objective = {
+        "VAE": lambda: VAE(model, encoder),
+        "IWAE": lambda: IWAE(model, encoder),
+        "Autoencoder": lambda: Autoencoder(model, encoder),
+        "NCE": lambda: NCE(mixture, standard(6)),
+        "SNCE": lambda: SNCE(mixture, standard(6), PowerRule(0.5)),
+        "VariationalNCE": lambda: VariationalNCE(model, encoder, standard(6)),
+        "FullyVariationalNCE": lambda: FullyVariationalNCE(model, encoder, standard(6), PowerRule(0)),
+    }[name]()
+    x, y = torch.randn(4, 6), torch.randn(4, 6)
+    for arguments, keywords in (
+        ((x,), {}),
+        ((x, y), {}),
+        ((x, y), {"log_noise_x": standard(6).log_prob(x), "log_noise_noise": standard(6).log_prob(y)}),
+    ):
+        loss = objective(*arguments, **keywords)
+        assert loss.shape == ()
+        loss.backward()
+        terms = objective.terms(*arguments, **keywords)
+        assert all(v.isfinite() for v in terms.statistics.values())
+    assert sum(len(g["params"]) for g in objective.parameter_groups(0.1)) == len(list(objective.parameters()))
+
+
+# What is refused, and how it is said.
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: make(rule=Logarithmic()), ValueError, "double-ELBO property, found Logarithmic.*VariationalNCE"),
+        (lambda: make(rule="power(0)"), TypeError, "rule must be a scoring rule"),
+        (lambda: make(latent_samples=0), ValueError, "latent_samples must be an integer >= 1, found 0"),
+        (lambda: make(noise_ratio=0), ValueError, "noise_ratio must be a finite number > 0, found 0"),
+        (lambda: make(partition="free"), ValueError, "partition must be one of 'fixed', 'learned', 'profiled'"),
+        (
+            lambda: make(partition="profiled", log_scale=3),
+            ValueError,
+            "log_scale must be 0 unless partition is 'fixed'",
+        ),
+        (
+            lambda: make()(torch.randn(4, 5)),
+            ValueError,
+            r"x must have shape \(B, 6\) to match the noise, found shape \(4, 5\)",
+        ),
+        (lambda: make()(torch.randn(4, 6), torch.randn(4, 7)), ValueError, "x_noise must have shape"),
+        (lambda: make()(torch.empty(0, 6)), ValueError, "x must hold at least one row"),
+        (lambda: make()([[0.0]]), TypeError, "x must be a torch.Tensor, found list"),
+        (
+            lambda: make()(torch.randn(4, 6), log_noise_x=torch.zeros(3)),
+            ValueError,
+            r"log_noise_x must hold one log-density for each of the 4 rows, found shape \(3,\)",
+        ),
+        (
+            lambda: make()(
+                torch.tensor([[0.0] * 6, [0, 0, math.nan, 0, 0, 0]]), torch.zeros(1, 6), log_noise_x=torch.zeros(2)
+            ),
+            ValueError,
+            "x must be finite, found nan at row 1, column 2",
+        ),
+        (
+            lambda: make()(torch.zeros(2, 6), torch.zeros(2, 6), log_noise_x=torch.tensor([0.0, -math.inf])),
+            ValueError,
+            "the noise must cover x, found log p_n = -inf at row 1; mix in a component",
+        ),
+        (
+            lambda: FullyVariationalNCE(
+                LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 5]))),
+                PointEncoder(mlp([6, 2])),
+                standard(6),
+                PowerRule(0),
+            )(torch.randn(3, 6)),
+            ValueError,
+            r"rows of the shape that the decoder gives, \(5,\), found x of shape \(3, 6\); change the decoder",
+        ),
+        (
+            lambda: make(rule=PowerRule(0.5), variance_reduced=True),
+            ValueError,
+            r"variance_reduced=True: rule must be \(0, 0\)",
+        ),
+        (lambda: make(variance_reduced=True, log_scale=1.0), ValueError, "log_scale must be 0"),
+        (lambda: make("point", variance_reduced=True)(torch.randn(2, 6)), ValueError, "encoder must be stochastic"),
+        (
+            lambda: FullyVariationalNCE(
+                LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 6]))),
+                GaussianEncoder(mlp([6, 4])),
+                Independent(Uniform(torch.zeros(6), torch.ones(6)), 1),
+                PowerRule(0),
+                variance_reduced=True,
+            ),
+            ValueError,
+            "noise must have the whole space as its support",
+        ),
+        (
+            lambda: FullyVariationalNCE(
+                LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 6]))),
+                GaussianEncoder(mlp([6, 4])),
+                Normal(torch.zeros(6), 1.0),
+                PowerRule(0),
+            ),
+            ValueError,
+            "noise must be one distribution over whole rows.*Independent",
+        ),
+        (lambda: NCE(mlp([6, 1]), standard(6)), TypeError, "model must have log_prob without an encoder"),
+        (
+            lambda: VariationalNCE(Direct(), PointEncoder(mlp([6, 2])), standard(6)),
+            TypeError,
+            "model must have log_joint with an encoder",
+        ),
+        (lambda: GaussianEncoder(mlp([6, 3]))(torch.zeros(1, 6)), ValueError, "even number of outputs.*found 3"),
+        (lambda: Profiled(momentum=1.0), ValueError, "momentum must be below 1"),
+        (lambda: Learned(lr_factor=0), ValueError, "lr_factor must be a finite number > 0"),
+        (
+            lambda: make(rule=PowerRule(0, 1), partition=Profiled(momentum=0.9))(torch.randn(2, 6)),
+            ValueError,
+            "momentum must be 0 for",
+        ),
+        (
+            lambda: NCE(Direct(), standard(1), partition="profiled")(torch.zeros(2, 1)),
+            ValueError,
+            "partition='profiled' needs a rule with the double-ELBO property",
+        ),
+        (lambda: mlp([3]), ValueError, "sizes must hold at least an input and an output size"),
+        (lambda: LatentVariableModel(None, mlp([2, 3])), TypeError, "prior must be a torch distribution"),
+        (lambda: GaussianDecoder(mlp([2, 3]), learned="each"), ValueError, "learned must be one of None, 'shared'"),
+        (lambda: GaussianDecoder(mlp([2, 3]), learned="per_dimension"), ValueError, "event_shape must be given"),
+        (lambda: diagnose(VAE(None, None), torch.zeros(1, 1)), TypeError, "objective must have a noise term"),
+    ],
+)
+def test_what_is_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_a_diverged_model_is_named():
+    objective = make("point")
+    with torch.no_grad():
+        objective.model.decoder.network[0].weight.fill_(math.nan)
+    with pytest.raises(ValueError, match="found nan at row 0 of x: the model or the encoder has diverged"):
+        objective(torch.randn(3, 6), torch.randn(3, 6))
+
+
+def test_a_discrete_encoder_with_too_many_values_is_refused():
+    class Many(nn.Module):
+        def log_joint(self, x, z):
+            return z.float()
+
+    with pytest.raises(ValueError, match="at most 4096 values, found Categorical"):
+        FullyVariationalNCE(Many(), CategoricalEncoder(mlp([6, 5000])), standard(6), PowerRule(0))(torch.randn(2, 6))
+
+
+# Diagnostics of a trained objective.
+
+
+def test_diagnose_a_perfect_model():
+    """Data from the model itself: log Z = 0, calibrated, no gap at the posterior."""
+    torch.manual_seed(0)
+    model = GaussianMixtureModel(torch.zeros(2), torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), torch.tensor([0.8, 0.8]))
+    noise = standard(2, 1.8)
+    objective = FullyVariationalNCE(model, model.posterior, noise, PowerRule(0, clip=None))
+    report = diagnose(objective, model.sample(20_000), bins=8)
+    assert report.live_noise > 0.95
+    assert report.zero_noise == 0.0
+    assert abs(report.gap_data) < 1e-4
+    assert abs(report.log_partition) < 4 * report.log_partition_error
+    assert report.calibration.error < 0.02
+    assert not report.advice
+    assert "log Z" in str(report)
+
+
+def test_diagnose_sees_a_bad_encoder():
+    torch.manual_seed(0)
+    objective = make(scale=1.0)
+    report = diagnose(objective, torch.randn(400, 6), latent_samples=200)
+    assert report.gap_data > 0.05
+
+
+def test_diagnose_says_that_the_noise_term_is_dead():
+    objective = make(scale=0.02)
+    report = diagnose(objective, 0.1 * torch.randn(50, 6), samples=200)
+    assert report.live_noise < 0.01
+    assert report.zero_noise > 0.9
+    assert any("the noise term is dead" in advice for advice in report.advice)
+    assert "! the noise term is dead" in str(report)
+
+
+def test_calibration_of_a_wrong_classifier_shows():
+    torch.manual_seed(0)
+    logits = torch.randn(40_000, dtype=DOUBLE)
+    labels = torch.bernoulli(logits.sigmoid()).bool()
+    right = calibrate(logits[labels], logits[~labels], float((~labels).sum() / labels.sum()))
+    assert right.error < 0.01
+    wrong = calibrate(3 * logits[labels], 3 * logits[~labels], float((~labels).sum() / labels.sum()))
+    assert wrong.error > 0.08
+    assert wrong.log_loss > right.log_loss
