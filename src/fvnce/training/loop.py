@@ -225,6 +225,7 @@ class Run:
 
     def _one_epoch(self, watch: Watch) -> None:
         every = self.settings.checkpoint_every
+        self.recorder.begin_epoch()
         for inputs, rows in self.feed.epoch(self.epoch, self.position):
             self._one_step(inputs, rows)
             self._leave_if_interrupted(watch)
@@ -273,7 +274,7 @@ class Run:
             self.progress.step(self.step, self.epoch, value, self.recorder.live, self.recorder.rate)
 
     def _end_epoch(self) -> None:
-        self.recorder.flush()
+        self.recorder.end_steps()
         found: dict[str, float] = {}
         due = (self.epoch + 1) % self.settings.validate_every == 0 or self.epoch + 1 == self.settings.epochs
         if self.validation is not None and due:

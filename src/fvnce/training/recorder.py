@@ -31,7 +31,7 @@ class Recorder:
         self.rate = 0.0
         self._pending: list[tuple[dict[str, float], float | Tensor]] = []
         self._epoch: list[dict[str, float]] = []
-        self._before = 0.0
+        self._before = self._epoch_rate = 0.0
         self.start()
 
     def start(self) -> None:
@@ -39,13 +39,23 @@ class Recorder:
         self._before = max(
             self.history.epochs.last().get("seconds", 0.0), self.history.steps.last().get("seconds", 0.0)
         )
-        self._begun = self._lap = time.perf_counter()
-        self._lap_rows = 0.0
+        self._begun = time.perf_counter()
+        self.begin_epoch()
 
     @property
     def seconds(self) -> float:
         """Time spent in training, over all its parts."""
         return self._before + time.perf_counter() - self._begun
+
+    def begin_epoch(self) -> None:
+        """The steps of an epoch begin: rates count from here, and validation, callbacks and checkpoints do not count."""
+        self._lap = self._epoch_begun = time.perf_counter()
+        self._lap_rows = self._epoch_rows = 0.0
+
+    def end_steps(self) -> None:
+        """The steps of an epoch are done."""
+        self.flush()
+        self._epoch_rate = self._epoch_rows / max(time.perf_counter() - self._epoch_begun, 1e-9)
 
     def resume(self, epoch: int) -> None:
         """Take up an epoch whose first steps are in the history."""
@@ -58,6 +68,7 @@ class Recorder:
         """A step, whose loss may still be on an accelerator."""
         self._pending.append((row, loss))
         self._lap_rows += row["rows"]
+        self._epoch_rows += row["rows"]
 
     def log(self, terms: Any) -> None:
         """Add time and the objective's statistics to the last step, and record what has been waiting."""
@@ -91,17 +102,14 @@ class Recorder:
     def close_epoch(self, epoch: int, step: int, found: dict[str, float]) -> None:
         """Record an epoch: means over its steps, weighted by rows, and what validation found."""
         row: dict[str, float] = {"epoch": float(epoch + 1), "step": float(step)}
-        rows = math.fsum(each["rows"] for each in self._epoch)
         for name in dict.fromkeys(name for each in self._epoch for name in each if name not in _NOT_AVERAGED):
             pairs = [(each[name], each["rows"]) for each in self._epoch if name in each]
             row[name] = math.fsum(value * weight for value, weight in pairs) / math.fsum(weight for _, weight in pairs)
         row["seconds"] = self.seconds
-        before = self.history.epochs["seconds"][-1] if len(self.history.epochs) else 0.0
-        row["samples_per_second"] = rows / max(row["seconds"] - before, 1e-9)
+        row["samples_per_second"] = self._epoch_rate
         row |= {f"val_{name}": value for name, value in found.items()}
         self.history.epochs.add(**row)
         self._epoch = []
-        self._lap, self._lap_rows = time.perf_counter(), 0.0
 
     def _over_processes(self, values: Tensor) -> Tensor:
         return values if self.average is None else self.average(values)

@@ -1,0 +1,293 @@
+"""What ``fvnce.fit`` costs: against a hand-written loop, the bare matrix products, pythae's trainer, and a VAE.
+
+Run on an idle machine with
+
+    python benchmarks/training.py --out results/bench/training.json
+
+The network is 784-256-128-256-784, batches of 128. All contenders run in one process, in turns, and the best of their turns counts;
+ratios are what to look at. pythae is measured if it can be imported. ``--startup`` also measures the time from the start of Python to the
+end of the first step, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Independent, Normal
+
+from fvnce import KernelDensity, PowerRule
+from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
+from fvnce.objectives import VAE, FullyVariationalNCE
+from fvnce.training import fit
+
+WIDTH, HIDDEN, CODE, BATCH = 784, 256, 128, 128
+
+
+def images(n: int) -> Tensor:
+    """Rows of numbers in [0, 1] with the spread of digits."""
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.randn(n, 40, generator=generator) @ torch.randn(40, WIDTH, generator=generator) / 12
+    return mixed.sub_(0.25).clamp_(0, 1)
+
+
+def vae_parts(scale: float) -> tuple[LatentVariableModel, GaussianEncoder]:
+    """The model and the encoder."""
+    torch.manual_seed(0)
+    prior = Independent(Normal(torch.zeros(CODE), torch.ones(CODE)), 1)
+    decoder = GaussianDecoder(mlp([CODE, HIDDEN, WIDTH]), scale)
+    return LatentVariableModel(prior, decoder), GaussianEncoder(mlp([WIDTH, HIDDEN, 2 * CODE]))
+
+
+def bare_products(steps: int) -> Callable[[], float]:
+    """The matrix products of a step, forward and backward, and nothing else."""
+    shapes = [(WIDTH, HIDDEN), (HIDDEN, 2 * CODE), (CODE, HIDDEN), (HIDDEN, WIDTH)]
+    tensors = [(torch.randn(BATCH, i), torch.randn(o, i), torch.randn(BATCH, o)) for i, o in shapes]
+
+    def run() -> float:
+        start = time.perf_counter()
+        with torch.no_grad():
+            for _ in range(steps):
+                for position, (x, w, g) in enumerate(tensors):
+                    torch.mm(x, w.t())
+                    torch.mm(g.t(), x)
+                    if position:
+                        torch.mm(g, w)
+        return time.perf_counter() - start
+
+    return run
+
+
+class HandWritten(nn.Module):
+    """A VAE as short as it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * CODE))
+        self.decoder = nn.Sequential(nn.Linear(CODE, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, log_scale = self.encoder(x).chunk(2, -1)
+        scale = log_scale.exp()
+        z = mean + scale * torch.randn_like(scale)
+        fit = -32.0 * (x - self.decoder(z)).square().sum(-1)
+        divergence = 0.5 * (mean.square() + scale.square() - 1).sum(-1) - log_scale.sum(-1)
+        return (divergence - fit).mean()
+
+
+def hand_loop(data: Tensor) -> Callable[[], float]:
+    """A minimal loop: fused Adam, batches by index."""
+    model = HandWritten()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+
+    def run() -> float:
+        start = time.perf_counter()
+        order = torch.randperm(len(data))
+        for low in range(0, len(data), BATCH):
+            loss = model(data[order[low : low + BATCH]])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            loss.item()
+        return time.perf_counter() - start
+
+    return run
+
+
+def ours(objective: nn.Module, data: Tensor, *, epochs: int = 3, **options: Any) -> Callable[[], float]:
+    """``fit``, the best of its epochs; what comes before the first step is told of apart."""
+
+    def run() -> float:
+        history = fit(objective, data, epochs=epochs, batch_size=BATCH, seed=0, progress=False, **options)
+        for name, value in history.notes.items():
+            NOTES.setdefault(name, []).append(value)
+        LIVE[type(objective).__name__ + str(options)] = history.epochs.last().get("live_noise", math.nan)
+        return len(data) / max(history["samples_per_second"])
+
+    return run
+
+
+NOTES: dict[str, list[float]] = {}
+LIVE: dict[str, float] = {}
+
+
+def pythae_trainer(data: Tensor) -> Callable[[], float] | None:
+    """pythae's trainer on the same network, if pythae is there."""
+    if importlib.util.find_spec("pythae") is None:
+        return None
+    logging.disable(logging.WARNING)
+    from pythae.models import VAE as TheirVAE
+    from pythae.models import VAEConfig
+    from pythae.models.base.base_utils import ModelOutput
+    from pythae.models.nn import BaseDecoder, BaseEncoder
+    from pythae.trainers import BaseTrainer, BaseTrainerConfig
+    from pythae.data.datasets import BaseDataset
+
+    class Encoder(BaseEncoder):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU())
+            self.mean, self.log_var = nn.Linear(HIDDEN, CODE), nn.Linear(HIDDEN, CODE)
+
+        def forward(self, x: Tensor) -> Any:
+            hidden = self.body(x)
+            return ModelOutput(embedding=self.mean(hidden), log_covariance=self.log_var(hidden))
+
+    class Decoder(BaseDecoder):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(CODE, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH))
+
+        def forward(self, z: Tensor) -> Any:
+            return ModelOutput(reconstruction=self.body(z))
+
+    model = TheirVAE(VAEConfig(input_dim=(WIDTH,), latent_dim=CODE), encoder=Encoder(), decoder=Decoder())
+    folder = tempfile.mkdtemp()
+    config = BaseTrainerConfig(
+        output_dir=folder, num_epochs=1, per_device_train_batch_size=BATCH, learning_rate=1e-3, no_cuda=True
+    )
+    dataset = BaseDataset(data, torch.ones(len(data)))
+
+    def run() -> float:
+        trainer = BaseTrainer(model=model, train_dataset=dataset, training_config=config)
+        trainer.prepare_training()
+        start = time.perf_counter()
+        trainer.train_step(epoch=1)
+        return time.perf_counter() - start
+
+    return run
+
+
+STARTUP = {
+    "bare torch": """
+import torch
+from torch import nn
+x = torch.rand(256, 784)
+model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 784))
+optimizer = torch.optim.Adam(model.parameters(), fused=True)
+loss = (model(x[:128]) - x[:128]).square().mean()
+loss.backward()
+optimizer.step()
+""",
+    "fvnce.fit": """
+import torch
+from torch import nn
+from fvnce.training import fit
+class Objective(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 784))
+    def forward(self, x):
+        return (self.model(x) - x).square().mean()
+fit(Objective(), torch.rand(128, 784), epochs=1, seed=0)
+""",
+}
+
+
+def startup(repeats: int) -> dict[str, float]:
+    """Seconds from the start of Python to the end of the first step, best of several."""
+    times = dict.fromkeys(STARTUP, math.inf)
+    for _ in range(repeats):
+        for name, code in STARTUP.items():
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+            times[name] = min(times[name], time.perf_counter() - start)
+    return times
+
+
+def measure(rows: int, centres: int, repeats: int, noise_repeats: int) -> dict[str, float]:
+    """Seconds of an epoch for every contender, best of its turns."""
+    data = images(rows)
+    steps = math.ceil(rows / BATCH)
+    contenders: dict[str, Callable[[], float] | None] = {
+        "bare products": bare_products(steps),
+        "hand-written loop": hand_loop(data),
+        "fit, VAE": ours(VAE(*vae_parts(1 / 8)), data),
+        "pythae": pythae_trainer(data),
+    }
+    near, far = KernelDensity(images(centres), 1.0), KernelDensity(images(centres), 0.25)
+    rule = PowerRule(0.0)
+    pool = {"noise_pool": 2048}
+    expensive: dict[str, Callable[[], float]] = {
+        "fit, fvNCE, all live, with refresh": ours(FullyVariationalNCE(*vae_parts(1.0), near, rule), data, **pool),
+        "fit, fvNCE, none live, with refresh": ours(FullyVariationalNCE(*vae_parts(1 / 8), far, rule), data, **pool),
+        "fit, fvNCE, all live, cheap noise": ours(
+            FullyVariationalNCE(*vae_parts(1.0), Independent(Normal(torch.zeros(WIDTH), torch.ones(WIDTH)), 1), rule),
+            data,
+            noise_pool=0,
+        ),
+    }
+    best: dict[str, float] = {}
+    for turn in range(repeats):
+        turns = dict(contenders)
+        if turn < noise_repeats:
+            turns |= expensive
+        for name, run in turns.items():
+            if run is not None:
+                best[name] = min(best.get(name, math.inf), run())
+    return best
+
+
+def main() -> None:
+    """Print the table and write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rows", type=int, default=12_800)
+    parser.add_argument("--centres", type=int, default=60_000)
+    parser.add_argument("--repeats", type=int, default=8)
+    parser.add_argument("--noise-repeats", type=int, default=2)
+    parser.add_argument("--startup", type=int, default=3, help="runs of each start-up, 0 for none")
+    options = parser.parse_args()
+    best = measure(options.rows, options.centres, options.repeats, options.noise_repeats)
+    print(f"{'':42} samples/s   share of bare products")
+    for name, seconds in best.items():
+        print(f"{name:42} {options.rows / seconds:9,.0f}   {best['bare products'] / seconds:.2f}")
+    vae = best["fit, VAE"]
+    ratios = {
+        "fit / hand-written loop (target >= 0.97)": best["hand-written loop"] / vae,
+        "share of the bare products (aim 0.65)": best["bare products"] / vae,
+        "fvNCE all live, refresh / VAE time (target <= 2.4)": best["fit, fvNCE, all live, with refresh"] / vae,
+        "fvNCE none live, refresh / VAE time (target <= 1.5)": best["fit, fvNCE, none live, with refresh"] / vae,
+    }
+    if "pythae" in best:
+        ratios["fit / pythae (target >= 1.5)"] = best["pythae"] / vae
+    if options.startup:
+        times = startup(options.startup)
+        ratios["start-up / bare torch (target <= 1.3)"] = times["fvnce.fit"] / times["bare torch"]
+    for name, ratio in ratios.items():
+        print(f"{name:55} {ratio:.3f}")
+    apart = {name: min(values) for name, values in NOTES.items()}
+    print("before training, seconds:", {name: round(value, 1) for name, value in apart.items()})
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        found = {
+            "ratios": ratios,
+            "seconds": best,
+            "rows": options.rows,
+            "centres": options.centres,
+            "before_training_seconds": apart,
+            "live_noise": LIVE,
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "machine": platform.processor() or platform.machine(),
+        }
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
