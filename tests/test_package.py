@@ -112,3 +112,10 @@ def test_constraints_pin_what_pyproject_leaves_open():
     dependencies = re.search(r"^dependencies = \[(.*?)\]", project, flags=re.DOTALL | re.MULTILINE).group(1)
     for name, _ in re.findall(r'"([\w-]+)>=([\d.]+)"', dependencies):
         assert re.search(rf"^{name}==", pins, flags=re.MULTILINE | re.IGNORECASE), name
+
+
+def test_readme_code_runs():
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert code
+    for block in code:
+        exec(compile(block, "README.md", "exec"), {})

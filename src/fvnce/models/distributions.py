@@ -25,7 +25,15 @@ class DiagonalNormal(Independent[Normal]):
 
     def __init__(self, loc: Tensor, scale: Tensor, event_dims: int = 1) -> None:
         self._loc, self._scale = loc, scale
-        super().__init__(Normal(loc, scale, validate_args=False), event_dims, validate_args=False)
+        self.reinterpreted_batch_ndims = event_dims
+        split = loc.dim() - event_dims
+        # Not Independent's own: one of these is made for every batch, and its parts are seldom asked for.
+        Distribution.__init__(self, loc.shape[:split], loc.shape[split:], validate_args=False)
+
+    @property
+    def base_dist(self) -> Normal:  # type: ignore[override]
+        """The Gaussian of each dimension."""
+        return Normal(self._loc, self._scale, validate_args=False)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> DiagonalNormal:
         """The same distribution over a larger batch."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Independent, Normal
 
-from .distributions import map_tensors
+from .distributions import DiagonalNormal, map_tensors
 
 
 class FixedDistribution(nn.Module):
@@ -60,7 +60,7 @@ class LatentVariableModel(nn.Module):
             raise TypeError(
                 f"prior must be a torch distribution or a module that returns one, found {type(prior).__name__}"
             )
-        self._prior = FixedDistribution(prior) if isinstance(prior, Distribution) else prior
+        self._prior = FixedDistribution(_lean(prior)) if isinstance(prior, Distribution) else prior
         self.decoder = decoder
         self._known_mode: tuple[Distribution, float] | None = None
 
@@ -114,3 +114,12 @@ class LatentVariableModel(nn.Module):
         z = self.prior.sample((n,))
         x = self.decoder(z).sample()
         return (x, z) if return_latent else x
+
+
+def _lean(prior: Distribution) -> Distribution:
+    """A diagonal Gaussian in the form that is quick to evaluate."""
+    if not isinstance(prior, Independent) or not isinstance(prior.base_dist, Normal) or len(prior.batch_shape):
+        return prior
+    loc, scale = prior.base_dist.loc, prior.base_dist.scale
+    one = scale.flatten()[0]
+    return DiagonalNormal(loc, one if bool((scale == one).all()) else scale, loc.dim())

@@ -7,5 +7,4 @@ import torch
 
 def values_are_hidden() -> bool:
     """True while a compiler or a function transform is tracing."""
-    # The interpreter stack is how torch.func itself asks whether a transform is active.
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()

@@ -20,7 +20,7 @@ from ..scoring import ScoringRule
 from ._tracing import values_are_hidden
 from .base import Objective, prior_constant
 from .partition import Fixed, Learned, Partition, Profiled
-from .ratios import Encoder, LogRatio, can_be_taken_again, log_ratio
+from .ratios import Encoder, LogRatio, log_ratio
 from .statistics import effective_share, ratio_statistics
 from .terms import Terms
 
@@ -139,8 +139,8 @@ class ContrastiveObjective(Objective):
         """Δ⁰ of the noise batch, without a graph where its gradient is exactly zero.
 
         In high dimension e^Δ of most noise samples is 0 in the working precision. Where the last batch was like that,
-        this one is first evaluated without a graph; the samples that count are then taken again with one. At least one
-        sample always is, so that every parameter has a gradient, if only of zeros.
+        this one is first evaluated without a graph; the samples that count are then taken again with one. An encoder of
+        the noise alone always gets one sample, so that its parameters have a gradient, if only of zeros.
         """
         if values_are_hidden() or not torch.is_grad_enabled():
             return self._graph(x, log_noise, draws)
@@ -152,14 +152,17 @@ class ContrastiveObjective(Objective):
             ratio = self._graph(x, log_noise, draws)
         live = self._live(data, ratio)
         self._remember(live)
+        drawn = self.encoder is not None and ratio.log_weights is None
+        if drawn and ratio.latent is None:
+            return self._graph(x, log_noise, draws)
         chosen = live.nonzero().squeeze(1)
         if len(chosen) == 0:
+            if self.noise_encoder is None:
+                return ratio
             chosen = ratio.mean.argmax().unsqueeze(0)
         at = None
-        if ratio.log_weights is None and ratio.latent is not None:
-            at = ratio.latent[chosen] if draws == 1 else ratio.latent[:, chosen]
-            if not can_be_taken_again(self._encoder_of_noise(x[:1])):
-                return self._graph(x, log_noise, draws)
+        if drawn and ratio.latent is not None:
+            at = ratio.latent.index_select(0 if draws == 1 else 1, chosen)
         again = self._graph(x[chosen], log_noise[chosen], draws, at)
         values = ratio.values.index_copy(1, chosen, again.values)
         if ratio.log_weights is None or again.log_weights is None:

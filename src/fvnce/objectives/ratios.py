@@ -33,7 +33,7 @@ class LogRatio:
         values: Δ⁰, shape (S, B).
         log_weights: None for S draws that are averaged inside f, or log-weights over S, shape (S, B), that sum to
             one, for latents that are averaged outside f.
-        latent: the latents, for a later pass over the same draws.
+        latent: the latents, if a later pass can take the same draws again with gradients.
     """
 
     values: Tensor
@@ -116,12 +116,7 @@ def log_ratio(
     values = _wide(model.log_joint(x, z)) - log_noise - _wide(q.log_prob(z))
     values = values.unsqueeze(0) if draws == 1 else values
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
-    return LogRatio(values, weights, z)
-
-
-def can_be_taken_again(q: Distribution) -> bool:
-    """Whether a draw of q can be recomputed with gradients from its value alone."""
-    return hasattr(q, "reparameterised_at")
+    return LogRatio(values, weights, z if hasattr(q, "reparameterised_at") else None)
 
 
 def _is_summed(q: Distribution) -> bool:
