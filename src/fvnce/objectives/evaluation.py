@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ._distributed import Shares, gather, together
-from .contrastive import ContrastiveObjective
+from .base import prior_constant
+from .contrastive import BatchRatios, ContrastiveObjective
 from .partition import Profiled
 from .ratios import LogRatio
 from .terms import Terms
@@ -40,19 +41,17 @@ def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches) -> 
         data: pairs (x, log p_n(x)).
         noise: pairs (x, log p_n(x)) of noise samples.
     """
-    ratios, densities, first = [], [], None
+    ratios, offsets = [], []
     for x, log_noise in data:
-        first = x[:1] if first is None else first
-        ratios.append(objective._data_ratio(x, log_noise))
-        densities.append(log_noise)
-    if first is None:
+        ratios.append(objective._data_ratio(x, log_noise, objective.latent_samples))
+        offsets.append(log_noise - prior_constant(objective.model, objective.encoder, x))
+    if not ratios:
         raise ValueError("data must hold at least one batch, found none")
-    contrary = [objective._graph(x, log_noise) for x, log_noise in noise]
+    draws = objective._noise_draws
+    contrary = [objective._graph(x, log_noise, draws) for x, log_noise in noise]
     with together(Shares()):
-        data_ratio, noise_ratio = _joined(ratios), _joined(contrary)
-        log_noise_x = gather(torch.cat(densities))
-    contrast = objective.partition.contrast(objective.rule, data_ratio, noise_ratio, objective.noise_ratio)
-    return objective._terms(contrast, first, data_ratio, noise_ratio, log_noise_x)
+        whole = BatchRatios(_joined(ratios), _joined(contrary), gather(torch.cat(offsets)))
+    return objective.terms_of(whole)
 
 
 @torch.no_grad()
