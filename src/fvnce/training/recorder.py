@@ -48,7 +48,7 @@ class Recorder:
         return self._before + time.perf_counter() - self._begun
 
     def begin_epoch(self) -> None:
-        """The steps of an epoch begin: rates count from here, and validation, callbacks and checkpoints do not count."""
+        """The steps of an epoch begin: rates count from here to their end, without validation and callbacks."""
         self._lap = self._epoch_begun = time.perf_counter()
         self._lap_rows = self._epoch_rows = 0.0
 

@@ -8,7 +8,7 @@ precision, densities and ratios stay in float32.
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -65,19 +65,17 @@ class Step(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         """The loss, a scalar."""
         objective: Any = self.objective
-        with self._context(inputs):
-            if self.takes_noise:
-                densities = {name: getattr(inputs, name) for name in self.densities}
-                if self.has_terms:
-                    inputs.terms = objective.terms(inputs.x, inputs.x_noise, **densities)
-                    loss = inputs.terms.loss
-                else:
-                    loss = objective(inputs.x, inputs.x_noise, **densities)
-            elif self.has_terms:
-                inputs.terms = objective.terms(inputs.x)
+        arguments: tuple[Tensor | None, ...] = (inputs.x,)
+        densities: dict[str, Tensor | None] = {}
+        if self.takes_noise:
+            arguments = (inputs.x, inputs.x_noise)
+            densities = {name: getattr(inputs, name) for name in self.densities}
+        with nullcontext() if inputs.shares is None else together(inputs.shares):
+            if self.has_terms:
+                inputs.terms = objective.terms(*arguments, **densities)
                 loss = inputs.terms.loss
             else:
-                loss = objective(inputs.x)
+                loss = objective(*arguments, **densities)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"objective must return a scalar tensor, found {found}")
@@ -88,9 +86,6 @@ class Step(nn.Module):
         # Fabric casts what a module returns to the default dtype: good enough to start a backward pass from.
         inputs.loss = loss.detach()
         return loss
-
-    def _context(self, inputs: Inputs) -> AbstractContextManager[None]:
-        return nullcontext() if inputs.shares is None else together(inputs.shares)
 
 
 def _describe(value: Tensor) -> str:
