@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Independent
 
 from .. import models, objectives
 from ..models.latent import FixedDistribution
@@ -154,6 +154,8 @@ class _Describer:
             return self._rule(value, path)
         if isinstance(value, FixedDistribution):
             value = value.distribution
+        if isinstance(value, models.DiagonalNormal):
+            value = Independent(value.base_dist, len(value.event_shape))
         if id(value) in self._seen:
             return {_REF: self._seen[id(value)]}
         found: dict[str, Any]
