@@ -60,7 +60,7 @@ class GaussianDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> DiagonalNormal:
         """p(x|z)."""
-        return DiagonalNormal(self.network(z), self.scale, self.event_dims)
+        return DiagonalNormal(self.network(z), self.scale, self.event_dims, log_scale=self.log_scale)
 
 
 class BernoulliDecoder(nn.Module):

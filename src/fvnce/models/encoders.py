@@ -52,7 +52,8 @@ class GaussianEncoder(nn.Module):
                 f"latent dimension, found {output.shape[-1]}"
             )
         mean, log_scale = output.chunk(2, dim=-1)
-        return DiagonalNormal(mean, log_scale.clamp(-LOG_SCALE_LIMIT, LOG_SCALE_LIMIT).exp())
+        log_scale = log_scale.clamp(-LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
+        return DiagonalNormal(mean, log_scale.exp(), log_scale=log_scale)
 
 
 class CategoricalEncoder(nn.Module):

@@ -56,8 +56,11 @@ class VAE(Objective):
         """The bound on a batch; the noise arguments are accepted and not used."""
         evidence = evidence_of(
             self.model, self.encoder, x, draws=self.latent_samples, closed_form=self.closed_form
-        ) - prior_constant(self.model, self.encoder, x)
-        return Terms(-evidence.mean(), evidence.detach(), evidence.detach())
+        )
+        gamma = prior_constant(self.model, self.encoder, x)
+        evidence = evidence - gamma if gamma else evidence
+        earned = evidence.detach()
+        return Terms(-evidence.mean(), earned, earned)
 
 
 class IWAE(Objective):

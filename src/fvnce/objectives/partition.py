@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from .. import _checks
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalised
-from ._distributed import gather
+from ._distributed import gather, mean_over_data, mean_over_noise
 from ._tracing import values_are_hidden
 from .ratios import LogRatio
 
@@ -70,7 +70,7 @@ class _Shifted(Partition):
         shift = -self.fitted_log_partition() - math.log(noise_ratio)
         earned_data = data.expectation(rule.f1, shift)
         earned_noise = noise.expectation(rule.f0, shift)
-        value = earned_data.mean() + noise_ratio * earned_noise.mean()
+        value = mean_over_data(earned_data) + noise_ratio * mean_over_noise(earned_noise)
         return Contrast(value, earned_data.detach(), earned_noise.detach(), shift.detach())
 
     def log_noise_weights(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:

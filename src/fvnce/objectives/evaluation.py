@@ -1,0 +1,88 @@
+r"""A contrastive objective on a whole set, and what can be compared across rules.
+
+A profiled objective takes the log of a mean over noise. The mean of that log over batches is another number, too large;
+so the log-ratios of all batches are put together and every log-mean-exp is taken once.
+
+Losses of different rules are in different units. Two criteria are not:
+
+    bound     E_data[Δ⁰] − c − e^(−c) E_noise[e^Δ⁰] + 1,   the α = 0 bound on E_data log p_θ/p_n, at a c from other
+    samples log loss  E_data log(1 + e^(−Δ)) + ν E_noise log(1 + e^Δ),  Δ = Δ⁰ − c − log ν,   of the classifier that the
+    model implies
+
+c is the objective's own where it is fixed or learned; where it is profiled out, each half of the noise is judged at the
+c of the other half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from ._distributed import Shares, gather, together
+from .base import prior_constant
+from .contrastive import BatchRatios, ContrastiveObjective
+from .partition import Profiled
+from .ratios import LogRatio
+from .terms import Terms
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+
+
+@torch.no_grad()
+def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches) -> Terms:
+    """The terms of the objective over all batches, as if they were one; with several processes, over all of theirs.
+
+    Args:
+        objective: in evaluation mode, unless its own state shall change.
+        data: pairs (x, log p_n(x)).
+        noise: pairs (x, log p_n(x)) of noise samples.
+    """
+    ratios, offsets = [], []
+    for x, log_noise in data:
+        ratios.append(objective._data_ratio(x, log_noise, objective.latent_samples))
+        offsets.append(log_noise - prior_constant(objective.model, objective.encoder, x))
+    if not ratios:
+        raise ValueError("data must hold at least one batch, found none")
+    draws = objective._noise_draws
+    contrary = [objective._graph(x, log_noise, draws) for x, log_noise in noise]
+    with together(Shares()):
+        whole = BatchRatios(_joined(ratios), _joined(contrary), gather(torch.cat(offsets)))
+    return objective.terms_of(whole)
+
+
+@torch.no_grad()
+def comparable(objective: ContrastiveObjective, terms: Terms) -> dict[str, float]:
+    """The two criteria, from the terms of a whole set."""
+    if terms.delta_data is None or terms.delta_noise is None:
+        return {}
+    nu = objective.noise_ratio
+    own = float(terms.statistics["log_scale"])
+    data = terms.delta_data.double() + own + math.log(nu)
+    noise = terms.delta_noise.double() + own + math.log(nu)
+    pairs = [(noise, own)]
+    if isinstance(objective.partition, Profiled) and len(noise) > 1:
+        one, other = noise[::2], noise[1::2]
+        pairs = [(one, float(_log_mean_exp(other))), (other, float(_log_mean_exp(one)))]
+    bounds, losses = [], []
+    for judged, c in pairs:
+        bounds.append(data.mean() - c - (_log_mean_exp(judged) - c).exp() + 1)
+        shift = c + math.log(nu)
+        losses.append(softplus(shift - data).mean() + nu * softplus(judged - shift).mean())
+    return {"bound": float(sum(bounds)) / len(pairs), "log_loss": float(sum(losses)) / len(pairs)}
+
+
+def _joined(ratios: list[LogRatio]) -> LogRatio:
+    """One log-ratio of all batches and processes; draws that are averaged inside are averaged first."""
+    if any(ratio.log_weights is None for ratio in ratios):
+        return LogRatio(gather(torch.cat([ratio.mean for ratio in ratios])).unsqueeze(0))
+    values = torch.cat([ratio.values for ratio in ratios], 1)
+    weights = torch.cat([ratio.log_weights for ratio in ratios if ratio.log_weights is not None], 1)
+    return LogRatio(gather(values.T).T, gather(weights.T).T)
+
+
+def _log_mean_exp(values: Tensor) -> Tensor:
+    return values.logsumexp(0) - math.log(len(values))
