@@ -1,0 +1,58 @@
+"""The idx format of MNIST: two zero bytes, a type, a rank, the sizes as big-endian 32-bit integers, the values."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_GZIP = b"\x1f\x8b"
+
+
+def read_idx(path: Path | str) -> NDArray[Any]:
+    """The array in an idx file, compressed with gzip or not. A file that is not whole is refused.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "a.idx"
+    ...     _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 5, 6, 7]))
+    ...     read_idx(path)
+    array([5, 6, 7], dtype=uint8)
+    """
+    return parse_idx(read_bytes(path), str(path))
+
+
+def read_bytes(path: Path | str) -> bytes:
+    """The content of a file, decompressed if it is gzip."""
+    content = Path(path).read_bytes()
+    if not content.startswith(_GZIP):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is a damaged gzip file ({error}); delete it and fetch it again") from None
+
+
+def parse_idx(content: bytes, name: str) -> NDArray[Any]:
+    """The array in the bytes of an idx file; ``name`` is for the error."""
+    if len(content) < 4 or content[:2] != b"\x00\x00" or content[2] not in _TYPES or content[3] == 0:
+        raise ValueError(f"{name} is not an idx file: it starts with {content[:4].hex(' ') or 'nothing'}")
+    dtype, rank = np.dtype(_TYPES[content[2]]), content[3]
+    start = 4 + 4 * rank
+    if len(content) < start:
+        raise ValueError(f"{name} is a truncated idx file: its header promises {rank} dimensions and ends before them")
+    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", rank, offset=4))
+    expected = start + math.prod(shape) * dtype.itemsize
+    if len(content) != expected:
+        raise ValueError(
+            f"{name} is a damaged idx file: {shape} values of {dtype.itemsize} bytes make {expected} bytes, "
+            f"found {len(content)}"
+        )
+    values = np.frombuffer(content, dtype, offset=start).reshape(shape)
+    return values.astype(dtype.newbyteorder("="))
