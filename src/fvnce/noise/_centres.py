@@ -82,8 +82,8 @@ class Centres:
     def scores(self, y: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """t_ij = y_i · c'_j + b_j of listed pairs, in the dtype of y, shape (pairs,)."""
         parts = [y.new_empty(0)]
-        for low in range(0, len(rows), 512):
-            i, j = rows[low : low + 512], columns[low : low + 512]
+        for low in range(0, len(rows), 2048):
+            i, j = rows[low : low + 2048], columns[low : low + 2048]
             parts.append(torch.linalg.vecdot(y[i], self._picked(j, y.dtype)).add_(self.offset[j].to(y.dtype)))
         return torch.cat(parts)
 

@@ -56,6 +56,33 @@ class Pairs:
         return len(self.rows)
 
 
+class Gathering:
+    """Pairs collected tile by tile with a number each, and given up for rows that get more than ``limit``."""
+
+    def __init__(self, like: Tensor, limit: int) -> None:
+        self.limit = limit
+        self.found = torch.zeros(len(like), dtype=torch.int64, device=like.device)
+        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, hit: Tensor, part: Tensor, floor: Tensor, low: int) -> None:
+        """Entries of ``part`` (k, m) not below ``floor`` (k,): rows ``hit`` of a tile that starts at low."""
+        rows, columns = (part >= floor[:, None]).nonzero(as_tuple=True)
+        self.found[hit] += torch.bincount(rows, minlength=len(hit))
+        if bool((self.found[hit] > self.limit).any()):
+            keep = (self.found[hit] <= self.limit)[rows]
+            rows, columns = rows[keep], columns[keep]
+        self._kept.append((hit[rows], columns + low, part[rows, columns]))
+
+    def above(self, floor: Tensor) -> tuple[Pairs, Tensor]:
+        """Pairs not below the final ``floor`` (q,), and a mask (q,) of the rows given up."""
+        crowded = self.found > self.limit
+        if not self._kept:
+            return Pairs.none(floor), crowded
+        rows, columns, numbers = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        keep = (numbers >= floor[rows]) & ~crowded[rows]
+        return Pairs(rows[keep], columns[keep]), crowded
+
+
 def sums_of_pairs(centres: Centres, x: Tensor, pairs: Pairs, slope: bool) -> LogSums:
     """Log sums of each row's pairs; −inf for a row without any."""
     parts = [torch.linalg.vecdot(gap, gap) for _, gap in _gaps(centres, x, pairs)]
@@ -74,6 +101,24 @@ def sums_of_pairs(centres: Centres, x: Tensor, pairs: Pairs, slope: bool) -> Log
     return LogSums(top + total.log(), drift.to(x.dtype))
 
 
+def sums_of_few(centres: Centres, x: Tensor, slope: bool) -> LogSums:
+    """Log sums over all centres with all differences held at once: the fewest operations for few numbers."""
+    points, at = x.double(), centres.raw.double()
+    if slope or centres.bandwidth.ndim:
+        gap = (points[:, None] - at).div_(centres.bandwidth)
+        scores = torch.linalg.vecdot(gap, gap).mul_(-0.5)
+    else:
+        distance = torch.cdist(points, at, compute_mode="donot_use_mm_for_euclid_dist")
+        scores = distance.div_(centres.bandwidth).square_().mul_(-0.5)
+    if centres.log_weights is not None:
+        scores += centres.log_weights
+    value = torch.logsumexp(scores, 1)
+    if not slope:
+        return LogSums(value, None)
+    share = (scores - value[:, None]).exp_()
+    return LogSums(value, torch.einsum("ij,ijk->ik", share, gap).neg_().to(x.dtype))
+
+
 def sums_of_all(centres: Centres, x: Tensor, slope: bool) -> LogSums:
     """Log sums over all centres from differences: slow, and right where everything else fails."""
     out = LogSums.empty(x, slope)
@@ -85,8 +130,8 @@ def sums_of_all(centres: Centres, x: Tensor, slope: bool) -> LogSums:
 
 
 def _gaps(centres: Centres, x: Tensor, pairs: Pairs) -> Iterator[tuple[slice, Tensor]]:
-    """(x − c)/h of some pairs at a time; at most about a megabyte, which stays in cache."""
-    step = max(1, 2**17 // centres.width)
+    """(x − c)/h of some pairs at a time; four megabytes at most, which stay in cache."""
+    step = max(1, 2**19 // centres.width)
     for low in range(0, len(pairs), step):
         part = slice(low, low + step)
         here = pairs[part]

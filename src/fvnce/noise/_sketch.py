@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ._centres import Centres
-from ._pairs import Pairs
+from ._pairs import Gathering, Pairs
 
 AXES = 128
 _SAMPLE = 4096
@@ -79,8 +79,7 @@ class Sketch:
         known = y.new_full((len(y),), -math.inf)
         if own is not None:
             known = centres.scores(y, every, own) - error
-        found = torch.zeros(len(y), dtype=torch.int64, device=y.device)
-        kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        gathering = Gathering(y, limit)
         tile = y.new_empty(len(y) * min(_TILE_COLUMNS, centres.size))
         offset = centres.offset.float()
         for low in range(0, centres.size, _TILE_COLUMNS):
@@ -88,24 +87,15 @@ class Sketch:
             bounds = tile[: len(y) * (high - low)].view(len(y), high - low)
             torch.addmm(offset[low:high], reduced, self.reduced[low:high].T, out=bounds)
             best = bounds.amax(1)
-            hit = ((best >= known - margin) & (found <= limit)).nonzero()[:, 0]
+            hit = ((best >= known - margin) & (gathering.found <= limit)).nonzero()[:, 0]
             if not len(hit):
+                if bool((gathering.found > limit).all()):
+                    break
                 continue
             part = bounds[hit]
             if own is None:
                 # The most promising centre of the tile raises what is known of the row's best score.
                 promising = part.argmax(1) + low
                 known[hit] = torch.maximum(known[hit], centres.scores(y, hit, promising) - error[hit])
-            near = part >= (known - margin)[hit][:, None]
-            found[hit] += near.sum(1)
-            near &= (found[hit] <= limit)[:, None]
-            rows, columns = near.nonzero(as_tuple=True)
-            kept.append((hit[rows], columns + low, part[rows, columns]))
-            if bool((found > limit).all()):
-                break
-        crowded = found > limit
-        if not kept:
-            return Pairs.none(y), crowded
-        rows, columns, bounds = (torch.cat(parts) for parts in zip(*kept, strict=True))
-        keep = (bounds >= (known - margin)[rows]) & ~crowded[rows]
-        return Pairs(rows[keep], columns[keep]), crowded
+            gathering.add(hit, part, (known - margin)[hit], low)
+        return gathering.above(known - margin)

@@ -20,7 +20,7 @@ from ._logsum import log_sums
 from ._sketch import AXES, Sketch
 from .bandwidth import select_bandwidth
 
-BLOCK_BYTES = 64 * 2**20
+BLOCK_BYTES = 128 * 2**20
 """Default bound on the working memory of one evaluation, in bytes."""
 
 
