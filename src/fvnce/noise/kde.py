@@ -231,8 +231,7 @@ class _LogDensity(torch.autograd.Function):
 
 
 class _Slope(torch.autograd.Function):
-    """The gradient as a function of x, so that differentiating it again fails loudly instead of giving
-    zero."""
+    """The gradient as a function of x, so that differentiating it again fails loudly and is not zero."""
 
     generate_vmap_rule = True
 
