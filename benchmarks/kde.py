@@ -19,6 +19,7 @@ import json
 import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -280,7 +281,7 @@ def main() -> None:
         "large": large(options.large, 1 / 4) if options.large else None,
     }
     results |= {
-        "command": "python benchmarks/kde.py --out results/bench/kde.json",
+        "command": " ".join(["python", *sys.argv]),
         "seed": SEED,
         "repeats": options.repeats,
         "threads": options.threads,

@@ -33,7 +33,7 @@ class KernelDensity(Distribution):
 
     Every centre counts in ``log_prob``: no tree, no truncation. It is evaluated in blocks, so that memory
     stays near ``block_bytes`` whatever the number of points and centres, and to an error of at most max(1e-3
-    nats, 2 ulp) in float32 and max(1e-8 nats, 2 ulp) in float64. Its gradient with respect to x is exact to
+    nats, 2 ulp) in float32 and max(1e-8 nats, 4 ulp) in float64. Its gradient with respect to x is exact to
     the same degree; second derivatives raise an error.
 
     Args:

@@ -196,6 +196,8 @@ class NoisePool:
 def row_flops(noise: Distribution) -> float | None:
     """Floating-point operations to draw one row and evaluate its density, None if unknown.
 
+    A kernel density is counted with all its centres; draws whose bounds spare most of them cost less.
+
     >>> row_flops(KernelDensity(torch.zeros(100, 3), 1.0))
     600.0
     """
