@@ -20,6 +20,7 @@ enough:
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -157,17 +158,22 @@ def _spread(centres: Centres, precision: Precision) -> float:
     return math.log(centres.size) - math.log(precision.dropped)
 
 
-def _sum(centres: Centres, y: Tensor, half: Tensor, slope: bool) -> LogSums:
-    margin = _spread(centres, Precision.of(y.dtype))
-    top = y.new_full((len(y),), -math.inf)
-    total = torch.zeros_like(top)
-    drift = torch.zeros_like(y) if slope else None
+def _tiles(centres: Centres, y: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """(first column, block of centres, scores, best score of each row), tile by tile in one buffer."""
     tile = y.new_empty(len(y) * min(_TILE_COLUMNS, centres.size))
     for low in range(0, centres.size, _TILE_COLUMNS):
         block, offset = centres.block(low, low + _TILE_COLUMNS, y.dtype)
         scores = tile[: len(y) * len(block)].view(len(y), len(block))
         torch.addmm(offset, y, block.T, out=scores)
-        best = scores.amax(1)
+        yield low, block, scores, scores.amax(1)
+
+
+def _sum(centres: Centres, y: Tensor, half: Tensor, slope: bool) -> LogSums:
+    margin = _spread(centres, Precision.of(y.dtype))
+    top = y.new_full((len(y),), -math.inf)
+    total = torch.zeros_like(top)
+    drift = torch.zeros_like(y) if slope else None
+    for _, block, scores, best in _tiles(centres, y):
         new = torch.maximum(top, best)
         decay = (top - new).exp_()
         total.mul_(decay)
@@ -220,12 +226,7 @@ def _candidates(centres: Centres, y: Tensor, half: Tensor, precision: Precision)
     margin = (2.0 * _error_bound(centres, half, y.dtype) + _spread(centres, precision)).to(y.dtype)
     top = y.new_full((len(y),), -math.inf)
     gathering = Gathering(y, _NEAREST)
-    tile = y.new_empty(len(y) * min(_TILE_COLUMNS, centres.size))
-    for low in range(0, centres.size, _TILE_COLUMNS):
-        block, offset = centres.block(low, low + _TILE_COLUMNS, y.dtype)
-        scores = tile[: len(y) * len(block)].view(len(y), len(block))
-        torch.addmm(offset, y, block.T, out=scores)
-        best = scores.amax(1)
+    for low, _, scores, best in _tiles(centres, y):
         top = torch.maximum(top, best)
         floor = top - margin
         hit = ((best >= floor) & (gathering.found <= _NEAREST)).nonzero()[:, 0]
