@@ -40,7 +40,8 @@ class KernelDensity(Distribution):
         centres: shape (n, D); float32 and float64 are kept as they are, by reference.
         bandwidth: standard deviation of the kernel, a number or a tensor of shape (D,).
         weights: shape (n,), non-negative; divided by their sum. Equal if not given.
-        block_bytes: working memory of one evaluation, beside its inputs and result.
+        block_bytes: working memory of one evaluation, beside its inputs and result, and beside what is kept
+            ready between evaluations: scaled centres up to 64 MiB and half a kilobyte per centre.
 
     Example:
         >>> noise = KernelDensity(torch.tensor([[0.0], [2.0]]), bandwidth=1.0)
