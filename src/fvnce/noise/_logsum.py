@@ -36,6 +36,9 @@ _BOUNDED = 512
 _TRIAL = 128
 _TILE_COLUMNS = 512
 _MOST_ROWS = 4096
+_LEAST_EXPONENT = (
+    -80.0
+)  # e^-80 is nothing beside 1, and arithmetic with the subnormal numbers below it is slow
 
 
 @dataclass(frozen=True)
@@ -184,12 +187,12 @@ def _sum(centres: Centres, y: Tensor, half: Tensor, slope: bool) -> LogSums:
         # tiles.
         hit = (best > top - margin).nonzero()[:, 0]
         if 4 * len(hit) > 3 * len(y):
-            scores.sub_(top[:, None]).exp_()
+            scores.sub_(top[:, None]).clamp_min_(_LEAST_EXPONENT).exp_()
             total.add_(scores.sum(1))
             if drift is not None:
                 drift.addmm_(scores, block)
         elif len(hit):
-            part = scores[hit].sub_(top[hit][:, None]).exp_()
+            part = scores[hit].sub_(top[hit][:, None]).clamp_min_(_LEAST_EXPONENT).exp_()
             total[hit] += part.sum(1)
             if drift is not None:
                 drift[hit] += part @ block
