@@ -154,8 +154,7 @@ def _all_squares(points: Centres) -> Tensor:
 
 
 def _nearest_squares(points: Centres, data: Tensor, block_bytes: int) -> Tensor:
-    """Squared distances of every row to its nearest others, shape (n, m) in float64, from exact
-    differences."""
+    """Squared distances of every row to its nearest others, (n, m) in float64, from differences."""
     kept = torch.empty(points.size, _KEPT, dtype=torch.float64, device=data.device)
     step = max(1, min(2048, block_bytes // (64 * points.width)))
     for low in range(0, points.size, _TILE_ROWS):

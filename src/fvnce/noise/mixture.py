@@ -125,8 +125,7 @@ class NoiseMixture(Distribution):
         return (x, chosen) if return_component else x
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """n samples and their log density; each component tells that of its own draws as cheaply as it
-        can."""
+        """n samples and their log density, of which each component tells that of its own draws cheaply."""
         _, rows = self._choose(n, generator)
         pairs = [draw_with_log_prob(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)]
         x = _gather([pair[0] for pair in pairs], rows, n)

@@ -8,8 +8,7 @@ learn the pool instead of p_n, so rows are renewed while training goes on: r row
 
 makes renewal cost a ``share`` of all time. Both costs are counted in floating-point operations and not
 measured: the number of rows renewed must not depend on how busy the machine is, or equal seeds would not
-    give equal runs. :attr:`NoisePool.time_share` reports
-what share of time renewal really took.
+give equal runs. :attr:`NoisePool.time_share` reports what share of time renewal really took.
 """
 
 from __future__ import annotations
@@ -129,8 +128,7 @@ class NoisePool:
         return self._seconds / max(time.perf_counter() - self._started, 1e-9)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that a resumed run needs to continue bit for bit, as tensors; the noise itself is not
-        included."""
+        """All that a resumed run needs to continue bit for bit, as tensors, except the noise itself."""
         counters = [self._cursor, self._oldest, self.batches, self.renewed]
         return {
             "x": self._x.clone(),
@@ -196,8 +194,9 @@ class NoisePool:
 
 
 def row_flops(noise: Distribution) -> float | None:
-    """Floating-point operations to draw one row and evaluate its density; None for a distribution of unknown
-    cost.
+    """Floating-point operations to draw one row and evaluate its density, None if unknown.
+
+    A kernel density is counted with all its centres; draws whose bounds spare most of them cost less.
 
     >>> row_flops(KernelDensity(torch.zeros(100, 3), 1.0))
     600.0
