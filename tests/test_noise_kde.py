@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import special
 from sklearn.datasets import load_digits
 
-from fvnce.noise import KernelDensity, _logsum
+from fvnce.noise import KernelDensity, _logsum, kde
+from fvnce.noise._sketch import Sketch
 
 
 def images(n: int) -> torch.Tensor:
@@ -27,7 +28,11 @@ def exact(x: torch.Tensor, centres: torch.Tensor, h: float) -> np.ndarray:
     points, width = x.double().numpy(), centres.shape[1]
     at = centres.double().numpy()
     squares = np.stack([np.square((point - at) / h).sum(1) for point in points])
-    return special.logsumexp(-0.5 * squares, axis=1) - math.log(len(at)) - width * math.log(h * math.sqrt(2 * math.pi))
+    return (
+        special.logsumexp(-0.5 * squares, axis=1)
+        - math.log(len(at))
+        - width * math.log(h * math.sqrt(2 * math.pi))
+    )
 
 
 def room(wanted: np.ndarray, dtype: torch.dtype) -> np.ndarray:
@@ -55,21 +60,29 @@ def test_images_near_and_far(dtype: torch.dtype, h: float, distance: str | int) 
     assert (np.abs(noise.log_prob(x).double().numpy() - wanted) <= room(wanted, dtype)).all()
 
 
-ROUTES = {"sum": (1e9, 256), "nearest": (-1.0, 10**9), "double or direct": (-1.0, 0)}
+ROUTES = {
+    "sum": (1e9, 256, 0),
+    "nearest": (-1.0, 10**9, 0),
+    "double or direct": (-1.0, 0, 0),
+    "few": (-1.0, 0, 10**9),
+}
 
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_routes_agree_in_value_and_gradient(monkeypatch, route: str, dtype: torch.dtype) -> None:
     """Every route, forced, gives the value and gradient of autograd through the plain formula."""
-    tolerance, nearest = ROUTES[route]
-    monkeypatch.setattr(_logsum, "_tolerance", lambda centres, half, precision: torch.full_like(half, tolerance))
+    tolerance, nearest, few = ROUTES[route]
+    monkeypatch.setattr(_logsum, "_FEW", few)
+    monkeypatch.setattr(
+        _logsum, "_tolerance", lambda centres, half, precision: torch.full_like(half, tolerance)
+    )
     monkeypatch.setattr(_logsum, "_NEAREST", nearest)
     generator = torch.Generator().manual_seed(1)
     centres = torch.randn(700, 5, generator=generator, dtype=dtype)
     weights = torch.rand(700, generator=generator)
     noise = KernelDensity(centres, torch.linspace(0.3, 0.8, 5), weights)
-    x = torch.randn(50, 5, generator=generator, dtype=dtype).requires_grad_()
+    x = torch.randn(90, 5, generator=generator, dtype=dtype).requires_grad_()
     value = noise.log_prob(x)
     (gradient,) = torch.autograd.grad(value.sum(), x)
     again = x.detach().double().requires_grad_()
@@ -79,7 +92,9 @@ def test_routes_agree_in_value_and_gradient(monkeypatch, route: str, dtype: torc
     (wanted,) = torch.autograd.grad(plain.sum(), again)
     loose = dtype == torch.float32
     assert torch.allclose(value.double(), plain, rtol=1e-6 if loose else 1e-13, atol=1e-5 if loose else 1e-12)
-    assert torch.allclose(gradient.double(), wanted, rtol=1e-4 if loose else 1e-11, atol=1e-4 if loose else 1e-11)
+    assert torch.allclose(
+        gradient.double(), wanted, rtol=1e-4 if loose else 1e-11, atol=1e-4 if loose else 1e-11
+    )
 
 
 @pytest.mark.parametrize("h", [0.02, 0.3, 2.0])
@@ -109,20 +124,25 @@ def test_block_boundaries_change_nothing(monkeypatch, h: float, dtype: torch.dty
     spread=st.sampled_from([0.0, 1e-3, 1.0, 1e3, 1e6]),
     offset=st.sampled_from([0.0, 1.0, -1e5]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
+    few=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_any_shape_scale_and_offset(n, q, width, log_h, spread, offset, dtype, seed) -> None:
+def test_any_shape_scale_and_offset(n, q, width, log_h, spread, offset, dtype, few, seed) -> None:
     generator = torch.Generator().manual_seed(seed)
     centres = (offset + spread * torch.randn(n, width, generator=generator, dtype=torch.float64)).to(dtype)
     x = (offset + spread * torch.randn(q, width, generator=generator, dtype=torch.float64)).to(dtype)
     h = float(torch.tensor(10**log_h, dtype=dtype))
     wanted = exact(x, centres, h)
-    found = KernelDensity(centres, h).log_prob(x).double().numpy()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_logsum, "_FEW", 10**9 if few else 0)
+        found = KernelDensity(centres, h).log_prob(x).double().numpy()
     assert (np.abs(found - wanted) <= room(wanted, dtype)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_finite_up_to_1e15_bandwidths_and_an_error_beyond(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("few", [0, 10**9])
+def test_finite_up_to_1e15_bandwidths_and_an_error_beyond(monkeypatch, dtype: torch.dtype, few: int) -> None:
+    monkeypatch.setattr(_logsum, "_FEW", few)
     noise = KernelDensity(torch.zeros(3, 2, dtype=dtype), 1e-3)
     edge = torch.tensor([[0.99e12, 0.0]], dtype=dtype)
     assert float(noise.log_prob(edge)) == pytest.approx(-0.5 * 0.99e15**2, rel=1e-6)
@@ -206,5 +226,50 @@ def test_wrong_arguments_say_what_was_found(arguments, message: str) -> None:
 def test_a_bandwidth_rule_belongs_to_from_data() -> None:
     with pytest.raises(TypeError, match=r"bandwidth must be a positive number .*found 'scott'"):
         KernelDensity(torch.zeros(2, 1), "scott")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="bandwidth must be one of 'scott', 'silverman', 'loo', found 'best'"):
+    with pytest.raises(
+        ValueError, match="bandwidth must be one of 'scott', 'silverman', 'loo', found 'best'"
+    ):
         KernelDensity.from_data(torch.zeros(2, 1), "best")
+
+
+@pytest.mark.parametrize("h", [1 / 64, 1 / 8, 1 / 4, 1 / 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_certified_bounds_change_nothing(monkeypatch, h: float, weighted: bool) -> None:
+    """Draws and far points with a sketch of the centres: the density is that of a direct evaluation."""
+    generator = torch.Generator().manual_seed(6)
+    shown = images(1500)
+    weights = torch.rand(1500, generator=generator) * (torch.arange(1500) % 5 > 0) if weighted else None
+    noise = KernelDensity(shown, h, weights)
+    monkeypatch.setattr(kde, "_MANY_CENTRES", 1000)
+    monkeypatch.setattr(kde, "_MANY_POINTS", 1)
+    monkeypatch.setattr(_logsum, "_FEW", 0)
+    x, log_prob = noise.draw_with_log_prob(300, generator)
+    assert noise._sketch is not None
+    assert torch.equal(x, noise.draw(300, torch.Generator().manual_seed(6))) or weighted
+    away = x + 20 * h * torch.randn(300, 784, generator=generator)
+    far = noise.log_prob(away)
+    for points, found in ((x[:40], log_prob[:40]), (away[:40], far[:40])):
+        used = shown if weights is None else shown[weights > 0]
+        squares = np.stack(
+            [np.square((p - used.double().numpy()) / h).sum(1) for p in points.double().numpy()]
+        )
+        shares = np.full(1500, 1 / 1500) if weights is None else noise.weights[weights > 0].numpy()
+        wanted = special.logsumexp(-0.5 * squares, axis=1, b=shares) - 784 * math.log(
+            h * math.sqrt(2 * math.pi)
+        )
+        assert (np.abs(found.double().numpy() - wanted) <= room(wanted, torch.float32)).all()
+
+
+def test_bounds_of_the_sketch_are_never_below_the_scores() -> None:
+    """y · c' <= reduced(y) · reduced(c') up to the stated slack, also where both are parallel."""
+    shown = images(600)
+    noise = KernelDensity(shown, 0.25)
+    sketch = Sketch(noise._geometry)
+    y = torch.cat([noise._geometry.scaled(shown[:200]), noise._geometry.scaled(noise.draw(200))])
+    block, _ = noise._geometry.block(0, 600, torch.float64)
+    slack = sketch.slack(noise._geometry, 0.5 * y.square().sum(1))
+    bounds = sketch.reduce(y.float()) @ sketch.reduced.T
+    excess = bounds.double() + slack[:, None] - y @ block.T
+    assert float(excess.min()) >= 0
+    # The bound is worth having: for most pairs it is within a few times the length of the smaller vector.
+    assert float(excess.median()) < 0.5 * float((y.norm(dim=1)[:, None] * block.norm(dim=1)).median())

@@ -124,7 +124,7 @@ def test_statistics_against_their_definitions():
     alpha = 0.25
     found = ratio_statistics(PowerRule(alpha), delta_data, delta_noise)
     threshold = torch.finfo(DOUBLE).eps * (alpha * delta_data).exp().mean()
-    weights = ((1 + alpha) * delta_noise).exp()
+    weights = ((1 + alpha) * delta_noise).clamp(max=10).exp()  # above the clip a slope is that at the clip
     assert found["live_noise"] == (weights >= threshold).double().mean() == 0.5
     assert found["zero_noise"] == 0.25
     torch.testing.assert_close(found["ess_noise"], weights.sum() ** 2 / (4 * (weights**2).sum()))
@@ -369,9 +369,9 @@ def test_one_calling_convention(name):
                 Independent(Uniform(torch.zeros(6), torch.ones(6)), 1),
                 PowerRule(0),
                 variance_reduced=True,
-            ),
+            )(torch.rand(3, 6)),
             ValueError,
-            "noise must have the whole space as its support",
+            "noise must cover the model, found .*Uniform.* for a decoder that gives Normal",
         ),
         (
             lambda: FullyVariationalNCE(

@@ -63,6 +63,20 @@ def floating(name: str, value: object) -> Tensor:
     return value if value.dtype in (torch.float32, torch.float64) else value.float()
 
 
+def probability(name: str, value: object) -> Tensor:
+    """A floating tensor of probabilities strictly between 0 and 1.
+
+    >>> probability("mu", torch.tensor([0.5, 1.5]))
+    Traceback (most recent call last):
+    ValueError: mu must lie strictly between 0 and 1, found 1.5
+    """
+    found = floating(name, value)
+    bad = ~((found > 0) & (found < 1))
+    if bool(bad.any()):
+        raise ValueError(f"{name} must lie strictly between 0 and 1, found {found[bad].flatten()[0].item():g}")
+    return found
+
+
 def outcome(value: object) -> int:
     """An outcome of the classification: 1 for data, 0 for noise.
 
@@ -238,6 +252,8 @@ def rows(name: str, value: object, event_shape: tuple[int, ...]) -> Tensor:
     """
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, found {type(value).__name__}")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must be a floating-point tensor, found dtype {value.dtype}; convert it with .float()")
     if value.dim() < 1 or value.shape[1:] != event_shape:
         wanted = ", ".join(["B", *map(str, event_shape)])
         raise ValueError(f"{name} must have shape ({wanted}) to match the noise, found shape {tuple(value.shape)}")

@@ -14,7 +14,6 @@ from .paper import ITEMS
 app = typer.Typer(
     name="fvnce",
     help="Estimate latent-variable and energy-based models by telling data from noise.",
-    no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -27,13 +26,15 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command(
@@ -71,8 +72,6 @@ def main(arguments: list[str] | None = None) -> None:
         if not hasattr(error, "format_message"):
             raise
         message = " ".join(error.format_message().split()).rstrip(".")
-        if not message:  # no arguments at all: the help has been shown
-            sys.exit(2)
         _fail(f"{message}. Try 'fvnce --help'.", 2)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -14,15 +14,22 @@ True
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import _checks
-from .noise import draw_with_log_prob
+from .noise import draw_with_log_prob, log_prob_or_minus_inf
 from .objectives import ContrastiveObjective
-from .objectives.statistics import ratio_statistics
+from .objectives.contrastive import seeded
+from .objectives.ratios import Encoder, log_ratio
+
+SHARES = ("live_noise", "zero_noise", "ess_noise", "ess_data", "clipped_noise", "clipped_data")
+LATENTS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True)
@@ -133,33 +140,53 @@ def diagnose(
         n = len(x) if samples is None else _checks.count("samples", samples, low=2)
         x_noise, log_noise_noise = draw_with_log_prob(objective.noise, max(n, 2), generator)
         x_noise = x_noise.to(x.dtype)
-        terms = objective.terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
-        assert terms.delta_data is not None
-        if terms.delta_noise is None:
-            raise ValueError("objective must draw noise to be diagnosed, found one with variance_reduced=True")
-        shares = ratio_statistics(objective.rule, terms.delta_data, terms.delta_noise)
-        many = objective.terms_of(
-            objective.log_ratios(
-                x,
-                x_noise,
-                log_noise_x=log_noise_x,
-                log_noise_noise=log_noise_noise,
-                latent_samples=_checks.count("latent_samples", latent_samples),
-            )
-        )
-        assert terms.noise is not None
-        assert many.noise is not None
-        value, error = objective.log_partition(x_noise=x_noise, log_noise_noise=log_noise_noise)
+        log_noise_x = log_prob_or_minus_inf(objective.noise, x) if log_noise_x is None else log_noise_x
+        many = _checks.count("latent_samples", latent_samples)
+        with seeded(generator):
+            terms = objective.terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
+            if terms.delta_data is None or terms.delta_noise is None:
+                raise ValueError("objective must draw noise to be diagnosed, found one with variance_reduced=True")
+            shift = -terms.statistics["log_scale"] - math.log(objective.noise_ratio)
+            rule, gap = objective.rule, []
+            for function, encoder, points, log_noise in (
+                (rule.f1, objective.encoder, x, log_noise_x),
+                (rule.f0, objective.noise_encoder or objective.encoder, x_noise, log_noise_noise),
+            ):
+                gap.append(_gap(objective.model, encoder, points, log_noise, function, shift, many))
+        value, error = objective.log_partition(x_noise=x_noise, log_noise_noise=log_noise_noise, generator=generator)
+        shares = {name: float(terms.statistics[name]) for name in SHARES}
         return Diagnostics(
-            **{name: float(share) for name, share in shares.items()},
-            gap_data=float(many.data.mean() - terms.data.mean()),
-            gap_noise=float(many.noise.mean() - terms.noise.mean()),
+            **shares,
+            gap_data=gap[0],
+            gap_noise=gap[1],
             calibration=calibrate(terms.delta_data, terms.delta_noise, objective.noise_ratio, bins=bins),
             log_partition=float(value),
             log_partition_error=float(error),
         )
     finally:
         objective.train(was_training)
+
+
+def _gap(
+    model: Any,
+    encoder: Encoder | None,
+    x: Tensor,
+    log_noise: Tensor,
+    function: Callable[[Tensor], Tensor],
+    shift: Tensor,
+    many: int,
+) -> float:
+    """Mean of f at many latent draws, or all, less that at one; a few rows at a time, so that many fit."""
+    if encoder is None:
+        return 0.0
+    total = 0.0
+    rows = max(1, LATENTS_AT_ONCE // many)
+    for part, log_part in zip(x.split(rows), log_noise.split(rows), strict=True):
+        q = encoder(part)
+        one = log_ratio(model, q, part, log_part).expectation(function, shift)
+        all_of_them = log_ratio(model, q, part, log_part, many, marginal=True).expectation(function, shift)
+        total += float((all_of_them - one).sum())
+    return total / len(x)
 
 
 @torch.no_grad()
@@ -176,9 +203,9 @@ def calibrate(delta_data: Tensor, delta_noise: Tensor, noise_ratio: float = 1.0,
     weight = (label / len(delta_data) + (1 - label) * noise_ratio / len(delta_noise)) / (1 + noise_ratio)
     probability = delta.sigmoid()
     index = (probability * bins).long().clamp(max=bins - 1)
-    total = torch.zeros(bins, dtype=torch.float64).index_add(0, index, weight)
-    predicted = torch.zeros(bins, dtype=torch.float64).index_add(0, index, weight * probability) / total
-    observed = torch.zeros(bins, dtype=torch.float64).index_add(0, index, weight * label) / total
+    total = delta.new_zeros(bins).index_add(0, index, weight)
+    predicted = delta.new_zeros(bins).index_add(0, index, weight * probability) / total
+    observed = delta.new_zeros(bins).index_add(0, index, weight * label) / total
     error = (total * (predicted - observed).abs()).nansum()
     signed = torch.where(label == 1, delta, -delta)
     log_loss = -(weight * torch.nn.functional.logsigmoid(signed)).sum()

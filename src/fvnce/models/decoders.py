@@ -81,7 +81,7 @@ class BernoulliDecoder(nn.Module):
 
 
 class ContinuousBernoulliDecoder(nn.Module):
-    """p(x|z) = Π ContinuousBernoulli(x_i), a normalised density for grey values in [0, 1].
+    """p(x|z) = Π ContinuousBernoulli(x_i), a normalised density for grey values in [0, 1], and 0 elsewhere.
 
     >>> decoder = ContinuousBernoulliDecoder(nn.Linear(2, 5))
     >>> decoder(torch.zeros(3, 2)).log_prob(torch.full((3, 5), 0.3)).shape
@@ -95,4 +95,13 @@ class ContinuousBernoulliDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> Independent[ContinuousBernoulli]:
         """p(x|z)."""
-        return Independent(ContinuousBernoulli(logits=self.network(z)), self.event_dims)
+        return Independent(_BoundedContinuousBernoulli(logits=self.network(z), validate_args=False), self.event_dims)
+
+
+class _BoundedContinuousBernoulli(ContinuousBernoulli):
+    """log p = −∞ outside [0, 1], where noise may well lie, instead of an error."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        inside = (value >= 0) & (value <= 1)
+        density: Tensor = super().log_prob(value.clamp(0, 1))  # type: ignore[no-untyped-call]
+        return torch.where(inside, density, -math.inf)

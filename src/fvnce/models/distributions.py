@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Size, Tensor
-from torch.distributions import Distribution, Independent, Normal, constraints, kl_divergence, register_kl
+from torch import Size, Tensor, nn
+from torch.distributions import Distribution, Independent, Normal, Transform, constraints, kl_divergence, register_kl
 
 
 class DiagonalNormal(Independent[Normal]):
@@ -82,7 +82,7 @@ def _squared_differences(one: Tensor, other: Tensor) -> Tensor:
     return squares
 
 
-@register_kl(DiagonalNormal, Independent)
+@register_kl(DiagonalNormal, Independent)  # type: ignore[untyped-decorator]
 def _kl_of_diagonal_normals(q: DiagonalNormal, p: Independent[Any]) -> Tensor:
     """KL(q‖p) = Σ ½(σ_q² + (μ_q − μ_p)²)/σ_p² − ½ − log σ_q/σ_p, with the fewest operations for a standard p."""
     if q.event_shape != p.event_shape:
@@ -153,11 +153,27 @@ def map_tensors(distribution: Distribution, function: Callable[[Tensor], Tensor]
 
     The copy does not validate what it is asked: objectives do, with words that name the row.
     """
+    if hasattr(distribution, "mapped"):  # it holds more than its tensors and makes itself anew
+        made: Distribution = distribution.mapped(function)
+        return made
     moved = copy.copy(distribution)
     moved._validate_args = False
     for name, value in vars(distribution).items():
-        if isinstance(value, Tensor):
-            moved.__dict__[name] = function(value)
-        elif isinstance(value, Distribution):
-            moved.__dict__[name] = map_tensors(value, function)
+        moved.__dict__[name] = _mapped(value, function)
     return moved
+
+
+def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Distribution):
+        return map_tensors(value, function)
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(_mapped(item, function) for item in value)
+    if isinstance(value, (Transform, constraints.Constraint)):
+        moved = copy.copy(value)
+        moved.__dict__.update({name: _mapped(item, function) for name, item in vars(value).items()})
+        return moved
+    if isinstance(value, nn.Module):
+        return copy.deepcopy(value)._apply(function)
+    return value

@@ -36,12 +36,12 @@ class LinearGaussianModel(nn.Module):
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x, z)."""
         scale = self.log_scale.exp()
-        prior = DiagonalNormal(torch.zeros_like(z), torch.ones((), dtype=z.dtype))
+        prior = DiagonalNormal(torch.zeros_like(z), z.new_ones(()))
         return prior.log_prob(z) + DiagonalNormal(z @ self.weight.T + self.bias, scale).log_prob(x)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log p(x)."""
-        eye = torch.eye(len(self.bias), dtype=self.bias.dtype)
+        eye = torch.eye(len(self.bias), dtype=self.bias.dtype, device=self.bias.device)
         covariance = self.weight @ self.weight.T + (2 * self.log_scale).exp() * eye
         result: Tensor = MultivariateNormal(self.bias, covariance, validate_args=False).log_prob(x)
         return result
@@ -49,15 +49,17 @@ class LinearGaussianModel(nn.Module):
     def posterior(self, x: Tensor) -> MultivariateNormal:
         """p(z|x)."""
         variance = (2 * self.log_scale).exp()
-        m = self.weight.T @ self.weight + variance * torch.eye(self.weight.shape[1], dtype=self.weight.dtype)
+        m = self.weight.T @ self.weight + variance * torch.eye(
+            self.weight.shape[1], dtype=self.weight.dtype, device=self.weight.device
+        )
         mean = torch.linalg.solve(m, self.weight.T @ (x - self.bias).unsqueeze(-1)).squeeze(-1)
         return MultivariateNormal(mean, precision_matrix=m / variance, validate_args=False)
 
     @torch.no_grad()
     def sample(self, n: int) -> Tensor:
         """n draws of x."""
-        z = torch.randn(n, self.weight.shape[1], dtype=self.weight.dtype)
-        noise = torch.randn(n, len(self.bias), dtype=self.weight.dtype)
+        z = torch.randn(n, self.weight.shape[1], dtype=self.weight.dtype, device=self.weight.device)
+        noise = torch.randn(n, len(self.bias), dtype=self.weight.dtype, device=self.weight.device)
         return z @ self.weight.T + self.bias + self.log_scale.exp() * noise
 
 
@@ -99,5 +101,5 @@ class GaussianMixtureModel(nn.Module):
     def sample(self, n: int) -> Tensor:
         """n draws of x."""
         z = Categorical(logits=self.logits).sample((n,))
-        noise = torch.randn(n, self.means.shape[1], dtype=self.means.dtype)
+        noise = torch.randn(n, self.means.shape[1], dtype=self.means.dtype, device=self.means.device)
         return self.means[z] + self.log_scales.exp()[z].unsqueeze(-1) * noise

@@ -6,13 +6,15 @@ integrate to one. So an unnormalised model is any module that has one of the two
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution, Independent, Normal
+from torch.distributions import Distribution, Independent, Normal, Uniform
 
+from .. import _checks
 from .distributions import DiagonalNormal, map_tensors
 
 
@@ -43,6 +45,7 @@ class LatentVariableModel(nn.Module):
     Args:
         prior: p_Z, a torch distribution, or a module that returns one when called without arguments.
         decoder: a module from z to a distribution of x.
+        highest_log_prior: γ = max log p_Z, where the prior does not know its mode.
 
     >>> from torch.distributions import Independent, Normal
     >>> from fvnce import GaussianDecoder
@@ -54,15 +57,22 @@ class LatentVariableModel(nn.Module):
     torch.Size([4, 5])
     """
 
-    def __init__(self, prior: Distribution | nn.Module, decoder: nn.Module) -> None:
+    def __init__(
+        self, prior: Distribution | nn.Module, decoder: nn.Module, *, highest_log_prior: float | None = None
+    ) -> None:
         super().__init__()
         if not isinstance(prior, (Distribution, nn.Module)):
             raise TypeError(
                 f"prior must be a torch distribution or a module that returns one, found {type(prior).__name__}"
             )
+        if isinstance(prior, Distribution):
+            _checks.distribution("prior", prior)
+            _refuse_learned(prior)
+        # Of a fixed prior known once and for all; a learned one is asked every time.
+        fixed = isinstance(prior, Distribution) and highest_log_prior is None
+        self._gamma = _height(prior) if isinstance(prior, Distribution) and fixed else highest_log_prior
         self._prior = FixedDistribution(_lean(prior)) if isinstance(prior, Distribution) else prior
         self.decoder = decoder
-        self._known_mode: tuple[Distribution, float] | None = None
 
     @property
     def prior(self) -> Distribution:
@@ -88,25 +98,10 @@ class LatentVariableModel(nn.Module):
     def highest_log_prior(self) -> float:
         """γ = max_z log p_Z(z), the constant that makes a deterministic encoder's objectives comparable.
 
-        It is 0 for a discrete prior, whose probabilities are at most 1, and for one whose mode is not known.
+        It is 0 for a discrete prior, whose probabilities are at most 1. A continuous prior that does not know its mode,
+        such as a mixture, needs it given, or the chain J_AE ≥ J_VAE is not promised (it is then taken as 0).
         """
-        prior = self.prior
-        if self._known_mode is not None and self._known_mode[0] is prior:
-            return self._known_mode[1]
-        highest = self._highest_log_prob(prior)
-        # A fixed prior is one object for as long as it is the same distribution; a learned one is made anew.
-        self._known_mode = (prior, highest) if isinstance(self._prior, FixedDistribution) else None
-        return highest
-
-    @staticmethod
-    def _highest_log_prob(prior: Distribution) -> float:
-        if getattr(prior.support, "is_discrete", False):
-            return 0.0
-        try:
-            mode = prior.mode
-        except NotImplementedError:
-            return 0.0
-        return float(prior.log_prob(mode).max().detach())
+        return self._gamma if self._gamma is not None else _height(self.prior)
 
     @torch.no_grad()
     def sample(self, n: int, *, return_latent: bool = False) -> Any:
@@ -116,6 +111,18 @@ class LatentVariableModel(nn.Module):
         return (x, z) if return_latent else x
 
 
+def _refuse_learned(prior: Distribution) -> None:
+    def check(tensor: Tensor) -> Tensor:
+        if tensor.requires_grad:
+            raise ValueError(
+                "prior must not hold tensors that require gradients, found one: an optimiser would not see them. "
+                "Pass a module that returns the distribution when called"
+            )
+        return tensor
+
+    map_tensors(prior, check)
+
+
 def _lean(prior: Distribution) -> Distribution:
     """A diagonal Gaussian in the form that is quick to evaluate."""
     if not isinstance(prior, Independent) or not isinstance(prior.base_dist, Normal) or len(prior.batch_shape):
@@ -123,3 +130,21 @@ def _lean(prior: Distribution) -> Distribution:
     loc, scale = prior.base_dist.loc, prior.base_dist.scale
     one = scale.flatten()[0]
     return DiagonalNormal(loc, one if bool((scale == one).all()) else scale, loc.dim())
+
+
+def _height(prior: Distribution) -> float:
+    """max log p_Z, as far as the prior knows."""
+    if getattr(prior.support, "is_discrete", False):
+        return 0.0
+    for name in ("mode", "mean"):  # a uniform distribution has no mode, but is as high at its mean
+        try:
+            height = float(prior.log_prob(getattr(prior, name)).max().detach())
+        except (NotImplementedError, ValueError):  # torch refuses the NaN that some call their mode
+            continue
+        if math.isfinite(height) and (name == "mode" or isinstance(_base(prior), Uniform)):
+            return height
+    return 0.0
+
+
+def _base(prior: Distribution) -> Distribution:
+    return _base(prior.base_dist) if isinstance(prior, Independent) else prior

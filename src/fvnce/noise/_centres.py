@@ -11,6 +11,7 @@ lengths.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -24,7 +25,7 @@ _ROWS_AT_ONCE = 1024
 
 
 class Centres:
-    """The centres of one kernel density: their blocks, offsets b_j and reach max |c'_j|.
+    """The centres of one kernel density: blocks, offsets b_j, reach max |c'_j|, log height of the kernel.
 
     Args:
         raw: centres, shape (n, D); kept by reference.
@@ -37,6 +38,8 @@ class Centres:
         self.bandwidth = bandwidth.double()
         self.inverse = 1.0 / self.bandwidth
         self.shift = _mean(raw)
+        log_width = self.bandwidth.log().expand(raw.shape[1]).sum()
+        self.log_height = float(-log_width) - 0.5 * raw.shape[1] * math.log(2 * math.pi)
         half = torch.cat([0.5 * part.square().sum(1) for part in self._scaled_parts()])
         self.reach = float((2.0 * half.max()).sqrt())
         if not self.reach <= LIMIT:
@@ -64,7 +67,7 @@ class Centres:
         return (x.double() - self.shift).mul_(self.inverse)
 
     def block(self, low: int, high: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(c'_j, b_j) for low <= j < high, shapes (k, D) and (k,)."""
+        """(c'_j, b_j) for low <= j < high (as far as there are), shapes (k, D) and (k,)."""
         offset = self._offsets.get(dtype)
         if offset is None:
             offset = self._offsets[dtype] = self.offset.to(dtype)
@@ -75,6 +78,21 @@ class Centres:
         if self.log_weights is None:
             return torch.zeros(len(columns), dtype=torch.float64, device=self.raw.device)
         return self.log_weights[columns]
+
+    def scores(self, y: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """t_ij = y_i · c'_j + b_j of listed pairs, in the dtype of y, shape (pairs,)."""
+        parts = [y.new_empty(0)]
+        for low in range(0, len(rows), 2048):
+            i, j = rows[low : low + 2048], columns[low : low + 2048]
+            parts.append(torch.linalg.vecdot(y[i], self._picked(j, y.dtype)).add_(self.offset[j].to(y.dtype)))
+        return torch.cat(parts)
+
+    def _picked(self, columns: Tensor, dtype: torch.dtype) -> Tensor:
+        whole = self._scaled.get(dtype)
+        if whole is not None:
+            return whole[columns]
+        part = self.raw[columns].to(dtype) - self.shift.to(dtype)
+        return part.mul_(self.inverse.to(dtype))
 
     def _block(self, low: int, high: int, dtype: torch.dtype) -> Tensor:
         whole = self._scaled.get(dtype)

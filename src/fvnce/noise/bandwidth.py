@@ -32,7 +32,9 @@ _RELATIVE_CHANGE = 1e-6
 Moments = tuple[float, float]
 
 
-def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_bytes: int = 64 * 2**20) -> Tensor:
+def select_bandwidth(
+    X: Tensor, rule: str, *, floor: float | None = None, block_bytes: int = 64 * 2**20
+) -> Tensor:
     """Bandwidth of a Gaussian kernel density on the rows of X.
 
     Args:
@@ -53,7 +55,9 @@ def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_
     data = _checks.table("X", X, rows=2)
     if rule == "loo":
         if floor is not None:
-            raise ValueError(f"floor applies to 'scott' and 'silverman' only, found floor={floor!r} with 'loo'")
+            raise ValueError(
+                f"floor applies to 'scott' and 'silverman' only, found floor={floor!r} with 'loo'"
+            )
         return torch.tensor(_leave_one_out(data, block_bytes), dtype=data.dtype, device=data.device)
     n, width = data.shape
     factor = float(n) if rule == "scott" else n * (width + 2) / 4
@@ -150,8 +154,7 @@ def _all_squares(points: Centres) -> Tensor:
 
 
 def _nearest_squares(points: Centres, data: Tensor, block_bytes: int) -> Tensor:
-    """Squared distances of every row to its nearest others, shape (n, m) in float64, from exact
-    differences."""
+    """Squared distances of every row to its nearest others, (n, m) in float64, from differences."""
     kept = torch.empty(points.size, _KEPT, dtype=torch.float64, device=data.device)
     step = max(1, min(2048, block_bytes // (64 * points.width)))
     for low in range(0, points.size, _TILE_ROWS):

@@ -37,7 +37,9 @@ class BernoulliNoise(Distribution):
         bad = ~((found >= 0) & (found <= 1))
         if bool(bad.any()):
             position = int(bad.nonzero()[0])
-            raise ValueError(f"probs must lie in [0, 1], found {found[position].item()} at position {position}")
+            raise ValueError(
+                f"probs must lie in [0, 1], found {found[position].item()} at position {position}"
+            )
         self.probs = found
         super().__init__(torch.Size(), found.shape, validate_args=False)
 

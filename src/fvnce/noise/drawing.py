@@ -47,7 +47,9 @@ def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) 
             return noise.sample(torch.Size((n,)))
 
 
-def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+def draw_with_log_prob(
+    noise: Distribution, n: int, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
     """n samples and their log density, shapes (n,) + event_shape and (n,).
 
     Noise that can tell the density of its own draws at less cost than that of any point does so.

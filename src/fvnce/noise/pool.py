@@ -8,8 +8,7 @@ learn the pool instead of p_n, so rows are renewed while training goes on: r row
 
 makes renewal cost a ``share`` of all time. Both costs are counted in floating-point operations and not
 measured: the number of rows renewed must not depend on how busy the machine is, or equal seeds would not
-    give equal runs. :attr:`NoisePool.time_share` reports
-what share of time renewal really took.
+give equal runs. :attr:`NoisePool.time_share` reports what share of time renewal really took.
 """
 
 from __future__ import annotations
@@ -76,7 +75,9 @@ class NoisePool:
         self.refresh_share = _checks.number("refresh_share", refresh_share, low=0)
         if self.refresh_share >= 1:
             raise ValueError(f"refresh_share must be a number in [0, 1), found {refresh_share!r}")
-        self.step_flops = None if step_flops is None else _checks.number("step_flops", step_flops, low=0, open_low=True)
+        self.step_flops = (
+            None if step_flops is None else _checks.number("step_flops", step_flops, low=0, open_low=True)
+        )
         if generator is None:
             generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
         self.generator = generator
@@ -127,8 +128,7 @@ class NoisePool:
         return self._seconds / max(time.perf_counter() - self._started, 1e-9)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that a resumed run needs to continue bit for bit, as tensors; the noise itself is not
-        included."""
+        """All that a resumed run needs to continue bit for bit, as tensors, except the noise itself."""
         counters = [self._cursor, self._oldest, self.batches, self.renewed]
         return {
             "x": self._x.clone(),
@@ -145,7 +145,9 @@ class NoisePool:
         if set(state) != wanted:
             raise ValueError(f"state must have the keys {sorted(wanted)}, found {sorted(state)}")
         if state["x"].shape != self._x.shape:
-            raise ValueError(f"state must hold a pool of shape {tuple(self._x.shape)}, found {tuple(state['x'].shape)}")
+            raise ValueError(
+                f"state must hold a pool of shape {tuple(self._x.shape)}, found {tuple(state['x'].shape)}"
+            )
         self._x = state["x"].to(self._x).clone()
         self._log_prob = state["log_prob"].to(self._log_prob).clone()
         self._order = state["order"].to(self._order).clone()
@@ -192,8 +194,9 @@ class NoisePool:
 
 
 def row_flops(noise: Distribution) -> float | None:
-    """Floating-point operations to draw one row and evaluate its density; None for a distribution of unknown
-    cost.
+    """Floating-point operations to draw one row and evaluate its density, None if unknown.
+
+    A kernel density is counted with all its centres; draws whose bounds spare most of them cost less.
 
     >>> row_flops(KernelDensity(torch.zeros(100, 3), 1.0))
     600.0

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from .. import _checks
 from ..models import LatentVariableModel
-from ..models.distributions import PointMass
+from ._tracing import values_are_hidden
+from .ratios import LogRatio
 from .terms import Terms
 
 
@@ -53,19 +55,27 @@ class Objective(nn.Module):
         return [{"params": list(self.parameters()), "lr": lr}]
 
 
-def prior_constant(model: Any, encoder: Any, x: Tensor) -> float:
+def prior_constant(model: Any, point: bool) -> float:
     """γ = max log p_Z for a deterministic encoder on a latent-variable model, else 0."""
-    if isinstance(model, LatentVariableModel) and encoder is not None and _is_point(encoder, x):
-        return model.highest_log_prior()
-    return 0.0
+    return model.highest_log_prior() if point and isinstance(model, LatentVariableModel) else 0.0
 
 
-def _is_point(encoder: Any, x: Tensor) -> bool:
-    from ..models import PointEncoder
+def check_finite(name: str, x: Tensor, ratio: LogRatio, log_noise: Tensor | None = None, *, may_be_zero: bool) -> None:
+    """Log-ratios that are not finite are traced to where they come from.
 
-    if isinstance(encoder, PointEncoder):
-        return True
-    if isinstance(encoder, nn.Module) and type(encoder).__module__.startswith("fvnce."):
-        return False
-    with torch.no_grad():
-        return isinstance(encoder(x[:1]), PointMass)
+    A ratio of zero, Δ⁰ = −∞, is legitimate where the model gives a noise sample no probability.
+    """
+    if values_are_hidden():
+        return
+    values = ratio.values.detach()
+    good = (~values.isnan() & (values < torch.inf) if may_be_zero else values.isfinite()).all(0)
+    if good.all():
+        return
+    _checks.finite_rows(name, x)
+    if log_noise is not None:
+        _checks.finite_log_noise(name, log_noise)
+    row = int((~good).nonzero()[0])
+    raise ValueError(
+        f"log p_θ(x, z) − log q(z|x) must be finite, found {float(values[:, row].max())} at row {row} of {name}: the "
+        "model or the encoder has diverged, or the row lies outside the model's support"
+    )

@@ -6,24 +6,30 @@ J = E_data f1(Δ) + ν E_noise f0(Δ),      Δ = log p_θ(x, z) − log p_n(x) �
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from .. import _checks
 from ..models.latent import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
 from ._tracing import values_are_hidden
-from .base import Objective, prior_constant
+from .base import Objective, check_finite, prior_constant
 from .partition import Fixed, Learned, Partition, Profiled
 from .ratios import Encoder, LogRatio, log_ratio
 from .statistics import effective_share, ratio_statistics
 from .terms import Terms
 
+#: Δ⁰ of a noise sample to which the model gives no probability.
+LOWEST = -1e30
 #: Noise samples are looked at before they are differentiated when at most this share of the last batch counted.
 WORTH_LOOKING = 0.5
 
@@ -59,6 +65,8 @@ class ContrastiveObjective(Objective):
         _checks.distribution("noise", noise)
         if not isinstance(rule, ScoringRule):
             raise TypeError(f"rule must be a scoring rule such as PowerRule(alpha=0), found {rule!r}")
+        if encoder is None and noise_encoder is not None:
+            raise ValueError("noise_encoder must be None for a model without latents (encoder=None), found one")
         needed = "log_prob" if encoder is None else "log_joint"
         if not hasattr(model, needed):
             with_or_without = "without an encoder" if encoder is None else "with an encoder"
@@ -71,6 +79,9 @@ class ContrastiveObjective(Objective):
         self.latent_samples = _checks.count("latent_samples", latent_samples)
         self.noise_ratio = _checks.number("noise_ratio", noise_ratio, low=0.0, open_low=True)
         self.partition = _partition(partition, log_scale)
+        self.partition.check(rule)
+        # A second pass over some of the rows would be another function under these.
+        self._can_look_first = not any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in self.modules())
         # Part of the state: what the last batch showed decides how the next one is computed, to the last bit.
         self.register_buffer("_live_share", torch.ones(()))
 
@@ -101,17 +112,17 @@ class ContrastiveObjective(Objective):
     ) -> BatchRatios:
         """Δ⁰ of a data batch and a noise batch; ``latent_samples`` overrides the objective's own."""
         self._check_rows("x", x)
+        if x_noise is None and log_noise_noise is not None:
+            raise ValueError("log_noise_noise must come with x_noise, found it alone")
         if x_noise is None:
             x_noise = draw(self.noise, max(1, round(self.noise_ratio * len(x)))).to(x.dtype)
-            log_noise_noise = None
         self._check_rows("x_noise", x_noise)
         log_noise_x = self._log_noise("log_noise_x", log_noise_x, x)
         log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
         data = self._data_ratio(x, log_noise_x, latent_samples or self.latent_samples)
+        check_finite("x", x, data, log_noise_x, may_be_zero=False)
         noise = self._noise_ratio(data, x_noise, log_noise_noise, latent_samples or self._noise_draws)
-        check_finite("x", x, log_noise_x, data)
-        check_finite("x_noise", x_noise, log_noise_noise, noise)
-        return BatchRatios(data, noise, log_noise_x - prior_constant(self.model, self.encoder, x))
+        return BatchRatios(data, noise, log_noise_x - prior_constant(self.model, data.point))
 
     def terms_of(self, ratios: BatchRatios) -> Terms:
         """J of log-ratios that are already computed."""
@@ -121,7 +132,8 @@ class ContrastiveObjective(Objective):
         delta_data, delta_noise = data.mean + contrast.shift, noise.mean + contrast.shift
 
         def more() -> dict[str, Tensor]:
-            named = ratio_statistics(self.rule, delta_data, delta_noise)
+            clipless = isinstance(self.partition, Profiled)
+            named = ratio_statistics(self.rule.unclipped() if clipless else self.rule, delta_data, delta_noise)
             named["log_scale"] = -contrast.shift - math.log(self.noise_ratio)
             named["value"] = (
                 _held_out_value(self.rule, data, noise, self.noise_ratio)
@@ -133,7 +145,8 @@ class ContrastiveObjective(Objective):
         return Terms(-contrast.value, contrast.data, evidence, contrast.noise, delta_data, delta_noise, more)
 
     def _data_ratio(self, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
-        return log_ratio(self.model, self.encoder, x, log_noise, draws)
+        q = None if self.encoder is None else self.encoder(x)
+        return log_ratio(self.model, q, x, log_noise, draws)
 
     def _noise_ratio(self, data: LogRatio, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
         """Δ⁰ of the noise batch, without a graph where its gradient is exactly zero.
@@ -142,26 +155,24 @@ class ContrastiveObjective(Objective):
         this one is first evaluated without a graph; the samples that count are then taken again with one. An encoder of
         the noise alone always gets one sample, so that its parameters have a gradient, if only of zeros.
         """
-        if values_are_hidden() or not torch.is_grad_enabled():
+        if values_are_hidden() or not torch.is_grad_enabled() or not self._can_look_first:
             return self._graph(x, log_noise, draws)
         if bool(self._live_share > WORTH_LOOKING):  # type: ignore[operator]
             ratio = self._graph(x, log_noise, draws)
-            self._remember(self._live(data, ratio))
+            if not ratio.drawn or ratio.latent is not None:  # else no draw can be taken again, now or later
+                self._remember(self._live(data, ratio))
             return ratio
         with torch.no_grad():
             ratio = self._graph(x, log_noise, draws)
         live = self._live(data, ratio)
         self._remember(live)
-        drawn = self.encoder is not None and ratio.log_weights is None
-        if drawn and ratio.latent is None:
-            return self._graph(x, log_noise, draws)
         chosen = live.nonzero().squeeze(1)
         if len(chosen) == 0:
             if self.noise_encoder is None:
                 return ratio
             chosen = ratio.mean.argmax().unsqueeze(0)
         at = None
-        if drawn and ratio.latent is not None:
+        if ratio.latent is not None:
             at = ratio.latent.index_select(0 if draws == 1 else 1, chosen)
         again = self._graph(x[chosen], log_noise[chosen], draws, at)
         values = ratio.values.index_copy(1, chosen, again.values)
@@ -170,8 +181,14 @@ class ContrastiveObjective(Objective):
         return LogRatio(values, ratio.log_weights.index_copy(1, chosen, again.log_weights))
 
     def _graph(self, x: Tensor, log_noise: Tensor, draws: int, at: Tensor | None = None) -> LogRatio:
-        encoder = None if self.encoder is None else self._encoder_of_noise
-        return log_ratio(self.model, encoder, x, log_noise, draws, at=at)
+        q = None if self.encoder is None else self._encoder_of_noise(x)
+        ratio = log_ratio(self.model, q, x, log_noise, draws, at=at, marginal=self._noise_is_marginal)
+        check_finite("x_noise", x, ratio, log_noise, may_be_zero=True)
+        # A ratio of exactly zero stays one, as a number whose multiples and sums have gradients.
+        return replace(ratio, values=ratio.values.clamp(min=LOWEST), _mean=None)
+
+    #: Whether a discrete latent is summed inside f0, for a rule whose noise term is no bound.
+    _noise_is_marginal = False
 
     @property
     def _noise_draws(self) -> int:
@@ -187,7 +204,7 @@ class ContrastiveObjective(Objective):
     def _live(self, data: LogRatio, noise: LogRatio) -> Tensor:
         """Which noise samples have a gradient that is not exactly zero."""
         weights = self.partition.log_noise_weights(self.rule, data.detach(), noise.detach(), self.noise_ratio)
-        return (weights.exp() != 0).any(0)
+        return weights.exp() != 0
 
     def _remember(self, live: Tensor) -> None:
         self._live_share.copy_(live.float().mean())  # type: ignore[operator]
@@ -228,16 +245,18 @@ class ContrastiveObjective(Objective):
         noise encoder cover. The standard error is that of the delta method, sd(w)/(√n mean(w)) for w = e^Δ⁰; where the
         effective sample size is small it is itself not to be trusted.
         """
+        if x_noise is None and log_noise_noise is not None:
+            raise ValueError("log_noise_noise must come with x_noise, found it alone")
         if x_noise is None:
             x_noise = draw(self.noise, _checks.count("samples", samples, low=2), generator)
             x_noise = x_noise.to(next((p.dtype for p in self.parameters()), x_noise.dtype))
-            log_noise_noise = None
         self._check_rows("x_noise", x_noise)
         if len(x_noise) < 2:
             raise ValueError("x_noise must hold at least 2 rows for a standard error, found 1")
         log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
-        log_w = torch.cat([self._graph(x, log_noise, self._noise_draws).mean for x, log_noise in parts])
+        with seeded(generator):
+            log_w = torch.cat([self._graph(x, log_noise, self._noise_draws).mean for x, log_noise in parts])
         n = len(log_w)
         estimate = log_w.logsumexp(0) - math.log(n)
         # var(w)/mean(w)² = n Σw²/(Σw)² − 1 = 1/ESS share − 1, which stays in the log domain.
@@ -262,39 +281,41 @@ def _partition(partition: str | Partition, log_scale: float) -> Partition:
     return Learned() if partition == "learned" else Profiled()
 
 
+@contextmanager
+def seeded(generator: torch.Generator | None) -> Iterator[None]:
+    """Draws of latents inside follow the generator, if there is one, and leave the global random state alone."""
+    if generator is None:
+        yield
+        return
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
 @torch.no_grad()
 def _held_out_value(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
-    """J at a c from other samples: each half of the noise is judged at the c* of the other half.
+    """J at a c from other samples: each half of the batch is judged at the c* of the other half.
 
-    On its own samples the profiled value is too high, because −log of a mean is; at an independent c it is not.
+    On its own samples the profiled value is too high, because c* is chosen on them; at an independent c it is not. In
+    float64, and without the clip, as the profiled form itself.
     """
+    rule = rule.unclipped()
     profiled = Profiled()
-    half = noise.values.shape[1] // 2
-    halves = [_columns(noise, slice(0, half)), _columns(noise, slice(half, None))]
+    halves = [_rows(data, noise, start) for start in (0, 1)]
     values = []
-    for judged, other in (halves, halves[::-1]):
-        shift = profiled.contrast(rule, data, other, noise_ratio).shift
-        earned_noise = judged.expectation(rule.f0, shift).mean()
-        values.append(data.expectation(rule.f1, shift).mean() + noise_ratio * earned_noise)
+    for (data_judged, noise_judged), other in zip(halves, halves[::-1], strict=True):
+        shift = profiled.contrast(rule, *other, noise_ratio).shift
+        earned = noise_judged.expectation(rule.f0, shift).mean()
+        values.append(data_judged.expectation(rule.f1, shift).mean() + noise_ratio * earned)
     return (values[0] + values[1]) / 2
 
 
-def _columns(ratio: LogRatio, chosen: slice) -> LogRatio:
-    weights = None if ratio.log_weights is None else ratio.log_weights[:, chosen]
-    return LogRatio(ratio.values[:, chosen], weights)
+def _rows(data: LogRatio, noise: LogRatio, start: int) -> tuple[LogRatio, LogRatio]:
+    """Every other sample, from ``start``; a single data sample is in both halves."""
+    return _every_other(data, start if data.values.shape[1] > 1 else 0), _every_other(noise, start)
 
 
-def check_finite(name: str, x: Tensor, log_noise: Tensor, ratio: LogRatio) -> None:
-    """Log-ratios that are not finite are traced to where they come from."""
-    if values_are_hidden():
-        return
-    finite = ratio.values.detach().isfinite().all(0)
-    if finite.all():
-        return
-    _checks.finite_rows(name, x)
-    _checks.finite_log_noise(name, log_noise)
-    row = int((~finite).nonzero()[0])
-    raise ValueError(
-        f"log p_θ(x, z) − log q(z|x) must be finite, found {float(ratio.values[:, row].detach().max())} at row {row} "
-        f"of {name}: the model or the encoder has diverged, or the row lies outside the model's support"
-    )
+def _every_other(ratio: LogRatio, start: int) -> LogRatio:
+    weights = None if ratio.log_weights is None else ratio.log_weights[:, start::2].double()
+    return LogRatio(ratio.averaged[:, start::2].double(), weights)

@@ -9,16 +9,18 @@ For a deterministic encoder g, J_VAE = J_AE + E log p_Z(g(x)) − γ with γ = m
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import kl_divergence
+from torch.distributions import Distribution, kl_divergence
 
 from .. import _checks
 from ..models import LatentVariableModel
-from .base import Objective, prior_constant
-from .ratios import Encoder, log_ratio
+from ..models.distributions import PointMass
+from .base import Objective, check_finite, prior_constant
+from .ratios import Encoder, LogRatio, log_ratio
 from .terms import Terms
 
 
@@ -54,11 +56,11 @@ class VAE(Objective):
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
         """The bound on a batch; the noise arguments are accepted and not used."""
-        evidence = evidence_of(
-            self.model, self.encoder, x, draws=self.latent_samples, closed_form=self.closed_form
-        )
-        gamma = prior_constant(self.model, self.encoder, x)
+        q = self.encoder(x)
+        evidence = evidence_of(self.model, q, x, draws=self.latent_samples, closed_form=self.closed_form)
+        gamma = prior_constant(self.model, isinstance(q, PointMass))
         evidence = evidence - gamma if gamma else evidence
+        check_finite("x", x, LogRatio(evidence.unsqueeze(0)), may_be_zero=False)
         earned = evidence.detach()
         return Terms(-evidence.mean(), earned, earned)
 
@@ -88,7 +90,9 @@ class IWAE(Objective):
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
         """The bound on a batch; the noise arguments are accepted and not used."""
-        evidence = log_ratio(self.model, self.encoder, x, x.new_zeros(len(x)), self.latent_samples).mean
+        ratio = log_ratio(self.model, self.encoder(x), x, x.new_zeros(len(x)), self.latent_samples)
+        check_finite("x", x, ratio, may_be_zero=False)
+        evidence = ratio.mean - prior_constant(self.model, ratio.point)
         return Terms(-evidence.mean(), evidence.detach(), evidence.detach())
 
 
@@ -117,23 +121,22 @@ class Autoencoder(Objective):
     ) -> Terms:
         """The reconstruction term on a batch; the noise arguments are accepted and not used."""
         reconstruction = self.model.log_likelihood(x, self.encoder(x).mean)
+        check_finite("x", x, LogRatio(reconstruction.unsqueeze(0)), may_be_zero=False)
         return Terms(-reconstruction.mean(), reconstruction.detach(), reconstruction.detach())
 
 
-def evidence_of(model: Any, encoder: Encoder, x: Tensor, *, draws: int = 1, closed_form: bool = True) -> Tensor:
+def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, closed_form: bool = True) -> Tensor:
     """The evidence lower bound of each point, shape (B,)."""
-    if closed_form and isinstance(model, LatentVariableModel):
-        q = encoder(x)
-        if q.has_rsample:
-            try:
-                divergence = kl_divergence(q, model.prior)
-            except NotImplementedError:
-                pass
-            else:
-                z = q.rsample() if draws == 1 else q.rsample((draws,))
-                fit = model.log_likelihood(x, z)
-                return (fit if draws == 1 else fit.mean(0)) - divergence
-    ratio = log_ratio(model, encoder, x, x.new_zeros(len(x)), draws, averaged_outside=True)
+    if closed_form and isinstance(model, LatentVariableModel) and q.has_rsample and not isinstance(q, PointMass):
+        try:
+            divergence = kl_divergence(q, model.prior)
+        except NotImplementedError:
+            pass
+        else:
+            z = q.rsample() if draws == 1 else q.rsample((draws,))
+            fit = model.log_likelihood(x, z)
+            return (fit if draws == 1 else fit.mean(0)) - divergence
+    ratio = log_ratio(model, q, x, x.new_zeros(len(x)), draws, averaged_outside=True)
     return ratio.expectation(lambda delta: delta)
 
 
@@ -151,13 +154,14 @@ def log_marginal(model: Any, encoder: Encoder, x: Tensor, *, latent_samples: int
     """
     latent_samples = _checks.count("latent_samples", latent_samples)
     zeros = x.new_zeros(len(x))
-    if encoder(x[:1]).has_enumerate_support:
-        return log_ratio(model, encoder, x, zeros).mean
+    q = encoder(x)
     total = torch.full_like(zeros, -torch.inf)
     done = 0
     while done < latent_samples:
         draws = min(chunk, latent_samples - done)
-        ratio = log_ratio(model, encoder, x, zeros, draws)
-        total = torch.logaddexp(total, ratio.values.logsumexp(0))
+        ratio = log_ratio(model, q, x, zeros, draws, marginal=True)
+        if not ratio.drawn:
+            return ratio.mean
+        total = torch.logaddexp(total, ratio.mean + math.log(draws))
         done += draws
-    return total - torch.tensor(float(latent_samples)).log()
+    return total - math.log(latent_samples)

@@ -44,7 +44,7 @@ def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches) -> 
     ratios, offsets = [], []
     for x, log_noise in data:
         ratios.append(objective._data_ratio(x, log_noise, objective.latent_samples))
-        offsets.append(log_noise - prior_constant(objective.model, objective.encoder, x))
+        offsets.append(log_noise - prior_constant(objective.model, ratios[-1].point))
     if not ratios:
         raise ValueError("data must hold at least one batch, found none")
     draws = objective._noise_draws

@@ -21,9 +21,10 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from ..models import LatentVariableModel
+from ..models.distributions import PointMass
 from ..scoring import ScoringRule
-from .base import prior_constant
-from .contrastive import ContrastiveObjective, PartitionName, check_finite
+from .base import check_finite
+from .contrastive import ContrastiveObjective, PartitionName
 from .elbo import evidence_of
 from .partition import Fixed, Partition, power_of
 from .ratios import Encoder, LogRatio
@@ -39,7 +40,8 @@ class FullyVariationalNCE(ContrastiveObjective):
         noise: p_n, a torch distribution over single rows of x.
         rule: a scoring rule with the double-ELBO property.
         noise_encoder: q0(z|x). The noise term is a bound only if it covers p_θ(x, ·).
-        latent_samples: K; more than one uses the tighter multi-sample bound for both terms.
+        latent_samples: K; more than one uses the tighter multi-sample bound for both terms. A discrete latent with few
+            values is summed over instead, and takes no K.
         noise_ratio: ν.
         partition: ``"fixed"``, ``"learned"``, ``"profiled"``, or a :class:`~fvnce.objectives.partition.Partition`.
         log_scale: s of Δ = Δ⁰ + s, for the fixed partition.
@@ -103,11 +105,26 @@ class FullyVariationalNCE(ContrastiveObjective):
                 self.model, LatentVariableModel
             ),
             "latent_samples must be 1, the closed form is that of one draw": self.latent_samples != 1,
-            f"noise must have the whole space as its support, found {self.noise!r}": not _covers_everything(self.noise),
+            "noise_encoder must be None, the noise term does not use it": self.noise_encoder is not None,
+            "encoder must not be None": self.encoder is None,
         }
         for problem, found in problems.items():
             if found:
                 raise ValueError(f"variance_reduced=True: {problem}")
+
+    def _check_covered(self, q: Distribution) -> None:
+        """E_noise[r] = 1 only if q covers p_θ(x, ·), and the noise covers p_θ on the same kind of space."""
+        if isinstance(q, PointMass):
+            raise ValueError(
+                "variance_reduced=True: encoder must be stochastic, found a deterministic one, whose noise term is no "
+                "constant"
+            )
+        likelihood = self.model.decoder(q.sample()[:1])
+        if not _covers(self.noise, likelihood):
+            raise ValueError(
+                f"variance_reduced=True: noise must cover the model, found {self.noise!r} for a decoder that gives "
+                f"{type(getattr(likelihood, 'base_dist', likelihood)).__name__}"
+            )
 
     def terms(
         self,
@@ -123,21 +140,29 @@ class FullyVariationalNCE(ContrastiveObjective):
         self._check_rows("x", x)
         log_noise_x = self._log_noise("log_noise_x", log_noise_x, x)
         assert self.encoder is not None
-        evidence = evidence_of(self.model, self.encoder, x, closed_form=True)
-        if prior_constant(self.model, self.encoder, x):
-            raise ValueError(
-                "variance_reduced=True: encoder must be stochastic, found a deterministic one, whose noise term "
-                "is no constant"
-            )
+        q = self.encoder(x)
+        self._check_covered(q)
+        evidence = evidence_of(self.model, q, x, closed_form=True)
         weight, _ = power_of(self.rule) or (1.0, 0.0)
         delta = evidence - log_noise_x - math.log(self.noise_ratio)
-        check_finite("x", x, log_noise_x, LogRatio(delta.unsqueeze(0)))
+        check_finite("x", x, LogRatio(delta.unsqueeze(0)), log_noise_x, may_be_zero=False)
         # E_noise[r] = 1, so ν E_noise f0(r/ν) = −1.
         value = weight * (delta.mean() - 1)
         return Terms(-value, weight * delta.detach(), evidence.detach(), delta_data=delta.detach())
 
 
-def _covers_everything(noise: Distribution) -> bool:
-    support = noise.support
+def _covers(noise: Distribution, model: Distribution) -> bool:
+    """Whether the noise has the support of the model or more, and the same base measure."""
+    if hasattr(noise, "components"):
+        return any(_covers(component, model) for component in noise.components)
+    mine, theirs = _kind(noise.support), _kind(model.support)
+    return mine == theirs or (mine == "real" and theirs == "interval")
+
+
+def _kind(support: Any) -> str:
     base = support.base_constraint if isinstance(support, constraints.independent) else support
-    return base in (constraints.real, constraints.real_vector)
+    if base in (constraints.real, constraints.real_vector):
+        return "real"
+    if isinstance(base, type(constraints.boolean)):
+        return "boolean"
+    return "interval" if isinstance(base, constraints.interval) else repr(base)

@@ -64,7 +64,8 @@ class NCE(SNCE):
 class VariationalNCE(ContrastiveObjective):
     """Variational NCE (Rhodes & Gutmann 2019): the logarithmic rule, with a bound on the data term only.
 
-    The noise term, which has no bound, is estimated by importance sampling: f0(log mean of r over draws of q0).
+    The noise term, which has no bound, is estimated by importance sampling: f0(log mean of r over draws of q0). A
+    discrete latent with few values is summed over instead, which makes it exact.
 
     Args:
         model: p_θ with ``log_joint(x, z)``.
@@ -111,9 +112,12 @@ class VariationalNCE(ContrastiveObjective):
         )
         self.importance_samples = _checks.count("importance_samples", importance_samples)
 
+    _noise_is_marginal = True
+
     @property
     def _noise_draws(self) -> int:
         return self.importance_samples
 
     def _data_ratio(self, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
-        return log_ratio(self.model, self.encoder, x, log_noise, draws, averaged_outside=True)
+        assert self.encoder is not None
+        return log_ratio(self.model, self.encoder(x), x, log_noise, draws, averaged_outside=True)

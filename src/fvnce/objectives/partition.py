@@ -51,11 +51,14 @@ class Partition(nn.Module):
 
     @abstractmethod
     def log_noise_weights(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
-        """log of the weights with which noise samples enter the gradient, up to a constant near 0, shape (S, N)."""
+        """log of the weights with which noise samples enter the gradient, up to a constant near 0, shape (N,)."""
 
     @abstractmethod
     def fitted_log_partition(self) -> Tensor:
         """c, the log-scale that the objective uses: given, learned, or of the last batch."""
+
+    def check(self, rule: ScoringRule) -> None:
+        """Raise an error if it does not go with the rule."""
 
     def parameter_groups(self, lr: float) -> list[dict[str, object]]:
         """Optimiser groups of its own parameters."""
@@ -75,8 +78,7 @@ class _Shifted(Partition):
 
     def log_noise_weights(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
         """log(−df0/dΔ)."""
-        delta = noise.averaged - self.fitted_log_partition().detach() - math.log(noise_ratio)
-        return delta + rule.log_slope(delta)[0]
+        return _log_noise_slopes(rule, noise, -self.fitted_log_partition().detach() - math.log(noise_ratio))
 
 
 class Fixed(_Shifted):
@@ -111,6 +113,7 @@ class Learned(_Shifted):
         self.lr_factor = _checks.number("lr_factor", lr_factor, low=0.0, open_low=True)
         self.log_z = nn.Parameter(torch.zeros(()))
         self.register_buffer("started", torch.tensor(False))
+        self._known_to_have_started = False
 
     def contrast(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Contrast:
         """As with a fixed c, which on the first batch is set to log E_noise[e^Δ⁰]."""
@@ -119,11 +122,22 @@ class Learned(_Shifted):
 
     @torch.no_grad()
     def _start(self, noise: LogRatio) -> None:
-        if values_are_hidden() or self.started or not self.training:
+        if not self.training:
+            return
+        if values_are_hidden():
+            if not self._known_to_have_started:
+                raise RuntimeError(
+                    "a learned log Z starts at its estimate on the first batch, which a traced call cannot do: call "
+                    "the objective once on a batch before compiling or transforming it"
+                )
+            return
+        if self.started:
+            self._known_to_have_started = True
             return
         values = gather(noise.mean)
         self.log_z.copy_(values.logsumexp(0) - math.log(len(values)))
         self.started.fill_(True)  # type: ignore[operator]
+        self._known_to_have_started = True
 
     def fitted_log_partition(self) -> Tensor:
         """The parameter."""
@@ -152,6 +166,18 @@ class Profiled(Partition):
         self.register_buffer("last", torch.zeros(()))
         self.register_buffer("average", torch.tensor(-math.inf))
 
+    def check(self, rule: ScoringRule) -> None:
+        """The rule needs one best c, and for a moving average the closed form."""
+        if not rule.variational:
+            raise ValueError(
+                f"partition='profiled' needs a rule with the double-ELBO property, found {rule!r}: for others J may "
+                "have several maxima in log Z; use partition='learned'"
+            )
+        if self.momentum and power_of(rule) is None:
+            raise ValueError(
+                f"momentum must be 0 for {rule!r}, found {self.momentum}: a moving average is defined for rules (α, 0)"
+            )
+
     def contrast(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Contrast:
         """J at its best c."""
         power = power_of(rule)
@@ -163,6 +189,7 @@ class Profiled(Partition):
         with torch.no_grad():
             if not values_are_hidden() and self.training:
                 self.last.copy_(c)  # type: ignore[operator]
+            rule = rule.unclipped()
             return Contrast(value, data.expectation(rule.f1, shift), noise.expectation(rule.f0, shift), shift)
 
     def _in_closed_form(self, weight: float, alpha: float, data: LogRatio, noise: LogRatio) -> tuple[Tensor, Tensor]:
@@ -178,8 +205,13 @@ class Profiled(Partition):
 
     def _debiased(self, log_b: Tensor) -> Tensor:
         """log B, or with momentum its tangent at the moving average: log B̄ + B/B̄ − 1."""
-        if self.momentum == 0 or not self.training or values_are_hidden():
+        if self.momentum == 0 or not self.training:
             return log_b
+        if values_are_hidden():
+            raise RuntimeError(
+                "momentum must be 0 where the objective is compiled or transformed: its moving average changes with "
+                "every call"
+            )
         assert isinstance(self.average, Tensor)
         with torch.no_grad():
             new = log_b + math.log1p(-self.momentum)
@@ -190,15 +222,6 @@ class Profiled(Partition):
         return average + torch.expm1(log_b - average)
 
     def _by_root(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> tuple[Tensor, Tensor]:
-        if self.momentum:
-            raise ValueError(
-                f"momentum must be 0 for {rule!r}, found {self.momentum}: a moving average is defined for rules (α, 0)"
-            )
-        if not rule.variational:
-            raise ValueError(
-                f"partition='profiled' needs a rule with the double-ELBO property, found {rule!r}: for others J may "
-                "have several maxima in log Z; use partition='learned'"
-            )
         data, noise = _gathered(data), _gathered(noise)
         c = _best_log_scale(rule, data.detach(), noise.detach(), noise_ratio)
         shift = -c - math.log(noise_ratio)
@@ -209,11 +232,10 @@ class Profiled(Partition):
         """The log of the normalised weights, times their number."""
         power = power_of(rule)
         if power is not None:
-            logs = (1 + power[1]) * noise.averaged
+            logs = noise.log_moment(1 + power[1])
             return logs - logs.max()
         c = _best_log_scale(rule.unclipped(), data.detach(), noise.detach(), noise_ratio)
-        delta = noise.averaged - c - math.log(noise_ratio)
-        return delta + rule.log_slope(delta)[0]
+        return _log_noise_slopes(rule, noise, -c - math.log(noise_ratio))
 
     def fitted_log_partition(self) -> Tensor:
         """c* of the last training batch."""
@@ -223,6 +245,13 @@ class Profiled(Partition):
     def extra_repr(self) -> str:
         """The momentum."""
         return f"momentum={self.momentum}"
+
+
+def _log_noise_slopes(rule: ScoringRule, noise: LogRatio, shift: Tensor) -> Tensor:
+    """log E_q[−df0/dΔ] of each noise sample."""
+    delta = noise.averaged + shift
+    logs = delta + rule.log_slope(delta)[0]
+    return logs[0] if noise.log_weights is None else (logs + noise.log_weights).logsumexp(0)
 
 
 def power_of(rule: ScoringRule) -> tuple[float, float] | None:

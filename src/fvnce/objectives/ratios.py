@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Categorical, Distribution, OneHotCategorical
+
+from ..models.distributions import PointMass
 
 #: A discrete latent with at most this many values is summed over.
 MOST_VALUES = 4096
@@ -34,11 +36,15 @@ class LogRatio:
         log_weights: None for S draws that are averaged inside f, or log-weights over S, shape (S, B), that sum to
             one, for latents that are averaged outside f.
         latent: the latents, if a later pass can take the same draws again with gradients.
+        drawn: whether latents were drawn, and not summed over or absent.
+        point: whether q is a point mass.
     """
 
     values: Tensor
     log_weights: Tensor | None = None
     latent: Tensor | None = None
+    drawn: bool = False
+    point: bool = False
     _mean: Tensor | None = field(default=None, repr=False)
 
     @property
@@ -73,37 +79,44 @@ class LogRatio:
     def detach(self) -> LogRatio:
         """The same numbers without their graph."""
         weights = None if self.log_weights is None else self.log_weights.detach()
-        return LogRatio(self.values.detach(), weights, self.latent)
+        return LogRatio(self.values.detach(), weights, self.latent, self.drawn, self.point)
 
 
 def log_ratio(
     model: Any,
-    encoder: Encoder | None,
+    q: Distribution | None,
     x: Tensor,
     log_noise: Tensor,
     draws: int = 1,
     *,
     averaged_outside: bool = False,
+    marginal: bool = False,
     at: Tensor | None = None,
 ) -> LogRatio:
     """Δ⁰ at the points x, whose log p_n is ``log_noise``.
 
     Args:
-        model: has ``log_joint(x, z)``, or ``log_prob(x)`` where ``encoder`` is None.
-        encoder: q(z|x), or None for a model without latents.
+        model: has ``log_joint(x, z)``, or ``log_prob(x)`` where ``q`` is None.
+        q: q(z|x) of these points, or None for a model without latents.
         x: points, shape (B, …).
         log_noise: log p_n of the points, shape (B,).
-        draws: K, how many latents to draw for each point; a latent that is summed over is not drawn.
+        draws: K, how many latents to draw for each point.
         averaged_outside: average f over the draws instead of averaging the ratios inside f.
+        marginal: sum a discrete latent inside f, which gives log p_θ(x)/p_n(x) itself, whatever ``draws`` says.
         at: latents of an earlier pass, to be taken again with gradients instead of drawing.
     """
-    if encoder is None:
-        return LogRatio((_wide(model.log_prob(x)) - log_noise).unsqueeze(0))
-    q = encoder(x)
+    if q is None:
+        return LogRatio((_wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise).unsqueeze(0))
     if _is_summed(q):
+        if draws > 1 and not marginal:
+            raise ValueError(
+                f"latent_samples must be 1 for an encoder whose {type(q).__name__} latent is summed over, found {draws}"
+            )
         z = q.enumerate_support()
         log_q = q.log_prob(z)
-        return LogRatio(_wide(model.log_joint(x, z)) - log_noise - log_q, _wide(log_q), z)
+        joint = _wide(_checked(model.log_joint(x, z), tuple(log_q.shape), "log_joint"))
+        summed = LogRatio(joint - log_noise - log_q, _wide(log_q))
+        return LogRatio(summed.mean.unsqueeze(0)) if marginal else summed
     if at is not None:
         z = q.reparameterised_at(at)  # type: ignore[attr-defined]
     elif not q.has_rsample:
@@ -113,17 +126,36 @@ def log_ratio(
         )
     else:
         z = q.rsample() if draws == 1 else q.rsample((draws,))
-    values = _wide(model.log_joint(x, z)) - log_noise - _wide(q.log_prob(z))
+    shape = (len(x),) if draws == 1 else (draws, len(x))
+    joint = _wide(_checked(model.log_joint(x, z), shape, "log_joint"))
+    values = joint - log_noise - _wide(q.log_prob(z))
     values = values.unsqueeze(0) if draws == 1 else values
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
-    return LogRatio(values, weights, z if hasattr(q, "reparameterised_at") else None)
+    return LogRatio(
+        values,
+        weights,
+        z if hasattr(q, "reparameterised_at") else None,
+        drawn=True,
+        point=isinstance(q, PointMass),
+    )
+
+
+def _checked(value: Tensor, shape: tuple[int, ...], method: str) -> Tensor:
+    """What a model returned, if it is one number for each point."""
+    if value.shape != shape:
+        raise ValueError(
+            f"model.{method} must return one number for each point, shape {shape}, found shape {tuple(value.shape)}; "
+            "squeeze a last dimension of 1, and give decoders of images their event_shape"
+        )
+    return value
 
 
 def _is_summed(q: Distribution) -> bool:
     if not q.has_enumerate_support:
         return False
-    values = q.param_shape[-1] if hasattr(q, "param_shape") else len(q.enumerate_support(expand=False))
-    return bool(values <= MOST_VALUES)
+    if isinstance(q, (Categorical, OneHotCategorical)):
+        return q.param_shape[-1] <= MOST_VALUES
+    return len(q.enumerate_support(expand=False)) <= MOST_VALUES
 
 
 def _wide(value: Tensor) -> Tensor:

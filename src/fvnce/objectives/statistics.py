@@ -23,11 +23,12 @@ from ..scoring import ScoringRule
 
 @torch.no_grad()
 def ratio_statistics(rule: ScoringRule, delta_data: Tensor, delta_noise: Tensor) -> dict[str, Tensor]:
-    """The six shares, for log-ratios Δ of shape (B,) and (N,)."""
-    log_data = rule.log_slope(delta_data)[0]
-    log_noise = delta_noise + rule.log_slope(delta_noise)[0]
-    threshold = log_data.logsumexp(0) - math.log(len(log_data)) + math.log(torch.finfo(log_noise.dtype).eps)
+    """The six shares, for log-ratios Δ of shape (B,) and (N,). Above the clip a slope is that at the clip."""
     above1, above0 = rule.tangent_above
+    capped1, capped0 = delta_data.clamp(max=above1), delta_noise.clamp(max=above0)
+    log_data = rule.log_slope(capped1)[0]
+    log_noise = capped0 + rule.log_slope(capped0)[0]
+    threshold = log_data.logsumexp(0) - math.log(len(log_data)) + math.log(torch.finfo(log_noise.dtype).eps)
     return {
         "live_noise": _share(log_noise >= threshold),
         "zero_noise": _share(log_noise.exp() == 0),

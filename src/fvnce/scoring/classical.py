@@ -5,6 +5,7 @@ All are written with ℓ₊ = log σ(Δ) = log μ and ℓ₋ = log σ(−Δ) = l
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,11 @@ class Logarithmic(_Symmetric):
     tensor(-0.6931)
     """
 
+    def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """ℓ₋, and −μ."""
+        with torch.no_grad():
+            return logsigmoid(-delta), -torch.sigmoid(delta)
+
     def _value1(self, delta: Tensor) -> Tensor:
         return logsigmoid(delta)
 
@@ -59,6 +65,11 @@ class Quadratic(_Symmetric):
     tensor(-0.2500)
     """
 
+    def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """log 2 + ℓ₊ + 2ℓ₋, and 1 − 3μ."""
+        with torch.no_grad():
+            return math.log(2) + logsigmoid(delta) + 2 * logsigmoid(-delta), 1 - 3 * torch.sigmoid(delta)
+
     def _value1(self, delta: Tensor) -> Tensor:
         return -torch.exp(2 * logsigmoid(-delta))
 
@@ -76,6 +87,11 @@ class Spherical(_Symmetric):
     >>> Spherical().f1(torch.tensor(0.0))
     tensor(0.7071)
     """
+
+    def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """½ log σ(2Δ) + log σ(−2Δ), and 1 − 3σ(2Δ)."""
+        with torch.no_grad():
+            return logsigmoid(2 * delta) / 2 + logsigmoid(-2 * delta), 1 - 3 * torch.sigmoid(2 * delta)
 
     def _value1(self, delta: Tensor) -> Tensor:
         return torch.exp(logsigmoid(2 * delta) / 2)

@@ -37,8 +37,8 @@ def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
         clip: the Δ above which f1 and f0 follow their tangents, ``None`` for never.
 
     Integrals are evaluated in float64 by Gauss–Legendre quadrature between knots whose integrals are tabulated
-    once. Below Δ = −700, where r leaves float64, f1 is continued along its tangent, which is again a weight
-    that obeys the laws. The rule holds the user's function, so it has no text form and is hashed by identity.
+    once. Below Δ = −700 and above 350, where r or r² leaves float64, f1 is continued along its tangent, which is again
+    a weight that obeys the laws. The rule holds the user's function, so it has no text form and is hashed by identity.
 
     >>> rule = from_weight(lambda r: 1 / (1 + r) ** 0.5)
     >>> rule.variational
@@ -139,7 +139,7 @@ class _WeightRule(_Unwritable, SmoothRule):
 
     def _integrals(self, start: Tensor, stop: Tensor) -> Tensor:
         """∫ φ dΔ and −∫ e^Δ φ dΔ from start to stop, with φ = r·w(r), by 16-point Gauss–Legendre."""
-        nodes, weights = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(16))
+        nodes, weights = (torch.from_numpy(a).to(start.device) for a in np.polynomial.legendre.leggauss(16))
         half = (stop - start) / 2
         t = ((start + stop) / 2).unsqueeze(-1) + half.unsqueeze(-1) * nodes
         r = t.exp()
@@ -147,14 +147,14 @@ class _WeightRule(_Unwritable, SmoothRule):
         return torch.stack([half * (phi * weights).sum(-1), -half * (r * phi * weights).sum(-1)])
 
     def _values(self, delta: Tensor, which: int) -> Tensor:
-        knots, integrals = self._table
+        knots, integrals = (part.to(delta.device) for part in self._table)
         x = delta.double().clamp(LOWEST, HIGHEST)
         nearest = torch.bucketize(x, knots[:-1], right=True) - 1
         nearest = nearest.clamp(min=0)
         value = integrals[which][nearest] + self._integrals(knots[nearest], x)[which]
-        below = delta.double() - x
-        slope = self._slope1(delta) if which == 0 else self._slope0(delta)
-        return torch.where(below < 0, value + slope.double() * below, value).to(delta.dtype)
+        beyond = delta.double() - x
+        slope = self._slope1(x) if which == 0 else self._slope0(x)
+        return torch.where(beyond == 0, value, value + slope * beyond).to(delta.dtype)
 
     def _value1(self, delta: Tensor) -> Tensor:
         return self._values(delta, 0)
@@ -163,11 +163,11 @@ class _WeightRule(_Unwritable, SmoothRule):
         return self._values(delta, 1)
 
     def _slope1(self, delta: Tensor) -> Tensor:
-        x = delta.double().clamp(min=LOWEST)
+        x = delta.double().clamp(LOWEST, HIGHEST)
         return (x.exp() * self._w(x)).to(delta.dtype)
 
     def _slope0(self, delta: Tensor) -> Tensor:
-        # Below LOWEST the weight is continued as const/r, so f0 goes on as const·r there.
+        # Beyond the ends the weight is continued as const/r, so f0 goes on as const·r there.
         return -(delta.double().exp() * self._slope1(delta.double())).to(delta.dtype)
 
     def __repr__(self) -> str:

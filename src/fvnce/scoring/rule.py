@@ -71,11 +71,12 @@ class ScoringRule(ABC):
 
         By compatibility, log(−df0/dΔ) is Δ more. No gradient flows through either.
         """
-        with torch.enable_grad():
-            point = delta.detach().clone().requires_grad_()
+        # In float64, whose exponentials reach seven times as far.
+        with torch.inference_mode(False), torch.enable_grad():
+            point = delta.detach().double().clone().requires_grad_()
             first = slope_of(self.unclipped().f1(point), point)
             second = slope_of(first, point)
-        return first.detach().log(), (second / first).detach()
+        return first.detach().log().to(delta.dtype), (second / first).detach().to(delta.dtype)
 
     def f1(self, delta: Tensor) -> Tensor:
         """What a data sample earns at log-ratio ``delta``, any shape."""
@@ -103,7 +104,7 @@ class ScoringRule(ABC):
         >>> Quadratic().score(1, torch.tensor(0.5))  # −(1−μ)²
         tensor(-0.2500)
         """
-        delta = torch.logit(_checks.floating("mu", mu))
+        delta = torch.logit(_checks.probability("mu", mu))
         return self.f1(delta) if _checks.outcome(outcome) else self.f0(delta)
 
     def generator(self, mu: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ class ScoringRule(ABC):
         >>> Logarithmic().generator(torch.tensor(0.5))  # the negative entropy
         tensor(-0.6931)
         """
-        mu = _checks.floating("mu", mu)
+        mu = _checks.probability("mu", mu)
         return mu * self.score(1, mu) + (1 - mu) * self.score(0, mu)
 
     def normalised(self) -> ScoringRule:
@@ -175,11 +176,18 @@ def _evaluate(
     return with_slope(delta, result, inner_slope)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Combination(ScoringRule):
     """Σ wᵢ·ruleᵢ with wᵢ > 0: a point of the cone. Made by ``+`` and ``*``; the empty sum is the zero rule."""
 
     parts: tuple[tuple[float, ScoringRule], ...]
+
+    def __eq__(self, other: object) -> bool:
+        # A sum is the same sum in any order.
+        return isinstance(other, Combination) and frozenset(self.parts) == frozenset(other.parts)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.parts))
 
     def _f1(self, delta: Tensor) -> Tensor:
         return sum((w * rule._f1(delta) for w, rule in self.parts), start=torch.zeros_like(delta))
@@ -195,6 +203,8 @@ class Combination(ScoringRule):
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The log of the sum of the slopes."""
+        if not self.parts:
+            return torch.full_like(delta, -math.inf), torch.zeros_like(delta)
         logs, rates = zip(*(rule.log_slope(delta) for _, rule in self.parts), strict=True)
         weighted = torch.stack([math.log(w) + log for (w, _), log in zip(self.parts, logs, strict=True)])
         return weighted.logsumexp(0), (weighted.softmax(0) * torch.stack(rates)).sum(0)

@@ -46,6 +46,8 @@ def parse(text: str) -> ScoringRule:
         return _rule(tree)
     except (ValueError, TypeError) as error:
         raise ValueError(f"rule {text!r}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"rule {text[:40]!r}… cannot be read; {_FORM}") from None
 
 
 def _rule(node: ast.expr) -> ScoringRule:
