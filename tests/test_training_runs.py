@@ -147,15 +147,33 @@ def test_cheap_noise_is_fresh_and_expensive_noise_is_pooled() -> None:
     drawn = []
 
     class Counted(KernelDensity):
-        def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
             drawn.append(n)
-            return super().draw(n, generator)
+            return super().draw_with_log_prob(n, generator)
 
     fit(contrastive(noise=Counted(rows(1), 1.0)), rows(32), epochs=1, batch_size=16, seed=1)
     assert drawn == [16, 16]
     drawn.clear()
     fit(contrastive(noise=Counted(rows(5000), 1.0)), rows(32), epochs=1, batch_size=16, seed=1)
     assert sum(drawn) >= 8192
+
+
+def test_a_pool_is_renewed_only_while_noise_is_live() -> None:
+    """Where the density of the noise is e^80 times the model's, r^(1+α) is zero: nothing can be learnt by heart."""
+
+    def renewed(noise: KernelDensity) -> int:
+        pools = []
+
+        class Look(Callback):
+            def start(self, run: Any) -> None:
+                pools.append(run.feed.supply.pool)
+
+        objective = contrastive(alpha=0.5, noise=noise)
+        fit(objective, rows(100), epochs=20, batch_size=20, seed=1, noise_pool=64, callbacks=[Look()])
+        return int(pools[0].renewed)
+
+    assert renewed(KernelDensity(rows(100), 1.0)) > 0
+    assert renewed(KernelDensity(rows(100), 1e-9)) == 0
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "warmup-cosine"])

@@ -96,10 +96,11 @@ _NAMES = {cls: name for name, cls in _CLASSES.items()}
 
 #: Arguments that the state restores, or that do not matter once it has.
 _LEFT_OUT = {"device", "dtype", "inplace", "log_scale", "scale"}
-#: Arguments without a default that the state restores: anything valid will do until then.
+#: Arguments that are not attributes of the same name; where the state restores one, anything valid will do until then.
 _STAND_INS: dict[tuple[type[nn.Module], str], Callable[[Any], Any]] = {
     (models.LinearGaussianModel, "scale"): lambda _: 1.0,
     (models.GaussianMixtureModel, "scales"): lambda model: torch.ones_like(model.logits),
+    (models.LatentVariableModel, "highest_log_prior"): lambda model: model._gamma,
 }
 _REF, _KIND, _ARGUMENTS = "$id", "$kind", "$arguments"
 

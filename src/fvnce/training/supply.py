@@ -18,8 +18,10 @@ from ..noise import NoisePool, draw_with_log_prob, row_flops
 
 #: Rows of a pool, unless a step needs more than an eighth of it.
 POOL_ROWS = 8192
-#: Share of the time that fresh noise, or the renewal of a pool, may cost.
-SHARE = 0.2
+#: Share of the time that fresh noise may cost.
+FRESH_SHARE = 0.2
+#: Share of the time that the renewal of a pool may cost.
+RENEWAL_SHARE = 0.08
 
 
 class FreshNoise:
@@ -29,7 +31,7 @@ class FreshNoise:
         self.noise = noise
         self.generator = generator
 
-    def batch(self, n: int) -> tuple[Tensor, Tensor]:
+    def batch(self, n: int, *, live: bool = True) -> tuple[Tensor, Tensor]:
         """n samples and their log densities."""
         return draw_with_log_prob(self.noise, n, self.generator)
 
@@ -42,6 +44,35 @@ class FreshNoise:
         self.generator.set_state(state["generator"].cpu())
 
 
+class PooledNoise:
+    """Draws from a pool, which is renewed only while the noise teaches something.
+
+    Renewal keeps a flexible model from learning the pool by heart. Samples whose gradient is exactly zero cannot be
+    learnt by heart.
+    """
+
+    def __init__(self, pool: NoisePool) -> None:
+        self.pool = pool
+
+    def batch(self, n: int, *, live: bool = True) -> tuple[Tensor, Tensor]:
+        """n samples and their log densities.
+
+        Args:
+            n: how many.
+            live: whether any noise sample of the last step had a gradient.
+        """
+        self.pool.refresh = None if live else 0.0
+        return self.pool.batch(n)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pool's state."""
+        return dict(self.pool.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self.pool.load_state_dict(state)
+
+
 def make_supply(
     noise: Distribution,
     rows: int,
@@ -50,7 +81,7 @@ def make_supply(
     *,
     pool: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> FreshNoise | NoisePool:
+) -> FreshNoise | PooledNoise:
     """The supply of ``rows`` noise samples a step.
 
     Args:
@@ -63,10 +94,12 @@ def make_supply(
     """
     if pool is None:
         cost = row_flops(noise)
-        fresh = cost is not None and cost * rows <= SHARE / (1 - SHARE) * step_flops
+        fresh = cost is not None and cost * rows <= FRESH_SHARE / (1 - FRESH_SHARE) * step_flops
         pool = 0 if fresh else max(POOL_ROWS, 8 * rows)
     if pool == 0:
         return FreshNoise(noise, generator)
     if pool < rows:
         raise ValueError(f"noise_pool must hold the {rows} noise samples of a step, found {pool}")
-    return NoisePool(noise, pool, generator, refresh_share=SHARE, step_flops=step_flops, progress=progress)
+    return PooledNoise(
+        NoisePool(noise, pool, generator, refresh_share=RENEWAL_SHARE, step_flops=step_flops, progress=progress)
+    )
