@@ -2,6 +2,7 @@
 
 from .callbacks import Callback, CSVLog, EarlyStopping, TensorBoardLog
 from .files import load, load_weights, save
+from .flow import fit_flow
 from .history import History, Table
 from .interrupt import Interrupted
 from .loop import NonFiniteLoss, fit
@@ -18,6 +19,7 @@ __all__ = [
     "Table",
     "TensorBoardLog",
     "fit",
+    "fit_flow",
     "load",
     "load_weights",
     "save",
