@@ -104,9 +104,7 @@ def peers(x: torch.Tensor, centres: torch.Tensor, h: float) -> dict[str, Callabl
     from sklearn.neighbors import KernelDensity as Tree
 
     tree = Tree(bandwidth=h).fit(centres.double().numpy())
-    calls: dict[str, Callable[[int], Any]] = {
-        "scikit-learn": lambda k: tree.score_samples(x[:k].double().numpy())
-    }
+    calls: dict[str, Callable[[int], Any]] = {"scikit-learn": lambda k: tree.score_samples(x[:k].double().numpy())}
     try:
         covariance = np.cov(centres.double().numpy().T)
         scipy_kde = gaussian_kde(centres.double().numpy().T, bw_method=h / math.sqrt(covariance.mean()))
@@ -265,17 +263,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument(
-        "--large", type=int, default=60_000, help="centres and draws of the large run; 0: skip"
-    )
+    parser.add_argument("--large", type=int, default=60_000, help="centres and draws of the large run; 0: skip")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     start = time.perf_counter()
     results: dict[str, Any] = {
-        "high dimensions": high_dimensions(
-            20_000, 2_000, [1 / 4, 1 / 64, 1 / 16, 1 / 2, 1.0], options.repeats
-        ),
+        "high dimensions": high_dimensions(20_000, 2_000, [1 / 4, 1 / 64, 1 / 16, 1 / 2, 1.0], options.repeats),
         "leave one out": leave_one_out(10_000, 2),
         "low dimensions": low_dimensions([2, 10, 30], [100, 1000, 10_000]),
         "large": large(options.large, 1 / 4) if options.large else None,

@@ -83,9 +83,7 @@ def weighted_kernel(width: int, dtype: torch.dtype) -> KernelDensity:
 
 
 def mixture(width: int, dtype: torch.dtype) -> NoiseMixture:
-    box = Independent(
-        Uniform(torch.full((width,), -2.0, dtype=dtype), torch.full((width,), 2.5, dtype=dtype)), 1
-    )
+    box = Independent(Uniform(torch.full((width,), -2.0, dtype=dtype), torch.full((width,), 2.5, dtype=dtype)), 1)
     parts = [KernelDensity(data(40, width, dtype), 0.6), fit_gaussian(data(90, width, dtype)), box]
     return NoiseMixture(parts, [0.5, 0.3, 0.2])
 
@@ -96,9 +94,7 @@ MEMBERS = [
     Member("kernel-scott", lambda d, t: KernelDensity.from_data(data(60, d, t)), kernel_formula),
     Member(
         "smoothed",
-        lambda d, t: smoothed(
-            data(200, d, t), 0.8, max_centres=25, generator=torch.Generator().manual_seed(3)
-        ),
+        lambda d, t: smoothed(data(200, d, t), 0.8, max_centres=25, generator=torch.Generator().manual_seed(3)),
         kernel_formula,
     ),
     Member("gaussian-diagonal", lambda d, t: fit_gaussian(data(80, d, t)), gaussian_formula),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import integrate
 from torch import nn
-from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal, kl_divergence
+from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal, Uniform, kl_divergence
 
 from fvnce import (
     BernoulliDecoder,
@@ -78,7 +78,7 @@ def test_bernoulli_decoder_sums_to_one_and_refuses_grey():
     p = BernoulliDecoder(mlp([2, 3]))(torch.randn(1, 2))
     binary = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3)
     assert p.log_prob(binary.unsqueeze(1)).exp().sum().item() == pytest.approx(1)
-    with pytest.raises(ValueError, match="support"):
+    with pytest.raises(ValueError, match=r"x must hold zeros and ones, found 0.5; use a ContinuousBernoulliDecoder"):
         p.log_prob(torch.full((1, 3), 0.5))
 
 
@@ -146,6 +146,9 @@ def test_gamma_is_the_height_of_the_prior():
     assert LatentVariableModel(Categorical(torch.ones(3)), decoder).highest_log_prior() == 0
     mixture = MixtureSameFamily(Categorical(torch.ones(2)), Independent(Normal(torch.randn(2, 2), 1.0), 1))
     assert LatentVariableModel(mixture, decoder).highest_log_prior() == 0
+    assert LatentVariableModel(mixture, decoder, highest_log_prior=1.5).highest_log_prior() == 1.5
+    uniform = Independent(Uniform(torch.zeros(2), torch.full((2,), 0.5)), 1)
+    assert LatentVariableModel(uniform, decoder).highest_log_prior() == pytest.approx(2 * math.log(2))
 
 
 def test_a_learned_prior():

@@ -77,9 +77,7 @@ def test_constant_columns_are_named_or_floored() -> None:
         KernelDensity.from_data(X, "scott")
     spread = X.std(0)
     floored = KernelDensity.from_data(X, "scott", floor=0.01).bandwidth
-    assert float(floored[2] / floored[0]) == pytest.approx(
-        float(0.01 * spread.square().mean().sqrt() / spread[0])
-    )
+    assert float(floored[2] / floored[0]) == pytest.approx(float(0.01 * spread.square().mean().sqrt() / spread[0]))
     assert math.isfinite(float(select_bandwidth(X, "loo")))
 
 

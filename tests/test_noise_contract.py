@@ -36,9 +36,7 @@ def test_binary_noise_sums_to_one() -> None:
     for member in MEMBERS:
         if member.binary:
             corners = torch.tensor(list(itertools.product([0.0, 1.0], repeat=10)), dtype=torch.float64)
-            assert float(member.make(10, torch.float64).log_prob(corners).exp().sum()) == pytest.approx(
-                1.0, abs=1e-12
-            )
+            assert float(member.make(10, torch.float64).log_prob(corners).exp().sum()) == pytest.approx(1.0, abs=1e-12)
 
 
 @every_continuous
@@ -103,9 +101,7 @@ def test_samples_have_the_right_mean(member: Member) -> None:
 @pytest.mark.parametrize("width", [1, 3, 40])
 def test_log_prob_matches_the_textbook_in_double(member: Member, width: int) -> None:
     noise, x = member.make(width, torch.float64), member.points(width, torch.float64)
-    np.testing.assert_allclose(
-        noise.log_prob(x).numpy(), member.formula(noise, x.numpy()), rtol=1e-10, atol=1e-10
-    )
+    np.testing.assert_allclose(noise.log_prob(x).numpy(), member.formula(noise, x.numpy()), rtol=1e-10, atol=1e-10)
 
 
 @every_member

@@ -28,11 +28,7 @@ def exact(x: torch.Tensor, centres: torch.Tensor, h: float) -> np.ndarray:
     points, width = x.double().numpy(), centres.shape[1]
     at = centres.double().numpy()
     squares = np.stack([np.square((point - at) / h).sum(1) for point in points])
-    return (
-        special.logsumexp(-0.5 * squares, axis=1)
-        - math.log(len(at))
-        - width * math.log(h * math.sqrt(2 * math.pi))
-    )
+    return special.logsumexp(-0.5 * squares, axis=1) - math.log(len(at)) - width * math.log(h * math.sqrt(2 * math.pi))
 
 
 def room(wanted: np.ndarray, dtype: torch.dtype) -> np.ndarray:
@@ -74,9 +70,7 @@ def test_routes_agree_in_value_and_gradient(monkeypatch, route: str, dtype: torc
     """Every route, forced, gives the value and gradient of autograd through the plain formula."""
     tolerance, nearest, few = ROUTES[route]
     monkeypatch.setattr(_logsum, "_FEW", few)
-    monkeypatch.setattr(
-        _logsum, "_tolerance", lambda centres, half, precision: torch.full_like(half, tolerance)
-    )
+    monkeypatch.setattr(_logsum, "_tolerance", lambda centres, half, precision: torch.full_like(half, tolerance))
     monkeypatch.setattr(_logsum, "_NEAREST", nearest)
     generator = torch.Generator().manual_seed(1)
     centres = torch.randn(700, 5, generator=generator, dtype=dtype)
@@ -92,9 +86,7 @@ def test_routes_agree_in_value_and_gradient(monkeypatch, route: str, dtype: torc
     (wanted,) = torch.autograd.grad(plain.sum(), again)
     loose = dtype == torch.float32
     assert torch.allclose(value.double(), plain, rtol=1e-6 if loose else 1e-13, atol=1e-5 if loose else 1e-12)
-    assert torch.allclose(
-        gradient.double(), wanted, rtol=1e-4 if loose else 1e-11, atol=1e-4 if loose else 1e-11
-    )
+    assert torch.allclose(gradient.double(), wanted, rtol=1e-4 if loose else 1e-11, atol=1e-4 if loose else 1e-11)
 
 
 @pytest.mark.parametrize("h", [0.02, 0.3, 2.0])
@@ -226,9 +218,7 @@ def test_wrong_arguments_say_what_was_found(arguments, message: str) -> None:
 def test_a_bandwidth_rule_belongs_to_from_data() -> None:
     with pytest.raises(TypeError, match=r"bandwidth must be a positive number .*found 'scott'"):
         KernelDensity(torch.zeros(2, 1), "scott")  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match="bandwidth must be one of 'scott', 'silverman', 'loo', found 'best'"
-    ):
+    with pytest.raises(ValueError, match="bandwidth must be one of 'scott', 'silverman', 'loo', found 'best'"):
         KernelDensity.from_data(torch.zeros(2, 1), "best")
 
 
@@ -250,13 +240,9 @@ def test_certified_bounds_change_nothing(monkeypatch, h: float, weighted: bool) 
     far = noise.log_prob(away)
     for points, found in ((x[:40], log_prob[:40]), (away[:40], far[:40])):
         used = shown if weights is None else shown[weights > 0]
-        squares = np.stack(
-            [np.square((p - used.double().numpy()) / h).sum(1) for p in points.double().numpy()]
-        )
+        squares = np.stack([np.square((p - used.double().numpy()) / h).sum(1) for p in points.double().numpy()])
         shares = np.full(1500, 1 / 1500) if weights is None else noise.weights[weights > 0].numpy()
-        wanted = special.logsumexp(-0.5 * squares, axis=1, b=shares) - 784 * math.log(
-            h * math.sqrt(2 * math.pi)
-        )
+        wanted = special.logsumexp(-0.5 * squares, axis=1, b=shares) - 784 * math.log(h * math.sqrt(2 * math.pi))
         assert (np.abs(found.double().numpy() - wanted) <= room(wanted, torch.float32)).all()
 
 

@@ -46,9 +46,7 @@ def test_density_outside_a_bounded_component_is_that_of_the_others() -> None:
     wide = MultivariateNormal(torch.zeros(2), torch.eye(2))
     noise = NoiseMixture([box(0, 1), wide], [1, 3])
     x = torch.tensor([[0.5, 0.5], [0.5, 2.0]])
-    wanted = torch.stack(
-        [(0.25 + 0.75 * wide.log_prob(x[0]).exp()).log(), math.log(0.75) + wide.log_prob(x[1])]
-    )
+    wanted = torch.stack([(0.25 + 0.75 * wide.log_prob(x[0]).exp()).log(), math.log(0.75) + wide.log_prob(x[1])])
     assert torch.allclose(noise.log_prob(x), wanted)
     assert NoiseMixture([box(0, 1), box(2, 3)]).log_prob(torch.tensor([[1.5, 1.5]])).tolist() == [-math.inf]
     assert noise.support.check(x).tolist() == [True, True]
@@ -93,9 +91,7 @@ def test_rows_without_density_are_named() -> None:
     X[25, 1] = 3.0
     with pytest.raises(ValueError, match="noise must cover the data, found log p_n = -inf at row 17 of X"):
         log_prob_of_rows(box(0, 1), X, batch_rows=4)
-    with pytest.raises(
-        ValueError, match=r"X must have shape \(n, 2\) to match the noise, found shape \(30, 3\)"
-    ):
+    with pytest.raises(ValueError, match=r"X must have shape \(n, 2\) to match the noise, found shape \(30, 3\)"):
         log_prob_of_rows(box(0, 1), torch.zeros(30, 3))
     X[17, 1] = math.nan
     with pytest.raises(ValueError, match="X must be finite, found nan at row 17, column 1"):

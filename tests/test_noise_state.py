@@ -26,9 +26,7 @@ PLAIN = [
 def test_plain_torch_distributions_come_back_bit_for_bit(noise, tmp_path) -> None:
     save_noise(noise, tmp_path)
     back = load_noise(tmp_path)
-    x = torch.rand(20, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
-        noise.mean.dtype
-    )
+    x = torch.rand(20, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(noise.mean.dtype)
     assert torch.equal(back.log_prob(x), noise.log_prob(x))
     assert torch.equal(*(draw(n, 10, torch.Generator().manual_seed(0)) for n in (noise, back)))
     assert back._validate_args == noise._validate_args
@@ -68,9 +66,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch) -> None:
 
 
 def test_what_cannot_be_saved_or_loaded_is_named(tmp_path) -> None:
-    with pytest.raises(
-        TypeError, match=r"noise must be one of KernelDensity, .* to be saved, found StudentT"
-    ):
+    with pytest.raises(TypeError, match=r"noise must be one of KernelDensity, .* to be saved, found StudentT"):
         to_state(StudentT(3.0))
     with pytest.raises(ValueError, match=r"empty batch shape to be saved, found \(4,\)"):
         to_state(KernelDensity(torch.zeros(1, 1), 1.0).expand((4,)))

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Independent, Normal, Uniform
+from torch.distributions import Independent, MultivariateNormal, Normal, Uniform
 
 from contracts import DOUBLE
 from fvnce import (
@@ -15,12 +15,14 @@ from fvnce import (
     VAE,
     Autoencoder,
     CategoricalEncoder,
+    ContinuousBernoulliDecoder,
     FullyVariationalNCE,
     GaussianDecoder,
     GaussianEncoder,
     KernelDensity,
     LatentVariableModel,
     Logarithmic,
+    NoiseMixture,
     PointEncoder,
     PowerRule,
     VariationalNCE,
@@ -93,17 +95,87 @@ def test_parameters_that_no_live_sample_reaches_have_zero_gradients_not_none():
     assert all((p.grad == 0).all() for p in objective.noise_encoder.parameters())
 
 
-def test_an_encoder_that_cannot_be_taken_again_is_computed_whole():
-    from torch.distributions import MultivariateNormal
-
+def test_an_encoder_that_cannot_be_taken_again_is_never_looked_at_first():
     model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 8, 6]), 0.05))
-    network = mlp([6, 2])
-    encoder = lambda x: MultivariateNormal(network(x), torch.eye(2))  # noqa: E731
+    calls = []
+
+    def encoder(x):
+        calls.append(len(x))
+        return MultivariateNormal(x[:, :2], torch.eye(2))
+
     objective = FullyVariationalNCE(model, encoder, standard(6, 2.0), PowerRule(0))
+    for _ in range(3):
+        objective(torch.randn(5, 6), 50 * torch.randn(7, 6)).backward()
+    assert calls == [5, 7] * 3
+    assert objective._live_share == 1
+
+
+def test_the_most_important_noise_of_a_classical_rule_is_not_taken_for_dead():
+    """At Δ = 200 the logarithmic rule has df1/dΔ = 0 in float32 but −df0/dΔ = 1."""
+    for objective in (
+        NCE(Direct(), standard(1)),
+        SNCE(Direct(), standard(1), Logarithmic()),
+        SNCE(Direct(), standard(1), PowerRule(1.0)),
+    ):
+        results = []
+        for share in (1.0, 0.0):
+            objective._live_share.fill_(share)
+            loss = objective(torch.zeros(3, 1), torch.full((3, 1), 200.0), log_noise_noise=torch.zeros(3))
+            results.append(gradients(objective, loss)["model.shift"])
+        torch.testing.assert_close(results[0], results[1])
+        assert results[0] > 0.4
+
+
+@pytest.mark.parametrize("partition", ["fixed", "profiled"])
+@pytest.mark.parametrize("name", ["fvnce", "vnce"])
+def test_skipping_dead_noise_with_a_latent_that_is_summed_over(name, partition):
+    """Also where q gives a value of the latent a probability of e^−130, whose Δ is then huge and counts for nothing."""
+    if name == "vnce" and partition == "profiled":
+        return
+    torch.manual_seed(0)
+    model = GaussianMixtureModel(torch.zeros(3), torch.tensor([[-1.0], [1.0], [0.5]]), torch.tensor([0.3, 0.3, 0.3]))
+    logits = nn.Parameter(torch.tensor([0.0, 1.0, -130.0]))
+    encoder = lambda x: torch.distributions.Categorical(logits=logits.expand(len(x), 3))  # noqa: E731
+    noise = standard(1, 2.0)
+    if name == "vnce":
+        objective = VariationalNCE(model, encoder, noise)
+    else:
+        objective = FullyVariationalNCE(model, encoder, noise, PowerRule(0), partition=partition)
+    x, y = torch.randn(10, 1), torch.cat([torch.randn(6, 1), 90 * torch.ones(20, 1)])
+    grads = []
+    for share in (1.0, 0.0):
+        objective._live_share.fill_(share)
+        loss = objective(x, y)
+        grads.append(gradients(objective, loss))
+    for key, grad in grads[0].items():
+        torch.testing.assert_close(grads[1][key], grad, rtol=1e-4, atol=1e-5)
+
+
+def test_batch_statistics_and_dropout_are_computed_whole():
+    torch.manual_seed(0)
+    model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 8, 6]), 0.05))
+    network = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    objective = FullyVariationalNCE(model, PointEncoder(network), standard(6, 2.0), PowerRule(0))
     objective._live_share.fill_(0.0)
-    torch.manual_seed(1)
-    objective(torch.randn(5, 6), 50 * torch.randn(7, 6)).backward()
-    assert network[0].weight.grad.isfinite().all()
+    objective(torch.randn(5, 6), 50 * torch.randn(7, 6))
+    assert network[1].num_batches_tracked == 2  # one pass over the data, one over the noise
+
+
+def test_noise_outside_the_models_support_has_ratio_zero():
+    """A continuous-Bernoulli model and Gaussian noise: f0(0) is finite and so are all gradients."""
+    torch.manual_seed(0)
+    model = LatentVariableModel(standard(2), ContinuousBernoulliDecoder(mlp([2, 8, 6])))
+    for partition in ("fixed", "profiled"):
+        objective = FullyVariationalNCE(
+            model, GaussianEncoder(mlp([6, 4])), standard(6, 0.5), PowerRule(0), partition=partition
+        )
+        x, y = torch.rand(5, 6), torch.cat([torch.rand(2, 6), torch.randn(20, 6)])
+        loss = objective(x, y)
+        loss.backward()
+        assert loss.isfinite()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in objective.parameters())
+    with pytest.raises(ValueError, match="outside the model's support"):
+        objective(torch.full((2, 6), 1.5), y)
 
 
 def test_the_look_first_path_is_part_of_the_state():
@@ -180,6 +252,13 @@ class Direct(nn.Module):
         return x[:, 0] + self.shift
 
 
+class Column(nn.Module):
+    """An energy network that forgot to squeeze."""
+
+    def log_prob(self, x):
+        return x[:, :1]
+
+
 @pytest.mark.parametrize("partition", ["fixed", "learned", "profiled"])
 @pytest.mark.parametrize(
     "rule",
@@ -245,14 +324,31 @@ def test_replicas_under_vmap(encoder, partition):
 
 # The tracer makes an instance of autograd.Function, which torch itself warns about.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("partition", ["fixed", "profiled"])
-def test_compiled(partition):
-    """torch.compile (traced whole, run eagerly, so that no C++ compiler is needed) changes no value."""
-    objective = make("point", PowerRule(0.25), partition=partition)
+@pytest.mark.parametrize("encoder", ["point", "gaussian"])
+@pytest.mark.parametrize("partition", ["fixed", "profiled", "learned"])
+def test_compiled(partition, encoder):
+    """torch.compile (traced whole, run eagerly, so that no C++ compiler is needed) changes no value and no gradient."""
+    objective = make(encoder, PowerRule(0.25), partition=partition)
     x, y = torch.randn(8, 6), torch.randn(8, 6)
     kwargs = {"log_noise_x": objective.noise.log_prob(x), "log_noise_noise": objective.noise.log_prob(y)}
-    compiled = torch.compile(objective, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x, y, **kwargs), objective(x, y, **kwargs))
+    objective(x, y, **kwargs)
+    results = []
+    for function in (objective, torch.compile(objective, backend="eager", fullgraph=True)):
+        torch.manual_seed(3)
+        loss = function(x, y, **kwargs)
+        results.append((loss.detach(), gradients(objective, loss)))
+    torch.testing.assert_close(results[0][0], results[1][0])
+    for name, grad in results[0][1].items():
+        torch.testing.assert_close(results[1][1][name], grad, rtol=1e-4, atol=1e-5)
+
+
+def test_what_changes_with_every_call_is_refused_under_a_transform():
+    x = torch.randn(4, 6)
+    for partition, words in ((Learned(), "call the objective once"), (Profiled(momentum=0.9), "momentum must be 0")):
+        objective = make("point", partition=partition)
+        parameters, buffers = dict(objective.named_parameters()), dict(objective.named_buffers())
+        with pytest.raises(RuntimeError, match=words):
+            torch.func.grad(lambda p, o=objective, b=buffers: torch.func.functional_call(o, (p, b), (x, x)))(parameters)
 
 
 # Moving and saving.
@@ -265,11 +361,27 @@ def test_priors_and_noise_follow_the_module():
     assert objective(torch.randn(3, 6, dtype=DOUBLE)).dtype == DOUBLE
 
 
-def test_a_kernel_density_follows_the_module():
+@pytest.mark.parametrize("noise", ["kernel", "mixture", "transformed"])
+def test_every_noise_follows_the_module(noise):
+    """Cast to float64 it gives what the same noise gives that was made in float64."""
+
+    def make_noise(dtype):
+        torch.manual_seed(0)
+        centres = torch.randn(50, 6).to(dtype)
+        kernel = KernelDensity(centres, 0.5)
+        normal = Independent(Normal(centres[0], torch.ones(6, dtype=dtype)), 1)
+        if noise == "kernel":
+            return kernel
+        if noise == "mixture":
+            return NoiseMixture([kernel, normal], [0.3, 0.7])
+        affine = torch.distributions.AffineTransform(centres[1], torch.full((6,), 2.0, dtype=dtype), event_dim=1)
+        return torch.distributions.TransformedDistribution(normal, [affine])
+
     model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 6])))
-    noise = KernelDensity(torch.randn(50, 6), 0.5)
-    objective = FullyVariationalNCE(model, PointEncoder(mlp([6, 2])), noise, PowerRule(0)).double()
-    assert objective(torch.randn(3, 6, dtype=DOUBLE)).dtype == DOUBLE
+    objective = FullyVariationalNCE(model, PointEncoder(mlp([6, 2])), make_noise(torch.float32), PowerRule(0)).double()
+    x = torch.randn(3, 6, dtype=DOUBLE)
+    assert objective(x).dtype == DOUBLE
+    torch.testing.assert_close(objective.noise.log_prob(x), make_noise(DOUBLE).log_prob(x), rtol=1e-12, atol=1e-12)
 
 
 # Every objective, one convention.
@@ -393,14 +505,62 @@ def test_one_calling_convention(name):
         (lambda: Profiled(momentum=1.0), ValueError, "momentum must be below 1"),
         (lambda: Learned(lr_factor=0), ValueError, "lr_factor must be a finite number > 0"),
         (
-            lambda: make(rule=PowerRule(0, 1), partition=Profiled(momentum=0.9))(torch.randn(2, 6)),
+            lambda: make(rule=PowerRule(0, 1), partition=Profiled(momentum=0.9)),
             ValueError,
             "momentum must be 0 for",
         ),
         (
-            lambda: NCE(Direct(), standard(1), partition="profiled")(torch.zeros(2, 1)),
+            lambda: NCE(Direct(), standard(1), partition="profiled"),
             ValueError,
             "partition='profiled' needs a rule with the double-ELBO property",
+        ),
+        (
+            lambda: make()(torch.zeros(2, 6, dtype=torch.int64)),
+            TypeError,
+            "x must be a floating-point tensor, found dtype",
+        ),
+        (lambda: make()(torch.randn(2, 6), log_noise_noise=torch.zeros(2)), ValueError, "must come with x_noise"),
+        (
+            lambda: FullyVariationalNCE(
+                Direct(), None, standard(1), PowerRule(0), noise_encoder=PointEncoder(mlp([1, 1]))
+            ),
+            ValueError,
+            "noise_encoder must be None for a model without latents",
+        ),
+        (
+            lambda: NCE(Column(), standard(6))(torch.randn(7, 6)),
+            ValueError,
+            r"log_prob must .*\(7,\), found shape \(7, 1\)",
+        ),
+        (
+            lambda: VAE(LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 6]))), GaussianEncoder(mlp([6, 4])))(
+                torch.full((2, 6), math.nan)
+            ),
+            ValueError,
+            "x must be finite, found nan at row 0, column 0",
+        ),
+        (
+            lambda: FullyVariationalNCE(
+                LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 6]))),
+                CategoricalEncoder(mlp([6, 3])),
+                standard(6),
+                PowerRule(0),
+                latent_samples=5,
+            )(torch.randn(2, 6)),
+            ValueError,
+            "latent_samples must be 1 for an encoder whose Categorical latent is summed over, found 5",
+        ),
+        (
+            lambda: LatentVariableModel(Normal(torch.zeros(2), 1.0), GaussianDecoder(mlp([2, 6]))),
+            ValueError,
+            "prior must be one distribution over whole rows",
+        ),
+        (
+            lambda: LatentVariableModel(
+                Independent(Normal(torch.zeros(2, requires_grad=True), 1.0), 1), GaussianDecoder(mlp([2, 6]))
+            ),
+            ValueError,
+            "prior must not hold tensors that require gradients",
         ),
         (lambda: mlp([3]), ValueError, "sizes must hold at least an input and an output size"),
         (lambda: LatentVariableModel(None, mlp([2, 3])), TypeError, "prior must be a torch distribution"),
@@ -451,10 +611,32 @@ def test_diagnose_a_perfect_model():
 
 
 def test_diagnose_sees_a_bad_encoder():
-    torch.manual_seed(0)
+    """The gap is from one draw to many whatever K the objective trains with, and the true one for a summed latent."""
+    gaps = []
+    for draws in (1, 64):
+        objective = make(scale=1.0, latent_samples=draws)
+        report = diagnose(
+            objective, torch.randn(400, 6), latent_samples=200, generator=torch.Generator().manual_seed(0)
+        )
+        gaps.append(report.gap_data)
+    assert min(gaps) > 0.05
+    assert gaps[0] == pytest.approx(gaps[1], rel=0.3)
+    model = GaussianMixtureModel(torch.zeros(2), torch.tensor([[-2.0], [2.0]]), torch.tensor([0.5, 0.5]))
+    x = torch.tensor([[-2.0], [2.0]]).repeat(50, 1)
+    noise = standard(1, 2.0)
+    blind = lambda x: torch.distributions.Categorical(logits=torch.zeros(len(x), 2))  # noqa: E731
+    report = diagnose(FullyVariationalNCE(model, blind, noise, PowerRule(0)), x)
+    log_joint = torch.stack([model.log_joint(x, torch.full((100,), k)) for k in (0, 1)])
+    exact = (model.log_prob(x) - (log_joint - math.log(0.5)).mean(0)).mean().item()
+    assert report.gap_data == pytest.approx(exact, rel=1e-4)
+    assert exact > 10
+
+
+def test_diagnose_is_reproducible():
     objective = make(scale=1.0)
-    report = diagnose(objective, torch.randn(400, 6), latent_samples=200)
-    assert report.gap_data > 0.05
+    x = torch.randn(50, 6)
+    reports = [diagnose(objective, x, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+    assert str(reports[0]) == str(reports[1])
 
 
 def test_diagnose_says_that_the_noise_term_is_dead():

@@ -15,6 +15,7 @@ from fvnce import (
     VAE,
     Autoencoder,
     BernoulliDecoder,
+    BernoulliNoise,
     FullyVariationalNCE,
     GaussianDecoder,
     GaussianEncoder,
@@ -168,7 +169,28 @@ class Networks:
         return torch.cat([g.flatten() for g in grads])
 
 
-@pytest.mark.parametrize("decoder", ["gaussian", "bernoulli"])
+def test_00_with_binary_noise_is_the_vae_in_expectation():
+    """A Bernoulli decoder and binary noise: E_noise[r] = 1, summed over all 32 images, so −1 is exact."""
+    nets = Networks("bernoulli")
+    noise = BernoulliNoise(torch.full((5,), 0.45))
+    images = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 5)
+    rule = PowerRule(0, clip=None)
+    sampled = FullyVariationalNCE(nets.model, nets.encoder, noise, rule)
+    reduced = FullyVariationalNCE(nets.model, nets.encoder, noise, rule, variance_reduced=True)
+    weights = noise.log_prob(images).exp()
+    repeats = 4000
+    with torch.no_grad():
+        terms = sampled.terms(nets.x, images.repeat(repeats, 1))
+    per_run = terms.noise.reshape(repeats, 32) @ weights
+    assert abs(per_run.mean() + 1) < 5 * per_run.std() / math.sqrt(repeats)
+    torch.manual_seed(1)
+    a = reduced.terms(nets.x)
+    torch.manual_seed(1)
+    b = VAE(nets.model, nets.encoder).terms(nets.x)
+    torch.testing.assert_close(-a.loss, b.evidence.mean() - noise.log_prob(nets.x).mean() - 1)
+
+
+@pytest.mark.parametrize("decoder", ["gaussian"])
 @pytest.mark.parametrize("ratio", [1.0, 3.0])
 def test_00_is_the_vae_exactly_on_the_variance_reduced_path(decoder, ratio):
     """J^{0,0} = J_VAE − E log p_n − log ν − 1, value and gradient, given the same draw of z."""
@@ -400,6 +422,37 @@ def test_nce_and_vnce_agree_with_exact_sums():
     ).sum()
     torch.testing.assert_close(-NCE(table.model, Counts(table.p_n), noise_ratio=nu)(x, y), exact)
     torch.testing.assert_close(-SNCE(table.model, Counts(table.p_n), Logarithmic(), noise_ratio=nu)(x, y), exact)
+    # VNCE: the data term is bounded with this q, the noise term is the exact one
+    q, joint = table.encoder.logits.softmax(1), table.joint()
+    ratio = joint / (nu * table.p_n[:, None] * q)
+    bound = (table.p_d[:, None] * q * (ratio / (1 + ratio)).log()).sum() + nu * (
+        table.p_n * (nu * table.p_n / (p + nu * table.p_n)).log()
+    ).sum()
+    vnce = -VariationalNCE(table.model, table.encoder, Counts(table.p_n), noise_ratio=nu)(x, y)
+    torch.testing.assert_close(vnce, bound)
+    assert bound < exact - 0.01
+    for a, b in zip(
+        torch.autograd.grad(vnce, table.parameters()), torch.autograd.grad(bound, table.parameters()), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_elbo_agrees_with_exact_sums():
+    """VAE on the table: Σ p_d q log(p_θ/q), value and gradient; IWAE refuses what it cannot draw."""
+    table = Table()
+    counts = torch.tensor([4, 3, 2, 1])
+    x = torch.arange(4.0).repeat_interleave(counts).unsqueeze(1)
+    q = table.encoder.logits.softmax(1)
+    exact = ((counts / 10)[:, None] * q * (table.joint() / q).log()).sum()
+    value = -VAE(table.model, table.encoder)(x)
+    torch.testing.assert_close(value, exact)
+    for a, b in zip(
+        torch.autograd.grad(value, table.parameters()), torch.autograd.grad(exact, table.parameters()), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(log_marginal(table.model, table.encoder, x), table.model.log_prob(x).detach())
+    with pytest.raises(ValueError, match="latent_samples must be 1 for an encoder whose Categorical latent is summed"):
+        IWAE(table.model, table.encoder)(x)
 
 
 def test_vnce_is_the_published_objective():
@@ -551,6 +604,30 @@ def test_held_out_value_does_not_flatter():
     assert np.mean(held_out) == pytest.approx(expected, abs=6 * error)
 
 
+def test_held_out_value_does_not_flatter_for_positive_alpha():
+    """With few data rows c* is chosen on them too; judged on other rows, at most max_c J results."""
+    alpha, scale = 1.0, 0.7
+    rule = PowerRule(alpha, clip=None)
+
+    class Tilt(nn.Module):
+        def log_prob(self, x):
+            return scale * x[:, 0]
+
+    # data ~ N(0.3, 1), noise ~ N(0, 1): A = E_d e^(αΔ), B = E_n e^((1+α)Δ) in closed form
+    a = math.exp(alpha * scale * 0.3 + (alpha * scale) ** 2 / 2)
+    b = math.exp(((1 + alpha) * scale) ** 2 / 2)
+    c = math.log(b) - math.log(a)
+    best = (a * math.exp(-alpha * c) - 1) / alpha - b * math.exp(-(1 + alpha) * c) / (1 + alpha)
+    objective = FullyVariationalNCE(Tilt(), None, standard(1), rule, partition="profiled")
+    values = []
+    for _ in range(2000):
+        x, y = 0.3 + torch.randn(6, 1), torch.randn(200, 1)
+        terms = objective.terms(x, y, log_noise_x=torch.zeros(6), log_noise_noise=torch.zeros(200))
+        values.append(terms.statistics["value"].item())
+    error = np.std(values) / math.sqrt(len(values))
+    assert np.mean(values) < best + 4 * error
+
+
 def test_momentum_reduces_the_bias_of_the_gradient():
     """The gradient of −log mean e^(θx) at θ = 2 is −2 in truth, nearer 0 from a batch of 16, less so with momentum."""
     torch.manual_seed(0)
@@ -588,10 +665,12 @@ def test_log_partition_is_the_truth_whatever_the_rule():
             value, error = objective.log_partition(20_000)
             assert abs(value.item() - 3.0) < 4 * error.item()
             assert 0 < error < 0.1
-    point = objective.log_partition(2_000, generator=torch.Generator().manual_seed(1))
-    again = objective.log_partition(2_000, generator=torch.Generator().manual_seed(1), batch_size=333)
-    assert not torch.equal(point[0], objective.log_partition(2_000)[0])
-    assert abs(point[0] - again[0]) < 6 * point[1]
+    state = torch.random.get_rng_state()
+    one = objective.log_partition(2_000, generator=torch.Generator().manual_seed(1))
+    two = objective.log_partition(2_000, generator=torch.Generator().manual_seed(1))
+    assert one == two
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert one != objective.log_partition(2_000)
 
 
 def test_standard_error_of_log_partition_is_right():
@@ -622,6 +701,17 @@ def test_a_learned_log_z_starts_at_its_estimate_and_has_its_own_rate():
     assert sum(len(g["params"]) for g in groups) == len(list(objective.parameters()))
 
 
+def test_a_rule_without_the_property_can_be_studied_and_is_then_no_bound():
+    model = mixture()
+    x, y = model.sample(50), noise_for(2).sample((200,))
+    logits = torch.tensor([2.0, 0.0, -2.0])
+    encoder = lambda x: Categorical(logits=logits.expand(len(x), 3))  # noqa: E731
+    bound = FullyVariationalNCE(model, encoder, noise_for(2), Logarithmic(), allow_non_variational=True).terms(x, y)
+    exact = SNCE(model, noise_for(2), Logarithmic()).terms(x, y)
+    assert (bound.data <= exact.data + 1e-12).all()
+    assert (bound.noise > exact.noise).all()
+
+
 # The marginal.
 
 
@@ -637,5 +727,5 @@ def test_log_marginal_against_the_known_one():
     wide = lambda x: MultivariateNormal(torch.zeros(len(x), 2), 1.5 * torch.eye(2))  # noqa: E731
     estimates = torch.stack([log_marginal(model, wide, x, latent_samples=k) for k in (1, 100, 20_000)])
     gaps = (model.log_prob(x).detach() - estimates).mean(1)
-    assert gaps[0] > gaps[1] > 0.0 or gaps[1].abs() < 0.02
+    assert gaps[0] > 0.5 > gaps[1].abs()
     assert gaps[2].abs() < 0.02

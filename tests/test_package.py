@@ -51,6 +51,12 @@ def test_version_and_help():
     assert "telling data from noise" in shown.stdout
 
 
+def test_without_arguments_the_help_is_shown():
+    run = command()
+    assert run.returncode == 0
+    assert run.stdout == command("--help").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

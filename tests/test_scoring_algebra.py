@@ -47,6 +47,8 @@ def test_the_simplest_form():
     assert 0.5 * rule + 0.5 * rule == rule
     assert 2 * (3 * rule) == 6 * rule
     assert rule + 0 * Logarithmic() == rule
+    assert rule + Logarithmic() == Logarithmic() + rule
+    assert hash(rule + Logarithmic()) == hash(Logarithmic() + rule)
     assert sum([rule, Logarithmic()]) == rule + Logarithmic()
     assert str(0.9 * PowerRule(1 / 64) + 0.1 * PowerRule(0)) == "0.9*power(1/64)+0.1*power(0)"
 
@@ -121,6 +123,13 @@ def test_rules_are_immutable():
         (lambda: parse("__import__('os').system('true')"), ValueError, "is not a rule|unknown rule"),
         (lambda: parse("(" * 900 + "power(0)" + ")" * 900), ValueError, "cannot be read"),
         (lambda: parse("power(0)+" * 2000 + "power(0)"), ValueError, "at most 2000 characters"),
+        (lambda: parse("-" * 1500 + "1*power(0)"), ValueError, "cannot be read"),
+        (
+            lambda: PowerRule(0).score(1, torch.tensor(1.5)),
+            ValueError,
+            "mu must lie strictly between 0 and 1, found 1.5",
+        ),
+        (lambda: Quadratic().generator(torch.tensor(0.0)), ValueError, "mu must lie strictly between 0 and 1, found 0"),
         (lambda: parse(3), TypeError, "rule must be a string, found int"),
     ],
 )

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
@@ -26,6 +26,7 @@ def test_compatible(rule):
     torch.testing.assert_close(phi0, -delta.exp() * phi1, rtol=1e-10, atol=0)
 
 
+@settings(max_examples=400)
 @given(st.floats(0, 1), st.floats(0, 1e3))
 def test_compatible_anywhere_in_the_family(alpha, beta):
     rule = PowerRule(alpha, beta, clip=None)
@@ -94,6 +95,31 @@ def test_classical_rules_fail_in_f0_alone(rule):
     assert report.proper
     assert not rule.variational
     assert "f0 concave     fails" in str(report)
+
+
+@rules(
+    [PowerRule(a, b) for a in (0.0, 1 / 16, 1.0) for b in (0.0, 1.0)]
+    + [
+        PowerRule(0.1) + PowerRule(0, 2),
+        PowerRule(0.5).normalised(),
+        from_weight(lambda r: (1 + r) ** -0.5),
+        *CLASSICAL,
+    ]
+)
+def test_log_slope_at_the_extremes(rule):
+    """Finite in float32 for |Δ| ≤ 1e4, and the float64 value: what decides which noise samples are dead."""
+    reach = 340.0 if "from_weight" in repr(rule) else 1e4
+    delta = torch.tensor([-reach, -200.0, -50.0, 0.0, 50.0, 200.0, reach])
+    log, rate = rule.log_slope(delta)
+    assert log.isfinite().all()
+    assert rate.isfinite().all()
+    torch.testing.assert_close(log.double(), rule.log_slope(delta.double())[0], rtol=1e-5, atol=1e-4)
+
+
+def test_a_weight_goes_on_along_its_tangent_beyond_float64():
+    rule = from_weight(lambda r: 1 / r, clip=None)
+    delta = torch.tensor([-5000.0, -701.0, 351.0, 5000.0], dtype=DOUBLE)
+    torch.testing.assert_close(rule.f1(delta), delta)
 
 
 @rules(VARIATIONAL)

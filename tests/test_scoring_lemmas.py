@@ -113,19 +113,21 @@ def test_symmetry_is_not_excluded_by_compatibility():
 
 
 def test_two_concave_functions_cannot_be_symmetric():
-    """A symmetric pair, f0(r) = f1(1/r), with both concave has r w non-decreasing and (1/r) w(1/r) = r² w / r.
+    """Symmetry, f0(r) = f1(1/r), and compatibility give w(1/r) = r³ w(r), so r·w at 1/r is r²·w(r) = r·(r·w(r)).
 
-    Symmetry and compatibility give w(1/r) = r³ w(r). With w(r) = r^(−3/2) g(r), symmetry is g(1/r) = g(r), while
-    r w = r^(−1/2) g non-decreasing and w = r^(−3/2) g non-increasing force g to grow at least like √r: at 1/r that
-    contradicts g(1/r) = g(r) unless g = 0.
+    If r·w is non-decreasing, its value at 1/r ≤ 1 is at most that at r ≥ 1: r·(r·w(r)) ≤ r·w(r), hence w(r) = 0 for
+    every r > 1, and by symmetry everywhere: only the zero rule is symmetric and has both functions concave.
     """
-    w, g = sp.Function("w"), sp.Function("g")
+    w = sp.Function("w")
     f1_prime = w(r)
     # f0(r) = f1(1/r) gives f0' = −w(1/r)/r²; compatibility gives f0' = −r w(r)
     relation = sp.solve(sp.Eq(-w(1 / r) / r**2, -r * f1_prime), w(1 / r))[0]
     assert zero(relation - r**3 * w(r))
-    substituted = (r**3 * r ** sp.Rational(-3, 2) * g(r)) / ((1 / r) ** sp.Rational(-3, 2))
-    assert zero(substituted - g(r))  # g(1/r) = g(r)
+    at_inverse = (1 / r) * relation  # r·w at 1/r
+    assert zero(at_inverse - r * (r * w(r)))
+    # r·v ≤ v with r = 1 + excess > 1 leaves no v > 0
+    value, excess = sp.symbols("value excess", positive=True)
+    assert sp.expand((1 + excess) * value - value).is_positive
 
 
 def test_f1_slope_falls_no_faster_than_1_over_r():
@@ -210,18 +212,33 @@ def test_the_papers_normalised_form_agrees():
 
 
 def test_cone():
-    """Non-negative combinations keep compatibility, the two concavities and the convexity: all are linear."""
+    """Compatibility, both second derivatives and G'' are linear in the pair: non-negative weights keep their signs."""
     a, b = sp.symbols("a b", nonnegative=True)
-    f1, g1 = sp.Function("f1")(r), sp.Function("g1")(r)
-    f0_slope, g0_slope = -r * sp.diff(f1, r), -r * sp.diff(g1, r)
-    assert zero(a * f0_slope + b * g0_slope + r * sp.diff(a * f1 + b * g1, r))
+    f1, f0, g1, g0 = (sp.Function(name)(r) for name in ("f1", "f0", "g1", "g0"))
+
+    def laws(first, second):
+        slope = sp.diff(first, r)
+        curvature = sp.diff(mu * first.subs(r, mu / (1 - mu)) + (1 - mu) * second.subs(r, mu / (1 - mu)), mu, 2)
+        return [sp.diff(second, r) + r * slope, sp.diff(first, r, 2), sp.diff(second, r, 2), curvature.doit()]
+
+    for of_sum, of_f, of_g in zip(laws(a * f1 + b * g1, a * f0 + b * g0), laws(f1, f0), laws(g1, g0), strict=True):
+        assert sp.simplify(of_sum - a * of_f - b * of_g) == 0
 
 
 def test_extremes_of_the_family():
-    """w = 1/r and w = 1 are where the two monotonicities hold with equality."""
-    for w, other in ((1 / r, sp.S(1)), (sp.S(1), r)):
-        assert sp.diff(w, r) <= 0 if w == 1 else sp.diff(w, r).is_negative
-        assert sp.simplify(r * w - other) == 0
+    """With w(1) = 1: w non-increasing and r·w non-decreasing give 1/r ≤ w ≤ 1 for r ≥ 1 and 1 ≤ w ≤ 1/r for r ≤ 1.
+
+    Integrated from 1, both ways: log r ≤ f1 ≤ r − 1. The ends are (0, 0) and (1, 0), one monotonicity an equality.
+    """
+    t = sp.symbols("t", positive=True)
+    assert zero(sp.integrate(1 / t, (t, 1, r)) - sp.log(r))
+    assert zero(sp.integrate(1, (t, 1, r)) - (r - 1))
+    assert sp.diff(r * (1 / r), r) == 0  # r·w is constant at (0, 0)
+    assert sp.diff(sp.S(1), r) == 0  # w is constant at (1, 0)
+    for a in (sp.Rational(1, 3), sp.Rational(2, 3)):  # strictly between for 0 < α < 1
+        inside = r ** (a - 1)
+        assert sp.diff(inside, r).is_negative
+        assert sp.simplify(sp.diff(r * inside, r)).is_positive
 
 
 def test_clipped_f0_is_convex_in_r():

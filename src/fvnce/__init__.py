@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import models, noise, objectives, scoring
+    from . import data, diagnostics, models, noise, objectives, scoring
     from .models import (
         BernoulliDecoder,
         CategoricalEncoder,
@@ -49,6 +49,7 @@ _NAMES = {
     ],
     "scoring": ["Logarithmic", "PowerRule", "Quadratic", "Spherical"],
 }
+_MODULES = ("data", "diagnostics", *_NAMES)
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
@@ -75,6 +76,8 @@ __all__ = [
     "Spherical",
     "VariationalNCE",
     "__version__",
+    "data",
+    "diagnostics",
     "fit_gaussian",
     "log_marginal",
     "mlp",
@@ -87,7 +90,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NAMES:
+    if name in _MODULES:
         return import_module(f".{name}", __name__)
     if name in _HOME:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)

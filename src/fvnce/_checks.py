@@ -13,6 +13,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 
+def values_are_hidden() -> bool:
+    """Whether a compiler or a function transform is tracing, so that no value can be looked at, let alone checked."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 def number(
     name: str,
     value: object,
@@ -276,3 +281,17 @@ def finite_log_noise(name: str, log_noise: Tensor) -> None:
             f"the noise must cover {name}, found log p_n = {log_noise[row].item()} at row {row}; "
             "mix in a component that does, such as smoothed(X, bandwidth)"
         )
+
+
+def binary(name: str, value: Tensor, remedy: str) -> None:
+    """Zeros and ones.
+
+    >>> binary("x", torch.tensor([1.0, 0.5]), "round it")
+    Traceback (most recent call last):
+    ValueError: x must hold zeros and ones, found 0.5; round it
+    """
+    if values_are_hidden():
+        return
+    good = (value == 0) | (value == 1)
+    if not bool(good.all()):
+        raise ValueError(f"{name} must hold zeros and ones, found {value[~good].flatten()[0].item():g}; {remedy}")

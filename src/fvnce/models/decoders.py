@@ -77,7 +77,16 @@ class BernoulliDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> Independent[Bernoulli]:
         """p(x|z)."""
-        return Independent(Bernoulli(logits=self.network(z)), self.event_dims)
+        return Independent(_Binary(logits=self.network(z), validate_args=False), self.event_dims)
+
+
+class _Binary(Bernoulli):
+    """Refuses grey values whether or not torch validates: torch.compile turns its validation off for good."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        _checks.binary("x", value, "use a ContinuousBernoulliDecoder for grey values, or round them")
+        density: Tensor = super().log_prob(value)  # type: ignore[no-untyped-call]
+        return density
 
 
 class ContinuousBernoulliDecoder(nn.Module):

@@ -37,9 +37,7 @@ _BOUNDED = 512
 _TRIAL = 128
 _TILE_COLUMNS = 512
 _MOST_ROWS = 4096
-_LEAST_EXPONENT = (
-    -80.0
-)  # e^-80 is nothing beside 1, and arithmetic with the subnormal numbers below it is slow
+_LEAST_EXPONENT = -80.0  # e^-80 is nothing beside 1, and arithmetic with the subnormal numbers below it is slow
 
 
 @dataclass(frozen=True)
@@ -106,9 +104,7 @@ def _checked(out: LogSums) -> LogSums:
     if bool(far.any()):
         row = int(far.nonzero()[0])
         distance = float((-2.0 * out.value[row]).sqrt())
-        raise ValueError(
-            f"x must lie within 1e15 bandwidths of a centre, found row {row} at {distance:.3g} bandwidths"
-        )
+        raise ValueError(f"x must lie within 1e15 bandwidths of a centre, found row {row} at {distance:.3g} bandwidths")
     return out
 
 

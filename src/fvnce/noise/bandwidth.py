@@ -32,9 +32,7 @@ _RELATIVE_CHANGE = 1e-6
 Moments = tuple[float, float]
 
 
-def select_bandwidth(
-    X: Tensor, rule: str, *, floor: float | None = None, block_bytes: int = 64 * 2**20
-) -> Tensor:
+def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_bytes: int = 64 * 2**20) -> Tensor:
     """Bandwidth of a Gaussian kernel density on the rows of X.
 
     Args:
@@ -55,9 +53,7 @@ def select_bandwidth(
     data = _checks.table("X", X, rows=2)
     if rule == "loo":
         if floor is not None:
-            raise ValueError(
-                f"floor applies to 'scott' and 'silverman' only, found floor={floor!r} with 'loo'"
-            )
+            raise ValueError(f"floor applies to 'scott' and 'silverman' only, found floor={floor!r} with 'loo'")
         return torch.tensor(_leave_one_out(data, block_bytes), dtype=data.dtype, device=data.device)
     n, width = data.shape
     factor = float(n) if rule == "scott" else n * (width + 2) / 4

@@ -37,9 +37,7 @@ class BernoulliNoise(Distribution):
         bad = ~((found >= 0) & (found <= 1))
         if bool(bad.any()):
             position = int(bad.nonzero()[0])
-            raise ValueError(
-                f"probs must lie in [0, 1], found {found[position].item()} at position {position}"
-            )
+            raise ValueError(f"probs must lie in [0, 1], found {found[position].item()} at position {position}")
         self.probs = found
         super().__init__(torch.Size(), found.shape, validate_args=False)
 
@@ -58,7 +56,7 @@ class BernoulliNoise(Distribution):
     @property
     def support(self) -> constraints.Constraint:
         """Vectors of zeros and ones."""
-        return constraints.independent(constraints.boolean, 1)  # type: ignore[no-untyped-call]
+        return constraints.independent(constraints.boolean, 1)
 
     @property
     def mean(self) -> Tensor:

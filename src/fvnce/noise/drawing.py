@@ -41,15 +41,13 @@ def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) 
         if generator is None:
             return noise.sample(torch.Size((n,)))
         seed = torch.randint(_LARGEST_SEED, (), generator=generator, device=generator.device)
-        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(int(seed))
             return noise.sample(torch.Size((n,)))
 
 
-def draw_with_log_prob(
-    noise: Distribution, n: int, generator: torch.Generator | None = None
-) -> tuple[Tensor, Tensor]:
+def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
     """n samples and their log density, shapes (n,) + event_shape and (n,).
 
     Noise that can tell the density of its own draws at less cost than that of any point does so.
@@ -143,5 +141,5 @@ def inside_support(noise: Distribution, x: Tensor) -> Tensor:
         support = None
     if support is None:
         return torch.ones(x.shape[: x.ndim - len(noise.event_shape)], dtype=torch.bool, device=x.device)
-    inside: Tensor = support.check(x)  # type: ignore[no-untyped-call]
+    inside: Tensor = support.check(x)
     return inside

@@ -7,6 +7,7 @@ D/2 log 2π
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -87,6 +88,15 @@ class KernelDensity(Distribution):
         if self.weights is None:
             self._log_constant -= math.log(size)
         super().__init__(torch.Size(), torch.Size((width,)), validate_args=False)
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> KernelDensity:
+        """The density with its tensors passed through ``function``: how it changes device and precision."""
+        centres = function(self.centres)
+        if centres is self.centres:
+            return self
+        weights = None if self.given_weights is None else self.given_weights.to(centres.device)
+        bandwidth = self.bandwidth.to(centres.device)
+        return KernelDensity(centres, bandwidth, weights, block_bytes=self.block_bytes)
 
     @classmethod
     def from_data(
@@ -191,9 +201,7 @@ class KernelDensity(Distribution):
         # Checked here, where functional transforms have unwrapped the tensor.
         flat = _checks.finite_rows("x", x).reshape(-1, x.shape[-1])
         sketch = self._sketch_for(x) if own is not None or len(flat) >= _MANY_POINTS else None
-        sums = log_sums(
-            self._geometry, flat, slope=slope, block_bytes=self.block_bytes, sketch=sketch, own=own
-        )
+        sums = log_sums(self._geometry, flat, slope=slope, block_bytes=self.block_bytes, sketch=sketch, own=own)
         value = (sums.value + self._log_constant).to(x.dtype).reshape(x.shape[:-1])
         if sums.slope is None:
             return value, x.new_empty(0)

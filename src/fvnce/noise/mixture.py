@@ -57,18 +57,14 @@ class NoiseMixture(Distribution):
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
     has_rsample = False
 
-    def __init__(
-        self, components: Sequence[Distribution], weights: Sequence[float] | Tensor | None = None
-    ) -> None:
+    def __init__(self, components: Sequence[Distribution], weights: Sequence[float] | Tensor | None = None) -> None:
         self.components = tuple(components)
         if not self.components:
             raise ValueError("components must hold at least one distribution, found none")
         for position, component in enumerate(self.components):
             _check_component(position, component, self.components[0].event_shape)
         size = len(self.components)
-        self.given_weights = torch.as_tensor(
-            [1.0] * size if weights is None else weights, dtype=torch.float64
-        )
+        self.given_weights = torch.as_tensor([1.0] * size if weights is None else weights, dtype=torch.float64)
         self.weights = _checks.weights("weights", self.given_weights, size)
         super().__init__(torch.Size(), self.components[0].event_shape, validate_args=False)
 
@@ -92,9 +88,7 @@ class NoiseMixture(Distribution):
         x = _checks.floating("x", value)
         shape = self.event_shape
         if x.ndim < len(shape) or x.shape[x.ndim - len(shape) :] != shape:
-            raise ValueError(
-                f"x must have shape (..., {', '.join(map(str, shape))}), found shape {tuple(x.shape)}"
-            )
+            raise ValueError(f"x must have shape (..., {', '.join(map(str, shape))}), found shape {tuple(x.shape)}")
         _checks.finite_rows("x", x)
         x = over_batch(self, x)
         return self._combine([log_prob_or_minus_inf(component, x) for component in self.components])
@@ -166,9 +160,7 @@ class NoiseMixture(Distribution):
 def _check_component(position: int, component: object, event_shape: torch.Size) -> None:
     name = f"components[{position}]"
     if not isinstance(component, Distribution):
-        raise TypeError(
-            f"{name} must be a torch.distributions.Distribution, found {type(component).__name__}"
-        )
+        raise TypeError(f"{name} must be a torch.distributions.Distribution, found {type(component).__name__}")
     if component.batch_shape:
         raise ValueError(
             f"{name} must have an empty batch shape, found {tuple(component.batch_shape)}; "

@@ -75,9 +75,7 @@ class NoisePool:
         self.refresh_share = _checks.number("refresh_share", refresh_share, low=0)
         if self.refresh_share >= 1:
             raise ValueError(f"refresh_share must be a number in [0, 1), found {refresh_share!r}")
-        self.step_flops = (
-            None if step_flops is None else _checks.number("step_flops", step_flops, low=0, open_low=True)
-        )
+        self.step_flops = None if step_flops is None else _checks.number("step_flops", step_flops, low=0, open_low=True)
         if generator is None:
             generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
         self.generator = generator
@@ -145,9 +143,7 @@ class NoisePool:
         if set(state) != wanted:
             raise ValueError(f"state must have the keys {sorted(wanted)}, found {sorted(state)}")
         if state["x"].shape != self._x.shape:
-            raise ValueError(
-                f"state must hold a pool of shape {tuple(self._x.shape)}, found {tuple(state['x'].shape)}"
-            )
+            raise ValueError(f"state must hold a pool of shape {tuple(self._x.shape)}, found {tuple(state['x'].shape)}")
         self._x = state["x"].to(self._x).clone()
         self._log_prob = state["log_prob"].to(self._log_prob).clone()
         self._order = state["order"].to(self._order).clone()

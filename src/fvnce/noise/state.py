@@ -122,9 +122,7 @@ def to_state(noise: Distribution) -> tuple[Config, dict[str, Tensor]]:
         known = ", ".join(kind.cls.__name__ for kind in _KINDS)
         raise TypeError(f"noise must be one of {known} to be saved, found {type(noise).__name__}")
     if noise.batch_shape and kind.cls in (KernelDensity, NoiseMixture, BernoulliNoise):
-        raise ValueError(
-            f"noise must have an empty batch shape to be saved, found {tuple(noise.batch_shape)}"
-        )
+        raise ValueError(f"noise must have an empty batch shape to be saved, found {tuple(noise.batch_shape)}")
     tensors = {name: value for name, value in kind.tensors(noise).items() if value is not None}
     config: Config = {"kind": kind.cls.__name__, "options": kind.options(noise), "children": []}
     for position, child in enumerate(kind.children(noise)):
@@ -146,10 +144,7 @@ def from_state(config: Config, tensors: Mapping[str, Tensor]) -> Distribution:
     if kind is None:
         known = ", ".join(kind.cls.__name__ for kind in _KINDS)
         raise ValueError(f"config['kind'] must be one of {known}, found {found!r}")
-    children = [
-        from_state(below, _under(f"{position}.", tensors))
-        for position, below in enumerate(config["children"])
-    ]
+    children = [from_state(below, _under(f"{position}.", tensors)) for position, below in enumerate(config["children"])]
     return kind.build(config["options"], tensors, children)
 
 
@@ -163,10 +158,7 @@ def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:
     """
     config, tensors = to_state(noise)
     # Every tensor gets storage of its own: the format refuses views of one buffer.
-    plain = {
-        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, value in tensors.items()
-    }
+    plain = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
     content = safetensors.torch.save(plain, metadata={"noise": json.dumps(config)})
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ from torch.distributions import Distribution
 
 from .. import _checks
 from ..models import LatentVariableModel
-from ._tracing import values_are_hidden
 from .ratios import LogRatio
 from .terms import Terms
 
@@ -65,7 +64,7 @@ def check_finite(name: str, x: Tensor, ratio: LogRatio, log_noise: Tensor | None
 
     A ratio of zero, Δ⁰ = −∞, is legitimate where the model gives a noise sample no probability.
     """
-    if values_are_hidden():
+    if _checks.values_are_hidden():
         return
     values = ratio.values.detach()
     good = (~values.isnan() & (values < torch.inf) if may_be_zero else values.isfinite()).all(0)

@@ -21,7 +21,6 @@ from .. import _checks
 from ..models.latent import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
-from ._tracing import values_are_hidden
 from .base import Objective, check_finite, prior_constant
 from .partition import Fixed, Learned, Partition, Profiled
 from .ratios import Encoder, LogRatio, log_ratio
@@ -155,7 +154,7 @@ class ContrastiveObjective(Objective):
         this one is first evaluated without a graph; the samples that count are then taken again with one. An encoder of
         the noise alone always gets one sample, so that its parameters have a gradient, if only of zeros.
         """
-        if values_are_hidden() or not torch.is_grad_enabled() or not self._can_look_first:
+        if _checks.values_are_hidden() or not torch.is_grad_enabled() or not self._can_look_first:
             return self._graph(x, log_noise, draws)
         if bool(self._live_share > WORTH_LOOKING):  # type: ignore[operator]
             ratio = self._graph(x, log_noise, draws)
@@ -215,7 +214,7 @@ class ContrastiveObjective(Objective):
     def _log_noise(self, name: str, given: Tensor | None, x: Tensor) -> Tensor:
         if given is None:
             with torch.no_grad():
-                return self.noise.log_prob(x) if values_are_hidden() else log_prob_or_minus_inf(self.noise, x)
+                return self.noise.log_prob(x) if _checks.values_are_hidden() else log_prob_or_minus_inf(self.noise, x)
         if given.shape != x.shape[:1]:
             raise ValueError(
                 f"{name} must hold one log-density for each of the {len(x)} rows, found shape {tuple(given.shape)}"

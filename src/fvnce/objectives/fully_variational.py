@@ -92,6 +92,7 @@ class FullyVariationalNCE(ContrastiveObjective):
             )
         self.allow_non_variational = allow_non_variational
         self.variance_reduced = variance_reduced
+        self._known_to_be_covered = False
         if variance_reduced:
             self._check_variance_reduced(log_scale)
 
@@ -119,7 +120,7 @@ class FullyVariationalNCE(ContrastiveObjective):
                 "variance_reduced=True: encoder must be stochastic, found a deterministic one, whose noise term is no "
                 "constant"
             )
-        likelihood = self.model.decoder(q.sample()[:1])
+        likelihood = self.model.decoder(q.mean[:1])
         if not _covers(self.noise, likelihood):
             raise ValueError(
                 f"variance_reduced=True: noise must cover the model, found {self.noise!r} for a decoder that gives "
@@ -141,7 +142,9 @@ class FullyVariationalNCE(ContrastiveObjective):
         log_noise_x = self._log_noise("log_noise_x", log_noise_x, x)
         assert self.encoder is not None
         q = self.encoder(x)
-        self._check_covered(q)
+        if not self._known_to_be_covered:
+            self._check_covered(q)
+            self._known_to_be_covered = True
         evidence = evidence_of(self.model, q, x, closed_form=True)
         weight, _ = power_of(self.rule) or (1.0, 0.0)
         delta = evidence - log_noise_x - math.log(self.noise_ratio)

@@ -28,7 +28,6 @@ from .. import _checks
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalised
 from ._distributed import gather, mean_over_data, mean_over_noise
-from ._tracing import values_are_hidden
 from .ratios import LogRatio
 
 
@@ -124,7 +123,7 @@ class Learned(_Shifted):
     def _start(self, noise: LogRatio) -> None:
         if not self.training:
             return
-        if values_are_hidden():
+        if _checks.values_are_hidden():
             if not self._known_to_have_started:
                 raise RuntimeError(
                     "a learned log Z starts at its estimate on the first batch, which a traced call cannot do: call "
@@ -187,7 +186,7 @@ class Profiled(Partition):
             c, value = self._in_closed_form(*power, data, noise)
         shift = -c - math.log(noise_ratio)
         with torch.no_grad():
-            if not values_are_hidden() and self.training:
+            if not _checks.values_are_hidden() and self.training:
                 self.last.copy_(c)  # type: ignore[operator]
             rule = rule.unclipped()
             return Contrast(value, data.expectation(rule.f1, shift), noise.expectation(rule.f0, shift), shift)
@@ -207,7 +206,7 @@ class Profiled(Partition):
         """log B, or with momentum its tangent at the moving average: log B̄ + B/B̄ − 1."""
         if self.momentum == 0 or not self.training:
             return log_b
-        if values_are_hidden():
+        if _checks.values_are_hidden():
             raise RuntimeError(
                 "momentum must be 0 where the objective is compiled or transformed: its moving average changes with "
                 "every call"
@@ -297,7 +296,7 @@ def _best_log_scale(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ra
         inside = (newton > low) & (newton < high)
         step = torch.where(inside, newton, (low + high) / 2) - c
         c = c + step
-        if not values_are_hidden() and step.abs() < 1e-12 * (1 + c.abs()):
+        if not _checks.values_are_hidden() and step.abs() < 1e-12 * (1 + c.abs()):
             break
     return c.to(data.values.dtype)
 
