@@ -5,8 +5,8 @@ Run on an idle machine with
     python benchmarks/scaling.py --out results/bench/scaling.json
 
 Measured: the seconds of an epoch against the number of rows n, and the seconds of a step against the width d, the noise
-ratio ν, the latent draws K, the number of kernel centres N and the number of processes. Fitted, by least squares on relative
-errors, with b rows a batch, P parameters and F = 6 P b (1 + ν) K floating-point operations a step:
+ratio ν, the latent draws K, the number of kernel centres N and the number of processes. Fitted, by least squares on
+relative errors, with b rows a batch, P parameters and F = 6 P b (1 + ν) K floating-point operations a step:
 
     step      = overhead + F / speed + P / updates
     table row = N d · pair          epoch = ⌈n / (W b)⌉ (step + W > 1: P · exchange + latency)

@@ -43,7 +43,10 @@ def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) 
         seed = torch.randint(_LARGEST_SEED, (), generator=generator, device=generator.device)
         devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(int(seed))
+            # torch.manual_seed would also note, with a stack trace, what to seed should CUDA be started later.
+            torch.default_generator.manual_seed(int(seed))
+            if devices:
+                torch.cuda.manual_seed_all(int(seed))
             return noise.sample(torch.Size((n,)))
 
 

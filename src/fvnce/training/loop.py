@@ -170,9 +170,10 @@ class Run:
         self.device: torch.device = fabric.device
         self.step = self.epoch = self.position = 0
         self.stopped: str | None = None
-        randomness.seed_everything(seed, randomness.GLOBAL, fabric.global_rank)
         precision = str(fabric.strategy.precision.precision)
         objective.to(self.device, torch.float64 if precision == "64-true" else None)
+        # After the device has been started by the objective's arrival, so that its generator is seeded too.
+        randomness.seed_everything(seed, randomness.GLOBAL, fabric.global_rank)
         # The gradient scaler and a fused optimiser cannot both unscale what is to be clipped.
         fused = not (precision == "16-mixed" and settings.grad_clip is not None)
         self.raw_optimizer = make_optimizer(settings.optimizer, objective, settings.lr, fused=fused)

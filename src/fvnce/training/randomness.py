@@ -39,8 +39,12 @@ def order(seed: int, epoch: int, n: int) -> torch.Tensor:
 
 
 def seed_everything(seed: int, *path: int) -> None:
-    """Seed the global generators of torch (on every device), numpy and Python."""
-    torch.manual_seed(stream(seed, *path, 0))
+    """Seed the global generators of torch (on every device that is in use), numpy and Python."""
+    torch_seed = stream(seed, *path, 0)
+    torch.default_generator.manual_seed(torch_seed)
+    # torch.manual_seed would note, with a stack trace, what to seed should CUDA be started later, at every validation.
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(torch_seed)
     np.random.seed(stream(seed, *path, 1) % 2**32)  # noqa: NPY002 (the legacy generator is the global one)
     random.seed(stream(seed, *path, 2))
 
