@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.distributions import Categorical
+from torch.nn.functional import hardtanh
 
 from .distributions import DiagonalNormal, PointMass
 
@@ -52,7 +53,8 @@ class GaussianEncoder(nn.Module):
                 f"latent dimension, found {output.shape[-1]}"
             )
         mean, log_scale = output.chunk(2, dim=-1)
-        log_scale = log_scale.clamp(-LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
+        # A clamp whose backward pass is one operation.
+        log_scale = hardtanh(log_scale, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
         return DiagonalNormal(mean, log_scale.exp(), log_scale=log_scale)
 
 
