@@ -62,7 +62,7 @@ def test_without_arguments_the_help_is_shown():
     [
         (["--nonsense"], "No such option: --nonsense"),
         (["frobnicate"], "No such command 'frobnicate'"),
-        (["reproduce", "everything"], "unknown item 'everything'; the items are pairs, losses"),
+        (["reproduce", "everything"], "unknown item 'everything'; the items are pairs, losses, table"),
         (["reproduce", "--out"], "'--out' requires an argument"),
         (["reproduce", "--out", "file"], "--out must be a folder, 'file' is a file"),
     ],
@@ -80,6 +80,7 @@ def test_mistakes_are_one_line(arguments, words, tmp_path):
 def test_reproduce_draws_the_two_figures(tmp_path):
     run = command("reproduce", "pairs", "losses", "--out", tmp_path / "a" / "b")
     assert run.returncode == 0, run.stderr
+    assert "pairs …" in run.stderr
     written = run.stdout.split()
     assert [Path(p).name for p in written] == ["pairs.png", "pairs.pdf", "losses.png", "losses.pdf"]
     for path in map(Path, written):

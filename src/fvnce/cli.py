@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+
+
+class Data(StrEnum):
+    """The data sets of the reproduction."""
+
+    digits = "digits"
+    mnist = "mnist"
 
 
 def _print_version(wanted: bool) -> None:
@@ -38,25 +46,40 @@ def _root(
 
 
 @app.command(
-    help="Reproduce the paper: all of it, or the items named.\n\n"
+    help="Reproduce the paper: the items named, or all of them and a page, report.html.\n\n"
     + "\n\n".join(f"{name}: {what}" for name, what in ITEMS.items())
 )
 def reproduce(
     items: Annotated[list[str] | None, typer.Argument(metavar="ITEM", help="Which items.")] = None,
+    data: Annotated[Data, typer.Option(help="digits ships with scikit-learn; mnist is fetched.")] = Data.digits,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, if not the item's own.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny settings, to see that everything runs.")] = False,
     out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("out"),
 ) -> None:
-    """Make the items named, or all."""
+    """Make the items named, or all and a page."""
     wanted = list(dict.fromkeys(items or ITEMS))
     for item in wanted:
         if item not in ITEMS:
             raise typer.BadParameter(f"unknown item {item!r}; the items are {', '.join(ITEMS)}")
     if out.exists() and not out.is_dir():
         raise typer.BadParameter(f"--out must be a folder, {str(out)!r} is a file")
-    from importlib import import_module
+    from .paper.reproduce import reproduce as run
+    from .paper.study import Options
 
-    for item in wanted:
-        for path in import_module(f".paper.{item}", __package__).run(out):
-            typer.echo(path)
+    options = Options(data.value, seeds, epochs, quick)
+    for path in run(wanted, out, options, page=not items, say=lambda text: typer.echo(text, err=True)):
+        typer.echo(path)
+
+
+@app.command("data")
+def fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="mnist")]) -> None:
+    """Fetch a data set, check it, and print the folder it is in."""
+    if name != "mnist":
+        raise typer.BadParameter(f"unknown data set {name!r}; the data sets are mnist")
+    from .data import fetch_mnist
+
+    typer.echo(fetch_mnist(lambda sentence: typer.echo(sentence, err=True)))
 
 
 def main(arguments: list[str] | None = None) -> None:

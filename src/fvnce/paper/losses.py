@@ -8,13 +8,15 @@ sample that is confidently recognised.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from ..report.figures import legend, new_figure, plot, save
+from ..report.page import Picture, Section
 from .rules import RULES
+from .study import Options
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,9 @@ class Settings:
     """Points per curve."""
 
 
-def run(out: Path, settings: Settings | None = None) -> list[Path]:
+def run(out: Path, options: Options) -> Section:
     """Draw the figure into ``out``."""
-    settings = settings or Settings()
+    settings = Settings()
     delta = torch.linspace(-settings.largest_logit, settings.largest_logit, settings.points, dtype=torch.float64)
     figure, (left, right) = new_figure(2)
     for curve, rule in RULES:
@@ -38,4 +40,21 @@ def run(out: Path, settings: Settings | None = None) -> list[Path]:
     left.set(title="(a) class 1: data", xlabel=r"$\Delta = \log r$", ylabel="$-f_1$", ylim=(-4.5, 4.5))
     right.set(title="(b) class 0: noise", xlabel=r"$\Delta = \log r$", ylabel="$-f_0$", ylim=(-2.0, 7.0))
     legend(right, "upper left")
-    return save(figure, out, "losses")
+    files = save(figure, out, "losses")
+    return Section(
+        "The same rules as classification losses",
+        [
+            "Read as losses of a classifier with logit Δ, the soft-plus loss of the logarithmic rule only punishes "
+            "mistakes, while the double-ELBO losses go on paying for data that is recognised with confidence, and "
+            "punish noise that is taken for data exponentially."
+        ],
+        pictures=[
+            Picture(
+                files[0],
+                "Losses of a data sample and of a noise sample.",
+                "Two panels of four curves each: minus f1 and minus f0 against the log-ratio from -4 to 4.",
+            )
+        ],
+        settings=asdict(settings),
+        files=files,
+    )

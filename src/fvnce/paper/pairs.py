@@ -5,13 +5,15 @@ fvnce reproduce pairs --out out
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from ..report.figures import legend, new_figure, plot, save
+from ..report.page import Picture, Section
 from .rules import RULES
+from .study import Options
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,9 @@ class Settings:
     """Points per curve."""
 
 
-def run(out: Path, settings: Settings | None = None) -> list[Path]:
+def run(out: Path, options: Options) -> Section:
     """Draw the figure into ``out``."""
-    settings = settings or Settings()
+    settings = Settings()
     r = torch.linspace(0.0, settings.largest_ratio, settings.points + 1, dtype=torch.float64)[1:]
     figure, (left, right) = new_figure(2)
     for curve, rule in RULES:
@@ -35,4 +37,21 @@ def run(out: Path, settings: Settings | None = None) -> list[Path]:
     left.set(title="(a) earned by data", xlabel=r"$r = p_\theta / p_n$", ylabel="$f_1(r)$", ylim=(-3.2, 2.2))
     right.set(title="(b) earned by noise", xlabel=r"$r = p_\theta / p_n$", ylabel="$f_0(r)$", ylim=(-4.2, 1.2))
     legend(left, "lower right")
-    return save(figure, out, "pairs")
+    files = save(figure, out, "pairs")
+    return Section(
+        "Pairs (f1, f0)",
+        [
+            "A data sample earns f1 and a noise sample f0. For the double-ELBO rules (solid) both are concave in r, so "
+            "an evidence lower bound exists for both terms; for the logarithmic rule of ordinary NCE (dashed) f0 is "
+            "convex."
+        ],
+        pictures=[
+            Picture(
+                files[0],
+                "Normalised to f1(1) = f0(1) = 0 and f1'(1) = 1.",
+                "Two panels of four curves each: f1 and f0 against the ratio r from 0 to 4.",
+            )
+        ],
+        settings=asdict(settings),
+        files=files,
+    )

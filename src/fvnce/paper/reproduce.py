@@ -1,0 +1,57 @@
+"""All items in turn, and the page that shows them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from .. import __version__
+from ..report.page import Section, write_page
+from .study import Options
+
+_DATA = {
+    "digits": "the 8×8 digits that ship with scikit-learn, with networks scaled to them; the paper uses MNIST",
+    "mnist": "MNIST, as the paper does",
+}
+
+
+def reproduce(
+    items: Sequence[str], out: Path, options: Options, *, page: bool, say: Callable[[str], None]
+) -> Iterator[Path]:
+    """Make each item and yield the files it wrote; with ``page``, a page of all at the end."""
+    out.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    sections: list[Section] = []
+    for item in items:
+        say(f"{item} …")
+        with _threads(1 if options.data == "digits" else None):
+            section = import_module(f"{__package__}.{item.replace('-', '_')}").run(out, options)
+        sections.append(section)
+        for table in section.tables:
+            say(f"\n{table.text()}\n")
+        for sentence in section.reading:
+            say(sentence)
+        yield from section.files
+    if page:
+        introduction = (
+            f"Made by fvnce {__version__} in {time.perf_counter() - start:.0f} seconds on {_DATA[options.data]}. "
+            f"{'Tiny settings: this shows that everything runs, not what comes out. ' * options.quick}"
+            "Each section tells in plain words what came out and where it differs from the paper."
+        )
+        yield write_page(out / "report.html", "Fully variational NCE: the paper, reproduced", introduction, sections)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """So many threads inside: networks of 64 inputs are too small to share between two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
