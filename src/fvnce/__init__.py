@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import data, diagnostics, models, noise, objectives, scoring
+    from . import data, diagnostics, models, noise, objectives, scoring, training
     from .models import (
         BernoulliDecoder,
         CategoricalEncoder,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .noise import BernoulliNoise, KernelDensity, NoiseMixture, NoisePool, fit_gaussian, smoothed
     from .objectives import IWAE, NCE, SNCE, VAE, Autoencoder, FullyVariationalNCE, VariationalNCE, log_marginal
     from .scoring import Logarithmic, PowerRule, Quadratic, Spherical
+    from .training import History, fit, load, save
 
 #: Where each public name lives.
 _NAMES = {
@@ -48,6 +49,7 @@ _NAMES = {
         "log_marginal",
     ],
     "scoring": ["Logarithmic", "PowerRule", "Quadratic", "Spherical"],
+    "training": ["History", "fit", "load", "save"],
 }
 _MODULES = ("data", "diagnostics", *_NAMES)
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -65,6 +67,7 @@ __all__ = [
     "FullyVariationalNCE",
     "GaussianDecoder",
     "GaussianEncoder",
+    "History",
     "KernelDensity",
     "LatentVariableModel",
     "Logarithmic",
@@ -78,14 +81,18 @@ __all__ = [
     "__version__",
     "data",
     "diagnostics",
+    "fit",
     "fit_gaussian",
+    "load",
     "log_marginal",
     "mlp",
     "models",
     "noise",
     "objectives",
+    "save",
     "scoring",
     "smoothed",
+    "training",
 ]
 
 
