@@ -226,7 +226,8 @@ def measure(rows: int, centres: int, repeats: int, noise_repeats: int) -> dict[s
     near, far = KernelDensity(images(centres), 1.0), KernelDensity(images(centres), 0.25)
     rule = PowerRule(0.0)
     expensive: dict[str, Callable[[], float]] = {
-        LIVE_NOISE: ours(FullyVariationalNCE(*vae_parts(1.0), near, rule), data, name=LIVE_NOISE),
+        # Untrained, log r of this noise is about −100; the scale puts it near 0.
+        LIVE_NOISE: ours(FullyVariationalNCE(*vae_parts(1.0), near, rule, log_scale=90.0), data, name=LIVE_NOISE),
         DEAD_NOISE: ours(FullyVariationalNCE(*vae_parts(1 / 8), far, rule), data, name=DEAD_NOISE),
     }
     best: dict[str, float] = {}

@@ -60,19 +60,19 @@ def prior_constant(model: Any, point: bool) -> float:
     return model.highest_log_prior() if point and isinstance(model, LatentVariableModel) else 0.0
 
 
-def check_finite(name: str, x: Tensor, ratio: LogRatio, log_noise: Tensor | None = None, *, may_be_zero: bool) -> None:
-    """Log-ratios that are not finite are traced to where they come from.
+def check_finite(name: str, x: Tensor, ratio: LogRatio, log_noise: Tensor | None = None, *, may_be_zero: bool) -> bool:
+    """Whether all log-ratios are known to be finite; those that must be and are not are traced to where they come from.
 
     A ratio of zero, Δ⁰ = −∞, is legitimate where the model gives a noise sample no probability.
     """
     if _checks.values_are_hidden():
-        return
+        return False
     values = ratio.values.detach()
     if math.isfinite(float(values.sum())):  # one pass in the good case; a sum that overflows is looked at below
-        return
+        return True
     good = (~values.isnan() & (values < torch.inf) if may_be_zero else values.isfinite()).all(0)
     if good.all():
-        return
+        return False
     _checks.finite_rows(name, x)
     if log_noise is not None:
         _checks.finite_log_noise(name, log_noise)

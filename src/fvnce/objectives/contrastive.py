@@ -182,7 +182,8 @@ class ContrastiveObjective(Objective):
     def _graph(self, x: Tensor, log_noise: Tensor, draws: int, at: Tensor | None = None) -> LogRatio:
         q = None if self.encoder is None else self._encoder_of_noise(x)
         ratio = log_ratio(self.model, q, x, log_noise, draws, at=at, marginal=self._noise_is_marginal)
-        check_finite("x_noise", x, ratio, log_noise, may_be_zero=True)
+        if check_finite("x_noise", x, ratio, log_noise, may_be_zero=True):
+            return ratio
         # A ratio of exactly zero stays one, as a number whose multiples and sums have gradients.
         return replace(ratio, values=ratio.values.clamp(min=LOWEST), _mean=None)
 
