@@ -25,27 +25,40 @@ from ..scoring import ScoringRule
 def ratio_statistics(rule: ScoringRule, delta_data: Tensor, delta_noise: Tensor) -> dict[str, Tensor]:
     """The six shares, for log-ratios Δ of shape (B,) and (N,). Above the clip a slope is that at the clip."""
     above1, above0 = rule.tangent_above
-    capped1, capped0 = delta_data.clamp(max=above1), delta_noise.clamp(max=above0)
-    log_data = rule.log_slope(capped1)[0]
-    log_noise = capped0 + rule.log_slope(capped0)[0]
-    threshold = log_data.logsumexp(0) - math.log(len(log_data)) + math.log(torch.finfo(log_noise.dtype).eps)
+    log_data = rule.log_slope(_capped(delta_data, above1))[0]
+    capped = _capped(delta_noise, above0)
+    log_noise = capped + rule.log_slope(capped)[0]
+    log_mean_data, ess_data = _log_mean_and_share(log_data)
+    _, ess_noise = _log_mean_and_share(log_noise)
+    epsilon = math.log(torch.finfo(log_noise.dtype).eps)
+    none = log_noise.new_zeros(())
     return {
-        "live_noise": _share(log_noise >= threshold),
+        "live_noise": _share(log_noise >= log_mean_data + epsilon),
         "zero_noise": _share(log_noise.exp() == 0),
-        "ess_noise": effective_share(log_noise),
-        "ess_data": effective_share(log_data),
-        "clipped_noise": _share(delta_noise > above0),
-        "clipped_data": _share(delta_data > above1),
+        "ess_noise": ess_noise,
+        "ess_data": ess_data,
+        "clipped_noise": none if above0 == math.inf else _share(delta_noise > above0),
+        "clipped_data": none if above1 == math.inf else _share(delta_data > above1),
     }
 
 
 def effective_share(log_weights: Tensor) -> Tensor:
     """(Σw)²/(N Σw²), from log w."""
-    log_weights = log_weights - log_weights.max()  # what follows is a small difference of sums
-    squared_sum = 2 * log_weights.logsumexp(0)
-    sum_of_squares = (2 * log_weights).logsumexp(0)
-    return (squared_sum - sum_of_squares - math.log(len(log_weights))).exp()
+    return _log_mean_and_share(log_weights)[1]
+
+
+def _log_mean_and_share(log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """log of the mean weight, and the effective share."""
+    top = log_weights.max()
+    weights = (log_weights - top).exp()
+    total = weights.sum()
+    count = len(log_weights)
+    return top + (total / count).log(), total.square() / (count * weights.dot(weights))
+
+
+def _capped(delta: Tensor, above: float) -> Tensor:
+    return delta if above == math.inf else delta.clamp(max=above)
 
 
 def _share(condition: Tensor) -> Tensor:
-    return condition.float().mean()
+    return condition.count_nonzero() / condition.numel()
