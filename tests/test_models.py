@@ -45,6 +45,36 @@ def test_diagonal_normal_is_torch_s_own(scale):
     torch.testing.assert_close(ours.reparameterised_at(z.detach()), z)
 
 
+@pytest.mark.parametrize("single", [True, False])
+def test_the_log_density_along_a_draw_is_that_at_the_draw(single):
+    """In value, and in its derivative through the draw, where location and draw cancel."""
+    loc = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    log_scale = (torch.tensor(0.3) if single else 0.5 * torch.randn(4, 3)).double().requires_grad_()
+    q = DiagonalNormal(loc, log_scale.exp())
+    z, log_q = q.rsample_with_log_prob((5,))
+    expected = Independent(Normal(loc, log_scale.exp()), 1).log_prob(z)
+    torch.testing.assert_close(log_q, expected)
+    weights = torch.rand(5, 4, dtype=torch.float64)
+    found = torch.autograd.grad((weights * log_q).sum() + z.square().sum(), (loc, log_scale), retain_graph=True)
+    wanted = torch.autograd.grad((weights * expected).sum() + z.square().sum(), (loc, log_scale))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_kept_constants_follow_the_scale():
+    """A decoder's fixed σ and a prior's are looked up, not computed: a change of value or precision must be seen."""
+    decoder = GaussianDecoder(nn.Identity(), scale=0.3)
+    x, z = torch.randn(4, 3), torch.randn(4, 3)
+    for change in (lambda: None, lambda: decoder.log_scale.data.fill_(0.7), lambda: decoder.double()):
+        change()
+        decoder(z).log_prob(x)
+        scale = decoder.log_scale.exp()
+        torch.testing.assert_close(decoder(z).log_prob(x), Independent(Normal(z, scale), 1).log_prob(x))
+    prior = Independent(Normal(torch.zeros(3), torch.full((3,), 0.3)), 1)
+    model = LatentVariableModel(prior, decoder).double()
+    exact = Independent(Normal(torch.zeros(3).double(), torch.full((3,), 0.3).double()), 1).log_prob(z.double())
+    torch.testing.assert_close(model.prior.log_prob(z.double()), exact, rtol=1e-12, atol=0)
+
+
 def test_diagonal_normal_over_images():
     loc = torch.randn(2, 1, 3, 3)
     d = DiagonalNormal(loc, torch.tensor(0.5), event_dims=3)

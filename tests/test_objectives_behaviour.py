@@ -199,16 +199,17 @@ def test_statistics_against_their_definitions():
     weights = ((1 + alpha) * delta_noise).clamp(max=10).exp()  # above the clip a slope is that at the clip
     assert found["live_noise"] == (weights >= threshold).double().mean() == 0.5
     assert found["zero_noise"] == 0.25
-    torch.testing.assert_close(found["ess_noise"], weights.sum() ** 2 / (4 * (weights**2).sum()))
+    assert found["ess_noise"] == pytest.approx(float(weights.sum() ** 2 / (4 * (weights**2).sum())), rel=1e-12)
     data_weights = (alpha * delta_data).exp()
-    torch.testing.assert_close(found["ess_data"], data_weights.sum() ** 2 / (3 * (data_weights**2).sum()))
+    expected = float(data_weights.sum() ** 2 / (3 * (data_weights**2).sum()))
+    assert found["ess_data"] == pytest.approx(expected, rel=1e-12)
     assert found["clipped_noise"] == 0.25
     assert found["clipped_data"] == 0
 
 
 def test_effective_share_has_its_limits():
-    assert effective_share(torch.full((7,), -900.0)).item() == pytest.approx(1.0)
-    assert effective_share(torch.tensor([0.0, -900.0, -900.0, -900.0])).item() == pytest.approx(0.25)
+    assert effective_share(torch.full((7,), -900.0)) == pytest.approx(1.0)
+    assert effective_share(torch.tensor([0.0, -900.0, -900.0, -900.0])) == pytest.approx(0.25)
 
 
 def test_terms_name_what_they_hold():
@@ -218,8 +219,7 @@ def test_terms_name_what_they_hold():
     assert {"data_term", "noise_term", "evidence", "live_noise", "ess_noise", "log_scale", "value"} <= set(
         terms.statistics
     )
-    assert not any(v.requires_grad for v in terms.statistics.values())
-    torch.testing.assert_close(-terms.loss.detach(), terms.statistics["value"])
+    assert -terms.loss.item() == pytest.approx(terms.statistics["value"], rel=1e-6)
 
 
 def test_default_noise_batch_follows_the_ratio():
@@ -412,7 +412,7 @@ def test_one_calling_convention(name):
         assert loss.shape == ()
         loss.backward()
         terms = objective.terms(*arguments, **keywords)
-        assert all(v.isfinite() for v in terms.statistics.values())
+        assert all(math.isfinite(v) for v in terms.statistics.values())
     assert sum(len(g["params"]) for g in objective.parameter_groups(0.1)) == len(list(objective.parameters()))
 
 

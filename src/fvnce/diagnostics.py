@@ -154,7 +154,7 @@ def diagnose(
             ):
                 gap.append(_gap(objective.model, encoder, points, log_noise, function, shift, many))
         value, error = objective.log_partition(x_noise=x_noise, log_noise_noise=log_noise_noise, generator=generator)
-        shares = {name: float(terms.statistics[name]) for name in SHARES}
+        shares = {name: terms.statistics[name] for name in SHARES}
         return Diagnostics(
             **shares,
             gap_data=gap[0],
@@ -173,7 +173,7 @@ def _gap(
     x: Tensor,
     log_noise: Tensor,
     function: Callable[[Tensor], Tensor],
-    shift: Tensor,
+    shift: float,
     many: int,
 ) -> float:
     """Mean of f at many latent draws, or all, less that at one; a few rows at a time, so that many fit."""

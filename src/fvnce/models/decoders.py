@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, ContinuousBernoulli, Independent
 
 from .. import _checks
-from .distributions import DiagonalNormal
+from .distributions import Constants, DiagonalNormal
 
 
 class GaussianDecoder(nn.Module):
@@ -52,6 +52,7 @@ class GaussianDecoder(nn.Module):
             self.register_buffer("log_scale", log_scale)
         else:
             self.log_scale = nn.Parameter(log_scale)
+        self._kept: tuple[object, Tensor, Constants] | None = None
 
     @property
     def scale(self) -> Tensor:
@@ -60,7 +61,19 @@ class GaussianDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> DiagonalNormal:
         """p(x|z)."""
-        return DiagonalNormal(self.network(z), self.scale, self.event_dims, log_scale=self.log_scale)
+        mean: Tensor = self.network(z)
+        if self.learned is not None or mean.device.type != "cpu" or _checks.values_are_hidden():
+            return DiagonalNormal(mean, self.scale, self.event_dims, log_scale=self.log_scale)
+        # A fixed σ is the same at every call; on an accelerator, asking whether it is would make it wait.
+        key = (float(self.log_scale), self.log_scale.dtype, mean.shape[mean.dim() - self.event_dims :])
+        kept = self._kept if self._kept is not None and self._kept[0] == key else None
+        likelihood = DiagonalNormal(
+            mean, self.scale if kept is None else kept[1], self.event_dims, log_scale=self.log_scale
+        )
+        constants = likelihood.keep_constants(None if kept is None else kept[2])
+        if kept is None:
+            self._kept = (key, likelihood._scale, constants)
+        return likelihood
 
 
 class BernoulliDecoder(nn.Module):

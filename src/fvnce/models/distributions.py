@@ -11,6 +11,9 @@ import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution, Independent, Normal, Transform, constraints, kl_divergence, register_kl
 
+#: What the log-density of a Gaussian with a single scale needs of that scale.
+Constants = tuple[Tensor, Tensor]
+
 
 class DiagonalNormal(Independent[Normal]):
     """N(loc, diag(scale²)) over the last ``event_dims`` dimensions.
@@ -25,6 +28,7 @@ class DiagonalNormal(Independent[Normal]):
 
     def __init__(self, loc: Tensor, scale: Tensor, event_dims: int = 1, *, log_scale: Tensor | None = None) -> None:
         self._loc, self._scale, self._log_scale = loc, scale, log_scale
+        self._kept: Constants | None = None
         self.reinterpreted_batch_ndims = event_dims
         split = loc.dim() - event_dims
         # Not Independent's own: one of these is made for every batch, and its parts are seldom asked for.
@@ -41,11 +45,35 @@ class DiagonalNormal(Independent[Normal]):
         scale = self._scale if self._scale.dim() == 0 else self._scale.expand(shape)
         return DiagonalNormal(self._loc.expand(shape), scale, len(self.event_shape))
 
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> DiagonalNormal:
+        """A copy whose tensors have passed through ``function``."""
+        log_scale = None if self._log_scale is None else function(self._log_scale)
+        made = DiagonalNormal(function(self._loc), function(self._scale), len(self.event_shape), log_scale=log_scale)
+        if self._kept is not None:
+            made.keep_constants()
+        return made
+
     def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
         """loc + scale·ε."""
+        return torch.addcmul(self._loc, self._standard_draw(sample_shape), self._scale)
+
+    def rsample_with_log_prob(self, sample_shape: Any = Size()) -> tuple[Tensor, Tensor]:  # noqa: B008  as rsample
+        """A draw z = loc + scale·ε, and log N(z) = −‖ε‖²/2 − Σ log scale − (D/2) log 2π.
+
+        The derivative of the log-density along the draw is that of −Σ log scale alone: what passes through z and
+        through loc cancels, and is not computed.
+        """
+        noise = self._standard_draw(sample_shape)
+        dims = tuple(range(-len(self.event_shape), 0))
+        log_scale = self.log_scale
+        total = log_scale * self.event_shape.numel() if log_scale.dim() == 0 else log_scale.sum(dims)
+        constant = 0.5 * self.event_shape.numel() * math.log(2 * math.pi)
+        log_prob = torch.add(-constant - total, noise.square().sum(dims), alpha=-0.5)
+        return torch.addcmul(self._loc, noise, self._scale), log_prob
+
+    def _standard_draw(self, sample_shape: Any) -> Tensor:
         shape = Size(sample_shape) + self._loc.shape
-        noise = torch.randn(shape, dtype=self._loc.dtype, device=self._loc.device)
-        return torch.addcmul(self._loc, noise, self._scale)
+        return torch.randn(shape, dtype=self._loc.dtype, device=self._loc.device)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Sum over the event."""
@@ -54,11 +82,21 @@ class DiagonalNormal(Independent[Normal]):
         if self._scale.dim() == 0:
             # Few operations, and one pass over the event in each direction: this is most of a decoder's cost.
             squares = _squared_differences(value, self._loc).sum(dims)
-            constant = -size * (self.log_scale + 0.5 * math.log(2 * math.pi))
-            return torch.addcmul(constant, squares, 0.5 / self._scale.square(), value=-1)
+            constant, weight = self._kept or self._constants()
+            return torch.addcmul(constant, squares, weight)
         exponent = ((value - self._loc) / self._scale).square().sum(dims) / 2
         log_scale = self.log_scale.expand(self._loc.shape).sum(dims)
         return -exponent - log_scale - size / 2 * math.log(2 * math.pi)
+
+    def keep_constants(self, kept: Constants | None = None) -> Constants:
+        """Compute what log_prob needs of a single scale that will not change once, or take it from another's."""
+        self._kept = self._constants() if kept is None else kept
+        return self._kept
+
+    def _constants(self) -> Constants:
+        """−D log σ − (D/2) log 2π and −1/2σ², each a tensor of one number."""
+        constant = -self.event_shape.numel() * (self.log_scale + 0.5 * math.log(2 * math.pi))
+        return constant, -0.5 / self._scale.square()
 
     @property
     def log_scale(self) -> Tensor:

@@ -129,7 +129,11 @@ def _lean(prior: Distribution) -> Distribution:
         return prior
     loc, scale = prior.base_dist.loc, prior.base_dist.scale
     one = scale.flatten()[0]
-    return DiagonalNormal(loc, one if bool((scale == one).all()) else scale, loc.dim())
+    if not bool((scale == one).all()):
+        return DiagonalNormal(loc, scale, loc.dim())
+    lean = DiagonalNormal(loc, one, loc.dim())
+    lean.keep_constants()
+    return lean
 
 
 def _height(prior: Distribution) -> float:

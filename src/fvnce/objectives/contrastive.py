@@ -32,6 +32,8 @@ LOWEST = -1e30
 #: Noise samples are looked at before they are differentiated when at most this share of the last batch counted.
 WORTH_LOOKING = 0.5
 
+_NONE = torch.empty((0, 1), dtype=torch.long)
+
 PartitionName = Literal["fixed", "learned", "profiled"]
 
 
@@ -121,27 +123,35 @@ class ContrastiveObjective(Objective):
         data = self._data_ratio(x, log_noise_x, latent_samples or self.latent_samples)
         check_finite("x", x, data, log_noise_x, may_be_zero=False)
         noise = self._noise_ratio(data, x_noise, log_noise_noise, latent_samples or self._noise_draws)
-        return BatchRatios(data, noise, log_noise_x - prior_constant(self.model, data.point))
+        gamma = prior_constant(self.model, data.point)
+        return BatchRatios(data, noise, log_noise_x - gamma if gamma else log_noise_x)
 
     def terms_of(self, ratios: BatchRatios) -> Terms:
         """J of log-ratios that are already computed."""
         contrast = self.partition.contrast(self.rule, ratios.data, ratios.noise, self.noise_ratio)
-        data, noise = ratios.data.detach(), ratios.noise.detach()
-        evidence = data.expectation(lambda delta: delta) + ratios.evidence_offset
-        delta_data, delta_noise = data.mean + contrast.shift, noise.mean + contrast.shift
+        profiled = isinstance(self.partition, Profiled)
 
-        def more() -> dict[str, Tensor]:
-            clipless = isinstance(self.partition, Profiled)
-            named = ratio_statistics(self.rule.unclipped() if clipless else self.rule, delta_data, delta_noise)
-            named["log_scale"] = -contrast.shift - math.log(self.noise_ratio)
-            named["value"] = (
-                _held_out_value(self.rule, data, noise, self.noise_ratio)
-                if isinstance(self.partition, Profiled) and len(noise.mean) > 1
-                else contrast.data.mean() + self.noise_ratio * contrast.noise.mean()
-            )
+        def evidence() -> Tensor:
+            return ratios.data.detach().expectation(lambda delta: delta) + ratios.evidence_offset
+
+        def deltas() -> tuple[Tensor, Tensor]:
+            return ratios.data.mean.detach() + contrast.shift, ratios.noise.mean.detach() + contrast.shift
+
+        def more() -> dict[str, float]:
+            assert terms.delta_data is not None
+            assert terms.delta_noise is not None
+            rule = self.rule.unclipped() if profiled else self.rule
+            named = ratio_statistics(rule, terms.delta_data, terms.delta_noise)
+            named["log_scale"] = -float(contrast.shift) - math.log(self.noise_ratio)
+            if profiled and ratios.noise.values.shape[1] > 1:
+                value = _held_out_value(self.rule, ratios.data.detach(), ratios.noise.detach(), self.noise_ratio)
+                named["value"] = value.item()
+            else:
+                named["value"] = contrast.data.mean().item() + self.noise_ratio * contrast.noise.mean().item()
             return named
 
-        return Terms(-contrast.value, contrast.data, evidence, contrast.noise, delta_data, delta_noise, more)
+        terms = Terms(-contrast.value, contrast.data, contrast.noise, evidence, deltas, more)
+        return terms
 
     def _data_ratio(self, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
         q = None if self.encoder is None else self.encoder(x)
@@ -156,16 +166,14 @@ class ContrastiveObjective(Objective):
         """
         if _checks.values_are_hidden() or not torch.is_grad_enabled() or not self._can_look_first:
             return self._graph(x, log_noise, draws)
-        if bool(self._live_share > WORTH_LOOKING):  # type: ignore[operator]
+        if float(self._live_share) > WORTH_LOOKING:  # type: ignore[arg-type]
             ratio = self._graph(x, log_noise, draws)
             if not ratio.drawn or ratio.latent is not None:  # else no draw can be taken again, now or later
                 self._remember(self._live(data, ratio))
             return ratio
         with torch.no_grad():
             ratio = self._graph(x, log_noise, draws)
-        live = self._live(data, ratio)
-        self._remember(live)
-        chosen = live.nonzero().squeeze(1)
+        chosen = self._remember(self._live(data, ratio)).squeeze(1)
         if len(chosen) == 0:
             if self.noise_encoder is None:
                 return ratio
@@ -206,8 +214,11 @@ class ContrastiveObjective(Objective):
         weights = self.partition.log_noise_weights(self.rule, data.detach(), noise.detach(), self.noise_ratio)
         return weights.exp() != 0
 
-    def _remember(self, live: Tensor) -> None:
-        self._live_share.copy_(live.float().mean())  # type: ignore[operator]
+    def _remember(self, live: Tensor) -> Tensor:
+        """Their indices, shape (n, 1); their share decides how the next batch is computed."""
+        chosen = live.nonzero() if live.any() else _NONE  # which costs less to see, and is the usual case here
+        self._live_share.fill_(len(chosen) / len(live))  # type: ignore[operator]
+        return chosen
 
     def _check_rows(self, name: str, x: Tensor) -> None:
         _checks.rows(name, x, tuple(self.noise.event_shape))
@@ -260,8 +271,8 @@ class ContrastiveObjective(Objective):
         n = len(log_w)
         estimate = log_w.logsumexp(0) - math.log(n)
         # var(w)/mean(w)² = n Σw²/(Σw)² − 1 = 1/ESS share − 1, which stays in the log domain.
-        relative_variance = (1 / effective_share(log_w) - 1).clamp(min=0.0)
-        return estimate, (relative_variance / (n - 1)).sqrt()
+        relative_variance = max(0.0, 1 / effective_share(log_w) - 1)
+        return estimate, estimate.new_tensor(math.sqrt(relative_variance / (n - 1)))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """All parameters at ``lr``, but those of the partition at their own rate."""

@@ -62,7 +62,7 @@ class VAE(Objective):
         evidence = evidence - gamma if gamma else evidence
         check_finite("x", x, LogRatio(evidence.unsqueeze(0)), may_be_zero=False)
         earned = evidence.detach()
-        return Terms(-evidence.mean(), earned, earned)
+        return Terms(-evidence.mean(), earned)
 
 
 class IWAE(Objective):
@@ -93,7 +93,7 @@ class IWAE(Objective):
         ratio = log_ratio(self.model, self.encoder(x), x, x.new_zeros(len(x)), self.latent_samples)
         check_finite("x", x, ratio, may_be_zero=False)
         evidence = ratio.mean - prior_constant(self.model, ratio.point)
-        return Terms(-evidence.mean(), evidence.detach(), evidence.detach())
+        return Terms(-evidence.mean(), evidence.detach())
 
 
 class Autoencoder(Objective):
@@ -122,7 +122,7 @@ class Autoencoder(Objective):
         """The reconstruction term on a batch; the noise arguments are accepted and not used."""
         reconstruction = self.model.log_likelihood(x, self.encoder(x).mean)
         check_finite("x", x, LogRatio(reconstruction.unsqueeze(0)), may_be_zero=False)
-        return Terms(-reconstruction.mean(), reconstruction.detach(), reconstruction.detach())
+        return Terms(-reconstruction.mean(), reconstruction.detach())
 
 
 def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, closed_form: bool = True) -> Tensor:

@@ -60,7 +60,7 @@ def comparable(objective: ContrastiveObjective, terms: Terms) -> dict[str, float
     if terms.delta_data is None or terms.delta_noise is None:
         return {}
     nu = objective.noise_ratio
-    own = float(terms.statistics["log_scale"])
+    own = terms.statistics["log_scale"]
     data = terms.delta_data.double() + own + math.log(nu)
     noise = terms.delta_noise.double() + own + math.log(nu)
     pairs = [(noise, own)]

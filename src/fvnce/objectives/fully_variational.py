@@ -151,7 +151,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         check_finite("x", x, LogRatio(delta.unsqueeze(0)), log_noise_x, may_be_zero=False)
         # E_noise[r] = 1, so ν E_noise f0(r/ν) = −1.
         value = weight * (delta.mean() - 1)
-        return Terms(-value, weight * delta.detach(), evidence.detach(), delta_data=delta.detach())
+        return Terms(-value, weight * delta.detach(), None, evidence.detach, lambda: (delta.detach(), None))
 
 
 def _covers(noise: Distribution, model: Distribution) -> bool:

@@ -38,7 +38,7 @@ class Contrast:
     value: Tensor
     data: Tensor
     noise: Tensor
-    shift: Tensor
+    shift: Tensor | float
 
 
 class Partition(nn.Module):
@@ -69,15 +69,21 @@ class _Shifted(Partition):
 
     def contrast(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Contrast:
         """E_data f1 + ν E_noise f0."""
-        shift = -self.fitted_log_partition() - math.log(noise_ratio)
+        shift = self._shift(noise_ratio)
         earned_data = data.expectation(rule.f1, shift)
         earned_noise = noise.expectation(rule.f0, shift)
-        value = mean_over_data(earned_data) + noise_ratio * mean_over_noise(earned_noise)
-        return Contrast(value, earned_data.detach(), earned_noise.detach(), shift.detach())
+        value = torch.add(mean_over_data(earned_data), mean_over_noise(earned_noise), alpha=noise_ratio)
+        return Contrast(
+            value, earned_data.detach(), earned_noise.detach(), shift.detach() if isinstance(shift, Tensor) else shift
+        )
 
     def log_noise_weights(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
         """log(−df0/dΔ)."""
-        return _log_noise_slopes(rule, noise, -self.fitted_log_partition().detach() - math.log(noise_ratio))
+        return _log_noise_slopes(rule, noise, self._shift(noise_ratio))
+
+    def _shift(self, noise_ratio: float) -> Tensor | float:
+        """−c − log ν."""
+        return -self.fitted_log_partition() - math.log(noise_ratio)
 
 
 class Fixed(_Shifted):
@@ -94,6 +100,12 @@ class Fixed(_Shifted):
         """−s."""
         assert isinstance(self.log_scale, Tensor)
         return -self.log_scale
+
+    def _shift(self, noise_ratio: float) -> Tensor | float:
+        # As a number where that makes no accelerator wait: adding 0.0 then costs nothing at all.
+        if _checks.values_are_hidden() or self.log_scale.device.type != "cpu":
+            return super()._shift(noise_ratio)
+        return float(self.log_scale) - math.log(noise_ratio)
 
     def extra_repr(self) -> str:
         """The scale."""
@@ -246,7 +258,7 @@ class Profiled(Partition):
         return f"momentum={self.momentum}"
 
 
-def _log_noise_slopes(rule: ScoringRule, noise: LogRatio, shift: Tensor) -> Tensor:
+def _log_noise_slopes(rule: ScoringRule, noise: LogRatio, shift: Tensor | float) -> Tensor:
     """log E_q[−df0/dΔ] of each noise sample."""
     delta = noise.averaged + shift
     logs = delta + rule.log_slope(delta)[0]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical
 
-from ..models.distributions import PointMass
+from ..models.distributions import DiagonalNormal, PointMass
 
 #: A discrete latent with at most this many values is summed over.
 MOST_VALUES = 4096
@@ -67,7 +67,7 @@ class LogRatio:
     def expectation(self, function: Callable[[Tensor], Tensor], shift: Tensor | float = 0.0) -> Tensor:
         """The bound on f(log E_q r + shift) for each point, shape (B,)."""
         if self.log_weights is None:
-            return function(self.mean + shift)
+            return function(self.mean if _is_nothing(shift) else self.mean + shift)
         return (self.log_weights.exp() * function(self.values + shift)).sum(0)
 
     def log_moment(self, power: float) -> Tensor:
@@ -79,7 +79,8 @@ class LogRatio:
     def detach(self) -> LogRatio:
         """The same numbers without their graph."""
         weights = None if self.log_weights is None else self.log_weights.detach()
-        return LogRatio(self.values.detach(), weights, self.latent, self.drawn, self.point)
+        mean = None if self._mean is None else self._mean.detach()
+        return LogRatio(self.values.detach(), weights, self.latent, self.drawn, self.point, mean)
 
 
 def log_ratio(
@@ -119,16 +120,18 @@ def log_ratio(
         return LogRatio(summed.mean.unsqueeze(0)) if marginal else summed
     if at is not None:
         z = q.reparameterised_at(at)  # type: ignore[attr-defined]
+        log_q = q.log_prob(z)
     elif not q.has_rsample:
         raise ValueError(
             f"encoder must return a distribution that is reparameterised or has at most {MOST_VALUES} values, "
             f"found {type(q).__name__}"
         )
     else:
-        z = q.rsample() if draws == 1 else q.rsample((draws,))
+        z, log_q = _draw_with_log_prob(q, () if draws == 1 else (draws,))
     shape = (len(x),) if draws == 1 else (draws, len(x))
     joint = _wide(_checked(model.log_joint(x, z), shape, "log_joint"))
-    values = joint - log_noise - _wide(q.log_prob(z))
+    values = joint - log_noise - _wide(log_q)
+    mean = values if draws == 1 else None
     values = values.unsqueeze(0) if draws == 1 else values
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
     return LogRatio(
@@ -137,7 +140,19 @@ def log_ratio(
         z if hasattr(q, "reparameterised_at") else None,
         drawn=True,
         point=isinstance(q, PointMass),
+        _mean=mean,
     )
+
+
+def _is_nothing(shift: Tensor | float) -> bool:
+    return isinstance(shift, float) and shift == 0
+
+
+def _draw_with_log_prob(q: Distribution, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    if isinstance(q, DiagonalNormal):
+        return q.rsample_with_log_prob(shape)
+    z = q.rsample(shape)
+    return z, q.log_prob(z)
 
 
 def _checked(value: Tensor, shape: tuple[int, ...], method: str) -> Tensor:

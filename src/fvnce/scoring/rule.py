@@ -168,12 +168,18 @@ def _evaluate(
 ) -> Tensor:
     """f(Δ) where Δ is below the threshold t, and the tangent f(t) + f'(t)(Δ − t) above it."""
     inner = delta if threshold == math.inf else delta.clamp(max=threshold)
-    inner_slope = slope(inner)
     with torch.no_grad():
         result = value(inner)
-        if inner is not delta:
-            result = result + inner_slope * (delta - inner)
-    return with_slope(delta, result, inner_slope)
+    if result is delta:  # log r: no slope is more exact than autograd's
+        return delta
+    differentiated = _checks.values_are_hidden() or (delta.requires_grad and torch.is_grad_enabled())
+    if inner is delta and not differentiated:
+        return result
+    inner_slope = slope(inner)
+    if inner is not delta:
+        with torch.no_grad():
+            result = torch.addcmul(result, inner_slope, delta - inner)
+    return with_slope(delta, result, inner_slope) if differentiated else result
 
 
 @dataclass(frozen=True, repr=False, eq=False)

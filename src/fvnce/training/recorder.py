@@ -80,7 +80,7 @@ class Recorder:
         row["samples_per_second"] = self.rate
         if terms is not None:
             named = terms.statistics
-            values = torch.stack([value.detach().double() for value in named.values()])
+            values = torch.tensor([float(value) for value in named.values()], dtype=torch.float64)
             row |= dict(zip(named, self._over_processes(values).tolist(), strict=True))
             self.live = row.get("live_noise")
         self.flush()
