@@ -94,7 +94,7 @@ class Setting:
     output: Literal["linear", "sigmoid"] = "linear"
     """What follows the last layer; open in the paper. For symmetric pixels the sigmoid spans [−1, 1]."""
     init: Literal["torch", "glorot", "he"] = "torch"
-    """Initial weights: uniform of variance 1/(3·inputs), torch's own; uniform of variance 2/(inputs + outputs); Gaussian
+    """Initial weights: uniform of variance 1/(3·inputs), torch's; uniform of variance 2/(inputs + outputs); Gaussian
     of variance 2/inputs. The last two with zero biases. Open in the paper, and it matters: pixels that are 0 in every
     image leave their weights as they were, and noise on these pixels passes through them."""
     pixels: Pixels = "unit"
