@@ -104,6 +104,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         message = " ".join(error.format_message().split()).rstrip(".")
         _fail(f"{message}. Try 'fvnce --help'.", 2)
+    if code == 130:  # so typer reports Ctrl-C
+        _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 

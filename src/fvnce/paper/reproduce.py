@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .. import __version__
+from ..data import fetch_mnist
 from ..report.page import Section, write_page
 from .study import Options
 from .workers import one_thread
@@ -27,6 +28,8 @@ def reproduce(
     out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     options = replace(options, say=say)
+    if options.data == "mnist":
+        fetch_mnist(say)  # here, once, and not by each process that needs it
     sections: list[Section] = []
     for item in items:
         say(f"{item} …")

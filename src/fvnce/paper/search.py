@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from .. import __version__
+from ..data import fetch_mnist
 from .cells import write_json
 from .study import Setting, make_pair, rows
 from .table import Measured, measure, missing
@@ -165,6 +166,7 @@ def search(out: Path, *, epochs: int, verify_epochs: int, jobs: int, rows_kept: 
         jobs: processes of one thread each.
         rows_kept: training images, None for all; fewer only show that everything runs.
     """
+    fetch_mnist(_say)
     start = time.perf_counter()
     few: Changes = {} if rows_kept is None else {"rows": rows_kept, "noise_samples": 256}
     base = replace(BASE, **few)
