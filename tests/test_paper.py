@@ -13,10 +13,12 @@ import pytest
 import torch
 from matplotlib.image import imread
 
+from fvnce.diagnostics import SHARES
 from fvnce.noise import KernelDensity
 from fvnce.objectives import Autoencoder
 from fvnce.paper import ITEMS, search
 from fvnce.paper.cells import Cells
+from fvnce.paper.document import document
 from fvnce.paper.remembered import RememberedKernelDensity
 from fvnce.paper.reproduce import reproduce
 from fvnce.paper.study import DIGITS, MNIST, Options, load, make_pair, rows, setting_for
@@ -291,3 +293,33 @@ def test_helpful_changes_are_combined():
     assert {"encoder": "gaussian", "lr": 2} in made
     assert {"encoder": "gaussian", "code_activation": "decoder-relu"} in made
     assert len(made) == 4
+
+
+def test_the_document_is_written_from_the_files(tmp_path):
+    """The paper's own numbers, with a seed's noise added, give a document in which its order is found again."""
+    cells = []
+    for seed in range(3):
+        for i, network in enumerate(MNIST.networks):
+            for row in rows(MNIST):
+                data, noise, _ = row.paper[i]
+                found = {"train": data + seed, "test": data - 5, "noise": noise - seed * (row.name != "ae")}
+                cells.append({"network": "-".join(map(str, network)), "row": row.name, "seed": seed} | found)
+                if row.rule is not None:
+                    cells[-1] |= dict.fromkeys(SHARES, 0.0)
+    record = {
+        "command": "a command",
+        "version": "1",
+        "torch": "2",
+        "settings": MNIST.named(),
+        "seeds": 3,
+        "rows": {row.name: {"label": row.label, "paper": row.paper} for row in rows(MNIST)},
+        "cells": cells,
+    }
+    (tmp_path / "table.json").write_text(json.dumps(record))
+    text = document(tmp_path)
+    assert "| AE | 766 | 767 ± 0.6 | 761 ± 0.0 | -1138 | -1138 ± 0.0 | 1904 | 1905 ± 0.6 |" in text
+    assert "| 784-128-784: AE → VAE | +470 | +471 ± 0.6 | holds |" in text
+    assert "| 784-128-784: VAE → (0, 1) | +18 | +18 ± 0.0 | close to the VAE |" in text
+    assert text.count("| holds |") == 6
+    with pytest.raises(FileNotFoundError, match=r"table\.json"):
+        document(tmp_path / "nowhere")

@@ -20,6 +20,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from .. import __version__
 from ..data import Images
 from ..noise import KernelDensity, NoiseMixture, smoothed
 from ..objectives import VAE, FullyVariationalNCE, Objective
@@ -28,7 +29,7 @@ from ..scoring import PowerRule
 from ..training import fit
 from ..training import load as load_objective
 from ..training import save as save_objective
-from .cells import Cells
+from .cells import Cells, write_json
 from .pictures import panels
 from .study import DataName, Options, Pair, Setting, load, make_pair
 from .workers import Work, do_all
@@ -96,6 +97,20 @@ def run(out: Path, options: Options) -> Section:
     results = {key: cells.read(name) for key, name in names.items()}
     images, _, noise = _materials(penalty, options.data)
     files = _figure(out, cells, images, noise)
+    record = {
+        "command": f"fvnce reproduce penalised --data {options.data} --seeds {options.seeds}",
+        "version": __version__,
+        "torch": torch.__version__,
+        "settings": asdict(penalty),
+        "seeds": options.seeds,
+        "methods": METHODS,
+        "cells": [
+            {"method": method, "seed": seed}
+            | {name: value for name, value in cell.items() if name not in ("settings", "version")}
+            for (method, seed), cell in results.items()
+        ],
+    }
+    files.append(write_json(out / f"penalised-{options.data}.json", record))
     return Section(
         "An autoencoder that forgets '1's",
         _reading(results, options.seeds),

@@ -248,8 +248,10 @@ def _reading(setting: Setting, measured: Measured) -> list[str]:
         )
     live = [cell["live_noise"] for cell in measured.values() if "live_noise" in cell]
     if live:
+        low, high = f"{min(live):.0%}", f"{max(live):.0%}"
+        felt = "None" if max(live) == 0 else f"Between {low} and {high}" if low != high else high
         sentences.append(
-            f"Between {min(live):.0%} and {max(live):.0%} of the noise samples can be felt in the gradient. Where none "
-            "can, the rows differ only because α re-weights the data by r^α, not because noise is penalised."
+            f"{felt} of the noise samples can be felt in the gradient. Where none can, the rows differ only because α "
+            "re-weights the data by r^α, not because noise is penalised."
         )
     return sentences
