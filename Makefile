@@ -4,11 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test lint types layers check clean
+.PHONY: run reproduce test lint types layers check clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
 	$(BIN)/fvnce reproduce --out out
+
+# The whole paper on MNIST with one seed: about an hour on two cores. Stopped and started again, it goes on.
+reproduce: $(STAMP)
+	$(BIN)/fvnce reproduce --data mnist --seeds 1 --out out/mnist
 
 test: lint types layers check
 

@@ -2,18 +2,31 @@
 
 import json
 import math
+import multiprocessing
+import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 from matplotlib.image import imread
 
-from fvnce.paper import ITEMS
+from fvnce.diagnostics import SHARES
+from fvnce.noise import KernelDensity
+from fvnce.objectives import Autoencoder
+from fvnce.paper import ITEMS, search
 from fvnce.paper.cells import Cells
+from fvnce.paper.document import document
+from fvnce.paper.remembered import RememberedKernelDensity
 from fvnce.paper.reproduce import reproduce
-from fvnce.paper.study import DIGITS, MNIST, Options, make_pair, rows
+from fvnce.paper.study import DIGITS, MNIST, Options, load, make_pair, rows, setting_for
+from fvnce.paper.table import cell_name, missing
+from fvnce.paper.workers import Work, WorkError, do_all
 from fvnce.report.page import Picture, Section, Table, write_page
+from fvnce.training import load as load_saved
+from fvnce.training import save
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +44,7 @@ def test_every_item_writes_its_files(made):
         for suffix in ("png", "pdf"):
             assert f"{figure}.{suffix}" in names
         assert imread(out / f"{figure}.png")[..., :3].std() > 0.02  # not blank
-    assert {"table-digits.md", "report.html"} <= names
+    assert {"table-digits.md", "table-digits.json", "report.html"} <= names
 
 
 def test_the_table_has_every_cell_and_they_are_what_they_say(made):
@@ -153,3 +166,160 @@ def test_every_item_has_its_file():
     folder = Path(__file__).resolve().parent.parent / "src" / "fvnce" / "paper"
     for item in ITEMS:
         assert (folder / f"{item.replace('-', '_')}.py").exists()
+
+
+def _leave(path, content):
+    Path(path).write_text(f"{content} {torch.get_num_threads()}")
+
+
+def _refuse():
+    raise ValueError("no good")
+
+
+def _die():
+    os._exit(3)
+
+
+def test_work_is_shared_between_processes_of_one_thread(tmp_path):
+    pieces = [Work(f"piece {i}", _leave, (tmp_path / f"{i}", i)) for i in range(3)]
+    said = []
+    do_all(pieces, 2, said.append)
+    assert [(tmp_path / f"{i}").read_text() for i in range(3)] == ["0 1", "1 1", "2 1"]
+    assert sorted(line.split(":")[0] for line in said) == ["piece 0", "piece 1", "piece 2"]
+
+
+@pytest.mark.parametrize(
+    ("piece", "words"), [(Work("bad one", _refuse), "bad one: ValueError: no good"), (Work("bad one", _die), "code 3")]
+)
+def test_work_that_fails_is_named(tmp_path, piece, words):
+    pieces = [Work("good one", _leave, (tmp_path / "a", 1)), piece]
+    with pytest.raises(WorkError, match=words):
+        do_all(pieces, 2)
+    assert multiprocessing.active_children() == []
+
+
+def test_cells_are_the_same_whichever_process_made_them(made, tmp_path):
+    out, _, _ = made
+    setting = setting_for(Options(quick=True))
+    row = (setting.networks[0], "1-64", 0)
+    do_all(missing(tmp_path, setting, [row, (setting.networks[0], "ae", 0)], tables=True), 2)
+    name = cell_name(*row)
+    one, two = (Cells(folder / "cells" / "table-digits", setting.named()) for folder in (out, tmp_path))
+    assert one.read(name) | {"seconds": 0} == two.read(name) | {"seconds": 0}
+    weights = [load_saved(cells.path(name, ".safetensors")).state_dict() for cells in (one, two)]
+    assert all((weights[0][key] == weights[1][key]).all() for key in weights[0])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"encoder": "gaussian"},
+        {"encoder": "gaussian", "code_activation": "decoder-relu"},
+        {"code_activation": "relu"},
+        {"pixels": "symmetric", "output": "sigmoid"},
+        {"pixels": "standardised"},
+        {"init": "he"},
+        {"init": "glorot"},
+    ],
+    ids=str,
+)
+def test_every_choice_measures_the_mean_code(changes, tmp_path):
+    """log p(x|g(x)) = −32‖x − mean reconstruction‖² + 64 log(8/√(2π)), whatever the setting."""
+    setting = replace(DIGITS, **changes)
+    x = load(setting).test[:50]
+    pair = make_pair(setting, setting.networks[1], 0)
+    expected = 64 * math.log(8 / math.sqrt(2 * math.pi)) - 32 * (pair.reconstruct(x) - x).square().sum(1)
+    torch.testing.assert_close(pair.log_likelihood(x), expected)
+    save(tmp_path / "a.safetensors", Autoencoder(pair.model, pair.encoder))  # such as cells keep
+    torch.testing.assert_close(load_saved(tmp_path / "a.safetensors").encoder(x).mean, pair.encoder(x).mean)
+    grey = setting.to_unit(x)
+    assert grey.min() >= -1e-6
+    assert grey.max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"encoder": "gaussian", "code_activation": "relu"}, {"pixels": "standardised", "output": "sigmoid"}],
+    ids=str,
+)
+def test_choices_that_contradict_each_other_are_refused(changes):
+    with pytest.raises(ValueError, match="must be"):
+        make_pair(replace(DIGITS, **changes), DIGITS.networks[0], 0)
+
+
+def test_remembered_densities_are_those_of_the_kernel_density(tmp_path):
+    x = load(DIGITS).train
+    plain, remembered = KernelDensity(x, 0.25), RememberedKernelDensity(x, 0.25, tmp_path)
+    generators = [torch.Generator().manual_seed(5) for _ in range(3)]
+    expected = plain.draw_with_log_prob(1100, generators[0])
+    for generator in generators[1:]:  # evaluated, then remembered
+        for a, b in zip(remembered.draw_with_log_prob(1100, generator), expected, strict=True):
+            assert (a == b).all()
+        assert (generator.get_state() == generators[0].get_state()).all()
+        assert (remembered.log_prob(x) == plain.log_prob(x)).all()
+    assert len(list(tmp_path.iterdir())) == 2
+    wider = RememberedKernelDensity(x, 0.5, tmp_path)
+    assert (wider.log_prob(x) == KernelDensity(x, 0.5).log_prob(x)).all()  # not the other one's
+
+
+def test_the_distance_of_the_paper_to_itself_is_zero():
+    measured = {
+        (network, row.name, 0): {"train": row.paper[i][0], "test": row.paper[i][0] + 3.0, "noise": row.paper[i][1]}
+        for i, network in enumerate(MNIST.networks)
+        for row in rows(MNIST)
+    }
+    found = search.distance(MNIST, measured)
+    assert found["train"] == 0
+    assert found["test column"] == pytest.approx(3)
+    assert found["test"] == pytest.approx(3 / math.sqrt(2))  # half of the numbers are 3 off
+
+
+def test_helpful_changes_are_combined():
+    def variant(distance, **changes):
+        return {"changes": changes, "distance": {"train": distance, "test": distance + 1}}
+
+    parts = search.helpful(
+        [
+            variant(10),
+            variant(7, lr=1),
+            variant(5, lr=2),
+            variant(12, output="sigmoid"),
+            variant(3, encoder="gaussian"),
+            variant(9, code_activation="relu"),
+        ]
+    )
+    assert parts == [{"encoder": "gaussian"}, {"lr": 2}, {"code_activation": "relu"}]
+    made = search.combinations(parts)
+    assert {"encoder": "gaussian", "lr": 2} in made
+    assert {"encoder": "gaussian", "code_activation": "decoder-relu"} in made
+    assert len(made) == 4
+
+
+def test_the_document_is_written_from_the_files(tmp_path):
+    """The paper's own numbers, with a seed's noise added, give a document in which its order is found again."""
+    cells = []
+    for seed in range(3):
+        for i, network in enumerate(MNIST.networks):
+            for row in rows(MNIST):
+                data, noise, _ = row.paper[i]
+                found = {"train": data + seed, "test": data - 5, "noise": noise - seed * (row.name != "ae")}
+                cells.append({"network": "-".join(map(str, network)), "row": row.name, "seed": seed} | found)
+                if row.rule is not None:
+                    cells[-1] |= dict.fromkeys(SHARES, 0.0)
+    record = {
+        "command": "a command",
+        "version": "1",
+        "torch": "2",
+        "settings": MNIST.named(),
+        "seeds": 3,
+        "rows": {row.name: {"label": row.label, "paper": row.paper} for row in rows(MNIST)},
+        "cells": cells,
+    }
+    (tmp_path / "table.json").write_text(json.dumps(record))
+    text = document(tmp_path)
+    assert "| AE | 766 | 767 ± 0.6 | 761 ± 0.0 | -1138 | -1138 ± 0.0 | 1904 | 1905 ± 0.6 |" in text
+    assert "| 784-128-784: AE → VAE | +470 | +471 ± 0.6 | holds |" in text
+    assert "| 784-128-784: VAE → (0, 1) | +18 | +18 ± 0.0 | close to the VAE |" in text
+    assert text.count("| holds |") == 6
+    with pytest.raises(FileNotFoundError, match=r"table\.json"):
+        document(tmp_path / "nowhere")

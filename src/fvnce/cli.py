@@ -55,6 +55,10 @@ def reproduce(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, if not the item's own.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny settings, to see that everything runs.")] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes of one thread each; by default 1 for digits, one per core for mnist."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("out"),
 ) -> None:
     """Make the items named, or all and a page."""
@@ -66,10 +70,14 @@ def reproduce(
         raise typer.BadParameter(f"--out must be a folder, {str(out)!r} is a file")
     from .paper.reproduce import reproduce as run
     from .paper.study import Options
+    from .paper.workers import WorkError
 
-    options = Options(data.value, seeds, epochs, quick)
-    for path in run(wanted, out, options, page=not items, say=lambda text: typer.echo(text, err=True)):
-        typer.echo(path)
+    options = Options(data.value, seeds, epochs, quick, jobs)
+    try:
+        for path in run(wanted, out, options, page=not items, say=lambda text: typer.echo(text, err=True)):
+            typer.echo(path)
+    except WorkError as error:
+        _fail(str(error), 1)
 
 
 @app.command("data")
@@ -96,6 +104,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         message = " ".join(error.format_message().split()).rstrip(".")
         _fail(f"{message}. Try 'fvnce --help'.", 2)
+    if code == 130:  # so typer reports Ctrl-C
+        _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -25,15 +25,26 @@ class Cells:
         """Where a cell is, or a file beside it."""
         return self.folder / f"{name}-{self.key}{suffix}"
 
+    def read(self, name: str) -> dict[str, Any]:
+        """A cell that is on disk."""
+        content: dict[str, Any] = json.loads(self.path(name).read_text())
+        return content
+
     def get(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The cell of this name, from disk if it is there, else made and kept."""
         path = self.path(name)
         if path.exists():
-            content: dict[str, Any] = json.loads(path.read_text())
-            return content
+            return self.read(name)
         content = make() | {"settings": self.settings, "version": __version__}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(content, indent=1))
-        os.replace(partial, path)
+        write_json(path, content)
         return content
+
+
+def write_json(path: Path, content: object) -> Path:
+    """Write a JSON file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Named by the process: two may write the same file at the same time.
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+    return path

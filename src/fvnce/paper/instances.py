@@ -51,7 +51,7 @@ def run(out: Path, options: Options) -> Section:
     settings = Settings(epochs=options.epochs or Settings.epochs)
     if options.quick:
         settings = replace(settings, epochs=2, points=32, importance_samples=200)
-    images = load(replace(setting_for(options), rows=settings.rows))
+    images = load(replace(setting_for(options), rows=settings.rows, pixels="unit"))
     with torch.random.fork_rng():
         torch.manual_seed(0)
         table = _compare(settings, images.train, images.test[: settings.points])

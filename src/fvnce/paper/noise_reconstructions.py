@@ -22,19 +22,19 @@ def run(out: Path, options: Options) -> Section:
     """Draw the figure."""
     start = time.perf_counter()
     setting = setting_for(options)
-    measure(out, setting, seeds=1)
+    measure(out, setting, seeds=1, jobs=options.processes, say=options.say)
     images = load(setting)
     noise = kernel_noise(setting, images.train)
     samples = noise.draw(setting.noise_samples, torch.Generator().manual_seed(1000))
     network = setting.networks[0]
-    parts = [("noise samples", samples[:64])]
+    parts = [("noise samples", setting.to_unit(samples[:64]))]
     nats = {}
     for row in rows(setting):
         if row.name in ("ae", "vae", "1-16"):
             pair = trained(out, setting, network, row)
             label = row.label if row.rule is None else "α = 1/16"
             nats[label] = pair.log_likelihood(samples).mean().item()
-            parts.append((f"{label}: {nats[label]:.0f} nats", pair.reconstruct(samples[:64])))
+            parts.append((f"{label}: {nats[label]:.0f} nats", setting.to_unit(pair.reconstruct(samples[:64]))))
     files = panels(out, "noise-reconstructions", parts, images.shape)
     order = " > ".join(sorted(nats, key=lambda label: -nats[label]))
     return Section(

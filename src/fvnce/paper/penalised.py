@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from .. import __version__
 from ..data import Images
 from ..noise import KernelDensity, NoiseMixture, smoothed
 from ..objectives import VAE, FullyVariationalNCE, Objective
@@ -28,9 +29,10 @@ from ..scoring import PowerRule
 from ..training import fit
 from ..training import load as load_objective
 from ..training import save as save_objective
-from .cells import Cells
+from .cells import Cells, write_json
 from .pictures import panels
-from .study import Options, Pair, Setting, load, make_pair, setting_for
+from .study import DataName, Options, Pair, Setting, load, make_pair
+from .workers import Work, do_all
 
 DIGIT = 1
 
@@ -59,6 +61,8 @@ class Penalty:
     """Passes over the training data."""
     decoder_scale: float = 1 / 8
     """σ_dec."""
+    code_activation: Literal["none", "relu"] = "none"
+    """What follows the code layer."""
     batch_size: int = 128
     """Rows of a step."""
     lr: float = 1e-3
@@ -82,17 +86,31 @@ def run(out: Path, options: Options) -> Section:
     """Train the four and draw what they make of test digits."""
     start = time.perf_counter()
     penalty = _penalty(options)
-    images = load(replace(setting_for(options), rows=None))
-    train = images.train[: -penalty.validation][: penalty.rows]
-    ones = images.train[-penalty.validation :][images.train_labels[-penalty.validation :] == DIGIT][: penalty.centres]
-    noise = KernelDensity(ones, penalty.noise_scale)
-    cells = Cells(out / "cells" / f"penalised-{options.data}", asdict(penalty) | {"data": options.data})
-    results = {}
-    for seed in range(options.seeds):
-        for name in METHODS:
-            make = partial(_cell, cells, penalty, images, train, noise, name, seed)
-            results[name, seed] = cells.get(f"{name}_seed{seed}", make)
+    cells = _cells(out, penalty, options.data)
+    names = {(method, seed): f"{method}_seed{seed}" for seed in range(options.seeds) for method in METHODS}
+    missing = [
+        Work(f"penalised_{name}", make_cell, (out, penalty, options.data, *key))
+        for key, name in names.items()
+        if not cells.path(name).exists()
+    ]
+    do_all(missing, options.processes, options.say)
+    results = {key: cells.read(name) for key, name in names.items()}
+    images, _, noise = _materials(penalty, options.data)
     files = _figure(out, cells, images, noise)
+    record = {
+        "command": f"fvnce reproduce penalised --data {options.data} --seeds {options.seeds}",
+        "version": __version__,
+        "torch": torch.__version__,
+        "settings": asdict(penalty),
+        "seeds": options.seeds,
+        "methods": METHODS,
+        "cells": [
+            {"method": method, "seed": seed}
+            | {name: value for name, value in cell.items() if name not in ("settings", "version")}
+            for (method, seed), cell in results.items()
+        ],
+    }
+    files.append(write_json(out / f"penalised-{options.data}.json", record))
     return Section(
         "An autoencoder that forgets '1's",
         _reading(results, options.seeds),
@@ -131,14 +149,36 @@ def _objective(name: str, pair: Pair, noise: KernelDensity, train: Tensor, penal
     return FullyVariationalNCE(pair.model, pair.encoder, mixture, PowerRule(0), partition="profiled")
 
 
+@lru_cache(maxsize=1)
+def _materials(penalty: Penalty, data: DataName) -> tuple[Images, Tensor, KernelDensity]:
+    """All images; training images without the validation split; and the noise, a density of its '1's."""
+    images = load(Setting(data=data))
+    train = images.train[: -penalty.validation][: penalty.rows]
+    ones = images.train[-penalty.validation :][images.train_labels[-penalty.validation :] == DIGIT][: penalty.centres]
+    return images, train, KernelDensity(ones, penalty.noise_scale)
+
+
+def _cells(out: Path, penalty: Penalty, data: DataName) -> Cells:
+    return Cells(out / "cells" / f"penalised-{data}", asdict(penalty) | {"data": data})
+
+
+def make_cell(out: Path, penalty: Penalty, data: DataName, name: str, seed: int) -> None:
+    """Train one method with one seed, measure it on test digits, and keep it."""
+    cells = _cells(out, penalty, data)
+    weights = cells.path(f"{name}_seed{seed}", ".safetensors")
+    cells.get(f"{name}_seed{seed}", lambda: _cell(weights, penalty, *_materials(penalty, data), name, seed))
+
+
 def _cell(
-    cells: Cells, penalty: Penalty, images: Images, train: Tensor, noise: KernelDensity, name: str, seed: int
+    weights: Path, penalty: Penalty, images: Images, train: Tensor, noise: KernelDensity, name: str, seed: int
 ) -> dict[str, Any]:
     start = time.perf_counter()
-    pair = make_pair(Setting(decoder_scale=penalty.decoder_scale), penalty.network, seed)
+    setting = Setting(decoder_scale=penalty.decoder_scale, code_activation=penalty.code_activation)
+    pair = make_pair(setting, penalty.network, seed)
     objective = _objective(name, pair, noise, train, penalty, seed)
     fit(objective, train, epochs=penalty.epochs, batch_size=penalty.batch_size, lr=penalty.lr, seed=seed)
-    save_objective(cells.path(f"{name}_seed{seed}", ".safetensors"), VAE(pair.model, pair.encoder))
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    save_objective(weights, VAE(pair.model, pair.encoder))
     error = (pair.reconstruct(images.test) - images.test).square().sum(1)
     is_one = images.test_labels == DIGIT
     return {

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-import torch
-
 from .. import __version__
+from ..data import fetch_mnist
 from ..report.page import Section, write_page
 from .study import Options
+from .workers import one_thread
 
 _DATA = {
     "digits": "the 8×8 digits that ship with scikit-learn, with networks scaled to them; the paper uses MNIST",
@@ -26,10 +27,14 @@ def reproduce(
     """Make each item and yield the files it wrote; with ``page``, a page of all at the end."""
     out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
+    options = replace(options, say=say)
+    if options.data == "mnist":
+        fetch_mnist(say)  # here, once, and not by each process that needs it
     sections: list[Section] = []
     for item in items:
         say(f"{item} …")
-        with _threads(1 if options.data == "digits" else None):
+        # Networks of 64 inputs are too small to share between two threads.
+        with one_thread() if options.data == "digits" else nullcontext():
             section = import_module(f"{__package__}.{item.replace('-', '_')}").run(out, options)
         sections.append(section)
         for table in section.tables:
@@ -44,14 +49,3 @@ def reproduce(
             "Each section tells in plain words what came out and where it differs from the paper."
         )
         yield write_page(out / "report.html", "Fully variational NCE: the paper, reproduced", introduction, sections)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """So many threads inside: networks of 64 inputs are too small to share between two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

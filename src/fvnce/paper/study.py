@@ -1,14 +1,19 @@
 """What the paper's experiments share: the data, the networks, the noise, and the rows of its table.
 
-The paper fixes σ_dec = 1/8, σ_kde = 2σ_dec, T = 10, 100 epochs and the networks. It leaves open the encoder, the
-activation of the code, the output layer, learning rate, batch size and the number of kernel centres; the choices made
-here are one for all rows, and `docs/reproduction.md` tells which of them matter.
+The paper fixes σ_dec = 1/8, σ_kde = 2σ_dec, T = 10, 100 epochs and the networks, whose hidden layers are ReLUs. It
+leaves open the encoder, the activation of the code, the output layer, the initial weights, learning rate, batch size,
+the scaling of pixels and the number of kernel centres; the choices made here are one for all rows, and
+`docs/reproduction.md` tells which of them matter.
 """
 
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -16,12 +21,21 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
 from ..data import Images, load_digits, load_mnist
-from ..models import GaussianDecoder, LatentVariableModel, PointEncoder, mlp
+from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import KernelDensity
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective
 from ..scoring import PowerRule, ScoringRule
+from .remembered import RememberedKernelDensity
 
 DataName = Literal["digits", "mnist"]
+Pixels = Literal["unit", "symmetric", "standardised"]
+
+#: Pixels p in [0, 1] become (p − shift)/scale; the last are the mean and deviation of MNIST's training pixels.
+SCALINGS: dict[Pixels, tuple[float, float]] = {
+    "unit": (0.0, 1.0),
+    "symmetric": (0.5, 0.5),
+    "standardised": (0.1307, 0.3081),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,17 @@ class Options:
     """Epochs, if not the item's own."""
     quick: bool = False
     """Tiny settings that only show that everything runs."""
+    jobs: int | None = None
+    """Processes over which cells are shared, each of one thread; None for 1 on digits and one per core on MNIST."""
+    say: Callable[[str], None] = field(default=lambda text: None, repr=False, compare=False)
+    """Told in a line what is finished."""
+
+    @property
+    def processes(self) -> int:
+        """How many processes."""
+        if self.jobs is not None:
+            return self.jobs
+        return 1 if self.data == "digits" else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -61,10 +86,20 @@ class Setting:
     """Rows of a step; open in the paper."""
     lr: float = 1e-3
     """Learning rate of Adam; open in the paper."""
-    code_activation: Literal["none", "relu"] = "none"
-    """What follows the code layer; open in the paper."""
+    encoder: Literal["point", "gaussian"] = "point"
+    """Deterministic or stochastic; open in the paper. The plain autoencoder and log p(x|g(x)) use the mean."""
+    code_activation: Literal["none", "relu", "decoder-relu"] = "none"
+    """What follows the code layer; open in the paper. With "relu" the code is what comes out of it; with "decoder-relu"
+    the code is what goes in, and the prior sees that: the only choice of the two for a Gaussian encoder."""
     output: Literal["linear", "sigmoid"] = "linear"
-    """What follows the last layer; open in the paper."""
+    """What follows the last layer; open in the paper. For symmetric pixels the sigmoid spans [−1, 1]."""
+    init: Literal["torch", "glorot", "he"] = "torch"
+    """Initial weights: uniform of variance 1/(3·inputs), torch's; uniform of variance 2/(inputs + outputs); Gaussian
+    of variance 2/inputs. The last two with zero biases. Open in the paper, and it matters: pixels that are 0 in every
+    image leave their weights as they were, and noise on these pixels passes through them."""
+    pixels: Pixels = "unit"
+    """Scaling of pixels: [0, 1], [−1, 1], or mean 0 and variance 1; open in the paper. σ_dec and σ_kde are in these
+    units, and so are the nats of the table."""
     centres: int | None = None
     """Kernel centres, None for every training image; open in the paper."""
     rows: int | None = None
@@ -75,6 +110,11 @@ class Setting:
     def named(self) -> dict[str, object]:
         """For a file or a page."""
         return asdict(self)
+
+    def to_unit(self, x: Tensor) -> Tensor:
+        """Pixels of this setting as grey values in [0, 1]."""
+        shift, scale = SCALINGS[self.pixels]
+        return x * scale + shift
 
 
 DIGITS = Setting(data="digits", networks=((64, 32, 64), (64, 48, 24, 48, 64)), noise_samples=2000)
@@ -90,17 +130,34 @@ def setting_for(options: Options) -> Setting:
 
 
 def load(setting: Setting) -> Images:
-    """The data of a setting."""
+    """The data of a setting, its pixels scaled."""
     images = load_digits() if setting.data == "digits" else load_mnist()
-    if setting.rows is None:
+    if setting.rows is not None:
+        images = replace(images, train=images.train[: setting.rows], train_labels=images.train_labels[: setting.rows])
+    if setting.pixels == "unit":
         return images
-    return replace(images, train=images.train[: setting.rows], train_labels=images.train_labels[: setting.rows])
+    shift, scale = SCALINGS[setting.pixels]
+    return replace(images, train=(images.train - shift) / scale, test=(images.test - shift) / scale)
 
 
-def kernel_noise(setting: Setting, train: Tensor) -> KernelDensity:
-    """p_n: a kernel density on training images."""
+def kernel_noise(setting: Setting, train: Tensor, memory: Path | None = None) -> KernelDensity:
+    """p_n: a kernel density on training images, which remembers in the folder ``memory`` what it was asked."""
     centres = train if setting.centres is None else train[: setting.centres]
-    return KernelDensity(centres, setting.noise_scale)
+    if memory is None:
+        return KernelDensity(centres, setting.noise_scale)
+    return RememberedKernelDensity(centres, setting.noise_scale, memory)
+
+
+def materials(setting: Setting, memory: Path) -> tuple[Images, KernelDensity]:
+    """Data and noise of a setting; those last asked for are kept, as many cells share them."""
+    same = ("data", "pixels", "rows", "centres", "noise_scale")
+    return _materials(Setting(**{name: getattr(setting, name) for name in same}), memory)
+
+
+@lru_cache(maxsize=1)
+def _materials(setting: Setting, memory: Path) -> tuple[Images, KernelDensity]:
+    images = load(setting)
+    return images, kernel_noise(setting, images.train, memory)
 
 
 def standard_normal(size: int) -> Distribution:
@@ -110,10 +167,10 @@ def standard_normal(size: int) -> Distribution:
 
 @dataclass
 class Pair:
-    """A decoder model and a deterministic encoder."""
+    """A decoder model and an encoder, whose mean is g."""
 
     model: LatentVariableModel
-    encoder: PointEncoder
+    encoder: PointEncoder | GaussianEncoder
 
     def reconstruct(self, x: Tensor) -> Tensor:
         """The mean of p(x|g(x))."""
@@ -134,12 +191,42 @@ class Pair:
 def make_pair(setting: Setting, network: tuple[int, ...], seed: int) -> Pair:
     """Networks with the initial weights of a seed: the same for every row."""
     middle = len(network) // 2
+    gaussian, activation = setting.encoder == "gaussian", setting.code_activation
+    if gaussian and activation == "relu":
+        raise ValueError(
+            "code_activation must be 'none' or 'decoder-relu' with encoder='gaussian', whose draws may be negative, "
+            "found 'relu'"
+        )
+    sizes = [*network[:middle], network[middle] * (2 if gaussian else 1)]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        encoder = mlp(network[: middle + 1], output=nn.ReLU() if setting.code_activation == "relu" else None)
-        decoder = mlp(network[middle:], output=nn.Sigmoid() if setting.output == "sigmoid" else None)
+        encoder = mlp(sizes, output=nn.ReLU() if activation == "relu" else None)
+        decoder = mlp(network[middle:], output=_output(setting))
+        for layer in (*encoder, *decoder):
+            if isinstance(layer, nn.Linear):
+                _initialise(layer, setting.init)
+    if activation == "decoder-relu":
+        decoder = nn.Sequential(nn.ReLU(), *decoder)
     model = LatentVariableModel(standard_normal(network[middle]), GaussianDecoder(decoder, setting.decoder_scale))
-    return Pair(model, PointEncoder(encoder))
+    return Pair(model, GaussianEncoder(encoder) if gaussian else PointEncoder(encoder))
+
+
+def _initialise(layer: nn.Linear, init: str) -> None:
+    if init == "torch":
+        return
+    if init == "glorot":
+        nn.init.xavier_uniform_(layer.weight)
+    else:
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    nn.init.zeros_(layer.bias)
+
+
+def _output(setting: Setting) -> nn.Module | None:
+    if setting.output == "linear":
+        return None
+    if setting.pixels == "standardised":
+        raise ValueError("output must be 'linear' with pixels='standardised', which have no bounds, found 'sigmoid'")
+    return nn.Sigmoid() if setting.pixels == "unit" else nn.Tanh()  # tanh(u) = 2 sigmoid(2u) − 1
 
 
 @dataclass(frozen=True)

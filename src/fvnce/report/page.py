@@ -21,14 +21,16 @@ _STYLE = """
 body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 4rem; font: 1rem/1.55 system-ui, sans-serif;
   color: var(--ink); background: var(--paper); overflow-wrap: break-word; }
 h1 { font-size: 1.7rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top: 2.8rem; }
-p { max-width: 44rem; } .soft, caption, figcaption, summary { color: var(--soft); font-size: .9rem; }
+p { max-width: 44rem; } .caption, figcaption, summary { color: var(--soft); font-size: .9rem; }
 nav ul { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; }
 a { color: inherit; } figure { margin: 1.2rem 0; }
 img { max-width: 100%; height: auto; background: #ffffff; border-radius: .3rem; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .6rem 0; }
-caption { text-align: left; padding-bottom: .3rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0 0 .6rem; }
+.caption { margin: 1.4rem 0 .3rem; }
 th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } thead th { border-bottom-width: 2px; }
+tbody th { font-weight: 400; white-space: normal; min-width: 6.5rem; }
 details { margin: .8rem 0; } pre { background: var(--tint); padding: .7rem; border-radius: .3rem; overflow-x: auto; }
 """
 
@@ -127,7 +129,9 @@ def _table(table: Table) -> str:
         + "</tr>"
         for row in table.rows
     )
+    caption = html.escape(table.caption, quote=True)
+    # The caption stays in sight when a wide table is scrolled; the box can be scrolled with the keyboard.
     return (
-        f'<div class="scroll"><table><caption>{html.escape(table.caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<p class="caption">{caption}</p><div class="scroll" role="region" aria-label="{caption}" tabindex="0">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
