@@ -32,6 +32,7 @@ from fvnce.diagnostics import calibrate, diagnose
 from fvnce.models import GaussianMixtureModel
 from fvnce.objectives import Learned, Profiled
 from fvnce.objectives.statistics import effective_share, ratio_statistics
+from fvnce.objectives.terms import statistics_of
 
 
 def standard(d: int, scale: float = 1.0) -> Independent:
@@ -194,7 +195,8 @@ def test_statistics_against_their_definitions():
     delta_data = torch.tensor([3.0, 1.0, -2.0], dtype=DOUBLE)
     delta_noise = torch.tensor([-1.0, -60.0, -2000.0, 30.0], dtype=DOUBLE)
     alpha = 0.25
-    found = ratio_statistics(PowerRule(alpha), delta_data, delta_noise)
+    found = ratio_statistics(PowerRule(alpha), delta_data[None], delta_noise[None])
+    found = {name: value for name, (value,) in found.items()}
     threshold = torch.finfo(DOUBLE).eps * (alpha * delta_data).exp().mean()
     weights = ((1 + alpha) * delta_noise).clamp(max=10).exp()  # above the clip a slope is that at the clip
     assert found["live_noise"] == (weights >= threshold).double().mean() == 0.5
@@ -220,6 +222,19 @@ def test_terms_name_what_they_hold():
         terms.statistics
     )
     assert -terms.loss.item() == pytest.approx(terms.statistics["value"], rel=1e-6)
+
+
+@pytest.mark.parametrize("partition", ["fixed", "profiled"])
+def test_statistics_of_many_batches_are_those_of_each(partition):
+    """But for the held-out value, which is that of the last alone; batches may differ in size."""
+    objective = make(partition=partition)
+    batches = [objective.terms(torch.randn(n, 6), torch.randn(4, 6)) for n in (9, 9, 5, 9)]
+    found = statistics_of([terms.look() for terms in batches])
+    for number, (terms, named) in enumerate(zip(batches, found, strict=True)):
+        expected = dict(terms.statistics)
+        if partition == "profiled" and number < 3:
+            del expected["value"]
+        assert named == pytest.approx(expected, rel=1e-5)
 
 
 def test_default_noise_batch_follows_the_ratio():

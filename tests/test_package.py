@@ -121,8 +121,17 @@ def test_constraints_pin_what_pyproject_leaves_open():
         assert re.search(rf"^{name}==", pins, flags=re.MULTILINE | re.IGNORECASE), name
 
 
-def test_readme_code_runs():
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert code
-    for block in code:
-        exec(compile(block, "README.md", "exec"), {})
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    """From top to bottom, each block with what the blocks before it left."""
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)
+
+
+def test_the_readme_shows_code():
+    assert "```python\n" in (ROOT / "README.md").read_text()

@@ -24,8 +24,8 @@ from ..scoring import ScoringRule
 from .base import Objective, check_finite, prior_constant
 from .partition import Fixed, Learned, Partition, Profiled
 from .ratios import Encoder, LogRatio, log_ratio
-from .statistics import effective_share, ratio_statistics
-from .terms import Terms
+from .statistics import effective_share
+from .terms import Contrasted, Terms
 
 #: Δ⁰ of a noise sample to which the model gives no probability.
 LOWEST = -1e30
@@ -129,7 +129,8 @@ class ContrastiveObjective(Objective):
     def terms_of(self, ratios: BatchRatios) -> Terms:
         """J of log-ratios that are already computed."""
         contrast = self.partition.contrast(self.rule, ratios.data, ratios.noise, self.noise_ratio)
-        profiled = isinstance(self.partition, Profiled)
+        chosen_here = isinstance(self.partition, Profiled)
+        profiled = chosen_here and ratios.noise.values.shape[1] > 1  # one sample cannot be held out from itself
 
         def evidence() -> Tensor:
             return ratios.data.detach().expectation(lambda delta: delta) + ratios.evidence_offset
@@ -137,21 +138,17 @@ class ContrastiveObjective(Objective):
         def deltas() -> tuple[Tensor, Tensor]:
             return ratios.data.mean.detach() + contrast.shift, ratios.noise.mean.detach() + contrast.shift
 
-        def more() -> dict[str, float]:
-            assert terms.delta_data is not None
-            assert terms.delta_noise is not None
-            rule = self.rule.unclipped() if profiled else self.rule
-            named = ratio_statistics(rule, terms.delta_data, terms.delta_noise)
-            named["log_scale"] = -float(contrast.shift) - math.log(self.noise_ratio)
-            if profiled and ratios.noise.values.shape[1] > 1:
-                value = _held_out_value(self.rule, ratios.data.detach(), ratios.noise.detach(), self.noise_ratio)
-                named["value"] = value.item()
-            else:
-                named["value"] = contrast.data.mean().item() + self.noise_ratio * contrast.noise.mean().item()
-            return named
+        def held_out_value() -> float:
+            return _held_out_value(self.rule, ratios.data.detach(), ratios.noise.detach(), self.noise_ratio).item()
 
-        terms = Terms(-contrast.value, contrast.data, contrast.noise, evidence, deltas, more)
-        return terms
+        contrasted = Contrasted(
+            self.rule.unclipped() if chosen_here else self.rule,
+            self.noise_ratio,
+            contrast.shift,
+            profiled,
+            held_out_value if profiled else None,
+        )
+        return Terms(-contrast.value, contrast.data, contrast.noise, evidence, deltas, contrasted)
 
     def _data_ratio(self, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
         q = None if self.encoder is None else self.encoder(x)

@@ -22,10 +22,15 @@ from torch import Tensor
 
 from ..scoring import ScoringRule
 
+Numbers = np.ndarray[Any, Any]
+
 
 @torch.no_grad()
-def ratio_statistics(rule: ScoringRule, delta_data: Tensor, delta_noise: Tensor) -> dict[str, float]:
-    """The six shares, for log-ratios Δ of shape (B,) and (N,). Above the clip a slope is that at the clip."""
+def ratio_statistics(rule: ScoringRule, delta_data: Tensor, delta_noise: Tensor) -> dict[str, list[float]]:
+    """The six shares of S batches, for log-ratios Δ of shape (S, B) and (S, N).
+
+    Above the clip a slope is that at the clip.
+    """
     above1, above0 = rule.tangent_above
     delta_data, delta_noise = delta_data.cpu(), delta_noise.cpu()
     log_data = rule.log_slope(_capped(delta_data, above1))[0]
@@ -33,37 +38,39 @@ def ratio_statistics(rule: ScoringRule, delta_data: Tensor, delta_noise: Tensor)
     log_noise = capped + rule.log_slope(capped)[0]
     zero = log_noise.exp() == 0
     epsilon = math.log(torch.finfo(log_noise.dtype).eps)
-    # On a few hundred numbers numpy's operations cost a third of torch's.
+    # On a few numbers numpy's operations cost a third of torch's.
     log_mean_data, ess_data = _log_mean_and_share(log_data.numpy())
     log_weights = log_noise.numpy()
     _, ess_noise = _log_mean_and_share(log_weights)
+    none = [0.0] * len(log_weights)
     return {
-        "live_noise": _share(log_weights >= log_mean_data + epsilon),
+        "live_noise": _share(log_weights >= (log_mean_data + epsilon)[:, None]),
         "zero_noise": _share(zero.numpy()),
-        "ess_noise": ess_noise,
-        "ess_data": ess_data,
-        "clipped_noise": 0.0 if above0 == math.inf else _share(delta_noise.numpy() > above0),
-        "clipped_data": 0.0 if above1 == math.inf else _share(delta_data.numpy() > above1),
+        "ess_noise": ess_noise.tolist(),
+        "ess_data": ess_data.tolist(),
+        "clipped_noise": none if above0 == math.inf else _share(delta_noise.numpy() > above0),
+        "clipped_data": none if above1 == math.inf else _share(delta_data.numpy() > above1),
     }
 
 
 def effective_share(log_weights: Tensor) -> float:
-    """(Σw)²/(N Σw²), from log w."""
-    return _log_mean_and_share(log_weights.detach().cpu().numpy())[1]
+    """(Σw)²/(N Σw²), from log w, shape (N,)."""
+    return float(_log_mean_and_share(log_weights.detach().cpu().numpy()[None])[1][0])
 
 
-def _log_mean_and_share(log_weights: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """log of the mean weight, and the effective share."""
-    top = log_weights.max()
-    weights = np.exp(log_weights - top)
-    total = float(weights.sum())
-    count = len(log_weights)
-    return float(top) + math.log(total / count), total * total / (count * float(weights.dot(weights)))
+def _log_mean_and_share(log_weights: Numbers) -> tuple[Numbers, Numbers]:
+    """log of the mean weight, and the effective share, of each row."""
+    top = log_weights.max(1)
+    weights = np.exp(log_weights - top[:, None])
+    total = weights.sum(1)
+    count = log_weights.shape[1]
+    return top + np.log(total / count), total * total / (count * np.square(weights).sum(1))
 
 
 def _capped(delta: Tensor, above: float) -> Tensor:
     return delta if above == math.inf else delta.clamp(max=above)
 
 
-def _share(condition: np.ndarray[Any, Any]) -> float:
-    return int(np.count_nonzero(condition)) / condition.size
+def _share(condition: Numbers) -> list[float]:
+    shares: list[float] = (np.count_nonzero(condition, axis=1) / condition.shape[1]).tolist()
+    return shares

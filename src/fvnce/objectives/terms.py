@@ -1,13 +1,60 @@
-"""What an objective computes on a batch: its terms per sample, and statistics on request."""
+"""What an objective computes on a batch: its terms per sample, and statistics on request.
+
+A statistic is a few small operations on a few hundred numbers, which one at a time cost far more than their arithmetic.
+So those of many batches can be computed together: :meth:`Terms.look` keeps what they need, :func:`statistics_of` does
+the rest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 
 import torch
 from torch import Tensor
+
+from ..scoring import ScoringRule
+from .statistics import ratio_statistics
+
+
+@dataclass(frozen=True)
+class Contrasted:
+    """How Δ came about: the rule that judges it, ν, the shift −c − log ν, and whether c was chosen on these samples.
+
+    If it was, J on them is too high; ``held_out_value`` gives it at a c from other samples.
+    """
+
+    rule: ScoringRule
+    noise_ratio: float
+    shift: Tensor | float
+    profiled: bool = False
+    held_out_value: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The numbers of a batch that statistics are computed from, one for each sample, without any graph."""
+
+    data: Tensor
+    evidence: Tensor
+    noise: Tensor | None
+    delta_data: Tensor | None
+    delta_noise: Tensor | None
+    contrasted: Contrasted | None
+
+    @property
+    def shapes(self) -> tuple[int, int, bool]:
+        """Batches with equal ones can be stacked."""
+        return len(self.data), 0 if self.noise is None else len(self.noise), self.contrasted is None
+
+    def without_held_out_value(self) -> Looked:
+        """The same without the costly statistic, and without what it would be computed from."""
+        if self.contrasted is None or self.contrasted.held_out_value is None:
+            return self
+        return replace(self, contrasted=replace(self.contrasted, held_out_value=None))
 
 
 @dataclass(frozen=True)
@@ -25,7 +72,7 @@ class Terms:
     noise: Tensor | None = None
     _evidence: Callable[[], Tensor] | None = field(default=None, repr=False)
     _deltas: Callable[[], tuple[Tensor, Tensor | None]] | None = field(default=None, repr=False)
-    _more: Callable[[], dict[str, float]] | None = field(default=None, repr=False)
+    _contrasted: Contrasted | None = field(default=None, repr=False)
 
     # A training step asks for none of these, so each is computed when it is first asked for.
 
@@ -51,11 +98,48 @@ class Terms:
     def _both_deltas(self) -> tuple[Tensor | None, Tensor | None]:
         return (None, None) if self._deltas is None else self._deltas()
 
+    def look(self) -> Looked:
+        """What the statistics need, to be computed later."""
+        with torch.no_grad():
+            return Looked(self.data, self.evidence, self.noise, *self._both_deltas, self._contrasted)
+
     @cached_property
     def statistics(self) -> dict[str, float]:
         """Named numbers."""
-        with torch.no_grad():
-            named = {"data_term": self.data.mean().item(), "evidence": self.evidence.mean().item()}
-            if self.noise is not None:
-                named["noise_term"] = self.noise.mean().item()
-            return named | (self._more() if self._more is not None else {})
+        return statistics_of([self.look()])[0]
+
+
+@torch.no_grad()
+def statistics_of(batches: Sequence[Looked]) -> list[dict[str, float]]:
+    """The statistics of each batch. One that is costly, J at a c from other samples, is that of the last batch only."""
+    found: list[dict[str, float]] = []
+    for _, group in groupby(batches, key=lambda looked: looked.shapes):
+        found += _statistics_of_equals(list(group))
+    last = batches[-1].contrasted if batches else None
+    if last is not None and last.held_out_value is not None:
+        found[-1]["value"] = last.held_out_value()
+    return found
+
+
+def _statistics_of_equals(group: list[Looked]) -> list[dict[str, float]]:
+    columns = {
+        "data_term": torch.stack([looked.data for looked in group]).mean(1).tolist(),
+        "evidence": torch.stack([looked.evidence for looked in group]).mean(1).tolist(),
+    }
+    noise = [looked.noise for looked in group if looked.noise is not None]
+    if noise:
+        columns["noise_term"] = torch.stack(noise).mean(1).tolist()
+    contrasted = group[0].contrasted
+    if contrasted is not None:
+        deltas = [
+            torch.stack([delta for delta in side if delta is not None])
+            for side in ([looked.delta_data for looked in group], [looked.delta_noise for looked in group])
+        ]
+        columns |= ratio_statistics(contrasted.rule, *deltas)
+        scales = [looked.contrasted for looked in group if looked.contrasted is not None]
+        offset = math.log(contrasted.noise_ratio)
+        columns["log_scale"] = [-float(each.shift) - offset for each in scales]
+        if not contrasted.profiled:
+            pairs = zip(columns["data_term"], columns["noise_term"], strict=True)
+            columns["value"] = [data + contrasted.noise_ratio * noise for data, noise in pairs]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -272,10 +272,9 @@ class Run:
         if self.scheduler is not None:
             self.scheduler.step()
         self.recorder.step(row, value)
-        if self.step % self.settings.log_every == 0 or self.position + 1 == self.feed.steps:
-            self.recorder.log(inputs.terms)
-            if not math.isfinite(self.history.steps.last()["loss"]):
-                raise self.failure(inputs, "the loss is not finite")
+        logged = self.step % self.settings.log_every == 0 or self.position + 1 == self.feed.steps
+        if logged and self.recorder.log(inputs.terms) is not None:
+            raise self.failure(inputs, "the loss is not finite")
         self.step += 1
         self.position += 1
         if isinstance(value, float):

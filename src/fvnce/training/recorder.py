@@ -1,5 +1,5 @@
-"""From steps to the history: losses wait, where they were computed, until a step is logged; then all are recorded at
-once."""
+"""From steps to the history: losses, and what statistics are computed from, wait until there are enough of them; then
+all are recorded at once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..objectives.terms import Looked, Terms, statistics_of
 from .history import History
 
+#: Steps whose statistics are computed together.
+AT_ONCE = 50
+
+#: Columns that are no averages over rows, and those that every process knows for itself.
 _NOT_AVERAGED = ("step", "epoch", "rows", "seconds", "samples_per_second")
+_OWN = (*_NOT_AVERAGED, "lr")
 
 
 class Recorder:
@@ -30,6 +36,7 @@ class Recorder:
         self.live: float | None = None
         self.rate = 0.0
         self._pending: list[tuple[dict[str, float], float | Tensor]] = []
+        self._looked: list[tuple[dict[str, float], Looked]] = []
         self._epoch: list[dict[str, float]] = []
         self._before = self._epoch_rate = 0.0
         self.start()
@@ -70,34 +77,56 @@ class Recorder:
         self._lap_rows += row["rows"]
         self._epoch_rows += row["rows"]
 
-    def log(self, terms: Any) -> None:
-        """Add time and the objective's statistics to the last step, and record what has been waiting."""
+    def log(self, terms: Any) -> float | None:
+        """Add time and the objective's statistics to the last step, and record what waits if there is enough of it.
+
+        Gives back the first loss that is not finite, if one was recorded.
+        """
         row, _ = self._pending[-1]
         now = time.perf_counter()
         self.rate = self._lap_rows / max(now - self._lap, 1e-9)
         self._lap, self._lap_rows = now, 0.0
         row["seconds"] = self.seconds
         row["samples_per_second"] = self.rate
-        if terms is not None:
-            named = terms.statistics
-            values = torch.tensor([float(value) for value in named.values()], dtype=torch.float64)
-            row |= dict(zip(named, self._over_processes(values).tolist(), strict=True))
-            self.live = row.get("live_noise")
-        self.flush()
+        if isinstance(terms, Terms):
+            # Of those that are computed together only the last is asked for its costly statistic.
+            if self._looked:
+                before, looked = self._looked[-1]
+                self._looked[-1] = before, looked.without_held_out_value()
+            self._looked.append((row, terms.look()))
+        elif terms is not None:  # an objective of the user's
+            row |= {name: float(value) for name, value in terms.statistics.items()}
+        enough = len(self._pending) >= AT_ONCE or not self.history.steps.columns
+        return self.flush() if enough else None
 
     def flush(self) -> float | None:
         """Record all that waits; gives back the first loss that is not finite, if any."""
         if not self._pending:
             return None
-        losses = torch.stack([torch.as_tensor(loss, dtype=torch.float64) for _, loss in self._pending])
+        for (row, _), named in zip(self._looked, statistics_of([looked for _, looked in self._looked]), strict=True):
+            row |= named
+        self._looked.clear()
+        self._average_over_processes()
         bad = None
-        for (row, _), loss in zip(self._pending, self._over_processes(losses).tolist(), strict=True):
-            row["loss"] = loss
-            bad = loss if bad is None and not math.isfinite(loss) else bad
+        for row, _ in self._pending:
+            bad = row["loss"] if bad is None and not math.isfinite(row["loss"]) else bad
+            self.live = row.get("live_noise", self.live)
             self.history.steps.add(**row)
             self._epoch.append(row)
         self._pending.clear()
         return bad
+
+    def _average_over_processes(self) -> None:
+        """Losses and statistics become their means over all processes, in one exchange."""
+        losses = torch.stack([torch.as_tensor(loss, dtype=torch.float64) for _, loss in self._pending])
+        for (row, _), loss in zip(self._pending, losses.tolist(), strict=True):
+            row["loss"] = loss
+        if self.average is None:
+            return
+        places = [(row, name) for row, _ in self._pending for name in row if name not in _OWN]
+        values = torch.tensor([row[name] for row, name in places], dtype=torch.float64)
+        for (row, name), value in zip(places, self.average(values).tolist(), strict=True):
+            row[name] = value
 
     def close_epoch(self, epoch: int, step: int, found: dict[str, float]) -> None:
         """Record an epoch: means over its steps, weighted by rows, and what validation found."""
@@ -110,6 +139,3 @@ class Recorder:
         row |= {f"val_{name}": value for name, value in found.items()}
         self.history.epochs.add(**row)
         self._epoch = []
-
-    def _over_processes(self, values: Tensor) -> Tensor:
-        return values if self.average is None else self.average(values)
