@@ -215,7 +215,7 @@ def _penalised_section(record: Record) -> list[str]:
         *_shown(Table(f"Squared reconstruction error on test digits, {seeds}", header, body)),
         *_shown(Table("By digit", ["method", *map(str, range(10))], digits)),
         "σ_kde, the number of centres, T, s and the epochs are those of an earlier prototype. With them a linear code",
-        "let the other digits suffer too much, on test images as well; the ReLU on the code was then chosen among eight",
+        "let the other digits suffer too much, on test images too; the ReLU on the code was then chosen among eight",
         "runs on training images that neither training nor noise uses. The numbers above are of test images. Settings:",
         "",
         *_listed(record["settings"]),
