@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -97,7 +98,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         members: str | Sequence[str] = "auto",
         n_trees: int = 200,
         min_samples_leaf: int = 5,
-        n_networks: int = 4,
+        n_networks: int = 3,
         hidden: Sequence[int] = (64, 64),
         latent_dim: int | None = None,
         alpha: float = 0.3,
@@ -255,7 +256,9 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
             learning_rate=_checks.number("learning_rate", self.learning_rate, low=0.0, open_low=True),
             weight_decay=_checks.number("weight_decay", self.weight_decay, low=0.0),
             alpha=_checks.number("alpha", self.alpha, low=0.0, high=1.0),
-            early_stopping=None if self.early_stopping is None else _checks.count("early_stopping", self.early_stopping),
+            early_stopping=None
+            if self.early_stopping is None
+            else _checks.count("early_stopping", self.early_stopping),
             device=self.device,
             precision=self.precision,
             progress=bool(self.verbose),
@@ -266,7 +269,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
             leaf=_checks.count("min_samples_leaf", self.min_samples_leaf),
             networks=_checks.count("n_networks", self.n_networks),
             hidden=tuple(_checks.count(f"hidden[{i}]", size) for i, size in enumerate(self.hidden)),
-            latent=0 if self.latent_dim is None else _checks.count("latent_dim", self.latent_dim),
+            latent=_count_or_none("latent_dim", self.latent_dim) or 0,
             image=None,
             outlier_share=_checks.number("outlier_share", self.outlier_share, low=0.0, high=1.0),
             outlier_bandwidth=_checks.number("outlier_bandwidth", self.outlier_bandwidth, low=0.0, open_low=True),
@@ -275,8 +278,6 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         )
 
     def _complete(self, plan: Plan, rows: Rows) -> Plan:
-        from dataclasses import replace
-
         some = len(rows.outliers) > 0
         names = plan.members
         if not names and self._image is None:
@@ -286,9 +287,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         if "outlier_forest" in names and not some:
             raise ValueError("members must not name outlier_forest without a known outlier (y = 1), found it")
         latent = plan.latent or (max(2, rows.X.shape[1] // 4) if self._image is None else 32)
-        return replace(
-            plan, members=names, latent=latent, image=None if self._image is None else self._image.padded
-        )
+        return replace(plan, members=names, latent=latent, image=None if self._image is None else self._image.padded)
 
     def _learn_layout(self, X: Any) -> Any:
         """Check X and remember what it looks like; the rows, still as they were given."""
@@ -379,6 +378,10 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "ensemble_")
+
+
+def _count_or_none(name: str, value: int | None) -> int | None:
+    return None if value is None else _checks.count(name, value)
 
 
 def _quantile(scores: Array, weights: Array, share: float) -> float:

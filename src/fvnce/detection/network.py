@@ -4,8 +4,8 @@ r"""Neural members: a ratio network, and a latent-variable model, both trained b
 * Latent-variable model: p_θ(x, z) with an encoder, against the density of the noise; its anomaly is
   −log p_θ(x, g(x)) = |x − x̂|²/2σ² + |z|²/2 + const.
 
-In both, with A = E_data e^(αΔ⁰) and B = E_noise e^((1+α)Δ⁰), the loss is −(1/α) log A + log B/(1+α). α > 0 weighs data by
-(p_θ/p_n)^α and so discounts the outliers that hide among them.
+In both, with A = E_data e^(αΔ⁰) and B = E_noise e^((1+α)Δ⁰), the loss is −(1/α) log A + log B/(1+α). α > 0 weighs data
+by (p_θ/p_n)^α and so discounts the outliers that hide among them.
 """
 
 from __future__ import annotations
@@ -229,7 +229,8 @@ def _train(objective: Objective, rows: Array, weights: Array, how: Schooling, se
         lr=how.learning_rate,
         schedule="warmup-cosine",
         seed=seed,
-        noise_pool=0 if isinstance(getattr(objective, "noise", None), BaseMeasure) else None,
+        # Drawn in one go where nothing has to be evaluated: about as many rows as training takes.
+        noise_pool=EPOCHS * wanted if isinstance(getattr(objective, "noise", None), BaseMeasure) else None,
         early_stopping=None if held_out is None else EarlyStopping(how.early_stopping or 1),
         accelerator=how.device,
         precision=how.precision,

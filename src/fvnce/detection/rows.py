@@ -1,7 +1,7 @@
 """Training rows as a measure: labels checked, duplicates merged, order forgotten.
 
-Rows that are equal, label included, become one row with the sum of their weights, in lexicographic order. So a weight of
-2 is the same as two rows to the last bit, a weight of 0 the same as no row, and the order of rows does not matter.
+Rows that are equal, label included, become one row with the sum of their weights, in lexicographic order. So a weight
+of 2 is the same as two rows to the last bit, a weight of 0 the same as no row, and the order of rows does not matter.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
     if labels.dtype.kind not in "biuf":
         if labels.dtype.kind == "O" and any(value is None for value in labels):
             raise ValueError("y must be 1 for known outliers and 0 for unlabelled rows, found None")
-        warnings.warn("y must be 1 for known outliers and 0 for unlabelled rows, found text: no row counts as a "
-                      "known outlier", stacklevel=3)
+        warnings.warn(
+            "y must be 1 for known outliers and 0 for unlabelled rows, found text: no row counts as a known outlier",
+            stacklevel=3,
+        )
         return np.zeros(n, dtype=bool)
     if not np.isfinite(labels.astype(float)).all():
         raise ValueError("y must be finite, found NaN or infinity: input y contains NaN or infinity")
@@ -43,8 +45,11 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
     others = sorted({float(v) for v in np.unique(labels)} - {0.0, 1.0})
     if others:
         shown = ", ".join(f"{value:g}" for value in others[:5])
-        warnings.warn(f"y must be 1 for known outliers and 0 for unlabelled rows, found also {shown}: those rows count "
-                      "as unlabelled", stacklevel=3)
+        warnings.warn(
+            f"y must be 1 for known outliers and 0 for unlabelled rows, found also {shown}: those rows count "
+            "as unlabelled",
+            stacklevel=3,
+        )
     known: NDArray[np.bool_] = labels == 1
     if known.all():
         raise ValueError(
