@@ -4,11 +4,12 @@ Run with
 
     FVNCE_DATA=... python benchmarks/detection.py --peers peers.csv --out results/bench/detection.json
 
-FVNCE_DATA names a folder whose ``adbench`` holds tables as npz files with X and y. The protocol, for each table and seed:
-at most 10,000 rows, drawn with the seed and stratified; 70 % for training, 30 % for testing, stratified; columns
-standardised by training statistics and cut at ±10; of the n training anomalies max(3, round(share · n)) are labelled, the
-same ones for everyone, and the others stay among the unlabelled rows. AUROC and average precision on the test rows. Peers'
-numbers are read from a csv with the columns dataset, detector, la, seed, auroc, ap, fit_s, measured on the same splits.
+FVNCE_DATA names a folder whose ``adbench`` holds tables as npz files with X and y. The protocol, for each table and
+seed: at most 10,000 rows, drawn with the seed and stratified; 70 % for training, 30 % for testing, stratified; columns
+standardised by training statistics and cut at ±10; of the n training anomalies max(3, round(share · n)) are labelled,
+the same ones for everyone, and the others stay among the unlabelled rows. AUROC and average precision on the test rows.
+Peers' numbers are read from a csv with the columns dataset, detector, la, seed, auroc, ap, fit_s, measured on the same
+splits.
 """
 
 from __future__ import annotations
@@ -166,9 +167,7 @@ def main() -> None:
                     continue
                 row = judge(path, share, seed, settings)
                 rows.append(row)
-                print(
-                    f"{row['dataset']:20s} {share:5g} {seed} {row['auroc']:.4f} {row['ap']:.4f} {row['fit seconds']:6.1f} s"
-                )
+                print(*(row[name] for name in ("dataset", "share", "seed", "auroc", "ap", "fit seconds")), flush=True)
                 if args.out:
                     write(args.out, rows, commands, settings, args.peers)
     if args.out:
@@ -200,9 +199,8 @@ def write(
                     f"median fit {np.median([r['fit seconds'] for r in some]):.1f} s"
                 )
                 for line in table:
-                    print(
-                        f"  {line['detector']:16s} AUROC {line['auroc']:.4f}  AP {line['ap']:.4f}  rank {line['mean rank']:.2f}"
-                    )
+                    auroc, ap, rank = line["auroc"], line["ap"], line["mean rank"]
+                    print(f"  {line['detector']:16s} AUROC {auroc:.4f}  AP {ap:.4f}  rank {rank:.2f}")
     content = {
         "commands": commands,
         "settings": settings,

@@ -116,7 +116,7 @@ def test_data_frames_with_categories_and_missing_values() -> None:
         {
             "amount": rng.normal(size=n),
             "colour": pd.Categorical(rng.choice(["red", "green"], n)),
-            "place": rng.choice(["a", "b", None], n),
+            "place": np.array(["a", "b", None], dtype=object)[rng.integers(0, 3, n)],
             "flag": rng.random(n) < 0.5,
         }
     )

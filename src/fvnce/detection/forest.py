@@ -149,6 +149,6 @@ def _flat(forest: ExtraTreesClassifier) -> RatioForest:
         parts["threshold"].append(np.where(leaf, 0.0, tree.threshold))
         parts["share"].append(tree.value[:, 0, 1] / tree.value[:, 0, :].sum(1))
         first += tree.node_count
-    integer = {name: np.concatenate(parts[name]).astype(np.int64) for name in ("left", "right", "feature")}
-    real = {name: np.concatenate(parts[name]).astype(np.float64) for name in ("threshold", "share")}
-    return RatioForest(np.array(roots, dtype=np.int64), **integer, **real)
+    left, right, feature = (np.concatenate(parts[name]).astype(np.int64) for name in ("left", "right", "feature"))
+    threshold, share = (np.concatenate(parts[name]).astype(np.float64) for name in ("threshold", "share"))
+    return RatioForest(np.array(roots, dtype=np.int64), left, right, feature, threshold, share)

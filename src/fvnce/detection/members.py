@@ -94,8 +94,8 @@ class Plan:
 
     def lighter(self) -> Plan:
         """The same at less cost, for the folds of a calibration."""
-        silent = replace(self.schooling, progress=False)
-        return replace(self, trees=max(1, self.trees // 3), networks=1, schooling=silent)
+        less = replace(self.schooling, progress=False, steps=-(-self.schooling.steps // 2))
+        return replace(self, trees=-(-self.trees // 3), networks=1, schooling=less)
 
 
 @dataclass

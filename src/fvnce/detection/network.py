@@ -117,7 +117,7 @@ class RatioNetworks:
 def _inputs(network: nn.Module, weight: Tensor) -> int:
     for layer in network.modules():
         if isinstance(layer, nn.Unflatten):
-            return math.prod(layer.unflattened_size)  # type: ignore[arg-type]
+            return math.prod(layer.unflattened_size)
     return weight.shape[1]
 
 

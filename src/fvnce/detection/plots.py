@@ -17,7 +17,7 @@ def plot_scores(anomaly: NDArray[np.float64], threshold: float, y: Any = None, a
         from matplotlib.figure import Figure
 
         ax = Figure(figsize=(5, 3), layout="constrained").subplots()
-    edges = np.histogram_bin_edges(anomaly, 50)
+    edges = np.histogram_bin_edges(anomaly, 50).tolist()
     known = np.zeros(len(anomaly), dtype=bool) if y is None else np.asarray(y) == 1
     if len(known) != len(anomaly):
         raise ValueError(f"y must hold one label for each of the {len(anomaly)} rows, found {len(known)}")

@@ -78,6 +78,6 @@ def merge(X: Array, known: NDArray[np.bool_], weights: Array) -> tuple[Array, ND
     # A missing value equals another for this purpose; the largest float stands for it, and infinity is refused earlier.
     table = np.where(np.isnan(table), np.finfo(float).max, table)
     rows, place = np.unique(table, axis=0, return_inverse=True)
-    summed = np.bincount(place.ravel(), weights[there], minlength=len(rows))
+    summed = np.bincount(place.ravel(), weights[there], minlength=len(rows)).astype(np.float64)
     rows = np.where(rows == np.finfo(float).max, np.nan, rows)
     return np.ascontiguousarray(rows[:, 1:]), rows[:, 0] > 0.5, summed
