@@ -4,7 +4,7 @@ The training rows are a mixture, p_u = (1 − π) p_θ + π p_out, so that
 
     P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ).
 
-*With known outliers* the ratio is fitted to scores of rows that the scoring model had not seen, log p_out/p_θ = a s + b,
+*With known outliers* the ratio is fitted to scores of rows that the model had not seen, log p_out/p_θ = a s + b,
 by logistic regression of known outliers against unlabelled rows, each of which counts with its probability of not being
 an outlier; the two are iterated. π is estimated from the same scores: p_u ≥ π p_out everywhere, hence
 π ≤ P_u(s > t) / P_out(s > t) at every t. The smallest of these bounds over the quartiles of the known outliers' scores
