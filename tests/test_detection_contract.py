@@ -23,7 +23,7 @@ from fvnce.training import RecordError
 
 Array = NDArray[np.float64]
 
-QUICK: dict[str, Any] = {"n_trees": 20, "n_networks": 1, "steps": 40}
+QUICK: dict[str, Any] = {"n_trees": 20, "n_networks": 1, "steps": 40, "batch_size": 64}
 
 
 def problem(seed: int = 0, known: int = 8) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
@@ -36,14 +36,23 @@ def problem(seed: int = 0, known: int = 8) -> tuple[Array, NDArray[np.int64], ND
     return X, y, truth
 
 
-@pytest.mark.parametrize("members", ["auto", ("network", "autoencoder")])
-def test_keeps_the_contract_of_scikit_learn(members: Any) -> None:
+@pytest.mark.parametrize(("members", "folds"), [("auto", 2), (("network", "autoencoder"), 0)])
+def test_keeps_the_contract_of_scikit_learn(members: Any, folds: int) -> None:
     with warnings.catch_warnings():
         # The checks hand over class labels that are neither 0 nor 1, or text, and checks that cannot run are skipped.
         warnings.filterwarnings("ignore", message="y must be 1 for known outliers")
         warnings.filterwarnings("ignore", message="Skipping|.*was skipped")
         results = check_estimator(
-            NoiseContrastiveDetector(members=members, n_trees=5, n_networks=1, steps=10), on_skip=None
+            NoiseContrastiveDetector(
+                members=members,
+                n_trees=3,
+                n_networks=1,
+                steps=4,
+                batch_size=32,
+                hidden=(8,),
+                calibration_folds=folds,
+            ),
+            on_skip=None,
         )
     assert len(results) > 40
     assert {result["status"] for result in results} <= {"passed", "skipped"}

@@ -64,7 +64,7 @@ def test_a_model_relative_to_the_noise_learns_the_log_ratio() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(0, 0.8, size=(6000, 1))
     noise = Independent(Normal(torch.zeros(1), torch.ones(1) * 1.5), 1)
-    how = Schooling(600, 256, 5e-3, 0.0, 0.3, None, "cpu", None, False)
+    how = Schooling(400, 256, 5e-3, 0.0, 0.3, None, "cpu", None, False)
     found, _ = train_ratio_networks(lambda: mlp([1, 32, 32, 1], torch.nn.SiLU), rows, np.ones(6000), noise, how, 1, 0)
     x = np.linspace(-2, 2, 41)[:, None]
     estimate = -(found.anomaly(x) * found.scales[0] + found.centres[0])
@@ -155,7 +155,7 @@ def test_contributions_add_up_to_the_score(members: tuple[str, ...]) -> None:
     y = np.zeros(300, dtype=int)
     X[:20, 3] += 6
     y[:10] = 1
-    detector = NoiseContrastiveDetector(members=members, n_trees=50, n_networks=1, steps=150, calibration_folds=0)
+    detector = NoiseContrastiveDetector(members=members, n_trees=50, n_networks=1, steps=100, calibration_folds=0)
     found = detector.fit(X, y).explain(X[:20])
     # Exact but for the quadrature of integrated gradients, whose path of 64 steps crosses a kink.
     exact = not members[0].startswith("network")
@@ -182,7 +182,7 @@ def test_alpha_discounts_hidden_outliers() -> None:
     y = np.zeros(len(X), dtype=int)
     y[-10:] = 1
     fresh, fresh_truth = _contaminated(1, hidden=160)
-    settings: dict[str, Any] = {"members": ("network",), "n_networks": 2, "steps": 400, "calibration_folds": 0}
+    settings: dict[str, Any] = {"members": ("network",), "n_networks": 1, "steps": 200, "calibration_folds": 0}
     gaps = []
     for alpha in (0.0, 0.5):
         anomaly = NoiseContrastiveDetector(alpha=alpha, **settings).fit(X, y).anomaly_score(fresh)
