@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
@@ -191,16 +191,17 @@ def test_works_in_searches_and_pipelines_with_the_right_sign() -> None:
     X, _, truth = problem()
     detector = NoiseContrastiveDetector(**QUICK, calibration_folds=0)
     assert clone(detector).get_params() == detector.get_params()
-    own = cross_val_score(detector, X, truth, cv=2)
-    named = cross_val_score(detector, X, truth, cv=2, scoring=outlier_auroc)
-    trap = cross_val_score(detector, X, truth, cv=2, scoring="roc_auc")
+    folds = StratifiedKFold(2, shuffle=True, random_state=0)
+    own = cross_val_score(detector, X, truth, cv=folds)
+    named = cross_val_score(detector, X, truth, cv=folds, scoring=outlier_auroc)
+    trap = cross_val_score(detector, X, truth, cv=folds, scoring="roc_auc")
     np.testing.assert_allclose(own, named)
     np.testing.assert_allclose(own, 1 - trap, atol=1e-12)  # the trap: scikit-learn's scorer has the other sign
     assert own.min() > 0.9
     piped = make_pipeline(StandardScaler(), detector).fit(X, truth)
     assert outlier_average_precision(piped, X, truth) > 0.8
     search = GridSearchCV(
-        NoiseContrastiveDetector(**QUICK, calibration_folds=0), {"members": ["outlier_forest", "network"]}, cv=2
+        NoiseContrastiveDetector(**QUICK, calibration_folds=0), {"members": ["outlier_forest", "network"]}, cv=folds
     ).fit(X, truth)
     assert search.best_score_ > 0.9
 
