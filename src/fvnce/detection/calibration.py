@@ -10,11 +10,11 @@ an outlier; the two are iterated. π is estimated from the same scores: p_u ≥ 
 π ≤ P_u(s > t) / P_out(s > t) at every t. The smallest of these bounds over the quartiles of the known outliers' scores
 is taken.
 
-*Without*, a forest against broad noise has p_n in place of p_out and its own answer: at equal masses, π = ½, the posterior
-is μ, and a row is an outlier if noise outweighs data where it lies (μ > ½).
+*Without*, a forest against broad noise has p_n in place of p_out and its own answer: at equal masses, π = ½, the
+posterior is μ, and a row is an outlier if noise outweighs data where it lies (μ > ½).
 
-*Otherwise* there is no p_out. The scores below the median are mirrored at the median; what the upper tail holds more than
-that is the excess π, the threshold is the quantile 1 − π, and P rises through ½ there at the rate of the lower
+*Otherwise* there is no p_out. The scores below the median are mirrored at the median; what the upper tail holds more
+than that is the excess π, the threshold is the quantile 1 − π, and P rises through ½ there at the rate of the lower
 half's spread. This is a convention, not an estimate.
 """
 
