@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import data, diagnostics, models, noise, objectives, scoring, training
+    from . import data, diagnostics, models, noise, objectives, ratio, sampling, scoring, training
     from .models import (
         BernoulliDecoder,
         CategoricalEncoder,
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     )
     from .noise import BernoulliNoise, KernelDensity, NoiseMixture, NoisePool, fit_gaussian, smoothed
     from .objectives import IWAE, NCE, SNCE, VAE, Autoencoder, FullyVariationalNCE, VariationalNCE, log_marginal
+    from .ratio import density_ratio, telescope
+    from .sampling import annealed_log_partition, langevin
     from .scoring import Logarithmic, PowerRule, Quadratic, Spherical
     from .training import History, fit, load, save
 
@@ -54,6 +56,8 @@ _NAMES = {
         "VariationalNCE",
         "log_marginal",
     ],
+    "ratio": ["density_ratio", "telescope"],
+    "sampling": ["annealed_log_partition", "langevin"],
     "scoring": ["Logarithmic", "PowerRule", "Quadratic", "Spherical"],
     "training": ["History", "fit", "load", "save"],
 }
@@ -88,19 +92,25 @@ __all__ = [
     "Spherical",
     "VariationalNCE",
     "__version__",
+    "annealed_log_partition",
     "data",
+    "density_ratio",
     "diagnostics",
     "fit",
     "fit_gaussian",
+    "langevin",
     "load",
     "log_marginal",
     "mlp",
     "models",
     "noise",
     "objectives",
+    "ratio",
+    "sampling",
     "save",
     "scoring",
     "smoothed",
+    "telescope",
     "training",
 ]
 

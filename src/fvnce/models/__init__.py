@@ -9,6 +9,7 @@
 ``energy``              unnormalised models from any network
 ``boltzmann``           restricted Boltzmann machines, binary latents
 ``coupling``            an encoder with a flexible posterior
+``ratios``              models of a density ratio itself
 ``distributions``       a lean diagonal Gaussian, a point mass
 ======================  ===============================================================
 """
@@ -22,6 +23,7 @@ from .energy import EnergyDecoder, EnergyModel
 from .exact import GaussianMixtureModel, LinearGaussianModel
 from .latent import LatentVariableModel
 from .networks import convolutional_pair, mlp
+from .ratios import KernelRatio, TelescopedRatio
 
 __all__ = [
     "BernoulliDecoder",
@@ -36,11 +38,13 @@ __all__ = [
     "GaussianDecoder",
     "GaussianEncoder",
     "GaussianMixtureModel",
+    "KernelRatio",
     "LatentVariableModel",
     "LinearGaussianModel",
     "PointEncoder",
     "PointMass",
     "RestrictedBoltzmannMachine",
+    "TelescopedRatio",
     "convolutional_pair",
     "mlp",
 ]
