@@ -1,7 +1,7 @@
 r"""Models of a density ratio r(x) = p(x)/q(x) itself.
 
-    kernels      r(x) = Σ_l θ_l exp(−‖x − c_l‖²/2h²),  θ_l ≥ 0
-    telescoped   log r(x) = Σ_k (g_k(x) − o_k),  each g_k the log-ratio of two neighbours in a chain from q to p
+kernels      r(x) = Σ_l θ_l exp(−‖x − c_l‖²/2h²),  θ_l ≥ 0
+telescoped   log r(x) = Σ_k (g_k(x) − o_k),  each g_k the log-ratio of two neighbours in a chain from q to p
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ def fit_coefficients(
     """
     if isinstance(rule, PowerRule) and rule.alpha == 1 and rule.beta == 0:
         return _least_squares(k_num, k_den, penalty)
-    theta = k_den.new_full((k_den.shape[1],), 1 / float(k_den.sum(1).mean().clamp(min=1e-6))) if start is None else start
+    theta = (
+        k_den.new_full((k_den.shape[1],), 1 / float(k_den.sum(1).mean().clamp(min=1e-6))) if start is None else start
+    )
     theta = theta.clamp(min=1e-4 * float(theta.max()))
     for barrier in _BARRIERS if start is None else _BARRIERS[1:]:
         for _ in range(20):
@@ -81,8 +83,6 @@ def _newton(
     return theta, 0.0
 
 
-def _barred(
-    rule: ScoringRule, k_num: Tensor, k_den: Tensor, penalty: float, barrier: float, theta: Tensor
-) -> float:
+def _barred(rule: ScoringRule, k_num: Tensor, k_den: Tensor, penalty: float, barrier: float, theta: Tensor) -> float:
     inside = value_of(rule, k_num @ theta + SMALLEST_RATIO, k_den @ theta + SMALLEST_RATIO)
     return float(inside - penalty / 2 * theta.square().sum() + barrier * theta.log().sum())
