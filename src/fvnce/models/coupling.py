@@ -46,6 +46,10 @@ class CouplingEncoder(nn.Module):
         sizes = [[inputs + len(k), hidden, hidden, 2 * (latent - len(k))] for k in kept]
         self.networks = nn.ModuleList(mlp(size, nn.Tanh) for size in sizes)
         self.start = nn.Linear(inputs, 2 * latent)
+        # q starts as N(0, I) whatever x: wide, because a q that misses mass does not learn what it misses.
+        for layer in [*(network[-1] for network in self.networks), self.start]:  # type: ignore[index]
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
     def _kept(self, layer: int) -> list[int]:
         return list(range(layer % 2, self.latent, 2))

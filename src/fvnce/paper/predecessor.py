@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,11 @@ from .study import Options
 def write_results(
     out: Path, item: str, options: Options, settings: Mapping[str, object], seconds: float, results: Mapping[str, Any]
 ) -> Path:
-    """``item.json`` in ``out``: the command, the settings, the seed, the seconds, and what came out."""
+    """``item.json`` in ``out``: the command, the settings with the seed, the seconds, and what came out.
+
+    ``seconds`` are those of the clock; ``processor_seconds`` those the process has computed since it began, which a busy
+    machine does not change.
+    """
     command = f"fvnce reproduce {item}{' --quick' * options.quick}"
     if options.epochs is not None:
         command += f" --epochs {options.epochs}"
@@ -29,6 +34,7 @@ def write_results(
         "version": __version__,
         "settings": dict(settings),
         "seconds": round(seconds, 1),
+        "processor_seconds": round(time.process_time(), 1),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "machine": platform.processor() or platform.machine(),

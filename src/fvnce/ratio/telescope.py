@@ -33,7 +33,7 @@ from ..scoring import PowerRule, ScoringRule
 from ..training import fit
 
 #: A bridge whose noise weights have a smaller effective share than this is too long.
-ALIVE = 0.05
+ALIVE = 0.1
 MOST_BRIDGES = 32
 
 
