@@ -31,11 +31,11 @@ def made(tmp_path_factory):
 
 def test_items_are_registered_apart_from_the_papers_own():
     assert not set(ITEMS) & set(PREDECESSOR)
-    assert GROUPS == {"vnce": tuple(PREDECESSOR)}
+    assert {"vnce": tuple(PREDECESSOR)} == GROUPS
 
 
 def test_every_item_says_how_it_was_made_and_draws(made):
-    out, files, results = made
+    _, files, results = made
     names = {path.name for path in files}
     for item, content in results.items():
         assert content["command"] == f"fvnce reproduce {item} --quick"
@@ -132,7 +132,9 @@ def test_toys_are_densities_of_their_samples(name):
     x = TOYS[name].sample(20_000, torch.Generator().manual_seed(0))
     for statistic in (lambda u: u.square().sum(-1), lambda u: (u[:, 0] > 0.3).float() * u[:, 1]):
         values = statistic(x)
-        assert abs(float(values.mean()) - float(density @ statistic(grid).double())) < 5 * float(values.std()) / 141 + 3e-3
+        assert (
+            abs(float(values.mean()) - float(density @ statistic(grid).double())) < 5 * float(values.std()) / 141 + 3e-3
+        )
 
 
 def test_gradients_of_the_mixture_and_the_machine_are_derivatives():
@@ -159,7 +161,9 @@ def test_the_batch_machinery_has_the_librarys_objective_and_its_gradient(rule):
     states = boltzmann.binary_states(8).double()
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randint(256, (n,), generator=generator) for n in (40, 80)]
-    noise = torch.distributions.Independent(torch.distributions.Bernoulli(torch.full((8,), 0.5, dtype=torch.float64)), 1)
+    noise = torch.distributions.Independent(
+        torch.distributions.Bernoulli(torch.full((8,), 0.5, dtype=torch.float64)), 1
+    )
     how = {"noise_ratio": nu, "log_scale": -2.0}
     objective = (
         FullyVariationalNCE(model, None, noise, rule, **how) if rule.variational else NCE(model, noise, **how)
@@ -242,7 +246,7 @@ def test_the_truncated_normal_and_its_noise():
 
 
 def test_samples_of_the_truncated_normal_have_its_moments():
-    """E[u_i (Ku)_i] = 1 for a density that vanishes at infinity and an integration by parts with u_i = 0 at the wall."""
+    """E[u_i (Ku)_i] = 1, by integration by parts with u_i = 0 at the wall."""
     settings = missing.Settings()
     u = missing.sample(settings, 20_000, torch.Generator().manual_seed(0))
     values = u * (u @ missing.precision(settings))

@@ -23,8 +23,8 @@ def write_results(
 ) -> Path:
     """``item.json`` in ``out``: the command, the settings with the seed, the seconds, and what came out.
 
-    ``seconds`` are those of the clock; ``processor_seconds`` those the process has computed since it began, which a busy
-    machine does not change.
+    ``seconds`` are those of the clock; ``processor_seconds`` those the process has computed since it began, which
+    a busy machine does not change.
     """
     command = f"fvnce reproduce {item}{' --quick' * options.quick}"
     if options.epochs is not None:

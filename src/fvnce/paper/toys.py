@@ -1,9 +1,9 @@
 r"""Four densities in the plane whose value is known at every point, so that a divergence from them can be measured.
 
-    rings         radius from a mixture of Gaussians, angle uniform:   p(x) = f(|x|)/2π|x|
-    pinwheel      five Gaussian blades turned by an angle that grows with the radius, which leaves areas unchanged
-    checkerboard  uniform over eight unit squares
-    moons         two half circles with Gaussian noise: an integral over the angle, by midpoints
+rings         radius from a mixture of Gaussians, angle uniform:   p(x) = f(|x|)/2π|x|
+pinwheel      five Gaussian blades turned by an angle that grows with the radius, which leaves areas unchanged
+checkerboard  uniform over eight unit squares
+moons         two half circles with Gaussian noise: an integral over the angle, by midpoints
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def _pinwheel_log_prob(x: Tensor) -> Tensor:
     parts = []
     for blade in range(_BLADES):
         u = _turned(x, -(2 * math.pi / _BLADES * blade + _SWIRL * x.norm(dim=-1)))
-        parts.append(_log_normal(u[..., 0], torch.tensor(centre), long) + _log_normal(u[..., 1], torch.tensor(0.0), short))
+        parts.append(
+            _log_normal(u[..., 0], torch.tensor(centre), long) + _log_normal(u[..., 1], torch.tensor(0.0), short)
+        )
     return torch.stack(parts).logsumexp(0) - math.log(_BLADES)
 
 
