@@ -10,8 +10,8 @@ from fvnce import PowerRule, Quadratic, density_ratio, telescope
 from fvnce.models import TelescopedRatio
 from fvnce.models.ratios import gaussian_kernels
 from fvnce.noise import Rows, from_state, to_state
+from fvnce.ratio.bridges import waypoints
 from fvnce.ratio.concave import fit_coefficients, value_of
-from fvnce.ratio.telescope import waypoints
 
 
 def normal(mean, scale, d=1, dtype=torch.float64):

@@ -56,10 +56,10 @@ def lbfgs(loss: Callable[[], Tensor], parameters: Sequence[Tensor], steps: int =
     def closure() -> Tensor:
         optimiser.zero_grad()
         found = loss()
-        found.backward()  # type: ignore[no-untyped-call]
+        found.backward()
         return found
 
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    optimiser.step(closure)
 
 
 def _plain(value: object) -> object:

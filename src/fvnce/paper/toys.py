@@ -39,7 +39,8 @@ def _rings_log_prob(x: Tensor) -> Tensor:
     # A radius of the other sign is the opposite point; 0.8 is 6.7 standard deviations, but the formula is exact.
     parts = [_log_normal(sign * radius, torch.tensor(_RADII), _RING_SCALE) for sign in (1, -1)]
     total = torch.cat(parts, -1).logsumexp(-1)
-    return total - math.log(3) - math.log(2 * math.pi) - radius[..., 0].log()
+    log_radius: Tensor = radius[..., 0].log()
+    return total - math.log(3) - math.log(2 * math.pi) - log_radius
 
 
 _BLADES, _SWIRL, _BLADE = 5, 0.7, (1.7, 0.4, 0.13)

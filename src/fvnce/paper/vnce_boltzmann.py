@@ -83,9 +83,11 @@ class Problem:
 def machine(settings: Settings) -> RestrictedBoltzmannMachine:
     """The true machine, in float64."""
     generator = torch.Generator().manual_seed(settings.seed)
-    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
     d, m, scale = settings.visible, settings.hidden, settings.weight_scale
-    return RestrictedBoltzmannMachine(scale * draw(d, m), scale / 2 * draw(d), scale / 2 * draw(m))
+    weight, visible, hidden = (
+        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((d, m), (d,), (m,))
+    )
+    return RestrictedBoltzmannMachine(scale * weight, scale / 2 * visible, scale / 2 * hidden)
 
 
 def packed(model: RestrictedBoltzmannMachine) -> Tensor:
@@ -293,13 +295,13 @@ class _HalfBlind(nn.Module):
 
     def __init__(self, model: RestrictedBoltzmannMachine) -> None:
         super().__init__()
-        self.half = len(model.visible) // 2
-        self.weight = nn.Parameter(model.weight.detach()[: self.half].clone())
-        self.bias = nn.Parameter(model.hidden.detach() + model.weight.detach()[self.half :].sum(0) / 2)
+        self.seen = len(model.visible) // 2
+        self.weight = nn.Parameter(model.weight.detach()[: self.seen].clone())
+        self.bias = nn.Parameter(model.hidden.detach() + model.weight.detach()[self.seen :].sum(0) / 2)
 
     def forward(self, v: Tensor) -> Tensor:
         """Logits of the hidden units."""
-        return self.bias + v[..., : self.half] @ self.weight
+        return self.bias + v[..., : self.seen] @ self.weight
 
 
 def _learned_encoder(settings: Settings) -> dict[str, dict[str, float]]:

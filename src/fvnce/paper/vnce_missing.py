@@ -325,7 +325,7 @@ def _side(settings: Settings, objective: Any, rows: Tensor) -> Side:
 
 
 def _mean(rows: list[dict[str, Any]], name: str) -> float:
-    return sum(row[name] for row in rows) / len(rows)
+    return float(sum(row[name] for row in rows) / len(rows))
 
 
 def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Path]:

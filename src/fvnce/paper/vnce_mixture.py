@@ -126,12 +126,11 @@ def _monte_carlo(settings: Settings) -> dict[str, Any]:
     squares: dict[str, Tensor] = {}
     for size in settings.sizes:
         generator = torch.Generator().manual_seed(settings.seed + size)
-        draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: B023, E731
         truth = torch.linspace(settings.lowest, settings.highest, settings.runs, dtype=torch.float64)
         # Component z has mass proportional to σ_z.
         first = torch.rand(settings.runs, size, generator=generator) < (truth / (truth + settings.known_scale))[:, None]
-        x = draw(settings.runs, size) * torch.where(first, truth[:, None], settings.known_scale)
-        y = draw(settings.runs, size) * settings.noise_scale
+        x = _normal(settings.runs, size, generator) * torch.where(first, truth[:, None], settings.known_scale)
+        y = _normal(settings.runs, size, generator) * settings.noise_scale
         found["MLE"].append(_summary(truth, _maximum_likelihood(x, settings).exp()))
         for name, rule, *_ in METHODS:
             theta = torch.cat(
@@ -147,6 +146,10 @@ def _monte_carlo(settings: Settings) -> dict[str, Any]:
                 row | _summary(truth, theta[:, 0].exp()) | _confidence(rule, x, y, theta, truth, settings)
             )
     return found
+
+
+def _normal(runs: int, size: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(runs, size, generator=generator, dtype=torch.float64)
 
 
 def _sides(x: Tensor, y: Tensor, settings: Settings) -> Callable[[Tensor], tuple[Side, Side]]:

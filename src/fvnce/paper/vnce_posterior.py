@@ -52,7 +52,7 @@ class Settings:
     """s."""
     rows: int = 10_000
     """Data samples."""
-    epochs: int = 24
+    epochs: int = 12
     """Passes over the data."""
     batch_size: int = 200
     """Rows of a step, and as many noise samples."""
