@@ -54,7 +54,7 @@ class Settings:
     """ν; the noise samples are drawn once."""
     fractions: tuple[float, ...] = (0.0, 0.25, 0.5)
     """Shares of missing entries."""
-    seeds: int = 3
+    seeds: int = 2
     """Data sets for each."""
     steps: int = 150
     """Adam steps on all rows, with fresh latents at each."""
