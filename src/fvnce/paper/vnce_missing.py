@@ -345,7 +345,7 @@ def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Pat
         *((m, torch.tensor(last[m][0]["matrix"])) for m in (METHODS[1], METHODS[3])),
     ]
     for axis, (title, matrix) in zip(axes[1:], shown, strict=True):
-        axis.imshow(matrix, cmap="RdBu_r", vmin=-1.2, vmax=1.2)
+        axis.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-1.2, vmax=1.2)
         axis.set_title(title if title == "truth" else f"{title}\n{settings.fractions[-1]:.0%} missing", fontsize=8)
         axis.set(xticks=[], yticks=[])
         axis.grid(visible=False)

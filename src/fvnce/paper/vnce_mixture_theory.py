@@ -85,7 +85,7 @@ def starts(count: int, settings: Settings) -> list[Tensor]:
 
 def _grid(settings: Settings) -> tuple[Tensor, Tensor]:
     """Points and cell widths over which densities are integrated."""
-    x = torch.linspace(-160, 160, 16_001, dtype=torch.float64)
+    x = torch.linspace(-160, 160, 4001, dtype=torch.float64)
     return x, torch.full_like(x, float(x[1] - x[0]))
 
 

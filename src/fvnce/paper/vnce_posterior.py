@@ -64,6 +64,8 @@ class Settings:
     """Hidden units of each."""
     draws: int = 4
     """K of the multi-sample bounds, and importance samples of VNCE."""
+    partition_samples: int = 200_000
+    """Noise samples for log Z."""
     cells: int = 160
     """Grid cells along each axis of z."""
     seed: int = 0
@@ -94,7 +96,7 @@ def run(out: Path, options: Options) -> Section:
     start = time.perf_counter()
     settings = Settings(epochs=options.epochs or Settings.epochs)
     if options.quick:
-        settings = replace(settings, rows=1000, epochs=4, cells=80)
+        settings = replace(settings, rows=1000, epochs=4, cells=80, partition_samples=20_000)
     measured: dict[str, Any] = {}
     pictures: dict[str, list[tuple[str, list[Tensor]]]] = {}
     for name in SHAPES:
@@ -196,7 +198,7 @@ def _measure(
         row[f"kl_p_q{mark}"], row[f"kl_q_p{mark}"] = forward, backward
         pictures.append((mark, densities))
     generator = torch.Generator().manual_seed(settings.seed)
-    value, error = objective.log_partition(200_000, generator=generator, batch_size=20_000)
+    value, error = objective.log_partition(settings.partition_samples, generator=generator, batch_size=20_000)
     row |= {
         "log_partition": float(value),
         "log_partition_error": float(error),
@@ -215,7 +217,7 @@ def _figure(out: Path, settings: Settings, pictures: dict[str, list[tuple[str, l
         for index, point in enumerate(POINTS[name]):
             top = float(panels[0][1][index].max())
             for axis, (title, densities) in zip(axes[line], panels, strict=True):
-                image = densities[index].reshape(settings.cells, settings.cells).T
+                image = densities[index].reshape(settings.cells, settings.cells).T.numpy()
                 axis.imshow(image, origin="lower", extent=(-4, 4, -4, 4), cmap="magma", vmin=0, vmax=top)
                 axis.set(xlim=(-3, 3), ylim=(-3, 3), xticks=[], yticks=[])
                 if line == 0:

@@ -228,7 +228,7 @@ def _figure(out: Path, settings: Settings, pictures: dict[str, list[tuple[str, T
                 image = content.reshape(settings.cells, settings.cells).T.numpy()
                 axis.imshow(image, origin="lower", extent=(-5, 5, -5, 5), cmap="magma", vmin=0, vmax=top)
             else:
-                axis.plot(content[:, 0], content[:, 1], ".", markersize=0.8, color="#0b2e59")
+                axis.plot(content[:, 0].numpy(), content[:, 1].numpy(), ".", markersize=0.8, color="#0b2e59")
                 axis.set_aspect("equal")
             axis.set(xlim=(-3.6, 3.6), ylim=(-3.6, 3.6), xticks=[], yticks=[])
             if row is grid[0]:
