@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import data, detection, diagnostics, models, noise, objectives, scoring, training
+    from . import data, detection, diagnostics, models, noise, objectives, ratio, sampling, scoring, training
     from .detection import NoiseContrastiveDetector
     from .models import (
         BernoulliDecoder,
         CategoricalEncoder,
         ContinuousBernoulliDecoder,
+        CouplingEncoder,
+        EnergyDecoder,
+        EnergyModel,
         GaussianDecoder,
         GaussianEncoder,
         LatentVariableModel,
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     )
     from .noise import BernoulliNoise, KernelDensity, NoiseMixture, NoisePool, fit_gaussian, smoothed
     from .objectives import IWAE, NCE, SNCE, VAE, Autoencoder, FullyVariationalNCE, VariationalNCE, log_marginal
+    from .ratio import density_ratio, telescope
+    from .sampling import annealed_log_partition, langevin
     from .scoring import Logarithmic, PowerRule, Quadratic, Spherical
     from .training import History, fit, load, save
 
@@ -33,6 +38,9 @@ _NAMES = {
         "BernoulliDecoder",
         "CategoricalEncoder",
         "ContinuousBernoulliDecoder",
+        "CouplingEncoder",
+        "EnergyDecoder",
+        "EnergyModel",
         "GaussianDecoder",
         "GaussianEncoder",
         "LatentVariableModel",
@@ -50,6 +58,8 @@ _NAMES = {
         "VariationalNCE",
         "log_marginal",
     ],
+    "ratio": ["density_ratio", "telescope"],
+    "sampling": ["annealed_log_partition", "langevin"],
     "scoring": ["Logarithmic", "PowerRule", "Quadratic", "Spherical"],
     "training": ["History", "fit", "load", "save"],
 }
@@ -66,6 +76,9 @@ __all__ = [
     "BernoulliNoise",
     "CategoricalEncoder",
     "ContinuousBernoulliDecoder",
+    "CouplingEncoder",
+    "EnergyDecoder",
+    "EnergyModel",
     "FullyVariationalNCE",
     "GaussianDecoder",
     "GaussianEncoder",
@@ -82,20 +95,26 @@ __all__ = [
     "Spherical",
     "VariationalNCE",
     "__version__",
+    "annealed_log_partition",
     "data",
+    "density_ratio",
     "detection",
     "diagnostics",
     "fit",
     "fit_gaussian",
+    "langevin",
     "load",
     "log_marginal",
     "mlp",
     "models",
     "noise",
     "objectives",
+    "ratio",
+    "sampling",
     "save",
     "scoring",
     "smoothed",
+    "telescope",
     "training",
 ]
 

@@ -88,7 +88,8 @@ class Diagnostics:
         if self.live_noise < 0.01:
             found.append(
                 f"the noise term is dead: {self.live_noise:.1%} of the noise samples can be felt. Move the noise "
-                "towards the data (a larger bandwidth, a covering component), raise log_scale, or profile log Z out"
+                "towards the data (a larger bandwidth, a covering component), raise log_scale, profile log Z out, or "
+                "put bridges between noise and data (fvnce.telescope)"
             )
         elif self.ess_noise < 0.01:
             found.append(

@@ -6,29 +6,45 @@
 ``encoders``            modules from x to q(z|x)
 ``networks``            the networks inside
 ``exact``               models whose posterior and marginal are known
+``energy``              unnormalised models from any network
+``boltzmann``           restricted Boltzmann machines, binary latents
+``coupling``            an encoder with a flexible posterior
+``ratios``              models of a density ratio itself
 ``distributions``       a lean diagonal Gaussian, a point mass
 ======================  ===============================================================
 """
 
+from .boltzmann import BinaryEncoder, BinaryVector, RestrictedBoltzmannMachine
+from .coupling import CouplingEncoder
 from .decoders import BernoulliDecoder, ContinuousBernoulliDecoder, GaussianDecoder
 from .distributions import DiagonalNormal, PointMass
 from .encoders import CategoricalEncoder, GaussianEncoder, PointEncoder
+from .energy import EnergyDecoder, EnergyModel
 from .exact import GaussianMixtureModel, LinearGaussianModel
 from .latent import LatentVariableModel
 from .networks import convolutional_pair, mlp
+from .ratios import KernelRatio, TelescopedRatio
 
 __all__ = [
     "BernoulliDecoder",
+    "BinaryEncoder",
+    "BinaryVector",
     "CategoricalEncoder",
     "ContinuousBernoulliDecoder",
+    "CouplingEncoder",
     "DiagonalNormal",
+    "EnergyDecoder",
+    "EnergyModel",
     "GaussianDecoder",
     "GaussianEncoder",
     "GaussianMixtureModel",
+    "KernelRatio",
     "LatentVariableModel",
     "LinearGaussianModel",
     "PointEncoder",
     "PointMass",
+    "RestrictedBoltzmannMachine",
+    "TelescopedRatio",
     "convolutional_pair",
     "mlp",
 ]

@@ -40,7 +40,7 @@ class FixedDistribution(nn.Module):
 
 
 class LatentVariableModel(nn.Module):
-    """p_θ(x, z) = p_Z(z) p_θ(x|z), with a normalised prior and decoder.
+    """p_θ(x, z) = p_Z(z) p_θ(x|z), with a normalised prior and a decoder, normalised unless it is an energy.
 
     Args:
         prior: p_Z, a torch distribution, or a module that returns one when called without arguments.
@@ -73,6 +73,11 @@ class LatentVariableModel(nn.Module):
         self._gamma = _height(prior) if isinstance(prior, Distribution) and fixed else highest_log_prior
         self._prior = FixedDistribution(_lean(prior)) if isinstance(prior, Distribution) else prior
         self.decoder = decoder
+
+    @property
+    def normalised(self) -> bool:
+        """Whether p_θ(x|z) integrates to one, as all decoders do that are not energies."""
+        return bool(getattr(self.decoder, "normalised", True))
 
     @property
     def prior(self) -> Distribution:

@@ -7,6 +7,7 @@ from .fitted import fit_gaussian, smoothed
 from .kde import KernelDensity
 from .mixture import NoiseMixture
 from .pool import NoisePool, row_flops
+from .rows import Rows
 from .state import from_state, load_noise, save_noise, to_state
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "KernelDensity",
     "NoiseMixture",
     "NoisePool",
+    "Rows",
     "draw",
     "draw_with_log_prob",
     "fit_gaussian",

@@ -24,6 +24,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 from .binary import BernoulliNoise
 from .kde import KernelDensity
 from .mixture import NoiseMixture
+from .rows import Rows
 
 FILE_NAME = "noise.safetensors"
 
@@ -79,6 +80,7 @@ _KINDS = (
         _childless,
         lambda _, t, __: BernoulliNoise(t["probs"]),
     ),
+    _Kind(Rows, _none, lambda noise: {"rows": noise.rows}, _childless, lambda _, t, __: Rows(t["rows"])),
     _Kind(
         Normal,
         _checked,
@@ -121,7 +123,7 @@ def to_state(noise: Distribution) -> tuple[Config, dict[str, Tensor]]:
     if kind is None:
         known = ", ".join(kind.cls.__name__ for kind in _KINDS)
         raise TypeError(f"noise must be one of {known} to be saved, found {type(noise).__name__}")
-    if noise.batch_shape and kind.cls in (KernelDensity, NoiseMixture, BernoulliNoise):
+    if noise.batch_shape and kind.cls in (KernelDensity, NoiseMixture, BernoulliNoise, Rows):
         raise ValueError(f"noise must have an empty batch shape to be saved, found {tuple(noise.batch_shape)}")
     tensors = {name: value for name, value in kind.tensors(noise).items() if value is not None}
     config: Config = {"kind": kind.cls.__name__, "options": kind.options(noise), "children": []}

@@ -42,6 +42,7 @@ class VAE(Objective):
 
     def __init__(self, model: Any, encoder: Encoder, *, latent_samples: int = 1, closed_form: bool = True) -> None:
         super().__init__()
+        _check_normalised(type(self).__name__, model)
         self.model = model
         self.encoder = encoder
         self.latent_samples = _checks.count("latent_samples", latent_samples)
@@ -77,6 +78,7 @@ class IWAE(Objective):
 
     def __init__(self, model: Any, encoder: Encoder, *, latent_samples: int = 10) -> None:
         super().__init__()
+        _check_normalised(type(self).__name__, model)
         self.model = model
         self.encoder = encoder
         self.latent_samples = _checks.count("latent_samples", latent_samples)
@@ -108,6 +110,7 @@ class Autoencoder(Objective):
 
     def __init__(self, model: LatentVariableModel, encoder: Encoder) -> None:
         super().__init__()
+        _check_normalised(type(self).__name__, model)
         self.model = model
         self.encoder = encoder
 
@@ -123,6 +126,15 @@ class Autoencoder(Objective):
         reconstruction = self.model.log_likelihood(x, self.encoder(x).mean)
         check_finite("x", x, LogRatio(reconstruction.unsqueeze(0)), may_be_zero=False)
         return Terms(-reconstruction.mean(), reconstruction.detach())
+
+
+def _check_normalised(name: str, model: Any) -> None:
+    """Without its constant a likelihood grows without end; only a noise term holds it down."""
+    if not getattr(model, "normalised", True):
+        raise ValueError(
+            f"model of {name} must be normalised, found {type(model).__name__}, an energy whose likelihood could grow "
+            "without end; use FullyVariationalNCE with partition='profiled'"
+        )
 
 
 def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, closed_form: bool = True) -> Tensor:

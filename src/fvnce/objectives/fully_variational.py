@@ -102,8 +102,8 @@ class FullyVariationalNCE(ContrastiveObjective):
             f"rule must be (0, 0), found {self.rule!r}": power is None or power[1] != 0,
             f"partition must be 'fixed', found {self.partition!r}": type(self.partition) is not Fixed,
             f"log_scale must be 0, found {log_scale}": log_scale != 0,
-            f"model must be a normalised LatentVariableModel, found {type(self.model).__name__}": not isinstance(
-                self.model, LatentVariableModel
+            f"model must be a normalised LatentVariableModel, found {type(self.model).__name__}": not (
+                isinstance(self.model, LatentVariableModel) and self.model.normalised
             ),
             "latent_samples must be 1, the closed form is that of one draw": self.latent_samples != 1,
             "noise_encoder must be None, the noise term does not use it": self.noise_encoder is not None,

@@ -23,17 +23,24 @@ from ..noise import from_state, to_state
 from ..scoring import ScoringRule, parse
 from .tree import flatten, unflatten
 
-#: Classes of this package that can be rebuilt; ``EnergyModel`` and its kin join by being listed.
+#: Classes of this package that can be rebuilt.
 _OWN: tuple[type[nn.Module], ...] = (
     models.BernoulliDecoder,
+    models.BinaryEncoder,
     models.CategoricalEncoder,
     models.ContinuousBernoulliDecoder,
+    models.CouplingEncoder,
+    models.EnergyDecoder,
+    models.EnergyModel,
     models.GaussianDecoder,
     models.GaussianEncoder,
     models.GaussianMixtureModel,
+    models.KernelRatio,
     models.LatentVariableModel,
     models.LinearGaussianModel,
     models.PointEncoder,
+    models.RestrictedBoltzmannMachine,
+    models.TelescopedRatio,
     objectives.Autoencoder,
     objectives.Fixed,
     objectives.FullyVariationalNCE,

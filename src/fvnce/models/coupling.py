@@ -1,0 +1,121 @@
+r"""An encoder with a flexible posterior: a Gaussian bent by affine couplings.
+
+z = T_L(… T_1(ε)), ε ~ N(0, I). Layer T_l keeps one half of the vector, u, and moves the other,
+w ← w·exp(s(u, x)) + t(u, x), with s and t from a small network; halves take turns. Then
+log q(z|x) = log N(ε; 0, I) − Σ_l Σ s_l, exactly, and z is reparameterised.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Size, Tensor, nn
+from torch.distributions import Distribution, constraints
+
+from .. import _checks
+from .networks import mlp
+
+#: |s| of one layer stays below this, so that no layer can blow up by itself.
+LARGEST_LOG_SCALE = 2.0
+
+
+class CouplingEncoder(nn.Module):
+    """q(z|x) as a chain of affine couplings: bent, skewed or split posteriors that a Gaussian cannot follow.
+
+    Args:
+        inputs: size of x.
+        latent: size of z, at least 2.
+        layers: couplings; at least 2, so that every dimension moves.
+        hidden: hidden units of each layer's network.
+
+    >>> q = CouplingEncoder(3, 2)(torch.zeros(5, 3))
+    >>> z = q.rsample((4,))
+    >>> z.shape, q.log_prob(z).shape
+    (torch.Size([4, 5, 2]), torch.Size([4, 5]))
+    """
+
+    def __init__(self, inputs: int, latent: int, *, layers: int = 6, hidden: int = 32) -> None:
+        super().__init__()
+        self.inputs = _checks.count("inputs", inputs)
+        self.latent = _checks.count("latent", latent, low=2)
+        self.layers = _checks.count("layers", layers, low=2)
+        self.hidden = _checks.count("hidden", hidden)
+        kept = [self._kept(layer) for layer in range(layers)]
+        sizes = [[inputs + len(k), hidden, hidden, 2 * (latent - len(k))] for k in kept]
+        self.networks = nn.ModuleList(mlp(size, nn.Tanh) for size in sizes)
+        self.start = nn.Linear(inputs, 2 * latent)
+        # q starts as N(0, I) whatever x: wide, because a q that misses mass does not learn what it misses.
+        for layer in [*(network[-1] for network in self.networks), self.start]:  # type: ignore[index]
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def _kept(self, layer: int) -> list[int]:
+        return list(range(layer % 2, self.latent, 2))
+
+    def forward(self, x: Tensor) -> CoupledNormal:
+        """q(z|x)."""
+        return CoupledNormal(self, x)
+
+    def _move(self, layer: int, kept: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.expand(*kept.shape[:-1], -1)
+        shift, raw = self.networks[layer](torch.cat([kept, x], -1)).chunk(2, -1)
+        return shift, LARGEST_LOG_SCALE * torch.tanh(raw / LARGEST_LOG_SCALE)
+
+    def _first(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        shift, raw = self.start(x).chunk(2, -1)
+        return shift, LARGEST_LOG_SCALE * torch.tanh(raw / LARGEST_LOG_SCALE)
+
+
+class CoupledNormal(Distribution):
+    """The distribution of a :class:`CouplingEncoder` at given x."""
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, encoder: CouplingEncoder, x: Tensor) -> None:
+        self._encoder, self._x = encoder, x
+        self._last: tuple[Tensor, Tensor] | None = None
+        super().__init__(x.shape[:-1], Size((encoder.latent,)), validate_args=False)
+
+    def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
+        """Reparameterised draws; their log q, known on the way, is kept for :meth:`log_prob`."""
+        encoder, shape = self._encoder, Size(sample_shape) + self.batch_shape
+        epsilon = torch.randn(*shape, encoder.latent, dtype=self._x.dtype, device=self._x.device)
+        shift, scale = encoder._first(self._x)
+        z = shift + scale.exp() * epsilon
+        log_q = _standard_log_prob(epsilon) - scale.sum(-1)
+        for layer in range(encoder.layers):
+            kept, moved = z[..., layer % 2 :: 2], z[..., 1 - layer % 2 :: 2]
+            shift, scale = encoder._move(layer, kept, self._x)
+            z = _interleaved(kept, moved * scale.exp() + shift, layer % 2)
+            log_q = log_q - scale.sum(-1)
+        self._last = (z, log_q)
+        return z
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log q(z|x), by running the couplings backwards."""
+        if self._last is not None and self._last[0] is value:
+            return self._last[1]
+        encoder, z = self._encoder, value
+        total = z.new_zeros(z.shape[:-1])
+        for layer in reversed(range(encoder.layers)):
+            kept, moved = z[..., layer % 2 :: 2], z[..., 1 - layer % 2 :: 2]
+            shift, scale = encoder._move(layer, kept, self._x)
+            z = _interleaved(kept, (moved - shift) * (-scale).exp(), layer % 2)
+            total = total - scale.sum(-1)
+        shift, scale = encoder._first(self._x)
+        return total + _standard_log_prob((z - shift) * (-scale).exp()) - scale.sum(-1)
+
+
+def _interleaved(kept: Tensor, moved: Tensor, start: int) -> Tensor:
+    result = kept.new_empty(*kept.shape[:-1], kept.shape[-1] + moved.shape[-1])
+    result[..., start::2] = kept
+    result[..., 1 - start :: 2] = moved
+    return result
+
+
+def _standard_log_prob(epsilon: Tensor) -> Tensor:
+    return -epsilon.square().sum(-1) / 2 - epsilon.shape[-1] / 2 * math.log(2 * math.pi)

@@ -1,0 +1,112 @@
+r"""Models of a density ratio r(x) = p(x)/q(x) itself.
+
+kernels      r(x) = Σ_l θ_l exp(−‖x − c_l‖²/2h²),  θ_l ≥ 0
+telescoped   log r(x) = Σ_k (g_k(x) − o_k),  each g_k the log-ratio of two neighbours in a chain from q to p
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from .. import _checks
+from .latent import FixedDistribution
+
+#: Far from every centre a kernel ratio is 0 in floating point; its logarithm stays finite.
+SMALLEST_RATIO = 1e-12
+
+
+class KernelRatio(nn.Module):
+    """A ratio that is linear in non-negative coefficients of Gaussian kernels.
+
+    Args:
+        centres: c, shape (L, D).
+        coefficients: θ, shape (L,).
+        bandwidth: h.
+
+    >>> ratio = KernelRatio(torch.zeros(1, 2), torch.tensor([3.0]), 1.0)
+    >>> ratio(torch.zeros(1, 2))
+    tensor([3.])
+    """
+
+    def __init__(self, centres: Tensor, coefficients: Tensor, bandwidth: float) -> None:
+        super().__init__()
+        self.bandwidth = _checks.number("bandwidth", bandwidth, low=0.0, open_low=True)
+        self.register_buffer("centres", _checks.table("centres", centres).detach().clone())
+        self.register_buffer("coefficients", coefficients.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """r(x), shape (n,)."""
+        assert isinstance(self.centres, Tensor)
+        assert isinstance(self.coefficients, Tensor)
+        return gaussian_kernels(x, self.centres, self.bandwidth) @ self.coefficients
+
+    def log_ratio(self, x: Tensor) -> Tensor:
+        """log r(x), not below log 1e-12."""
+        return self(x).clamp(min=SMALLEST_RATIO).log()  # type: ignore[no-any-return]
+
+
+def gaussian_kernels(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
+    """exp(−‖x − c‖²/2h²), shape (n, L).
+
+    >>> gaussian_kernels(torch.zeros(1, 1), torch.ones(1, 1), 1.0)
+    tensor([[0.6065]])
+    """
+    return (-torch.cdist(x, centres).square() / (2 * bandwidth**2)).exp()
+
+
+class TelescopedRatio(nn.Module):
+    """The sum of the log-ratios of a chain of distributions, and with noise at its end an unnormalised density.
+
+    Args:
+        bridges: networks from x to one number each.
+        offsets: o_k, one number for each bridge.
+        noise: q, where its density is known; ``log_prob`` needs it.
+
+    >>> ratio = TelescopedRatio([nn.Linear(2, 1), nn.Linear(2, 1)])
+    >>> ratio.log_ratio(torch.zeros(5, 2)).shape
+    torch.Size([5])
+    """
+
+    normalised = False
+
+    def __init__(
+        self,
+        bridges: nn.Sequential | Sequence[nn.Module],
+        offsets: Tensor | None = None,
+        noise: Distribution | None = None,
+    ) -> None:
+        super().__init__()
+        self.bridges = bridges if isinstance(bridges, nn.Sequential) else nn.Sequential(*bridges)
+        self.register_buffer("offsets", torch.zeros(len(self.bridges)) if offsets is None else offsets.detach().clone())
+        self._noise = None if noise is None else FixedDistribution(noise)
+
+    @property
+    def noise(self) -> Distribution | None:
+        """q."""
+        return None if self._noise is None else self._noise.distribution
+
+    def parts(self, x: Tensor) -> Tensor:
+        """The log-ratio of each bridge, shape (bridges, n)."""
+        assert isinstance(self.offsets, Tensor)
+        return torch.stack([bridge(x).squeeze(-1) - o for bridge, o in zip(self.bridges, self.offsets, strict=True)])
+
+    def log_ratio(self, x: Tensor) -> Tensor:
+        """log p(x)/q(x), shape (n,)."""
+        return self.parts(x).sum(0)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log q(x) + log r(x): nearly normalised; ``log_partition`` of an objective tells how nearly."""
+        if self.noise is None:
+            raise ValueError("log_prob needs the density of the noise, found a ratio of two samples; use log_ratio")
+        density: Tensor = self.noise.log_prob(x)
+        return density + self.log_ratio(x)
+
+
+def log_mean_exp(values: Tensor) -> Tensor:
+    """log of the mean of e^values over the first dimension."""
+    return values.logsumexp(0) - math.log(len(values))

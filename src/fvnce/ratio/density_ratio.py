@@ -1,0 +1,166 @@
+r"""r = p/q from samples of p and of q: ``fvnce.density_ratio``.
+
+A kernel ratio maximises the rule's J; bandwidth and penalty are chosen by K-fold cross-validation of the same J on
+held-out samples. α = 1 is least-squares importance fitting (LSIF).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ..models.ratios import KernelRatio, gaussian_kernels
+from ..scoring import PowerRule, ScoringRule
+from .concave import fit_coefficients, value_of
+
+#: Bandwidths tried, in multiples of the median distance between samples and centres.
+BANDWIDTHS = (0.1, 0.2, 0.4, 0.7, 1.0, 1.5)
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
+
+@dataclass(frozen=True)
+class DensityRatio:
+    """An estimated ratio.
+
+    Attributes:
+        model: the ratio as a module; :func:`fvnce.save` writes it.
+        bandwidth: of the kernels, as chosen.
+        penalty: λ, as chosen.
+        value: mean held-out J of the choice, or of the fit itself where there was nothing to choose.
+        tried: (bandwidth, penalty, mean held-out J) of everything tried.
+    """
+
+    model: KernelRatio
+    bandwidth: float
+    penalty: float
+    value: float
+    tried: tuple[tuple[float, float, float], ...]
+
+    def __call__(self, x: Any) -> Tensor:
+        """r(x) for rows x, shape (n,)."""
+        found: Tensor = self.model(_rows("x", x, self.model.centres))  # type: ignore[arg-type]
+        return found
+
+    def log_ratio(self, x: Any) -> Tensor:
+        """log r(x)."""
+        return self.model.log_ratio(_rows("x", x, self.model.centres))  # type: ignore[arg-type]
+
+
+def density_ratio(
+    x_num: Any,
+    x_den: Any,
+    *,
+    alpha: float = 1.0,
+    rule: ScoringRule | None = None,
+    bandwidth: float | Sequence[float] | None = None,
+    penalty: float | Sequence[float] = PENALTIES,
+    centres: int = 100,
+    folds: int = 5,
+    seed: int = 0,
+) -> DensityRatio:
+    """Estimate r(x) = p(x)/q(x) from rows of p (``x_num``) and of q (``x_den``).
+
+    Args:
+        x_num: samples of p, shape (n, D), or (n,) for numbers.
+        x_den: samples of q, shape (m, D).
+        alpha: the rule (α, 0): 1 is least squares, 0 is Kullback–Leibler.
+        rule: any double-ELBO rule instead; its clip is ignored.
+        bandwidth: of the kernels, or several to choose from; None tries multiples of the median distance.
+        penalty: λ of (λ/2)‖θ‖², or several to choose from.
+        centres: kernels, placed on samples of p at random.
+        folds: K; as long as there is something to choose.
+        seed: for centres and folds.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> p = torch.randn(400, 1, generator=generator)
+    >>> q = 2 * torch.randn(400, 1, generator=generator)
+    >>> ratio = density_ratio(p, q)
+    >>> bool((ratio([[0.0]]) - 2.0).abs() < 0.3)  # N(0; 0, 1)/N(0; 0, 4) = 2
+    True
+    """
+    num, den = _table("x_num", x_num), _table("x_den", x_den)
+    if num.shape[1] != den.shape[1]:
+        raise ValueError(f"x_num and x_den must have equally many columns, found {num.shape[1]} and {den.shape[1]}")
+    chosen = PowerRule(_checks.number("alpha", alpha, low=0.0, high=1.0)) if rule is None else rule
+    if not isinstance(chosen, ScoringRule) or not chosen.variational:
+        raise ValueError(
+            f"rule must have the double-ELBO property, found {chosen!r}: only then is the problem concave in r"
+        )
+    chosen = chosen.unclipped()
+    generator = torch.Generator().manual_seed(_checks.count("seed", seed, low=0))
+    count = min(_checks.count("centres", centres), len(num))
+    where = num[torch.randperm(len(num), generator=generator)[:count]]
+    widths = _settings("bandwidth", bandwidth, _default_bandwidths(num, den, where))
+    penalties = _settings("penalty", penalty, PENALTIES)
+    folds = _checks.count("folds", folds, low=2)
+    tried: list[tuple[float, float, float]] = []
+    if len(widths) * len(penalties) > 1:
+        parts = [_folds("x_num", num, folds, generator), _folds("x_den", den, folds, generator)]
+        for width in widths:
+            k_num, k_den = (gaussian_kernels(x, where, width) for x in (num, den))
+            values = _cross_validated(chosen, k_num, k_den, penalties, parts[0], parts[1], folds)
+            tried += [(width, lam, value) for lam, value in zip(penalties, values, strict=True)]
+        width, lam, value = max(tried, key=lambda row: row[2])
+    else:
+        width, lam, value = widths[0], penalties[0], float("nan")
+    k_num, k_den = (gaussian_kernels(x, where, width) for x in (num, den))
+    theta = fit_coefficients(chosen, k_num, k_den, lam)
+    if not tried:
+        value = float(value_of(chosen, k_num @ theta, k_den @ theta))
+    return DensityRatio(KernelRatio(where, theta, width), width, lam, value, tuple(tried))
+
+
+def _cross_validated(
+    rule: ScoringRule,
+    k_num: Tensor,
+    k_den: Tensor,
+    penalties: Sequence[float],
+    fold_num: Tensor,
+    fold_den: Tensor,
+    folds: int,
+) -> list[float]:
+    """Mean held-out J of each penalty; the solution of one penalty starts the next, from the largest down."""
+    totals = dict.fromkeys(penalties, 0.0)
+    for fold in range(folds):
+        inside_num, inside_den = fold_num != fold, fold_den != fold
+        start: Tensor | None = None
+        for lam in sorted(penalties, reverse=True):
+            start = fit_coefficients(rule, k_num[inside_num], k_den[inside_den], lam, start)
+            held = value_of(rule, k_num[~inside_num] @ start, k_den[~inside_den] @ start)
+            totals[lam] += float(held) / folds
+    return [totals[lam] for lam in penalties]
+
+
+def _folds(name: str, x: Tensor, folds: int, generator: torch.Generator) -> Tensor:
+    if len(x) < folds:
+        raise ValueError(f"{name} must have at least as many rows as folds, {folds}, found {len(x)}")
+    return torch.randperm(len(x), generator=generator) % folds
+
+
+def _default_bandwidths(num: Tensor, den: Tensor, where: Tensor) -> list[float]:
+    distances = torch.cdist(torch.cat([num[:1000], den[:1000]]), where)
+    median = float(distances.median().clamp(min=1e-6))
+    return [multiple * median for multiple in BANDWIDTHS]
+
+
+def _settings(name: str, given: float | Sequence[float] | None, otherwise: Sequence[float]) -> list[float]:
+    values = otherwise if given is None else [given] if isinstance(given, int | float) else list(given)
+    if not values:
+        raise ValueError(f"{name} must hold at least one number, found none")
+    return [_checks.number(name, value, low=0.0, open_low=True) for value in values]
+
+
+def _table(name: str, value: Any) -> Tensor:
+    found = _checks.array(name, value)
+    return _checks.table(name, found.unsqueeze(1) if found.ndim == 1 else found, rows=2).double()
+
+
+def _rows(name: str, value: Any, centres: Tensor) -> Tensor:
+    found = _checks.array(name, value).to(centres)
+    found = found.unsqueeze(1) if found.ndim == 1 and centres.shape[1] == 1 else found
+    return _checks.finite_rows(name, _checks.points(name, found, centres.shape[1]))
