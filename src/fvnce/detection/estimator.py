@@ -247,7 +247,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         if self.contamination != "auto":
             _checks.number("contamination", self.contamination, low=0.0, high=0.5, open_low=True)
         if self.prior is not None:
-            _checks.number("prior", self.prior, low=0.0, high=1.0, open_low=True)
+            _checks.number("prior", self.prior, low=0.0, high=0.5, open_low=True)
         _checks.count("calibration_folds", self.calibration_folds, low=0)
         _checks.count("max_rows", self.max_rows, low=2)
         schooling = Schooling(

@@ -87,7 +87,7 @@ class RatioNetworks:
     @torch.no_grad()
     def anomaly(self, X: Array) -> Array:
         """Mean over networks of (−f − centre)/scale, in float64 so that a row's score does not depend on its batch."""
-        return self._mean(torch.from_numpy(X)).numpy()
+        return self._mean(_aligned(X)).numpy()
 
     def _mean(self, x: Tensor) -> Tensor:
         parts = [
@@ -98,7 +98,7 @@ class RatioNetworks:
 
     def contributions(self, X: Array) -> Array:
         """Integrated gradients from the typical row 0: they sum to ``anomaly(X) − base`` up to the quadrature."""
-        x = torch.from_numpy(X)
+        x = _aligned(X)
         total = torch.zeros_like(x)
         for step in range(PATH):
             at = (x * ((step + 0.5) / PATH)).requires_grad_()
@@ -128,7 +128,7 @@ class LatentModel:
         self.encoder, self.decoder = encoder.eval().double(), decoder.eval().double()
 
     def _parts(self, X: Array) -> tuple[Tensor, Tensor]:
-        x = torch.from_numpy(X)
+        x = _aligned(X)
         with torch.no_grad():
             z = self.encoder(x).mean
             rebuilt = self.decoder(z).mean
@@ -168,7 +168,7 @@ def train_ratio_networks(
         histories.append(_train(objective, rows, weights, how, seed + 7919 * member))
         network = network.cpu().eval().double()
         with torch.no_grad():
-            found = -network(torch.from_numpy(rows)).squeeze(-1).numpy()
+            found = -network(_aligned(rows)).squeeze(-1).numpy()
         centre = float(np.average(found, weights=weights))
         spread = math.sqrt(float(np.average((found - centre) ** 2, weights=weights)))
         networks.append(network)
@@ -236,6 +236,11 @@ def _train(objective: Objective, rows: Array, weights: Array, how: Schooling, se
         precision=how.precision,
         progress=how.progress,
     )
+
+
+def _aligned(X: Array) -> Tensor:
+    """X in memory of torch's own, which is aligned: the last bit of a product may depend on where its factors lie."""
+    return torch.from_numpy(X).clone()
 
 
 def _seeded(make: Callable[[], Any], seed: int) -> Any:
