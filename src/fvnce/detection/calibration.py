@@ -10,8 +10,11 @@ an outlier; the two are iterated. π is estimated from the same scores: p_u ≥ 
 π ≤ P_u(s > t) / P_out(s > t) at every t. The smallest of these bounds over the quartiles of the known outliers' scores
 is taken.
 
-*Without* there is no p_out. The scores below the median are mirrored at the median; what the upper tail holds more than
-that is the excess π, the threshold is the quantile 1 − π, and P rises through ½ there at the rate of the lower
+*Without*, a forest against broad noise has p_n in place of p_out and its own answer: at equal masses, π = ½, the
+posterior is μ, and a row is an outlier if noise outweighs data where it lies (μ > ½).
+
+*Otherwise* there is no p_out. The scores below the median are mirrored at the median; what the upper tail holds more
+than that is the excess π, the threshold is the quantile 1 − π, and P rises through ½ there at the rate of the lower
 half's spread. This is a convention, not an estimate.
 """
 
@@ -88,6 +91,11 @@ def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Cal
         prior = min(0.5, max(excess, 0.5 / len(s)))
     cut = float(s[min(len(s) - 1, int(np.searchsorted(share, 1 - prior)))])
     return Calibration(2 / spread, -2 * cut / spread, prior, False)
+
+
+def calibrate_by_share(centre: float, scale: float) -> Calibration:
+    """From the score s = (μ − centre)/scale of a forest: P = σ(4 (μ − ½)), which is μ to first order around ½."""
+    return Calibration(4 * scale, 4 * (centre - 0.5), 0.5, False)
 
 
 def prior_bound(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .. import _checks
 from . import storing, table
-from .calibration import Calibration, calibrate_with_outliers, calibrate_without
+from .calibration import Calibration, calibrate_by_share, calibrate_with_outliers, calibrate_without
 from .explanation import Explanation, explain
 from .images import ImageShape, check_images
 from .members import NAMES, Ensemble, Plan, Rows, train_members
@@ -328,6 +328,8 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
 
     def _calibrate(self, rows: Rows, plan: Plan, seed: int, own: Array) -> Calibration:
         folds = min(self.calibration_folds, len(rows.outliers), len(rows.X) // 2)
+        if folds < 2 and self.prior is None and plan.members == ("broad_forest",):
+            return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
         if folds < 2:
             return calibrate_without(own, rows.weights, self.prior)
         rng = np.random.default_rng([seed, 78])

@@ -229,13 +229,19 @@ def _train(objective: Objective, rows: Array, weights: Array, how: Schooling, se
         lr=how.learning_rate,
         schedule="warmup-cosine",
         seed=seed,
-        # Drawn in one go where nothing has to be evaluated: about as many rows as training takes.
-        noise_pool=EPOCHS * wanted if isinstance(getattr(objective, "noise", None), BaseMeasure) else None,
+        noise_pool=_pool(objective, EPOCHS * wanted),
         early_stopping=None if held_out is None else EarlyStopping(how.early_stopping or 1),
         accelerator=how.device,
         precision=how.precision,
         progress=how.progress,
     )
+
+
+def _pool(objective: Objective, rows: int) -> int | None:
+    """As many noise rows as training takes, drawn in one go; 8,192 at most where each needs its density."""
+    if objective.noise is None:
+        return None
+    return rows if isinstance(objective.noise, BaseMeasure) else min(rows, 8192)
 
 
 def _aligned(X: Array) -> Tensor:

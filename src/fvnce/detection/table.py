@@ -147,7 +147,7 @@ def _robust(values: Array, weights: Array) -> tuple[float, float]:
         mean = np.average(pulled, weights=weights[order])
         scale = float(np.sqrt(np.average((pulled - mean) ** 2, weights=weights[order])))
         # A deviation that is rounding noise beside the values themselves is that of a constant column.
-        if scale > 1e-10:
+        if scale > 1e-10 * max(abs(low), abs(high)):
             return quantile(0.5) * unit, scale * unit
     return quantile(0.5) * unit, 1.0
 
