@@ -21,36 +21,39 @@ from fvnce.paper.toys import TOYS
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Every item with tiny settings: what was said, the files, and the results."""
-    out = tmp_path_factory.mktemp("vnce")
-    said = []
-    files = list(reproduce(list(PREDECESSOR), out, Options(quick=True), page=False, say=said.append))
-    results = {item: json.loads((out / f"{item}.json").read_text()) for item in PREDECESSOR}
-    return out, files, results
+    """A function from an item to (its files, its results), made once with tiny settings."""
+    out, known = tmp_path_factory.mktemp("vnce"), {}
+
+    def make(item):
+        if item not in known:
+            files = list(reproduce([item], out, Options(quick=True), page=False, say=lambda text: None))
+            known[item] = files, json.loads((out / f"{item}.json").read_text())
+        return known[item]
+
+    return make
 
 
 def test_items_are_registered_apart_from_the_papers_own():
     assert not set(ITEMS) & set(PREDECESSOR)
-    assert GROUPS == {"vnce": tuple(PREDECESSOR)}
+    assert {"vnce": tuple(PREDECESSOR)} == GROUPS
 
 
-def test_every_item_says_how_it_was_made_and_draws(made):
-    out, files, results = made
-    names = {path.name for path in files}
-    for item, content in results.items():
-        assert content["command"] == f"fvnce reproduce {item} --quick"
-        assert content["seconds"] > 0
-        assert content["settings"]
-        assert f"{item}.json" in names
+@pytest.mark.parametrize("item", PREDECESSOR)
+def test_every_item_says_how_it_was_made_and_draws(made, item):
+    files, content = made(item)
+    assert content["command"] == f"fvnce reproduce {item} --quick"
+    assert content["seconds"] > 0
+    assert content["settings"]
+    assert f"{item}.json" in {path.name for path in files}
     pictures = [path for path in files if path.suffix == ".png"]
-    assert len(pictures) == 6
+    assert len(pictures) == (2 if item == "vnce-mixture" else 1)
     for path in pictures:
         assert imread(path)[..., :3].std() > 0.02
 
 
 def test_mixture_recovers_its_parameter(made):
     """Coverage of 95% intervals over 40 runs and two parameters; log Z within 3 errors; errors fall with n."""
-    results = made[2]["vnce-mixture"]["results"]
+    results = made("vnce-mixture")[1]["results"]
     for name in ("NCE = VNCE", "fvNCE (0, 0)", "fvNCE (1/4, 0)"):
         small, large = results["measured"][name]
         low, high = coverage_bounds(40)  # the two parameters of a run go together
@@ -64,7 +67,7 @@ def test_mixture_recovers_its_parameter(made):
 
 
 def test_mixture_shows_what_alpha_costs_and_what_it_buys(made):
-    results = made[2]["vnce-mixture"]["results"]
+    results = made("vnce-mixture")[1]["results"]
     for scale, curve in results["efficiency"]["by_alpha"].items():
         assert curve == sorted(curve)  # the most efficient α is 0
         assert 1 < results["efficiency"]["logarithmic"][scale] < curve[0]
@@ -73,7 +76,7 @@ def test_mixture_shows_what_alpha_costs_and_what_it_buys(made):
 
 
 def test_boltzmann_machine_is_recovered(made):
-    results = made[2]["vnce-boltzmann"]["results"]
+    results = made("vnce-boltzmann")[1]["results"]
     rows = results["measured"]["3000"]
     parameters = 8 * 2 + 8 + 2
     expected = parameters / (2 * 3000)  # Wilks: E KL of maximum likelihood
@@ -89,17 +92,17 @@ def test_boltzmann_machine_is_recovered(made):
 
 
 def test_posteriors_are_learned(made):
-    results = made[2]["vnce-posterior"]["results"]
+    results = made("vnce-posterior")[1]["results"]
     for shape in results.values():
         for row in shape.values():
             for name, divergences in row.items():
                 if name.startswith("kl_"):
                     assert min(divergences) > -0.02  # on a coarse grid
-            assert abs(row["log_partition"] - row["true_log_partition"]) < 6 * row["log_partition_error"] + 0.05
+            assert abs(row["log_partition"] - row["true_log_partition"]) < 4 * row["log_partition_error"]
 
 
 def test_missing_values_are_survived(made):
-    results = made[2]["vnce-missing"]["results"]
+    results = made("vnce-missing")[1]["results"]
     complete = results["0.0"]
     for method in missing.METHODS[:3]:
         assert complete[method][0]["coverage"] >= 0.75  # of 21 entries that go together
@@ -109,30 +112,33 @@ def test_missing_values_are_survived(made):
 
 
 def test_log_partition_of_the_toys_is_right_by_three_routes(made):
-    for row in made[2]["vnce-toys"]["results"]["moons"].values():
+    for row in made("vnce-toys")[1]["results"]["moons"].values():
         assert abs(row["log_partition"] - row["quadrature"]) < max(3 * row["log_partition_error"], 1e-3)
         assert abs(row["log_partition"] - row["quadrature"]) < 0.05
         assert abs(row["annealed"] - row["quadrature"]) < 4 * row["annealed_error"] + 0.01
 
 
-def test_the_same_seed_gives_the_same_numbers(made, tmp_path):
-    again = boltzmann.run(tmp_path, Options(quick=True))
-    first, second = (json.loads((p / "vnce-boltzmann.json").read_text())["results"] for p in (made[0], tmp_path))
-    assert first == second
-    assert again.title
+def test_the_same_seed_gives_the_same_numbers():
+    settings = missing.Settings(rows=100, steps=3, polish=3, importance_samples=5)
+    one, two = (missing._one(settings, 0.3, "fvNCE (0, 0)", seed=1) for _ in range(2))
+    other = missing._one(settings, 0.3, "fvNCE (0, 0)", seed=2)
+    assert one["matrix"] == two["matrix"]
+    assert one["matrix"] != other["matrix"]
 
 
 @pytest.mark.parametrize("name", TOYS)
 def test_toys_are_densities_of_their_samples(name):
     """Integral 1 over the plane, and two averages over samples against the grid to 5 standard errors."""
-    axis = torch.linspace(-5, 5, 801)[:-1] + 0.00625
+    axis = torch.linspace(-5, 5, 201)[:-1] + 0.025
     grid = torch.cartesian_prod(axis, axis)
-    density = torch.cat([TOYS[name].log_prob(part) for part in grid.split(40_000)]).double().exp() * 0.0125**2
+    density = torch.cat([TOYS[name].log_prob(part) for part in grid.split(40_000)]).double().exp() * 0.05**2
     assert abs(float(density.sum()) - 1) < 2e-3
     x = TOYS[name].sample(20_000, torch.Generator().manual_seed(0))
     for statistic in (lambda u: u.square().sum(-1), lambda u: (u[:, 0] > 0.3).float() * u[:, 1]):
         values = statistic(x)
-        assert abs(float(values.mean()) - float(density @ statistic(grid).double())) < 5 * float(values.std()) / 141 + 3e-3
+        assert (
+            abs(float(values.mean()) - float(density @ statistic(grid).double())) < 5 * float(values.std()) / 141 + 3e-3
+        )
 
 
 def test_gradients_of_the_mixture_and_the_machine_are_derivatives():
@@ -159,7 +165,9 @@ def test_the_batch_machinery_has_the_librarys_objective_and_its_gradient(rule):
     states = boltzmann.binary_states(8).double()
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randint(256, (n,), generator=generator) for n in (40, 80)]
-    noise = torch.distributions.Independent(torch.distributions.Bernoulli(torch.full((8,), 0.5, dtype=torch.float64)), 1)
+    noise = torch.distributions.Independent(
+        torch.distributions.Bernoulli(torch.full((8,), 0.5, dtype=torch.float64)), 1
+    )
     how = {"noise_ratio": nu, "log_scale": -2.0}
     objective = (
         FullyVariationalNCE(model, None, noise, rule, **how) if rule.variational else NCE(model, noise, **how)
@@ -242,7 +250,7 @@ def test_the_truncated_normal_and_its_noise():
 
 
 def test_samples_of_the_truncated_normal_have_its_moments():
-    """E[u_i (Ku)_i] = 1 for a density that vanishes at infinity and an integration by parts with u_i = 0 at the wall."""
+    """E[u_i (Ku)_i] = 1, by integration by parts with u_i = 0 at the wall."""
     settings = missing.Settings()
     u = missing.sample(settings, 20_000, torch.Generator().manual_seed(0))
     values = u * (u @ missing.precision(settings))
@@ -252,13 +260,13 @@ def test_samples_of_the_truncated_normal_have_its_moments():
 
 def test_the_true_log_partition_of_the_shaped_models():
     settings = posterior.Settings()
-    axis = torch.linspace(-7, 7, 141)
+    axis = torch.linspace(-7, 7, 71)
     z = torch.cartesian_prod(axis, axis)
     for shape in posterior.SHAPES.values():
         model = posterior.ShapedModel(shape, settings.spread, 1.0)
-        x = torch.linspace(-40, 40, 2001)
+        x = torch.linspace(-40, 40, 401)
         total = sum(
             model.log_joint(part[:, None, None], z[None]).detach().double().exp().sum() for part in x.split(100)
         )
-        found = math.log(float(total) * 0.1 * 0.1 * 0.04)
+        found = math.log(float(total) * 0.2 * 0.2 * 0.2)
         assert abs(found - posterior.true_log_partition(settings)) < 2e-3

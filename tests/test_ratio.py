@@ -1,4 +1,4 @@
-"""Density ratios: the concave problem is solved, known ratios are found, bridges add up and tell when they are needed."""
+"""Density ratios: the concave problem is solved, known ratios are found, bridges add up and say when to use them."""
 
 import math
 
@@ -10,8 +10,8 @@ from fvnce import PowerRule, Quadratic, density_ratio, telescope
 from fvnce.models import TelescopedRatio
 from fvnce.models.ratios import gaussian_kernels
 from fvnce.noise import Rows, from_state, to_state
+from fvnce.ratio.bridges import waypoints
 from fvnce.ratio.concave import fit_coefficients, value_of
-from fvnce.ratio.telescope import waypoints
 
 
 def normal(mean, scale, d=1, dtype=torch.float64):
@@ -32,7 +32,9 @@ def test_least_squares_is_the_linear_system():
     assert torch.equal(fit_coefficients(PowerRule(1), k_num, k_den, 0.1), expected.clamp(min=0))
 
 
-@pytest.mark.parametrize("rule", [PowerRule(0, clip=None), PowerRule(0.5, clip=None), PowerRule(0, 1, clip=None)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [PowerRule(0, clip=None), PowerRule(0.5, clip=None), PowerRule(0, 1, clip=None)], ids=str
+)
 def test_the_solution_meets_the_conditions_of_the_maximum(rule):
     """Gradient zero where θ > 0 and not positive where θ = 0, to the size of the last barrier."""
     k_num, k_den = kernels()
@@ -105,7 +107,7 @@ def test_rows_stand_for_a_distribution_without_a_density():
 
 
 def test_bridges_are_asked_for_where_noise_is_far_and_only_there():
-    """Data N(1, 0.05²) under N(0, 1): the log-ratio on the data is KL = log 20 − ½ + (1 + 0.0025)/2 = 3.0 nats in 1-D."""
+    """Data N(1, 0.05²) under N(0, 1): KL = log 20 − ½ + (1 + 0.0025)/2 = 3.0 nats for each of three dimensions."""
     generator = torch.Generator().manual_seed(0)
     data = 1 + 0.05 * torch.randn(1500, 3, generator=generator)
     noise = normal(0.0, 1.0, 3, torch.float32)

@@ -150,10 +150,8 @@ class EnergyConditional(Distribution):
     @property
     def support(self) -> constraints.Constraint:
         """That of the reference, or all of space."""
-        if self._decoder.reference is not None:
-            found: constraints.Constraint = self._decoder.reference.support
-            return found
-        return constraints.independent(constraints.real, len(self.event_shape))
+        found = None if self._decoder.reference is None else self._decoder.reference.support
+        return found if found is not None else constraints.independent(constraints.real, len(self.event_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """−E_θ(x, z) + log p_ref(x)."""

@@ -23,8 +23,8 @@ def write_results(
 ) -> Path:
     """``item.json`` in ``out``: the command, the settings with the seed, the seconds, and what came out.
 
-    ``seconds`` are those of the clock; ``processor_seconds`` those the process has computed since it began, which a busy
-    machine does not change.
+    ``seconds`` are those of the clock; ``processor_seconds`` those the process has computed since it began, which
+    a busy machine does not change.
     """
     command = f"fvnce reproduce {item}{' --quick' * options.quick}"
     if options.epochs is not None:
@@ -56,10 +56,10 @@ def lbfgs(loss: Callable[[], Tensor], parameters: Sequence[Tensor], steps: int =
     def closure() -> Tensor:
         optimiser.zero_grad()
         found = loss()
-        found.backward()  # type: ignore[no-untyped-call]
+        found.backward()
         return found
 
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    optimiser.step(closure)
 
 
 def _plain(value: object) -> object:

@@ -50,7 +50,7 @@ def score_and_curvature(rule: ScoringRule, data: Side, noise: Side, noise_ratio:
 
 
 def covariance(rule: ScoringRule, data: Side, noise: Side, noise_ratio: float, n: Tensor | float) -> Tensor:
-    """V for n data samples, shape (R, k, k): by samples it is the sandwich estimate, by quadrature the asymptotic one."""
+    """V for n data samples, shape (R, k, k): by samples the sandwich estimate, by quadrature the asymptotic one."""
     phi = rule.log_slope(data.delta)[0].exp()
     counter = (rule.log_slope(noise.delta)[0] + noise.delta).exp()
     middle = _covariance(data.weight, phi, data.gradient)

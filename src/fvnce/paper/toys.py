@@ -1,9 +1,9 @@
 r"""Four densities in the plane whose value is known at every point, so that a divergence from them can be measured.
 
-    rings         radius from a mixture of Gaussians, angle uniform:   p(x) = f(|x|)/2π|x|
-    pinwheel      five Gaussian blades turned by an angle that grows with the radius, which leaves areas unchanged
-    checkerboard  uniform over eight unit squares
-    moons         two half circles with Gaussian noise: an integral over the angle, by midpoints
+rings         radius from a mixture of Gaussians, angle uniform:   p(x) = f(|x|)/2π|x|
+pinwheel      five Gaussian blades turned by an angle that grows with the radius, which leaves areas unchanged
+checkerboard  uniform over eight unit squares
+moons         two half circles with Gaussian noise: an integral over the angle, by midpoints
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def _rings_log_prob(x: Tensor) -> Tensor:
     # A radius of the other sign is the opposite point; 0.8 is 6.7 standard deviations, but the formula is exact.
     parts = [_log_normal(sign * radius, torch.tensor(_RADII), _RING_SCALE) for sign in (1, -1)]
     total = torch.cat(parts, -1).logsumexp(-1)
-    return total - math.log(3) - math.log(2 * math.pi) - radius[..., 0].log()
+    log_radius: Tensor = radius[..., 0].log()
+    return total - math.log(3) - math.log(2 * math.pi) - log_radius
 
 
 _BLADES, _SWIRL, _BLADE = 5, 0.7, (1.7, 0.4, 0.13)
@@ -62,7 +63,9 @@ def _pinwheel_log_prob(x: Tensor) -> Tensor:
     parts = []
     for blade in range(_BLADES):
         u = _turned(x, -(2 * math.pi / _BLADES * blade + _SWIRL * x.norm(dim=-1)))
-        parts.append(_log_normal(u[..., 0], torch.tensor(centre), long) + _log_normal(u[..., 1], torch.tensor(0.0), short))
+        parts.append(
+            _log_normal(u[..., 0], torch.tensor(centre), long) + _log_normal(u[..., 1], torch.tensor(0.0), short)
+        )
     return torch.stack(parts).logsumexp(0) - math.log(_BLADES)
 
 

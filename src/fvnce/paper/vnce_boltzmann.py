@@ -2,12 +2,12 @@ r"""The predecessor's second problem: a restricted Boltzmann machine small enoug
 
     fvnce reproduce vnce-boltzmann --out out
 
-8 visible and 2 hidden units: 256 visible states, so data are counts over states, log Z is a sum, and the divergence from
-the truth, KL(p*‖p_θ), is exact. Contrastive divergence is computed without sampling noise, from the transition matrix
-of k Gibbs sweeps. The posterior of the hidden units is a product of logistic functions, which a linear encoder contains:
-at the optimum over such encoders VNCE is NCE and fvNCE is S-NCE. A learned encoder is trained on one data set to confirm
-it, and an encoder that sees half of v shows what a poor q costs. The noise is half independent units with the data's
-frequencies and half coin flips: it must reach every state, or a model can hide mass where no noise sample falls.
+8 visible and 2 hidden units: 256 visible states, so data are counts over states, log Z is a sum, and the divergence
+from the truth, KL(p*‖p_θ), is exact. Contrastive divergence is computed without sampling noise, from the transition
+matrix of k Gibbs sweeps. The posterior of the hidden units is a product of logistic functions, which a linear encoder
+contains: at the optimum over such encoders VNCE is NCE and fvNCE is S-NCE. A learned encoder is trained on one data set
+to confirm it, and an encoder that sees half of v shows what a poor q costs. The noise is half independent units with
+the data's frequencies and half coin flips: it must reach every state, or a model hides mass where no noise falls.
 """
 
 from __future__ import annotations
@@ -83,9 +83,11 @@ class Problem:
 def machine(settings: Settings) -> RestrictedBoltzmannMachine:
     """The true machine, in float64."""
     generator = torch.Generator().manual_seed(settings.seed)
-    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
     d, m, scale = settings.visible, settings.hidden, settings.weight_scale
-    return RestrictedBoltzmannMachine(scale * draw(d, m), scale / 2 * draw(d), scale / 2 * draw(m))
+    weight, visible, hidden = (
+        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((d, m), (d,), (m,))
+    )
+    return RestrictedBoltzmannMachine(scale * weight, scale / 2 * visible, scale / 2 * hidden)
 
 
 def packed(model: RestrictedBoltzmannMachine) -> Tensor:
@@ -293,13 +295,13 @@ class _HalfBlind(nn.Module):
 
     def __init__(self, model: RestrictedBoltzmannMachine) -> None:
         super().__init__()
-        self.half = len(model.visible) // 2
-        self.weight = nn.Parameter(model.weight.detach()[: self.half].clone())
-        self.bias = nn.Parameter(model.hidden.detach() + model.weight.detach()[self.half :].sum(0) / 2)
+        self.seen = len(model.visible) // 2
+        self.weight = nn.Parameter(model.weight.detach()[: self.seen].clone())
+        self.bias = nn.Parameter(model.hidden.detach() + model.weight.detach()[self.seen :].sum(0) / 2)
 
     def forward(self, v: Tensor) -> Tensor:
         """Logits of the hidden units."""
-        return self.bias + v[..., : self.half] @ self.weight
+        return self.bias + v[..., : self.seen] @ self.weight
 
 
 def _learned_encoder(settings: Settings) -> dict[str, dict[str, float]]:
@@ -397,6 +399,8 @@ def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Pat
             low, high = [row[0] for row in rows], [row[2] for row in rows]
             left.fill_between(settings.sizes, low, high, color=colour, alpha=0.12, linewidth=0)
     left.set(xscale="log", yscale="log", xlabel="data samples", ylabel="KL(p*‖p), nats", title="error of the model")
+    left.set_xticks(settings.sizes, [str(size) for size in settings.sizes])
+    left.minorticks_off()
     left.legend(fontsize=7)
     last = measured[str(settings.sizes[-1])]
     for position, name in enumerate(RULES):
@@ -456,17 +460,19 @@ def _reading(
     fv = {name: value for name, value in crude.items() if name.startswith("fv")}
     best = min(fv, key=lambda name: fv[name])
     relative = {n: last[n]["kl_mean"] / last["NCE = VNCE"]["kl_mean"] for n in RULES}
+    thousandths = {name: 1000 * row["kl_mean"] for name, row in last.items()}
+    fitted = last["fvNCE (0, 0)"]
     return [
-        f"At n = {settings.sizes[-1]}, equal samples and equal cost (all sum over the hidden states), the divergence in "
-        f"units of that of VNCE is {', '.join(f'{v:.2f} for {n[6:]}' for n, v in relative.items() if n[:2] == 'fv')}. "
-        f"Theory has the weight 1/(1+r) of the logarithmic rule as the most efficient; with ν = {settings.noise_ratio:g} "
-        "noise samples per data sample r is small, and rules with small α are hardly worse.",
-        f"Contrastive divergence ends at {1000 * last['CD-1']['kl_mean']:.2f} (CD-1) and {1000 * last['CD-10']['kl_mean']:.2f} "
-        f"(CD-10) thousandths of a nat where maximum likelihood has {1000 * last['MLE']['kl_mean']:.2f} and fvNCE (0, 0) "
-        f"{1000 * last['fvNCE (0, 0)']['kl_mean']:.2f}; it needs Gibbs sweeps at every step and gives no log Z.",
-        f"log Z from the noise samples is {last['fvNCE (0, 0)']['log_partition_mean_error']:.4f} nats off on average, and "
-        f"within three standard errors in {last['fvNCE (0, 0)']['log_partition_within_3_errors']:.0%} of the data sets.",
-        f"With a learned linear encoder the divergence is within {1000 * max(gaps):.3f} thousandths of a nat of the exact "
-        f"posterior's. With an encoder that sees half of v, and infinite data, the best of fvNCE is {best}, "
+        f"At n = {settings.sizes[-1]}, equal samples and equal cost (all sum over the hidden states), the divergence "
+        f"in units of VNCE's is {', '.join(f'{v:.2f} for {n[6:]}' for n, v in relative.items() if n[:2] == 'fv')}. "
+        "Theory has the weight 1/(1+r) of the logarithmic rule as the most efficient; with ν = "
+        f"{settings.noise_ratio:g} noise samples per data sample r is small, and rules with small α are hardly worse.",
+        f"Contrastive divergence ends at {thousandths['CD-1']:.2f} (CD-1) and {thousandths['CD-10']:.2f} (CD-10) "
+        f"thousandths of a nat where maximum likelihood has {thousandths['MLE']:.2f} and fvNCE (0, 0) "
+        f"{thousandths['fvNCE (0, 0)']:.2f}; it needs Gibbs sweeps at every step and gives no log Z.",
+        f"log Z from the noise samples is {fitted['log_partition_mean_error']:.4f} nats off on average, and within "
+        f"three standard errors in {fitted['log_partition_within_3_errors']:.0%} of the data sets.",
+        f"With a learned linear encoder the divergence is within {1000 * max(gaps):.3f} thousandths of a nat of that "
+        f"of the exact posterior. With an encoder that sees half of v, and infinite data, the best of fvNCE is {best}, "
         f"{1000 * fv[best]:.1f}, against {1000 * crude['NCE = VNCE']:.1f} of VNCE.",
     ]

@@ -7,8 +7,8 @@ all but maximum likelihood; the noise is N(0, σ_n²). Hundreds of data sets for
 The posterior of z is a logistic function of x², so variational NCE with such an encoder *is* NCE at its optimum, and
 fvNCE is S-NCE; joint training with a learned encoder is run on one data set to confirm it.
 
-Our own results are beside it (`vnce_mixture_theory`): the asymptotic variance of every rule by quadrature, as a function
-of α and of the noise; the bias under contamination, where α > 0 earns its keep; and that of a poor encoder.
+Our own results are beside it (`vnce_mixture_theory`): the asymptotic variance of every rule by quadrature, as a
+function of α and of the noise; the bias under contamination, where α > 0 earns its keep; and that of a poor encoder.
 """
 
 from __future__ import annotations
@@ -126,12 +126,11 @@ def _monte_carlo(settings: Settings) -> dict[str, Any]:
     squares: dict[str, Tensor] = {}
     for size in settings.sizes:
         generator = torch.Generator().manual_seed(settings.seed + size)
-        draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: B023, E731
         truth = torch.linspace(settings.lowest, settings.highest, settings.runs, dtype=torch.float64)
         # Component z has mass proportional to σ_z.
         first = torch.rand(settings.runs, size, generator=generator) < (truth / (truth + settings.known_scale))[:, None]
-        x = draw(settings.runs, size) * torch.where(first, truth[:, None], settings.known_scale)
-        y = draw(settings.runs, size) * settings.noise_scale
+        x = _normal(settings.runs, size, generator) * torch.where(first, truth[:, None], settings.known_scale)
+        y = _normal(settings.runs, size, generator) * settings.noise_scale
         found["MLE"].append(_summary(truth, _maximum_likelihood(x, settings).exp()))
         for name, rule, *_ in METHODS:
             theta = torch.cat(
@@ -147,6 +146,10 @@ def _monte_carlo(settings: Settings) -> dict[str, Any]:
                 row | _summary(truth, theta[:, 0].exp()) | _confidence(rule, x, y, theta, truth, settings)
             )
     return found
+
+
+def _normal(runs: int, size: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(runs, size, generator=generator, dtype=torch.float64)
 
 
 def _sides(x: Tensor, y: Tensor, settings: Settings) -> Callable[[Tensor], tuple[Side, Side]]:
@@ -289,16 +292,16 @@ def _reading(
     return [
         f"At n = {settings.sizes[-1]} the smallest mean squared error among contrastive methods is that of {best}; "
         f"fvNCE (0, 0) has {ratio:.2f} times that of VNCE, where theory predicts "
-        f"{predicted['fvNCE (0, 0)'] / predicted['NCE = VNCE']:.2f}. All methods sum over the two values of z, so equal "
-        "samples are equal cost. Paired differences of the squared error at n = "
+        f"{predicted['fvNCE (0, 0)'] / predicted['NCE = VNCE']:.2f}. All methods sum over the two values of z, so "
+        "equal samples are equal cost. Paired differences of the squared error at n = "
         + ", ".join(
             f"{size}: {row['above_vnce']:+.4f} ± {row['above_vnce_error']:.4f}"
             for size, row in zip(settings.sizes, measured["fvNCE (0, 0)"], strict=True)
         )
         + ".",
-        "Why: with weight φ on a data sample the variance is smallest for φ ∝ 1/(1+r), which is the logarithmic rule. A "
-        "double-ELBO rule needs φ that does not fall with r; the best such φ is the constant, α = β = 0. So (0, 0) is "
-        "the most efficient rule that bounds both terms, every α > 0 costs variance, and the loss grows with the "
+        "Why: with weight φ on a data sample the variance is smallest for φ ∝ 1/(1+r), which is the logarithmic rule. "
+        "A double-ELBO rule needs φ that does not fall with r; the best such φ is the constant, α = β = 0. So (0, 0) "
+        "is the most efficient rule that bounds both terms, every α > 0 costs variance, and the loss grows with the "
         "distance of the noise; with noise like the data (r constant) all rules agree.",
         f"α buys robustness instead: with {settings.contamination:.0%} outliers and σ_n = {middle} the bias of σ_0 is "
         f"{biases['logarithmic']:+.2f} for NCE, {biases['by_alpha'][0]:+.2f} for (0, 0) and at best {lowest:+.2f}, at "

@@ -10,7 +10,8 @@ Z = (2π)^{3/2} s. Two forms of g give posteriors that no Gaussian follows:
 
 The encoder is a chain of affine couplings, and a diagonal Gaussian to compare with. The truth p(z|x) is evaluated on a
 grid, so both divergences between it and q(z|x) are integrals. fvNCE trains *two* encoders: q_1 by the data term, which
-prefers q inside p; q_0 by the noise term, E_q[r^(1+α)], which for α > 0 prefers q that covers p.
+prefers q inside p; q_0 by the noise term, E_q[r^(1+α)], which for α > 0 prefers q that covers p. For log Z the latents
+of noise samples come half from the encoder and half from the prior, so that they cover p(z|x) whatever was learned.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributions import Distribution, Independent, Normal
+from torch import Size, Tensor, nn
+from torch.distributions import Distribution, Independent, Normal, constraints
 
 from ..models import CouplingEncoder, GaussianEncoder, mlp
 from ..objectives import ContrastiveObjective, FullyVariationalNCE, VariationalNCE
@@ -52,7 +53,7 @@ class Settings:
     """s."""
     rows: int = 10_000
     """Data samples."""
-    epochs: int = 24
+    epochs: int = 12
     """Passes over the data."""
     batch_size: int = 200
     """Rows of a step, and as many noise samples."""
@@ -64,6 +65,8 @@ class Settings:
     """Hidden units of each."""
     draws: int = 4
     """K of the multi-sample bounds, and importance samples of VNCE."""
+    partition_samples: int = 200_000
+    """Noise samples for log Z."""
     cells: int = 160
     """Grid cells along each axis of z."""
     seed: int = 0
@@ -84,6 +87,37 @@ class ShapedModel(nn.Module):
         return -z.square().sum(-1) / 2 - residual.square() / 2
 
 
+class HalfPrior(Distribution):
+    """½ q(z|x) + ½ N(0, I): what covers the posterior even where q does not."""
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, q: Distribution) -> None:
+        self._q = q
+        super().__init__(q.batch_shape, q.event_shape, validate_args=False)
+
+    def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
+        """From either, by a fair coin; the coin has no gradient, and none is taken."""
+        z = self._q.rsample(sample_shape)
+        return torch.where(torch.rand(z.shape[:-1]).unsqueeze(-1) < 0.5, z, torch.randn_like(z))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log of the mean of both densities."""
+        prior = -value.square().sum(-1) / 2 - value.shape[-1] / 2 * math.log(2 * math.pi)
+        return torch.logaddexp(self._q.log_prob(value), prior) - math.log(2.0)
+
+
+class _Covering(nn.Module):
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x: Tensor) -> HalfPrior:
+        return HalfPrior(self.encoder(x))
+
+
 def true_log_partition(settings: Settings) -> float:
     """log (2π)^{3/2} s, whatever a."""
     return 1.5 * math.log(2 * math.pi) + math.log(settings.spread)
@@ -94,7 +128,7 @@ def run(out: Path, options: Options) -> Section:
     start = time.perf_counter()
     settings = Settings(epochs=options.epochs or Settings.epochs)
     if options.quick:
-        settings = replace(settings, rows=1000, epochs=4, cells=80)
+        settings = replace(settings, rows=1000, epochs=4, cells=80, partition_samples=20_000)
     measured: dict[str, Any] = {}
     pictures: dict[str, list[tuple[str, list[Tensor]]]] = {}
     for name in SHAPES:
@@ -196,7 +230,8 @@ def _measure(
         row[f"kl_p_q{mark}"], row[f"kl_q_p{mark}"] = forward, backward
         pictures.append((mark, densities))
     generator = torch.Generator().manual_seed(settings.seed)
-    value, error = objective.log_partition(200_000, generator=generator, batch_size=20_000)
+    objective.noise_encoder = _Covering(objective.encoder)
+    value, error = objective.log_partition(settings.partition_samples, generator=generator, batch_size=20_000)
     row |= {
         "log_partition": float(value),
         "log_partition_error": float(error),
@@ -215,7 +250,7 @@ def _figure(out: Path, settings: Settings, pictures: dict[str, list[tuple[str, l
         for index, point in enumerate(POINTS[name]):
             top = float(panels[0][1][index].max())
             for axis, (title, densities) in zip(axes[line], panels, strict=True):
-                image = densities[index].reshape(settings.cells, settings.cells).T
+                image = densities[index].reshape(settings.cells, settings.cells).T.numpy()
                 axis.imshow(image, origin="lower", extent=(-4, 4, -4, 4), cmap="magma", vmin=0, vmax=top)
                 axis.set(xlim=(-3, 3), ylim=(-3, 3), xticks=[], yticks=[])
                 if line == 0:
@@ -256,11 +291,11 @@ def _reading(settings: Settings, measured: dict[str, Any]) -> list[str]:
         sentences.append(
             f"{shape.capitalize()}: mean KL(p‖q) over three x is {mean(shape, METHODS[0], 'kl_p_q'):.2f} nats for a "
             f"Gaussian encoder, {mean(shape, 'VNCE', 'kl_p_q'):.2f} for VNCE and "
-            f"{mean(shape, 'fvNCE (0, 0)', 'kl_p_q'):.2f} for fvNCE (0, 0) with couplings; with α = 1/2 the data term's "
-            f"q_1 has {mean(shape, METHODS[3], 'kl_p_q, q_1'):.2f} and the noise term's q_0 "
+            f"{mean(shape, 'fvNCE (0, 0)', 'kl_p_q'):.2f} for fvNCE (0, 0) with couplings; with α = 1/2 the data "
+            f"term's q_1 has {mean(shape, METHODS[3], 'kl_p_q, q_1'):.2f} and the noise term's q_0 "
             f"{mean(shape, METHODS[3], 'kl_p_q, q_0'):.2f}."
         )
     rows = [row for methods in measured.values() for row in methods.values()]
     gaps = [abs(row["log_partition"] - row["true_log_partition"]) / row["log_partition_error"] for row in rows]
-    sentences.append(f"log Z from noise samples is within {max(gaps):.1f} standard errors of the exact value everywhere.")
+    sentences.append(f"log Z from noise samples is within {max(gaps):.1f} standard errors of the exact value.")
     return sentences

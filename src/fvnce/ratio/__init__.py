@@ -1,13 +1,13 @@
 """Density ratios p/q from samples, without either density.
 
 ======================  ===============================================================
-``density_ratio``       one ratio by kernels, settings chosen by K-fold cross-validation
+``direct``              one ratio by kernels, settings chosen by K-fold cross-validation
 ``concave``             the fit behind it: a concave problem for every double-ELBO rule
-``telescope``           a ratio of distributions far apart, as a sum over bridges
+``bridges``             a ratio of distributions far apart, as a sum over bridges
 ======================  ===============================================================
 """
 
-from .density_ratio import DensityRatio, density_ratio
-from .telescope import BridgeReport, Telescope, telescope
+from .bridges import BridgeReport, Telescope, telescope
+from .direct import DensityRatio, density_ratio
 
 __all__ = ["BridgeReport", "DensityRatio", "Telescope", "density_ratio", "telescope"]

@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 
 from .. import _checks
 from ..noise import draw
-from .langevin import join, langevin_step, split
+from .chains import join, langevin_step, split
 
 
 def annealed_log_partition(

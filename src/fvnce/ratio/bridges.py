@@ -85,8 +85,8 @@ class Telescope:
         if not dead:
             return []
         return [
-            f"of {len(self.reports)} bridges, {len(dead)} are too long (effective share of the noise below {ALIVE:.0%}):"
-            f" {', '.join(map(str, dead))}, counted from the data. Use bridges='auto' or more of them"
+            f"{len(dead)} of {len(self.reports)} bridges are too long (effective share of the noise under {ALIVE:.0%}) "
+            f"at {', '.join(map(str, dead))}, counted from the data. Use bridges='auto' or more of them"
         ]
 
 
