@@ -74,7 +74,7 @@ def on_config(config: Any) -> Any:
 def _existing(items: list[Any], folder: Path) -> list[Any]:
     kept: list[Any] = []
     for item in items:
-        (title, content), *_ = item.items()
+        (title, content), *_ = {"": item}.items() if isinstance(item, str) else item.items()
         if isinstance(content, list):
             kept.append({title: _existing(content, folder)})
         elif content not in GENERATED or (folder / content).exists():
