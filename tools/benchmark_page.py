@@ -26,8 +26,8 @@ def page(results: Path) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Made by `python tools/benchmark_page.py` from the JSON files in `results/bench`; do not edit by hand. Each file holds",
-        "every number with the command, the seed and the versions. Times are of the machine that is named; ratios travel better.",
+        "Made by `python tools/benchmark_page.py` from the JSON files in `results/bench`; do not edit by hand. Each file",
+        "holds every number with what made it. Times are those of one machine; ratios travel better.",
         "",
     ]
     found = False
@@ -45,7 +45,8 @@ def _kde(record: Record) -> list[str]:
     names = ["ours", "ours, own draws", "naive torch", "scikit-learn"]
     rows = [
         [
-            f"{row['images']}, {row['centres']:,} centres, {row['queries']:,} {row['points']}, h = {row['bandwidth']:.3g}",
+            f"{row['images']}, {row['centres']:,} centres, {row['queries']:,} {row['points']}, "
+            f"h = {row['bandwidth']:.3g}",
             *(_number(row["ratio"].get(name)) for name in names),
             *(_small(row["error"].get(name)) for name in ("ours", "naive torch", "scikit-learn")),
         ]
@@ -65,7 +66,7 @@ def _kde(record: Record) -> list[str]:
     return [
         "## Kernel densities",
         "",
-        f"`{record['command']}`, torch {record['torch']}, {record['threads']} threads. Errors are against float64, in nats.",
+        f"`{record['command']}`, torch {record['torch']}, {record['threads']} threads. Errors in nats.",
         "",
         "**784 dimensions: time over that of the bare matrix product, largest error**",
         "",
@@ -76,8 +77,8 @@ def _kde(record: Record) -> list[str]:
         "",
         *_table(["what", *peers, "error: ours", "scikit-learn", "torch-kde"], low),
         f"{large['centres']:,} centres and {large['queries']:,} queries took {large['seconds']:.0f} s and "
-        f"{large['peak MiB']:.0f} MiB. The leave-one-out bandwidth of {loo['rows']:,} images took {loo['ratio']:.1f} times the "
-        "product of the images with one another.",
+        f"{large['peak MiB']:.0f} MiB. The leave-one-out bandwidth of {loo['rows']:,} images took {loo['ratio']:.1f} "
+        "times the product of the images with one another.",
         "",
     ]
 
@@ -86,8 +87,8 @@ def _training(record: Record) -> list[str]:
     return [
         "## Training",
         "",
-        f"`python benchmarks/training.py`, torch {record['torch']}, {record['threads']} threads, {record['rows']:,} rows, "
-        f"{record['centres']:,} centres. The targets were set before.",
+        f"`python benchmarks/training.py`, torch {record['torch']}, {record['threads']} threads, "
+        f"{record['rows']:,} rows, {record['centres']:,} centres. The targets were set before.",
         "",
         *_table(["ratio", "found"], [[name, f"{value:.2f}"] for name, value in record["ratios"].items()]),
         *_table(["an epoch", "seconds"], [[name, f"{value:.2f}"] for name, value in record["seconds"].items()]),
@@ -110,7 +111,8 @@ def _scaling(record: Record) -> list[str]:
     model = record["model"]
     steps = [
         [
-            f"{row['width']} columns, ν = {row['noise_ratio']:g}, K = {row['latent_samples']}, {row['rows']:,} rows of data",
+            f"{row['width']} columns, ν = {row['noise_ratio']:g}, K = {row['latent_samples']}, "
+            f"{row['rows']:,} rows of data",
             f"{row['parameters']:,}",
             f"{1000 * row['seconds']:.2f}",
         ]
@@ -123,12 +125,12 @@ def _scaling(record: Record) -> list[str]:
     return [
         "## Scaling",
         "",
-        f"`python benchmarks/scaling.py`, torch {record['torch']}, {record['threads']} threads. What follows from it for large",
-        "data is told [elsewhere](scaling.md).",
+        f"`python benchmarks/scaling.py`, torch {record['torch']}, {record['threads']} threads.",
+        "What follows from it for large data is told [elsewhere](scaling.md).",
         "",
         *_table(["a step", "parameters", "ms"], steps),
-        f"Fitted: an overhead of {1000 * model['overhead_seconds']:.1f} ms, {model['flops_per_second'] / 1e9:.0f} GFLOP/s and "
-        f"{model['updates_per_second'] / 1e6:.0f} M parameter updates a second, within "
+        f"Fitted: an overhead of {1000 * model['overhead_seconds']:.1f} ms, {model['flops_per_second'] / 1e9:.0f} GFLOP/s "
+        f"and {model['updates_per_second'] / 1e6:.0f} M parameter updates a second, within "
         f"{model['largest_relative_error']:.0%} of every step. At 16 times the rows a step took "
         f"{record['seconds_of_a_step_at_16_times_the_rows']:.2f} times as long.",
         "",

@@ -1,6 +1,6 @@
 """The built site, examined: every link and every anchor leads somewhere, and a page fetches nothing from elsewhere.
 
-    python tools/check_site.py site
+python tools/check_site.py site
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbered equations: defined once in docs/theory, cited by name in docstrings and pages, linked when the site is built.
+"""Numbered equations: defined once in docs/theory, cited by name in docstrings and pages, linked in the site.
 
 An equation is a block of plain text whose title gives its number and its name:
 
@@ -6,8 +6,8 @@ An equation is a block of plain text whose title gives its number and its name:
     J = …
     ```
 
-Wherever a page or a docstring says "Eq. fvNCE", the built page says "Eq. 12, fvNCE" and links to the block. This file is
-a hook of MkDocs; it also brings the pictures of ``results`` into the site, and leaves out of the navigation the pages
+Wherever a page or a docstring says "Eq. fvNCE", the built page says "Eq. 12, fvNCE" and links to the block. This file
+is a hook of MkDocs; it also brings the pictures of ``results`` into the site, and leaves out of the navigation the pages
 that are made from results that are not there.
 """
 
@@ -97,7 +97,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Give each equation an anchor, and pictures of results their place in the site."""
+    """Give each equation an anchor, pictures of results their place in the site, and the changelog its page."""
+    if page.file.src_uri == "changelog.md":
+        return (ROOT / "CHANGELOG.md").read_text("utf-8").replace("](docs/", "](")
     depth = page.file.src_uri.count("/")
     markdown = markdown.replace("](../results/", "](" + "../" * depth + "results/")
     return DEFINITION.sub(lambda match: f'<span id="eq-{match.group(2)}"></span>\n\n{match.group(0)}', markdown)
