@@ -26,8 +26,8 @@ def page(results: Path) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Made by `python tools/benchmark_page.py` from the JSON files in `results/bench`; do not edit by hand. Each file",
-        "holds every number with what made it. Times are those of one machine; ratios travel better.",
+        "Made by `python tools/benchmark_page.py` from the JSON files in `results/bench`; do not edit by hand. Each",
+        "file holds every number with what made it. Times are those of one machine; ratios travel better.",
         "",
     ]
     found = False
@@ -129,8 +129,9 @@ def _scaling(record: Record) -> list[str]:
         "What follows from it for large data is told [elsewhere](scaling.md).",
         "",
         *_table(["a step", "parameters", "ms"], steps),
-        f"Fitted: an overhead of {1000 * model['overhead_seconds']:.1f} ms, {model['flops_per_second'] / 1e9:.0f} GFLOP/s "
-        f"and {model['updates_per_second'] / 1e6:.0f} M parameter updates a second, within "
+        f"Fitted: an overhead of {1000 * model['overhead_seconds']:.1f} ms, "
+        f"{model['flops_per_second'] / 1e9:.0f} GFLOP/s and "
+        f"{model['updates_per_second'] / 1e6:.0f} M parameter updates a second, within "
         f"{model['largest_relative_error']:.0%} of every step. At 16 times the rows a step took "
         f"{record['seconds_of_a_step_at_16_times_the_rows']:.2f} times as long.",
         "",

@@ -7,8 +7,8 @@ An equation is a block of plain text whose title gives its number and its name:
     ```
 
 Wherever a page or a docstring says "Eq. fvNCE", the built page says "Eq. 12, fvNCE" and links to the block. This file
-is a hook of MkDocs; it also brings the pictures of ``results`` into the site, and leaves out of the navigation the pages
-that are made from results that are not there.
+is a hook of MkDocs; it also brings the pictures of ``results`` into the site, and leaves out of the navigation the
+pages that are made from results that are not there.
 """
 
 from __future__ import annotations
