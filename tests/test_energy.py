@@ -13,6 +13,7 @@ from fvnce import (
     NCE,
     VAE,
     CouplingEncoder,
+    CoveringEncoder,
     EnergyDecoder,
     EnergyModel,
     FullyVariationalNCE,
@@ -195,6 +196,33 @@ def test_a_coupling_encoder_is_a_density_and_inverts_its_own_draws():
     torch.testing.assert_close(start.log_prob(z), normal(3).log_prob(z))
 
 
+def test_a_covering_encoder_is_a_mixture_and_bounds_the_ratio():
+    """Density the weighted mean, draws with its moments; and log Z right where the encoder alone misses the posterior."""
+    narrow = GaussianEncoder(nn.Linear(1, 2))
+    for parameter in narrow.parameters():
+        nn.init.zeros_(parameter)
+    narrow.network.bias.data[0], narrow.network.bias.data[1] = 3.0, -3.0  # N(3, e⁻⁶), far from the posterior
+    encoder = CoveringEncoder(narrow, normal(1), share=0.25)
+    x, z = torch.zeros(3, 1), torch.tensor([[0.0], [3.0], [1.0]])
+    expected = (0.75 * narrow(x).log_prob(z).exp() + 0.25 * normal(1).log_prob(z).exp()).log()
+    torch.testing.assert_close(encoder(x).log_prob(z), expected)
+    torch.manual_seed(0)
+    drawn = encoder(torch.zeros(20_000, 1)).rsample()
+    assert abs(float(drawn.mean()) - 2.25) < 5 * float(drawn.std()) / math.sqrt(20_000)
+    model = EnergyModel(nn.Linear(2, 1), reference=normal(1), latent_reference=normal(1))
+    with torch.no_grad():
+        model.network.weight.zero_()
+        model.network.bias.zero_()  # p⁰ = N(x) N(z): log Z = 0
+    generator = torch.Generator().manual_seed(0)
+    alone = FullyVariationalNCE(model, narrow, normal(1, 2.0), PowerRule(0))
+    covered = FullyVariationalNCE(model, narrow, normal(1, 2.0), PowerRule(0), noise_encoder=encoder)
+    value, error = covered.log_partition(20_000, generator=generator)
+    assert abs(float(value)) < 3 * float(error) < 0.1
+    assert float(alone.log_partition(20_000, generator=generator)[0]) < -1
+    with pytest.raises(ValueError, match="share must be below 1"):
+        CoveringEncoder(narrow, normal(1), share=1.0)
+
+
 @pytest.mark.parametrize("which", ["plain", "decoder", "boltzmann", "coupling"])
 def test_saved_and_loaded(tmp_path, which):
     torch.manual_seed(0)
@@ -207,7 +235,9 @@ def test_saved_and_loaded(tmp_path, which):
         objective = FullyVariationalNCE(model, GaussianEncoder(nn.Linear(2, 6)), normal(2, 2.0), PowerRule(0))
     elif which == "coupling":
         model = EnergyModel(mlp([4, 4, 1]), latent_reference=normal(2))
-        objective = FullyVariationalNCE(model, CouplingEncoder(2, 2), normal(2, 2.0), PowerRule(0))
+        encoder = CouplingEncoder(2, 2)
+        covering = CoveringEncoder(encoder, normal(2), share=0.3)
+        objective = FullyVariationalNCE(model, encoder, normal(2, 2.0), PowerRule(0), noise_encoder=covering)
     else:
         x = machine().sample(6)
         encoder = BinaryEncoder(nn.Linear(5, 3))

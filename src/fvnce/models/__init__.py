@@ -9,6 +9,7 @@
 ``energy``              unnormalised models from any network
 ``boltzmann``           restricted Boltzmann machines, binary latents
 ``coupling``            an encoder with a flexible posterior
+``covering``            an encoder that covers the prior, for the noise term
 ``ratios``              models of a density ratio itself
 ``distributions``       a lean diagonal Gaussian, a point mass
 ======================  ===============================================================
@@ -16,6 +17,7 @@
 
 from .boltzmann import BinaryEncoder, BinaryVector, RestrictedBoltzmannMachine
 from .coupling import CouplingEncoder
+from .covering import CoveringEncoder
 from .decoders import BernoulliDecoder, ContinuousBernoulliDecoder, GaussianDecoder
 from .distributions import DiagonalNormal, PointMass
 from .encoders import CategoricalEncoder, GaussianEncoder, PointEncoder
@@ -32,6 +34,7 @@ __all__ = [
     "CategoricalEncoder",
     "ContinuousBernoulliDecoder",
     "CouplingEncoder",
+    "CoveringEncoder",
     "DiagonalNormal",
     "EnergyDecoder",
     "EnergyModel",

@@ -30,6 +30,7 @@ _OWN: tuple[type[nn.Module], ...] = (
     models.CategoricalEncoder,
     models.ContinuousBernoulliDecoder,
     models.CouplingEncoder,
+    models.CoveringEncoder,
     models.EnergyDecoder,
     models.EnergyModel,
     models.GaussianDecoder,
