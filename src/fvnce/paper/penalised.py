@@ -62,14 +62,16 @@ class Penalty:
     decoder_scale: float = 1 / 8
     """σ_dec."""
     code_activation: Literal["none", "relu"] = "none"
-    """What follows the code layer."""
+    """What follows the code layer; open in the paper. Without a ReLU, 784-256-784 is a linear map, and on MNIST the
+    other digits suffered more. Of eight runs (code, T, s) on training images 20,000 to 30,000, which neither training
+    nor noise uses, the ReLU with T and s as they were did best; test images are only reported on."""
     batch_size: int = 128
     """Rows of a step."""
     lr: float = 1e-3
     """Learning rate of Adam."""
 
 
-MNIST = Penalty()
+MNIST = Penalty(code_activation="relu")
 DIGITS = Penalty(
     network=(64, 32, 64), centres=100, validation=300, rows=1137, clip=1.0, log_scale=120.0, epochs=30, batch_size=32
 )

@@ -178,7 +178,7 @@ def search(out: Path, *, epochs: int, verify_epochs: int, jobs: int, rows_kept: 
     second = run_round(combine, combinations(parts), out, jobs, before=first["variants"])
     ranked = sorted(first["variants"] + second["variants"], key=_score)
     last = Round(base, "verify", NETWORKS, ("ae", "vae", "1-64"), verify_epochs)
-    finalists = [variant["changes"] for variant in ranked[:3]]
+    finalists = [variant["changes"] for variant in ranked[:4]]
     third = run_round(last, [*finalists, *([] if {} in finalists else [{}])], out, jobs)
     chosen = third["variants"][0]
     return {

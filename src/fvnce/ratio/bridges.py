@@ -198,8 +198,8 @@ def _build(
     with torch.no_grad():
         offset = log_mean_exp(network(train[1]).squeeze(-1))
         num, den = (network(rows).squeeze(-1) - offset for rows in test)
-    live = float(ratio_statistics(rule.unclipped(), num, den)["live_noise"])
-    report = BridgeReport(live, float(effective_share(den)), float(num.mean() - log_mean_exp(den)))
+    (live,) = ratio_statistics(rule.unclipped(), num[None], den[None])["live_noise"]
+    report = BridgeReport(live, effective_share(den), float(num.mean() - log_mean_exp(den)))
     return _Bridge(shares, network, offset, report)
 
 
