@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run reproduce test lint types layers check clean
+.PHONY: run reproduce test lint types layers check package docs pages clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
@@ -14,11 +14,11 @@ run: $(STAMP)
 reproduce: $(STAMP)
 	$(BIN)/fvnce reproduce --data mnist --seeds 1 --out out/mnist
 
-test: lint types layers check
+test: lint types layers check package
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/ruff format --check src tests benchmarks tools
 
 types: $(STAMP)
 	$(BIN)/mypy
@@ -30,6 +30,25 @@ layers: $(STAMP)
 check: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
+# The wheel alone, in an environment of its own that borrows only the dependencies, not this source.
+package: $(STAMP)
+	$(BIN)/python tools/check_package.py
+
+# Strict: a broken link, an equation that is not defined or a page without a place fails. Nothing is fetched by a reader.
+docs: $(VENV)/.docs
+	$(BIN)/python tools/benchmark_page.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site # with --quiet, warnings would not count
+	$(BIN)/python tools/check_site.py site
+
+# Pages that are made from results.
+pages: $(STAMP)
+	$(BIN)/python tools/benchmark_page.py
+	test ! -d results/paper-mnist || $(BIN)/python -m fvnce.paper.document
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@
+
 $(STAMP): pyproject.toml constraints.txt src/fvnce/_version.py
 	$(PYTHON) -c 'import sys; sys.exit("fvnce needs Python 3.11 or newer, found " + sys.version.split()[0] + ": set PYTHON=python3.x") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
@@ -37,4 +56,4 @@ $(STAMP): pyproject.toml constraints.txt src/fvnce/_version.py
 	touch $@
 
 clean:
-	rm -rf $(VENV) out dist build
+	rm -rf $(VENV) out dist build site

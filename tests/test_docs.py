@@ -1,0 +1,125 @@
+"""The documentation: equations that are cited are defined, pages say what the files say, the reference is complete."""
+
+import importlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import fvnce
+from fvnce.paper.document import document
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+
+
+def tool(name):
+    specification = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # dataclasses look there
+    specification.loader.exec_module(module)
+    return module
+
+
+equations, benchmark_page, check_site = tool("equations"), tool("benchmark_page"), tool("check_site")
+KNOWN = equations.definitions()
+CITING = [*sorted((ROOT / "src").rglob("*.py")), *sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
+
+
+def test_equations_are_numbered_in_the_order_of_the_pages():
+    order = re.findall(r"theory/[\w-]+\.md", (ROOT / "mkdocs.yml").read_text())
+    found = []
+    for page in order:
+        found += [int(number) for number, _ in equations.DEFINITION.findall((DOCS / page).read_text())]
+    assert found == list(range(1, len(KNOWN) + 1))
+    assert len(found) > 40
+
+
+def test_every_equation_that_is_cited_is_defined():
+    cited = {(name, path.relative_to(ROOT)) for path in CITING for name in equations.citations(path.read_text())}
+    assert {"fvNCE", "S_NCE", "NCE", "NCE_r", "bin_PSR"} <= {name for name, path in cited if path.parts[0] == "src"}
+    assert {(name, str(path)) for name, path in cited if name not in KNOWN} == set()
+
+
+def test_a_citation_becomes_a_link_and_an_unknown_one_an_error():
+    number, page = KNOWN["fvNCE"]
+    html = equations.linked('<p title="Eq. fvNCE">see Eq. fvNCE</p>', KNOWN, "reference/objectives/")
+    assert page == "theory/objectives.md"
+    assert f'<a class="equation" href="../../theory/objectives/#eq-fvNCE">Eq. {number}, fvNCE</a></p>' in html
+    assert html.startswith('<p title="Eq. fvNCE">')
+    with pytest.raises(ValueError, match=r"cites Eq\. nothing"):
+        equations.linked("Eq. nothing", KNOWN, "")
+
+
+def test_an_equation_cannot_be_defined_twice(tmp_path):
+    (tmp_path / "a.md").write_text('```text title="Eq. 1, same"\n```\n```text title="Eq. 2, same"\n```\n')
+    with pytest.raises(ValueError, match=r"Eq\. same twice"):
+        equations.definitions(tmp_path)
+
+
+def test_the_benchmark_page_is_made_from_the_files():
+    assert (DOCS / "benchmarks.md").read_text() == benchmark_page.page(ROOT / "results" / "bench")
+
+
+def test_the_benchmark_page_needs_a_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"results must hold one of detection\.json"):
+        benchmark_page.page(tmp_path)
+
+
+def test_the_page_of_the_reproduction_is_made_from_the_files():
+    results, page = ROOT / "results" / "paper-mnist", DOCS / "reproduction.md"
+    assert page.exists() == any(results.glob("*.json"))
+    if page.exists():
+        assert page.read_text() == document(results)
+
+
+def public_names():
+    for module in fvnce._MODULES:
+        found = importlib.import_module(f"fvnce.{module}")
+        names = getattr(found, "__all__", None)
+        if names is None:  # a single file: what it defines itself
+            names = [
+                n for n, v in vars(found).items() if n[0] != "_" and getattr(v, "__module__", "") == found.__name__
+            ]
+        yield from (f"fvnce.{module}.{name}" for name in names)
+
+
+def test_the_reference_is_complete_and_names_nothing_else():
+    shown = [
+        name
+        for page in sorted((DOCS / "reference").glob("*.md"))
+        for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE)
+    ]
+    assert sorted(shown) == sorted(public_names())
+    homes = {f"fvnce.{module}.{name}" for name, module in fvnce._HOME.items()}
+    assert homes <= set(shown)
+    assert set(fvnce.__all__) == set(fvnce._HOME) | set(fvnce._MODULES) | {"__version__"}
+    index = (DOCS / "reference" / "index.md").read_text()
+    assert {name for name in homes if f"][{name}]" not in index} == set()
+
+
+def test_every_page_has_a_place_in_the_navigation():
+    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    present = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert present <= listed
+    assert listed - present <= set(equations.GENERATED)
+
+
+def test_the_examination_of_the_site_finds_what_is_broken(tmp_path):
+    (tmp_path / "index.html").write_text(
+        '<script src="https://elsewhere.example/x.js"></script><a href="b.html#there">1</a><a href="b.html#gone">2</a>'
+        '<a href="c.html">3</a><a href="https://elsewhere.example">4</a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="there"></p>')
+    assert sorted(check_site.problems(tmp_path.resolve())) == [
+        "index.html fetches https://elsewhere.example/x.js",
+        "index.html links to b.html#gone, which has no such anchor",
+        "index.html links to c.html, which is not there",
+    ]
+
+
+def test_versions_agree():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {fvnce.__version__}\n" in citation

@@ -1,0 +1,241 @@
+"""The page of benchmarks, written from what was measured: no number in it is typed by hand.
+
+    python tools/benchmark_page.py            # results/bench/*.json → docs/benchmarks.md
+    python tools/benchmark_page.py --check    # fail if the page differs from what the files give
+
+A file that is not there leaves its section out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+Record = dict[str, Any]
+
+
+def page(results: Path) -> str:
+    """The whole page, in Markdown."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Made by `python tools/benchmark_page.py` from the JSON files in `results/bench`; do not edit by hand. Each",
+        "file holds every number with what made it. Times are those of one machine; ratios travel better.",
+        "",
+    ]
+    found = False
+    for name, section in SECTIONS.items():
+        path = results / name
+        if path.exists():
+            found = True
+            lines += section(json.loads(path.read_text("utf-8")))
+    if not found:
+        raise FileNotFoundError(f"results must hold one of {', '.join(SECTIONS)}, found none in {str(results)!r}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _kde(record: Record) -> list[str]:
+    names = ["ours", "ours, own draws", "naive torch", "scikit-learn"]
+    rows = [
+        [
+            f"{row['images']}, {row['centres']:,} centres, {row['queries']:,} {row['points']}, "
+            f"h = {row['bandwidth']:.3g}",
+            *(_number(row["ratio"].get(name)) for name in names),
+            *(_small(row["error"].get(name)) for name in ("ours", "naive torch", "scikit-learn")),
+        ]
+        for row in record["high dimensions"]
+    ]
+    peers = ["ours", "scipy", "torch-kde"]
+    low = [
+        [
+            f"{row['dimensions']} dimensions, {row['centres']:,} centres, {row['queries']:,} queries",
+            *(_number(row["time / scikit-learn"].get(name), 3) for name in peers),
+            *(_small(row["error"].get(name)) for name in ("ours", "scikit-learn", "torch-kde")),
+        ]
+        for row in record["low dimensions"]
+    ]
+    notes = {name: note for row in record["high dimensions"] for name, note in row.get("notes", {}).items()}
+    loo, large = record["leave one out"], record["large"]
+    return [
+        "## Kernel densities",
+        "",
+        f"`{record['command']}`, torch {record['torch']}, {record['threads']} threads. Errors in nats.",
+        "",
+        "**784 dimensions: time over that of the bare matrix product, largest error**",
+        "",
+        *_table(["what", *names, "error: ours", "naive torch", "scikit-learn"], rows),
+        *(f"* {name}: {' '.join(note.split())}" for name, note in notes.items()),
+        "",
+        "**Few dimensions: time over that of scikit-learn, largest error**",
+        "",
+        *_table(["what", *peers, "error: ours", "scikit-learn", "torch-kde"], low),
+        f"{large['centres']:,} centres and {large['queries']:,} queries took {large['seconds']:.0f} s and "
+        f"{large['peak MiB']:.0f} MiB. The leave-one-out bandwidth of {loo['rows']:,} images took {loo['ratio']:.1f} "
+        "times the product of the images with one another.",
+        "",
+    ]
+
+
+def _training(record: Record) -> list[str]:
+    return [
+        "## Training",
+        "",
+        f"`python benchmarks/training.py`, torch {record['torch']}, {record['threads']} threads, "
+        f"{record['rows']:,} rows, {record['centres']:,} centres. The targets were set before.",
+        "",
+        *_table(["ratio", "found"], [[name, f"{value:.2f}"] for name, value in record["ratios"].items()]),
+        *_table(["an epoch", "seconds"], [[name, f"{value:.2f}"] for name, value in record["seconds"].items()]),
+        *_table(
+            ["before the first step", "tabulating log p_n of the data, s", "filling the pool, s", "live noise"],
+            [
+                [
+                    name,
+                    f"{row['seconds_tabulating_data']:.1f}",
+                    f"{row['seconds_filling_pool']:.1f}",
+                    f"{row['live_noise']:.0%}",
+                ]
+                for name, row in record["before_training"].items()
+            ],
+        ),
+    ]
+
+
+def _scaling(record: Record) -> list[str]:
+    model = record["model"]
+    steps = [
+        [
+            f"{row['width']} columns, ν = {row['noise_ratio']:g}, K = {row['latent_samples']}, "
+            f"{row['rows']:,} rows of data",
+            f"{row['parameters']:,}",
+            f"{1000 * row['seconds']:.2f}",
+        ]
+        for row in record["steps"]
+    ]
+    table = [
+        [f"{row['centres']:,} centres, {row['width']} columns", f"{1e6 * row['seconds_per_row']:.1f}"]
+        for row in record["table"]
+    ]
+    return [
+        "## Scaling",
+        "",
+        f"`python benchmarks/scaling.py`, torch {record['torch']}, {record['threads']} threads.",
+        "What follows from it for large data is told [elsewhere](scaling.md).",
+        "",
+        *_table(["a step", "parameters", "ms"], steps),
+        f"Fitted: an overhead of {1000 * model['overhead_seconds']:.1f} ms, "
+        f"{model['flops_per_second'] / 1e9:.0f} GFLOP/s and "
+        f"{model['updates_per_second'] / 1e6:.0f} M parameter updates a second, within "
+        f"{model['largest_relative_error']:.0%} of every step. At 16 times the rows a step took "
+        f"{record['seconds_of_a_step_at_16_times_the_rows']:.2f} times as long.",
+        "",
+        *_table(["log p_n of a row", "µs"], table),
+        f"That is {1e12 * record['seconds_per_centre_and_dimension']:.0f} ps a centre and dimension.",
+        "",
+    ]
+
+
+def _detection(record: Record) -> list[str]:
+    lines = ["## Detection", "", *(f"* `{_plain(command)}`" for command in record["commands"]), ""]
+    for name, ranking in record["summary"].items():
+        share, _, seeds = name.partition(", ")
+        mine = [row for row in record["rows"] if f"{row['share']:g}" == share]
+        tables = len({row["dataset"] for row in mine})
+        seconds = [row["fit cpu seconds"] for row in mine if "fit cpu seconds" in row]
+        cost = f", median fit {statistics.median(seconds):.0f} s of one core" if seconds else ""
+        known = f"{float(share):.0%} of the anomalies known" if float(share) else "no anomaly known"
+        lines += [
+            f"**{known}, {seeds}, {tables} tables{cost}; means over tables**",
+            "",
+            *_table(
+                ["detector", "AUROC", "average precision", "mean rank by it"],
+                [
+                    [
+                        f"**{row['detector']}**" if row["detector"] == "fvnce" else row["detector"],
+                        f"{row['auroc']:.3f}",
+                        f"{row['ap']:.3f}",
+                        f"{row['mean rank']:.1f}",
+                    ]
+                    for row in ranking
+                ],
+            ),
+        ]
+    return lines
+
+
+def _one_class(record: Record) -> list[str]:
+    data = record["data"]
+    methods = list(dict.fromkeys(method for found in data.values() for method in found["auroc"]))
+    rows = [[method, *(_number(found["auroc"].get(method), 3) for found in data.values())] for method in methods]
+    return [
+        "## One-class methods on the same features",
+        "",
+        f"`{_plain(record['command'])}`, AUROC. What the rows are: [one-class methods as limits](one-class.md).",
+        "",
+        *_table(["method", *data], rows),
+    ]
+
+
+def _images(record: Record) -> list[str]:
+    lines = ["## Detection on images", "", f"`{_plain(record['command'])}`, seed {record['seed']}.", ""]
+    keys = list(dict.fromkeys((row["method"], row["known"]) for row in record["rows"]))
+    tasks = list(dict.fromkeys(row["task"] for row in record["rows"]))
+    value = {(row["task"], row["method"], row["known"]): row["auroc"] for row in record["rows"]}
+    header = ["AUROC", *(f"{method}, {known} known" for method, known in keys)]
+    return [*lines, *_table(header, [[task, *(_number(value.get((task, *key)), 3) for key in keys)] for task in tasks])]
+
+
+#: The file of each section.
+SECTIONS: dict[str, Callable[[Record], list[str]]] = {
+    "detection.json": _detection,
+    "detection_images.json": _images,
+    "one_class.json": _one_class,
+    "kde.json": _kde,
+    "training.json": _training,
+    "scaling.json": _scaling,
+}
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return [*("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines), ""]
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _small(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0e}" if value < 0.01 else f"{value:.3g}"
+
+
+def _plain(command: str) -> str:
+    """The command without the folders of the machine it ran on."""
+    return " ".join(Path(word).name if word.startswith("/") else word for word in command.split())
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--results", type=Path, default=ROOT / "results" / "bench")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    given = parser.parse_args()
+    text = page(given.results)
+    if given.check:
+        if not given.out.exists() or given.out.read_text("utf-8") != text:
+            sys.exit(f"{given.out} is not what {given.results} gives: run python tools/benchmark_page.py")
+        return
+    partial = given.out.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The wheel and the sdist, built; the wheel alone, installed and used.
+
+    python tools/check_package.py
+
+The new environment sees the dependencies of this one through a path file, and not this source: fvnce itself
+can only come from the wheel.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """The wheel and the sdist, by the build backend itself, so that nothing is downloaded."""
+    code = f"""
+import sys, hatchling.build as backend
+print(backend.build_wheel({str(folder)!r}))
+print(backend.build_sdist({str(folder)!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    wheel, sdist = done.stdout.split()[-2:]
+    return folder / wheel, folder / sdist
+
+
+def check_contents(wheel: Path, sdist: Path) -> None:
+    """Every module is in both, the wheel holds the package alone, and neither holds data."""
+    modules = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "fvnce").rglob("*.py")}
+    with zipfile.ZipFile(wheel) as archive:
+        inside = set(archive.namelist())
+    with tarfile.open(sdist) as archive:
+        source = {name.partition("/")[2] for name in archive.getnames()}
+    missing = sorted(modules - inside) + sorted(f"src/{name}" for name in modules if f"src/{name}" not in source)
+    strange = sorted(name for name in inside if not name.startswith("fvnce"))
+    if missing or strange or "fvnce/py.typed" not in inside:
+        sys.exit(f"the wheel or sdist is not what it should be: missing {missing}, strange {strange}")
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """An environment with the wheel, and with the dependencies that are here; its Python."""
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    scheme = {"base": str(folder), "platbase": str(folder), "installed_base": str(folder)}
+    site = Path(sysconfig.get_path("purelib", "venv", vars=scheme))
+    here = Path(sysconfig.get_path("purelib"))
+    # The wheel is unpacked into the environment itself and so comes before the borrowed folder; path files that the
+    # borrowed folder holds, such as that of an editable fvnce, are not followed.
+    (site / "borrowed.pth").write_text(f"{here}\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", "--ignore-installed", str(wheel)], check=True)
+    return python
+
+
+def use(python: Path, folder: Path) -> None:
+    """Run the installed command, from a folder that knows nothing of this one."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    where = [str(python), "-c", "import fvnce; print(fvnce.__file__)"]
+    found = subprocess.run(where, cwd=folder, env=clean, check=True, capture_output=True, text=True).stdout.strip()
+    if not Path(found).resolve().is_relative_to(python.parent.parent.resolve()):
+        sys.exit(f"fvnce must come from the wheel, found {found}")
+    command = [str(python.parent / "fvnce"), "reproduce", "pairs", "--out", str(folder / "out")]
+    subprocess.run(command, cwd=folder, env=clean, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    figure = folder / "out" / "pairs.png"
+    if not figure.is_file() or not figure.read_bytes().startswith(b"\x89PNG"):
+        sys.exit(f"fvnce reproduce pairs must draw {figure}, found none")
+
+
+def main() -> None:
+    """Build, look, install, use."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wheel, sdist = build(folder)
+        check_contents(wheel, sdist)
+        use(install(wheel, folder / "environment"), folder)
+        print(f"{wheel.name} and {sdist.name}: built, installed, used")
+
+
+if __name__ == "__main__":
+    main()
