@@ -197,7 +197,7 @@ def test_a_coupling_encoder_is_a_density_and_inverts_its_own_draws():
 
 
 def test_a_covering_encoder_is_a_mixture_and_bounds_the_ratio():
-    """Density the weighted mean, draws with its moments; and log Z right where the encoder alone misses the posterior."""
+    """Density the weighted mean, draws with its moments; log Z right where the encoder alone misses the posterior."""
     narrow = GaussianEncoder(nn.Linear(1, 2))
     for parameter in narrow.parameters():
         nn.init.zeros_(parameter)
@@ -207,7 +207,7 @@ def test_a_covering_encoder_is_a_mixture_and_bounds_the_ratio():
     expected = (0.75 * narrow(x).log_prob(z).exp() + 0.25 * normal(1).log_prob(z).exp()).log()
     torch.testing.assert_close(encoder(x).log_prob(z), expected)
     torch.manual_seed(0)
-    drawn = encoder(torch.zeros(20_000, 1)).rsample()
+    drawn = encoder(torch.zeros(20_000, 1)).rsample().detach()
     assert abs(float(drawn.mean()) - 2.25) < 5 * float(drawn.std()) / math.sqrt(20_000)
     model = EnergyModel(nn.Linear(2, 1), reference=normal(1), latent_reference=normal(1))
     with torch.no_grad():
