@@ -197,7 +197,7 @@ def test_a_coupling_encoder_is_a_density_and_inverts_its_own_draws():
 
 
 def test_a_covering_encoder_is_a_mixture_and_bounds_the_ratio():
-    """The density is the weighted mean, draws have its moments; log Z is right where the encoder alone is not."""
+    """Density the weighted mean, draws with its moments; log Z right where the encoder alone misses the posterior."""
     narrow = GaussianEncoder(nn.Linear(1, 2))
     for parameter in narrow.parameters():
         nn.init.zeros_(parameter)

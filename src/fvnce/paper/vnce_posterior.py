@@ -234,7 +234,7 @@ def _figure(out: Path, settings: Settings, pictures: dict[str, list[tuple[str, l
                 axis.imshow(image, origin="lower", extent=(-4, 4, -4, 4), cmap="magma", vmin=0, vmax=top)
                 axis.set(xlim=(-3, 3), ylim=(-3, 3), xticks=[], yticks=[])
                 if line == 0:
-                    axis.set_title(title.replace(", ", "\n", 1) if "Gauss" in title else title, fontsize=7)
+                    axis.set_title(title.replace(", Gauss", "\nGauss"), fontsize=7)
             axes[line, 0].set_ylabel(f"{name}, x = {point:g}", fontsize=7)
             line += 1
     return save(figure, out, "vnce-posterior")
