@@ -6,7 +6,16 @@ import pytest
 import torch
 from scipy import integrate
 from torch import nn
-from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal, Uniform, kl_divergence
+from torch.distributions import (
+    AffineTransform,
+    Categorical,
+    Independent,
+    MixtureSameFamily,
+    Normal,
+    TransformedDistribution,
+    Uniform,
+    kl_divergence,
+)
 
 from fvnce import (
     BernoulliDecoder,
@@ -19,6 +28,7 @@ from fvnce import (
     mlp,
 )
 from fvnce.models import DiagonalNormal, GaussianMixtureModel, LinearGaussianModel, PointMass, convolutional_pair
+from fvnce.models.distributions import map_tensors
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -73,6 +83,19 @@ def test_kept_constants_follow_the_scale():
     model = LatentVariableModel(prior, decoder).double()
     exact = Independent(Normal(torch.zeros(3).double(), torch.full((3,), 0.3).double()), 1).log_prob(z.double())
     torch.testing.assert_close(model.prior.log_prob(z.double()), exact, rtol=1e-12, atol=0)
+
+
+def test_a_transform_whose_inverse_was_asked_for_moves():
+    """The inverse is kept by the transform and refers back to it."""
+    scale = AffineTransform(torch.zeros(2), torch.tensor([2.0, 3.0]))
+    for transform in (scale, scale.inv):
+        distribution = TransformedDistribution(Independent(Normal(torch.zeros(2), torch.ones(2)), 1), [transform])
+        x = torch.randn(4, 2)
+        before = distribution.log_prob(x)  # asks for the inverse
+        moved = map_tensors(distribution, torch.Tensor.float)
+        found = moved.log_prob(x.float())
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, before.float())
 
 
 def test_diagonal_normal_over_images():

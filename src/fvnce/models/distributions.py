@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution, Independent, Normal, Transform, constraints, kl_divergence, register_kl
+from torch.distributions.transforms import _InverseTransform
 
 #: What the log-density of a Gaussian with a single scale needs of that scale.
 Constants = tuple[Tensor, Tensor]
@@ -209,8 +210,13 @@ def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         return type(value)(_mapped(item, function) for item in value)
     if isinstance(value, (Transform, constraints.Constraint)):
+        held = dict(vars(value))
+        if isinstance(value, Transform) and not isinstance(value, _InverseTransform):
+            held["_inv"] = (
+                None  # its inverse, once asked for, is kept and refers back to it; a new one is made when asked
+            )
         moved = copy.copy(value)
-        moved.__dict__.update({name: _mapped(item, function) for name, item in vars(value).items()})
+        moved.__dict__.update({name: _mapped(item, function) for name, item in held.items()})
         return moved
     if isinstance(value, nn.Module):
         return copy.deepcopy(value)._apply(function)
