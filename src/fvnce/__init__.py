@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import data, diagnostics, models, noise, objectives, scoring, training
+    from . import data, detection, diagnostics, models, noise, objectives, scoring, training
+    from .detection import NoiseContrastiveDetector
     from .models import (
         BernoulliDecoder,
         CategoricalEncoder,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 #: Where each public name lives.
 _NAMES = {
+    "detection": ["NoiseContrastiveDetector"],
     "models": [
         "BernoulliDecoder",
         "CategoricalEncoder",
@@ -71,6 +73,7 @@ __all__ = [
     "KernelDensity",
     "LatentVariableModel",
     "Logarithmic",
+    "NoiseContrastiveDetector",
     "NoiseMixture",
     "NoisePool",
     "PointEncoder",
@@ -80,6 +83,7 @@ __all__ = [
     "VariationalNCE",
     "__version__",
     "data",
+    "detection",
     "diagnostics",
     "fit",
     "fit_gaussian",

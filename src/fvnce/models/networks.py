@@ -47,15 +47,21 @@ class _Images(nn.Module):
 
 
 def convolutional_pair(
-    latent: int, *, channels: int = 1, width: int = 32, outputs: int | None = None
+    latent: int,
+    *,
+    channels: int = 1,
+    width: int = 32,
+    outputs: int | None = None,
+    size: tuple[int, int] = (28, 28),
 ) -> tuple[nn.Module, nn.Module]:
-    """A small convolutional encoder and decoder for images of shape (channels, 28, 28).
+    """A small convolutional encoder and decoder for images of shape (channels, height, width).
 
     Args:
         latent: the size of the code that the decoder takes.
         channels: colour channels of the image.
         width: channels of the first feature map; the second has twice as many.
         outputs: what the encoder gives, by default ``latent``; a Gaussian encoder needs twice that.
+        size: height and width of the image, multiples of 4.
 
     >>> import torch
     >>> encoder, decoder = convolutional_pair(8)
@@ -64,7 +70,10 @@ def convolutional_pair(
     """
     latent = _checks.count("latent", latent)
     outputs = latent if outputs is None else _checks.count("outputs", outputs)
-    flat = 2 * width * 7 * 7
+    small = tuple(_checks.count(f"size[{i}]", side) // 4 for i, side in enumerate(size))
+    if any(side % 4 for side in size):
+        raise ValueError(f"size must be multiples of 4, which two layers of stride 2 need, found {tuple(size)}")
+    flat = 2 * width * small[0] * small[1]
     encoder = nn.Sequential(
         nn.Conv2d(channels, width, 4, stride=2, padding=1),
         nn.ReLU(),
@@ -76,7 +85,7 @@ def convolutional_pair(
     decoder = nn.Sequential(
         nn.Linear(latent, flat),
         nn.ReLU(),
-        nn.Unflatten(-1, (2 * width, 7, 7)),
+        nn.Unflatten(-1, (2 * width, *small)),
         nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1),
         nn.ReLU(),
         nn.ConvTranspose2d(width, channels, 4, stride=2, padding=1),

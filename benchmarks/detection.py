@@ -1,0 +1,220 @@
+"""The detector beside its peers: real tables with real anomalies, of which a few are known.
+
+Run with
+
+    FVNCE_DATA=... python benchmarks/detection.py --peers peers.csv --out results/bench/detection.json
+
+FVNCE_DATA names a folder whose ``adbench`` holds tables as npz files with X and y. The protocol, for each table and
+seed: at most 10,000 rows, drawn with the seed and stratified; 70 % for training, 30 % for testing, stratified; columns
+standardised by training statistics and cut at ±10; of the n training anomalies max(3, round(share · n)) are labelled,
+the same ones for everyone, and the others stay among the unlabelled rows. AUROC and average precision on the test rows.
+Peers' numbers are read from a csv with the columns dataset, detector, la, seed, auroc, ap, fit_s, measured on the same
+splits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.model_selection import train_test_split
+
+from fvnce import NoiseContrastiveDetector
+
+MOST_ROWS, FEWEST_ANOMALIES, FEWEST_KNOWN, LIMIT = 10_000, 30, 3, 10.0
+OURS = "fvnce"
+#: Peers that use no labels, so that their numbers at any share stand beside ours at 0.
+UNSUPERVISED = ("iforest", "ecod", "copod", "knn", "lof", "ocsvm", "pyod_ae", "pyod_vae", "deepsvdd")
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+def split(path: Path, share: float, seed: int) -> tuple[Array, Labels, Array, Labels]:
+    """Training rows, 1 for the known outliers among them, test rows, truth."""
+    with np.load(path, allow_pickle=False) as table:
+        X, truth = table["X"].astype(float), table["y"].astype(int).ravel()
+    if len(truth) > MOST_ROWS:
+        rng = np.random.default_rng([seed, 1])
+        bad, good = np.flatnonzero(truth == 1), np.flatnonzero(truth == 0)
+        wanted = max(round(MOST_ROWS * len(bad) / len(truth)), min(len(bad), FEWEST_ANOMALIES))
+        chosen = rng.choice(bad, wanted, replace=False), rng.choice(good, MOST_ROWS - wanted, replace=False)
+        keep = np.sort(np.concatenate(chosen))
+        X, truth = X[keep], truth[keep]
+    train, test, truth_train, truth_test = train_test_split(X, truth, test_size=0.3, stratify=truth, random_state=seed)
+    mean, deviation = train.mean(0), train.std(0)
+    deviation[deviation < 1e-12] = 1.0
+    train, test = (np.clip((part - mean) / deviation, -LIMIT, LIMIT) for part in (train, test))
+    order = np.random.default_rng([seed, 2]).permutation(np.flatnonzero(truth_train == 1))
+    known = np.zeros(len(train), dtype=np.int64)
+    if share > 0:
+        known[order[: max(FEWEST_KNOWN, round(share * len(order)))]] = 1
+    return train, known, test, truth_test
+
+
+def judge(path: Path, share: float, seed: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """One fit and its numbers."""
+    train, known, test, truth = split(path, share, seed)
+    start, cpu = time.perf_counter(), time.process_time()
+    detector = NoiseContrastiveDetector(random_state=seed, **settings).fit(train, known)
+    fit_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu
+    start = time.perf_counter()
+    anomaly = detector.anomaly_score(test)
+    flagged = detector.predict(test) == -1
+    return {
+        "dataset": path.stem,
+        "share": share,
+        "seed": seed,
+        "rows": len(train),
+        "columns": train.shape[1],
+        "known": int(known.sum()),
+        "auroc": round(float(roc_auc_score(truth, anomaly)), 6),
+        "ap": round(float(average_precision_score(truth, anomaly)), 6),
+        "prior": round(detector.prior_, 5),
+        "true share": round(float(truth.mean()), 5),
+        "flagged": round(float(flagged.mean()), 5),
+        "precision": round(float(truth[flagged].mean()) if flagged.any() else 1.0, 5),
+        "recall": round(float(flagged[truth == 1].mean()), 5),
+        "fit seconds": round(fit_s, 2),
+        "fit cpu seconds": round(cpu_s, 2),
+        "score seconds": round((time.perf_counter() - start) / 2, 3),
+    }
+
+
+def read_peers(path: Path, share: float, seeds: list[int]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """detector → dataset → (AUROC, AP) of each seed."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            fits = float(row["la"]) == share if share else row["detector"] in UNSUPERVISED
+            if fits and int(row["seed"]) in seeds and row["auroc"] not in ("", "nan"):
+                found[row["detector"]][row["dataset"]].append((float(row["auroc"]), float(row["ap"])))
+    return found
+
+
+def compare(rows: list[dict[str, Any]], peers: Path | None, share: float, seeds: list[int]) -> list[dict[str, Any]]:
+    """Means, medians and mean rank by average precision of everyone, over the tables that we have."""
+    everyone: dict[str, dict[str, list[tuple[float, float]]]] = {OURS: defaultdict(list)}
+    for row in rows:
+        everyone[OURS][row["dataset"]].append((row["auroc"], row["ap"]))
+    tables = sorted(everyone[OURS])
+    if peers is not None:
+        everyone |= read_peers(peers, share, seeds)
+    complete = {
+        name: np.array([np.mean(found[table], axis=0) for table in tables])
+        for name, found in everyone.items()
+        if set(tables) <= set(found)
+    }
+    stacked = np.stack([values[:, 1] for values in complete.values()])
+    ranks = 1 + (stacked[None, :, :] > stacked[:, None, :]).sum(1)
+    result = [
+        {
+            "detector": name,
+            "seeds": min(len(everyone[name][table]) for table in tables),
+            "auroc": round(float(values[:, 0].mean()), 4),
+            "median auroc": round(float(np.median(values[:, 0])), 4),
+            "ap": round(float(values[:, 1].mean()), 4),
+            "median ap": round(float(np.median(values[:, 1])), 4),
+            "mean rank": round(float(rank.mean()), 2),
+        }
+        for (name, values), rank in zip(complete.items(), ranks, strict=True)
+    ]
+    return sorted(result, key=lambda row: -row["ap"])
+
+
+def main() -> None:
+    """Run, print a table for each share, and write one file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shares", default="0.1,0.01,0", help="shares of the training anomalies that are known")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--datasets", help="names of tables, by default all")
+    parser.add_argument("--settings", default="{}", help="settings of the detector that differ from its defaults, JSON")
+    parser.add_argument("--peers", type=Path)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    folder = Path(os.environ.get("FVNCE_DATA", "")) / "adbench"
+    paths = sorted(folder.glob("*.npz"))
+    if args.datasets:
+        paths = [path for path in paths if path.stem in args.datasets.split(",")]
+    if not paths:
+        sys.exit(f"FVNCE_DATA must name a folder that holds adbench/*.npz, found none in {folder}")
+    settings = json.loads(args.settings)
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    # Runs add up: a share and seed that the file holds already is not run again unless settings differ.
+    before = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
+    rows = before.get("rows", []) if before.get("settings") == settings else []
+    done = {(row["dataset"], row["share"], row["seed"]) for row in rows}
+    commands = (
+        [*before.get("commands", []), "python " + " ".join(sys.argv)] if rows else ["python " + " ".join(sys.argv)]
+    )
+    for share in map(float, args.shares.split(",")):
+        for seed in seeds:
+            for path in paths:
+                if (path.stem, share, seed) in done:
+                    continue
+                row = judge(path, share, seed, settings)
+                rows.append(row)
+                print(*(row[name] for name in ("dataset", "share", "seed", "auroc", "ap", "fit seconds")), flush=True)
+                if args.out:
+                    write(args.out, rows, commands, settings, args.peers)
+    if args.out:
+        write(args.out, rows, commands, settings, args.peers, show=True)
+
+
+def write(
+    out: Path,
+    rows: list[dict[str, Any]],
+    commands: list[str],
+    settings: dict[str, Any],
+    peers: Path | None,
+    show: bool = False,
+) -> None:
+    """One file with every number, and the tables on the screen."""
+    summary = {}
+    for share in sorted({row["share"] for row in rows}, reverse=True):
+        mine = [row for row in rows if row["share"] == share]
+        seeds = sorted({row["seed"] for row in mine})
+        several = {"seed 0": [0]} | ({f"seeds {','.join(map(str, seeds))}": seeds} if len(seeds) > 1 else {})
+        for name, chosen in several.items():
+            some = [row for row in mine if row["seed"] in chosen]
+            if not some:
+                continue
+            summary[f"{share:g}, {name}"] = table = compare(some, peers, share, chosen)
+            if show:
+                print(
+                    f"\n{share:g} of the anomalies known, {name}, {len({r['dataset'] for r in some})} tables; "
+                    f"median fit {np.median([r['fit seconds'] for r in some]):.1f} s"
+                )
+                for line in table:
+                    auroc, ap, rank = line["auroc"], line["ap"], line["mean rank"]
+                    print(f"  {line['detector']:16s} AUROC {auroc:.4f}  AP {ap:.4f}  rank {rank:.2f}")
+    content = {
+        "commands": commands,
+        "settings": settings,
+        "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
+        "versions": {"torch": torch.__version__, "scikit-learn": sklearn.__version__, "numpy": np.__version__},
+        "fit seconds": "wall clock on a shared machine; cpu seconds beside them are of this process alone",
+        "summary": summary,
+        "rows": rows,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    hidden = out.with_suffix(".part")
+    hidden.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    hidden.replace(out)
+
+
+if __name__ == "__main__":
+    main()

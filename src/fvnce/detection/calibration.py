@@ -1,0 +1,119 @@
+r"""From a score to P(outlier | x), and to a threshold nobody guessed.
+
+The training rows are a mixture, p_u = (1 − π) p_θ + π p_out, so that
+
+    P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ) = π · p_out(x) / p_u(x).
+
+*With known outliers* the log-ratio is fitted to scores of rows that the scoring model had not seen,
+log p_out/p_u = a s + b, by logistic regression of known outliers against unlabelled rows. π is estimated from the same
+scores: p_u ≥ π p_out everywhere, hence π ≤ P_u(s > t) / P_out(s > t) at every t. The smallest of these bounds over
+the quartiles of the known outliers' scores is taken.
+
+*Without* there is no p_out. The scores below the median are mirrored at the median; what the upper tail holds more than
+that is the excess π, the threshold is the quantile 1 − π, and P rises through ½ there at the rate of the lower
+half's spread. This is a convention, not an estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+#: Ridge on the slope, in units of the score's own deviations.
+RIDGE = 0.01
+QUARTILES = (0.25, 0.5, 0.75)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """P(outlier | s) = min(1, π e^(a s + b)), or σ(a s + b) without known outliers.
+
+    Attributes:
+        slope: a > 0.
+        intercept: b.
+        prior: π.
+        known: whether it was fitted to known outliers.
+    """
+
+    slope: float
+    intercept: float
+    prior: float
+    known: bool
+
+    def probability(self, score: Array) -> Array:
+        """P(outlier | s)."""
+        logit = self.slope * score + self.intercept
+        if self.known:
+            return np.asarray(np.exp(np.minimum(0.0, logit + math.log(self.prior))))
+        return np.asarray(1 / (1 + np.exp(-np.clip(logit, -700, 700))))
+
+    @property
+    def threshold(self) -> float:
+        """The score at which P = ½."""
+        level = math.log(0.5 / self.prior) if self.known else 0.0
+        return (level - self.intercept) / self.slope
+
+
+def calibrate_with_outliers(
+    unlabelled: Array, weights: Array, known: Array, known_weights: Array, prior: float | None
+) -> Calibration:
+    """From held-out scores of unlabelled rows and of known outliers."""
+    slope, intercept = _logistic(unlabelled, weights, known, known_weights)
+    pi = prior_bound(unlabelled, weights, known, known_weights) if prior is None else prior
+    return Calibration(slope, intercept, pi, True)
+
+
+def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Calibration:
+    """From scores of unlabelled rows alone."""
+    order = np.argsort(scores, kind="stable")
+    s, share = scores[order], np.cumsum(weights[order]) / weights.sum()
+    middle = float(s[np.searchsorted(share, 0.5)])
+    low = float(s[np.searchsorted(share, 0.16)])
+    spread = max(middle - low, 1e-3 * (float(s[-1] - s[0]) or 1.0))
+    if prior is None:
+        distance = s[s > middle] - middle
+        above = 1 - np.interp(middle + distance, s, share)
+        below = np.interp(middle - distance, s, share, left=0.0)
+        excess = float(np.max(above - below, initial=0.0))
+        prior = min(0.5, max(excess, 0.5 / len(s)))
+    cut = float(s[min(len(s) - 1, int(np.searchsorted(share, 1 - prior)))])
+    return Calibration(2 / spread, -2 * cut / spread, prior, False)
+
+
+def prior_bound(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:
+    """The smallest of P_u(s > t)/P_out(s > t) over a few t, within (0, ½]."""
+    order = np.argsort(known, kind="stable")
+    share = np.cumsum(known_weights[order]) / known_weights.sum()
+    bounds = []
+    for level in QUARTILES:
+        t = known[order][min(len(known) - 1, int(np.searchsorted(share, level)))]
+        among_known = float(known_weights[known >= t].sum() / known_weights.sum())
+        # One row more: a tail that happens to be empty is no proof that there are no outliers.
+        tail = float(weights[unlabelled >= t].sum() / weights.sum()) + 1 / (1 + len(unlabelled))
+        bounds.append(tail / among_known)
+    return float(np.clip(min(bounds), 1e-6, 0.5))
+
+
+def _logistic(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float]:
+    """Newton's method for two parameters, both kinds of row with total weight one; the slope stays positive."""
+    s = np.concatenate([unlabelled, known])
+    y = np.repeat([0.0, 1.0], [len(unlabelled), len(known)])
+    w = np.concatenate([weights / weights.sum(), known_weights / known_weights.sum()])
+    centre, scale = float(s.mean()), float(s.std()) or 1.0
+    design = np.stack([(s - centre) / scale, np.ones_like(s)], 1)
+    found = np.zeros(2)
+    for _ in range(50):
+        p = 1 / (1 + np.exp(-np.clip(design @ found, -30, 30)))
+        gradient = design.T @ (w * (y - p)) - RIDGE * np.array([found[0], 0.0])
+        hessian = (design * (w * p * (1 - p))[:, None]).T @ design + np.diag([RIDGE, 1e-9])
+        step = np.linalg.solve(hessian, gradient)
+        found += step * min(1.0, 4 / (1e-12 + float(np.abs(step).max())))
+        if float(np.abs(step).max()) < 1e-10:
+            break
+    a = max(float(found[0]), 1e-2)
+    return a / scale, float(found[1]) - a * centre / scale

@@ -1,0 +1,154 @@
+r"""Piecewise-constant density ratios: a forest of random partitions.
+
+On the cells C of a partition, the model p_θ = r_C p_n has the objective
+
+    J = Σ_C  P_data(C) f1(r_C) + P_noise(C) f0(r_C),        maximal at  r_C = P_data(C) / P_noise(C)
+
+for *every* proper scoring rule, because f0' = −r f1'. So a tree needs no training but the choice of its cells, and the
+share of noise in a cell, μ_C = P_noise / (P_data + P_noise), is its exact answer. Cells come from extremely randomised
+trees, whose Gini gain is the gain of J under the quadratic rule; the forest averages μ over trees.
+
+Trees are kept as plain arrays: nothing of scikit-learn is needed to score, to explain, or to load a saved forest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesClassifier
+from torch import Tensor
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RatioForest:
+    """Trees side by side in flat arrays.
+
+    Attributes:
+        roots: first node of each tree, shape (T,).
+        left: node to go to if the feature is at most the threshold, its own number at a leaf.
+        right: node to go to otherwise.
+        feature: column that a node looks at, 0 at a leaf.
+        threshold: where it divides.
+        share: μ, the share of noise among what reached the node.
+    """
+
+    roots: NDArray[np.int64]
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    threshold: Array
+    share: Array
+
+    def anomaly(self, X: Array) -> Array:
+        """μ averaged over the trees, shape (n,)."""
+        rows = X.astype(np.float32)
+        node = self._start(rows)
+        while True:
+            new = self._step(rows, node)
+            if np.array_equal(new, node):
+                return np.asarray(self.share[node].mean(1))
+            node = new
+
+    def contributions(self, X: Array) -> Array:
+        """How much each column moved μ on the way from the roots to the leaves, shape (n, D).
+
+        Sums over columns to ``anomaly(X) − base``.
+        """
+        rows = X.astype(np.float32)
+        node = self._start(rows)
+        found = np.zeros(X.shape)
+        index = np.arange(len(X))[:, None]
+        while True:
+            new = self._step(rows, node)
+            if np.array_equal(new, node):
+                return found / len(self.roots)
+            np.add.at(found, (index, self.feature[node]), self.share[new] - self.share[node])
+            node = new
+
+    @property
+    def base(self) -> float:
+        """μ at the roots."""
+        return float(self.share[self.roots].mean())
+
+    def _start(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
+        return np.broadcast_to(self.roots, (len(rows), len(self.roots)))
+
+    def _step(self, rows: NDArray[np.float32], node: NDArray[np.int64]) -> NDArray[np.int64]:
+        values = np.take_along_axis(rows, self.feature[node], 1)
+        return np.where(values <= self.threshold[node], self.left[node], self.right[node])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a file."""
+        return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in vars(self).items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> RatioForest:
+        """From a file."""
+        return cls(**{name: value.numpy() for name, value in tensors.items()})
+
+
+def grow_forest(
+    rows: Array,
+    weights: Array,
+    noise: Array,
+    noise_weights: Array,
+    *,
+    trees: int,
+    leaf: int,
+    features: str | int,
+    sample: int | None,
+    seed: int,
+) -> RatioForest:
+    """A forest that tells rows from noise, both given the same total weight.
+
+    Args:
+        rows: data, shape (n, D).
+        weights: one for each row.
+        noise: draws of p_n, or known outliers, shape (m, D).
+        noise_weights: one for each draw.
+        trees: how many.
+        leaf: fewest samples in a cell.
+        features: columns tried for a split, a number or "sqrt".
+        sample: data rows of a tree, with as many of noise, drawn anew for each; None for all.
+        seed: of the partitions.
+    """
+    X = np.concatenate([rows, noise])
+    kind = np.repeat([0, 1], [len(rows), len(noise)])
+    total = len(rows)
+    weight = total * np.concatenate([weights / weights.sum(), noise_weights / noise_weights.sum()])
+    forest = ExtraTreesClassifier(
+        trees,
+        min_samples_leaf=leaf,
+        max_features=features,
+        bootstrap=sample is not None,
+        max_samples=None if sample is None else min(2 * sample, len(X)),
+        random_state=seed,
+    ).fit(X, kind, sample_weight=weight)
+    return _flat(forest)
+
+
+def _flat(forest: ExtraTreesClassifier) -> RatioForest:
+    parts: dict[str, list[NDArray[np.generic]]] = {
+        name: [] for name in ("left", "right", "feature", "threshold", "share")
+    }
+    roots, first = [], 0
+    for estimator in forest.estimators_:
+        tree = estimator.tree_
+        own = np.arange(tree.node_count)
+        leaf = tree.children_left < 0
+        roots.append(first)
+        parts["left"].append(np.where(leaf, own, tree.children_left) + first)
+        parts["right"].append(np.where(leaf, own, tree.children_right) + first)
+        parts["feature"].append(np.where(leaf, 0, tree.feature))
+        parts["threshold"].append(np.where(leaf, 0.0, tree.threshold))
+        parts["share"].append(tree.value[:, 0, 1] / tree.value[:, 0, :].sum(1))
+        first += tree.node_count
+    left, right, feature = (np.concatenate(parts[name]).astype(np.int64) for name in ("left", "right", "feature"))
+    threshold, share = (np.concatenate(parts[name]).astype(np.float64) for name in ("threshold", "share"))
+    return RatioForest(np.array(roots, dtype=np.int64), left, right, feature, threshold, share)

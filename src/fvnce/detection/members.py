@@ -1,0 +1,215 @@
+r"""The members of the detector, and their average.
+
+==================  ========================================================================================
+``outlier_forest``  piecewise-constant ratio of the known outliers to the rows
+``mixture_forest``  piecewise-constant ratio of the mixture noise to the rows
+``broad_forest``    the same for the box, on few rows a tree: what is left without known outliers
+``network``         ratio networks against the mixture noise
+``autoencoder``     latent-variable model with a deterministic encoder
+``variational``     latent-variable model with a stochastic encoder
+==================  ========================================================================================
+
+The score is the mean over members of (anomaly − mean) / deviation, both taken over the training rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from ..models import convolutional_pair, mlp
+from ..noise import draw
+from ..training import History
+from .forest import grow_forest
+from .network import LIMIT, LatentModel, RatioNetworks, Schooling, train_latent_model, train_ratio_networks
+from .noise import box, mixture_noise
+
+Array = NDArray[np.float64]
+
+NAMES = ("outlier_forest", "mixture_forest", "broad_forest", "network", "autoencoder", "variational")
+#: Rows of a tree of the broad forest; few, so that outliers do not hide one another.
+BROAD_ROWS = 64
+
+
+class Member(Protocol):
+    """What a member can do."""
+
+    def anomaly(self, X: Array) -> Array:
+        """Higher for stranger rows, shape (n,)."""
+
+    def contributions(self, X: Array) -> Array:
+        """Parts of the anomaly by column, shape (n, D)."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Encoded training rows and known outliers, with weights."""
+
+    X: Array
+    weights: Array
+    outliers: Array
+    outlier_weights: Array
+
+    def without(self, rows: NDArray[np.bool_], outliers: NDArray[np.bool_]) -> Rows:
+        """All but those marked."""
+        return Rows(self.X[~rows], self.weights[~rows], self.outliers[~outliers], self.outlier_weights[~outliers])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to train.
+
+    Attributes:
+        members: names.
+        trees: of each forest.
+        leaf: fewest samples in a cell.
+        networks: ratio networks that are averaged.
+        hidden: sizes of hidden layers.
+        latent: size of the code.
+        image: (channels, height, width), or None for a table.
+        outlier_share: λ.
+        outlier_bandwidth: largest bandwidth around known outliers.
+        data_bandwidth: typical bandwidth around rows.
+        schooling: how networks are trained.
+    """
+
+    members: tuple[str, ...]
+    trees: int
+    leaf: int
+    networks: int
+    hidden: tuple[int, ...]
+    latent: int
+    image: tuple[int, int, int] | None
+    outlier_share: float
+    outlier_bandwidth: float
+    data_bandwidth: float
+    schooling: Schooling
+
+    def lighter(self) -> Plan:
+        """The same at less cost, for the folds of a calibration."""
+        less = replace(self.schooling, progress=False, steps=-(-self.schooling.steps // 2))
+        return replace(self, trees=-(-self.trees // 3), networks=1, schooling=less)
+
+
+@dataclass
+class Ensemble:
+    """Members, and what standardises each."""
+
+    names: list[str]
+    members: list[Member]
+    centres: list[float]
+    scales: list[float]
+
+    def anomaly(self, X: Array) -> Array:
+        """The mean of the standardised anomalies."""
+        parts = [
+            (member.anomaly(X) - centre) / scale
+            for member, centre, scale in zip(self.members, self.centres, self.scales, strict=True)
+        ]
+        return np.asarray(np.mean(parts, axis=0))
+
+
+def train_members(rows: Rows, plan: Plan, seed: int) -> tuple[Ensemble, list[History]]:
+    """All members of a plan."""
+    ensemble, histories = Ensemble([], [], [], []), []
+    for position, name in enumerate(plan.members):
+        own = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
+        member, found = _train(name, rows, plan, own)
+        anomaly = member.anomaly(rows.X)
+        centre = float(np.average(anomaly, weights=rows.weights))
+        spread = math.sqrt(float(np.average((anomaly - centre) ** 2, weights=rows.weights)))
+        ensemble.names.append(name)
+        ensemble.members.append(member)
+        ensemble.centres.append(centre)
+        # A member that says the same of every row has nothing to standardise.
+        ensemble.scales.append(spread if spread > 1e-12 else 1.0)
+        histories += found
+    return ensemble, histories
+
+
+def _train(name: str, rows: Rows, plan: Plan, seed: int) -> tuple[Member, list[History]]:
+    if name.endswith("forest"):
+        return _forest(name, rows, plan, seed), []
+    generator = torch.Generator().manual_seed(seed)
+    noise = _mixture(rows, plan, generator)
+    if name == "network":
+        make = _ratio_network(rows.X.shape[1], plan)
+        return train_ratio_networks(make, rows.X, rows.weights, noise, plan.schooling, plan.networks, seed)
+    stochastic = name == "variational"
+    pair = _pair(rows.X.shape[1], plan, 2 * plan.latent if stochastic else plan.latent)
+    # In hundreds of dimensions no noise sample is live against a density: what is left is the limit without noise.
+    against = None if plan.image is not None else noise
+    return train_latent_model(
+        pair, plan.latent, rows.X, rows.weights, against, plan.schooling, seed, stochastic=stochastic
+    )
+
+
+def _forest(name: str, rows: Rows, plan: Plan, seed: int) -> Member:
+    generator = torch.Generator().manual_seed(seed)
+    shape: dict[str, Any] = {"leaf": plan.leaf, "features": "sqrt", "sample": None}
+    if name == "outlier_forest":
+        noise, weights = rows.outliers, rows.outlier_weights
+    else:
+        source = _mixture(rows, plan, generator) if name == "mixture_forest" else box(torch.from_numpy(rows.X))
+        # A forest that sees few rows needs enough draws all the same.
+        noise = draw(source, max(len(rows.X), 256), generator).double().numpy()
+        weights = np.ones(len(noise))
+        if name == "broad_forest":
+            shape = {"leaf": 1, "features": 1, "sample": BROAD_ROWS}
+    return grow_forest(rows.X, rows.weights, noise, weights, trees=plan.trees, seed=seed, **shape)
+
+
+def _mixture(rows: Rows, plan: Plan, generator: torch.Generator) -> Any:
+    def single(values: Array) -> torch.Tensor:
+        return torch.from_numpy(values).float()
+
+    return mixture_noise(
+        single(rows.X),
+        torch.from_numpy(rows.weights),
+        single(rows.outliers),
+        torch.from_numpy(rows.outlier_weights),
+        outlier_share=plan.outlier_share,
+        outlier_bandwidth=plan.outlier_bandwidth,
+        data_bandwidth=plan.data_bandwidth,
+        generator=generator,
+    )
+
+
+def _ratio_network(width: int, plan: Plan) -> Callable[[], nn.Module]:
+    if plan.image is None:
+        return lambda: nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), mlp([width, *plan.hidden, 1], nn.SiLU))
+    channels, height, across = plan.image
+
+    def make() -> nn.Module:
+        encoder, _ = convolutional_pair(1, channels=channels, width=16, outputs=64, size=(height, across))
+        return nn.Sequential(nn.Unflatten(-1, plan.image), encoder, nn.SiLU(), nn.Linear(64, 1))  # type: ignore[arg-type]
+
+    return make
+
+
+def _pair(width: int, plan: Plan, outputs: int) -> Callable[[], tuple[nn.Module, nn.Module]]:
+    if plan.image is None:
+        return lambda: (
+            nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), mlp([width, *plan.hidden, outputs], nn.SiLU)),
+            mlp([plan.latent, *reversed(plan.hidden), width], nn.SiLU),
+        )
+    channels, height, across = plan.image
+
+    def make() -> tuple[nn.Module, nn.Module]:
+        encoder, decoder = convolutional_pair(
+            plan.latent, channels=channels, width=16, outputs=outputs, size=(height, across)
+        )
+        unfold = nn.Unflatten(-1, plan.image)  # type: ignore[arg-type]
+        return nn.Sequential(unfold, encoder), nn.Sequential(decoder, nn.Flatten(-3))
+
+    return make
+
+
+__all__ = ["NAMES", "Ensemble", "LatentModel", "Member", "Plan", "RatioNetworks", "Rows", "train_members"]

@@ -1,0 +1,30 @@
+"""Anomaly scores at a glance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_scores(anomaly: NDArray[np.float64], threshold: float, y: Any = None, ax: Axes | None = None) -> Axes:
+    """Histogram of anomaly scores on a logarithmic axis, with the threshold; with y, outliers apart."""
+    if ax is None:
+        from matplotlib.figure import Figure
+
+        ax = Figure(figsize=(5, 3), layout="constrained").subplots()
+    edges = np.histogram_bin_edges(anomaly, 50).tolist()
+    known = np.zeros(len(anomaly), dtype=bool) if y is None else np.asarray(y) == 1
+    if len(known) != len(anomaly):
+        raise ValueError(f"y must hold one label for each of the {len(anomaly)} rows, found {len(known)}")
+    ax.hist(anomaly[~known], edges, color="0.7", label="rows")
+    if known.any():
+        ax.hist(anomaly[known], edges, color="0.15", label="outliers (y = 1)")
+    ax.axvline(threshold, color="C1", linestyle="--", label="threshold")
+    ax.set(xlabel="anomaly score", ylabel="rows", yscale="log")
+    ax.legend()
+    return ax

@@ -1,0 +1,159 @@
+r"""Real tables as matrices: categories, missing values, heavy tails, constant columns.
+
+A number is centred at the median and divided by the standard deviation of its column after 1 % at each end have been
+pulled in, which neither a few huge values nor a column that is mostly one value can break; then cut at ±10. A category
+becomes one 0/1 column for each of its values, up to 32 of them, the rest together. In a data frame a missing number is
+the median beside a 0/1 column that says so, a missing category a value of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+LIMIT = 10.0
+CATEGORIES = 32
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column is encoded.
+
+    Attributes:
+        centre: median.
+        scale: robust deviation, 1 for a constant column.
+        missing: whether missing numbers get a column of their own.
+        categories: values with a column each, or None for a number.
+    """
+
+    centre: float = 0.0
+    scale: float = 1.0
+    missing: bool = False
+    categories: list[int] | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns that it becomes."""
+        return 1 + self.missing if self.categories is None else len(self.categories) + 1
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a data frame."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes") and hasattr(X, "iloc")
+
+
+def learn_names(X: Any) -> list[dict[str, int] | None]:
+    """For each column of a data frame, the code of each category, or None for numbers."""
+    found: list[dict[str, int] | None] = []
+    for position, dtype in enumerate(X.dtypes):
+        if _is_number(dtype):
+            found.append(None)
+        else:
+            texts = sorted({str(value) for value in X.iloc[:, position] if not _is_missing(value)})
+            found.append({text: code for code, text in enumerate(texts)})
+    return found
+
+
+def frame_to_matrix(X: Any, names: list[dict[str, int] | None]) -> Array:
+    """Numbers as they are with NaN for missing, categories as their codes with −1 for those never seen or missing."""
+    result = np.empty((len(X), len(names)))
+    for position, codes in enumerate(names):
+        column = X.iloc[:, position]
+        if codes is not None:
+            result[:, position] = [-1 if _is_missing(v) else codes.get(str(v), -1) for v in column]
+            continue
+        if not _is_number(X.dtypes.iloc[position]):
+            raise ValueError(
+                f"column {X.columns[position]!r} must hold numbers as in training, found {X.dtypes.iloc[position]}"
+            )
+        result[:, position] = [np.nan if _is_missing(v) else float(v) for v in column]
+    if np.isinf(result).any():
+        row, position = np.argwhere(np.isinf(result))[0]
+        raise ValueError(f"X must not hold infinity, found it in row {row} of column {X.columns[position]!r}")
+    return result
+
+
+def learn_columns(X: Array, weights: Array, categorical: list[bool]) -> list[Column]:
+    """The encoding of each column, from weighted rows."""
+    columns = []
+    for values, is_category in zip(X.T, categorical, strict=True):
+        if is_category:
+            codes, place = np.unique(values[values >= 0].astype(int), return_inverse=True)
+            mass = np.bincount(place, weights[values >= 0], minlength=len(codes))
+            kept = codes[np.argsort(-mass, kind="stable")[:CATEGORIES]]
+            columns.append(Column(categories=sorted(int(code) for code in kept)))
+            continue
+        there = ~np.isnan(values)
+        if not there.any():
+            columns.append(Column(missing=True))
+            continue
+        centre, scale = _robust(values[there], weights[there])
+        columns.append(Column(centre, scale, bool((~there).any())))
+    return columns
+
+
+def encode(X: Array, columns: list[Column]) -> Array:
+    """The matrix that members see, float64, shape (n, sum of widths)."""
+    if all(column.categories is None and not column.missing for column in columns):
+        centre = np.array([column.centre for column in columns])
+        scale = np.array([column.scale for column in columns])
+        filled = np.where(np.isnan(X), centre, X)
+        return np.asarray(np.clip((filled - centre) / scale, -LIMIT, LIMIT))
+    parts = []
+    for values, column in zip(X.T, columns, strict=True):
+        if column.categories is not None:
+            hits = values[:, None] == np.array(column.categories, dtype=float)[None, :]
+            parts.append(np.concatenate([hits, ~hits.any(1, keepdims=True)], 1).astype(float))
+            continue
+        gone = np.isnan(values)
+        scaled = (np.where(gone, column.centre, values) - column.centre) / column.scale
+        parts.append(np.clip(scaled, -LIMIT, LIMIT)[:, None])
+        if column.missing:
+            parts.append(gone[:, None].astype(float))
+    return np.concatenate(parts, 1)
+
+
+def gather(values: Array, columns: list[Column]) -> Array:
+    """Sums of what belongs to one original column, shape (n, original columns)."""
+    starts = np.cumsum([0, *[column.width for column in columns[:-1]]])
+    return np.asarray(np.add.reduceat(values, starts, axis=1))
+
+
+def to_json(columns: list[Column]) -> list[dict[str, Any]]:
+    """For a file."""
+    return [asdict(column) for column in columns]
+
+
+def from_json(content: list[dict[str, Any]]) -> list[Column]:
+    """From a file."""
+    return [Column(**item) for item in content]
+
+
+def _robust(values: Array, weights: Array) -> tuple[float, float]:
+    order = np.argsort(values, kind="stable")
+    v, share = values[order], np.cumsum(weights[order]) / weights.sum()
+
+    def quantile(level: float) -> float:
+        return float(v[min(len(v) - 1, int(np.searchsorted(share, level - 1e-12)))])
+
+    for low, high in ((quantile(0.01), quantile(0.99)), (float(v[0]), float(v[-1]))):
+        pulled = np.clip(v, low, high)
+        mean = np.average(pulled, weights=weights[order])
+        scale = float(np.sqrt(np.average((pulled - mean) ** 2, weights=weights[order])))
+        # A deviation that is rounding noise beside the values themselves is that of a constant column.
+        if scale > 1e-10 * max(abs(low), abs(high), 1e-290):
+            return quantile(0.5), scale
+    return quantile(0.5), 1.0
+
+
+def _is_number(dtype: Any) -> bool:
+    return getattr(dtype, "kind", "O") in "iuf"
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value or type(value).__name__ in ("NAType", "NaTType")
