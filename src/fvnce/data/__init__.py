@@ -1,4 +1,4 @@
-"""Data: files as rows, and two data sets, scikit-learn's digits, which are always there, and MNIST, which is fetched and checked.
+"""Data: files as rows, and two data sets, scikit-learn's digits, always there, and MNIST, fetched and checked.
 
 ======================  ===============================================================
 ``digits``              8×8 digits that ship with scikit-learn

@@ -125,7 +125,7 @@ def open_idx(path: Path) -> ArrayReader:
     """An idx file, compressed with gzip or not."""
     with path.open("rb") as start:
         compressed = start.read(2) == b"\x1f\x8b"
-    file: IO[bytes] = gzip.open(path, "rb") if compressed else path.open("rb")  # type: ignore[assignment]
+    file: IO[bytes] = gzip.GzipFile(path) if compressed else path.open("rb")  # type: ignore[assignment]
     name = str(path)
     head = _read_exactly(file, 4, name)
     if len(head) < 4 or head[:2] != b"\x00\x00" or head[2] not in TYPES or head[3] == 0:

@@ -102,5 +102,5 @@ class _Places:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, tuple):
             rows, column = key
-            return self._frame[self._frame.columns[column]][rows]
+            return self._frame[str(self._frame.columns[column])][rows]
         return self._frame.take(key)

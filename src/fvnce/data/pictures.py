@@ -1,4 +1,4 @@
-"""A folder of PNG images of one size, as arrays of shape (n, H, W), or (n, C, H, W) in colour, with values in [0, 1]."""
+"""A folder of PNG images of one size, as arrays of shape (n, H, W), in colour (n, C, H, W), with values in [0, 1]."""
 
 from __future__ import annotations
 

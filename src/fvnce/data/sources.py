@@ -191,15 +191,13 @@ def _text(place: Path, options: ReadOptions, delimiter: str | None) -> TableSour
 
 
 def _from_pipe(file: IO[bytes], options: ReadOptions) -> Source:
-    buffered: Any = file if hasattr(file, "peek") else io.BufferedReader(file)  # type: ignore[type-var]
+    buffered: Any = file if hasattr(file, "peek") else io.BufferedReader(file)
     if buffered.peek(6)[:6] == NPY_MAGIC:
         return ArraySource("npy", npy_from(buffered, "standard input"))
     return _table("standard input", buffered, options, None, None)
 
 
-def _table(
-    name: str, raw: Any, options: ReadOptions, delimiter: str | None, counted: _Counted | None
-) -> TableSource:
+def _table(name: str, raw: Any, options: ReadOptions, delimiter: str | None, counted: _Counted | None) -> TableSource:
     table = options.table
     if delimiter is not None and table.delimiter is None:
         table = TableOptions(delimiter, table.header, table.missing, table.categorical, table.kinds)

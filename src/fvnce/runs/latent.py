@@ -124,13 +124,13 @@ class LatentDetector:
     def save(self, path: Path) -> None:
         """Write it to one file, without pickle."""
         module, tensors = describe(self.objective)
-        encoding = {
+        encoding: dict[str, Any] = {
             "columns": None if self.encoding.columns is None else table.to_json(self.encoding.columns),
             "categories": self.encoding.categories,
             "image": None if self.encoding.image is None else asdict(self.encoding.image),
         }
         if encoding["image"] is not None:
-            encoding["image"] = {k: list(v) if isinstance(v, tuple) else float(v) for k, v in encoding["image"].items()}  # type: ignore[attr-defined]
+            encoding["image"] = {k: list(v) if isinstance(v, tuple) else float(v) for k, v in encoding["image"].items()}
         content = {"module": module, "encoding": encoding, "scoring": self.scoring, "threshold": self.threshold}
         write_record(path, KIND, content, tensors)
 
@@ -154,7 +154,9 @@ def complete(settings: ModelSettings, width: int, *, image: bool, known: int) ->
     if noise == "auto":
         noise = "mixture" if known else "data"
     if noise in ("outliers", "mixture") and not known:
-        raise SettingsError(f"noise {noise!r} needs known outliers, found none; give --outliers or --label, or use data")
+        raise SettingsError(
+            f"noise {noise!r} needs known outliers, found none; give --outliers or --label, or use data"
+        )
     score = settings.score
     if score == "auto":
         score = "ratio" if known and noise != "none" else "density"

@@ -37,12 +37,16 @@ Say = Callable[[str], None]
 _NO_SETTING = ("verbose", "random_state")
 
 
-def make_run(settings: RunSettings, out: Path, say: Say, *, overwrite: bool = False, progress: bool | None = None) -> Path:
+def make_run(
+    settings: RunSettings, out: Path, say: Say, *, overwrite: bool = False, progress: bool | None = None
+) -> Path:
     """Train and write the folder ``out``."""
     if out.exists() and not overwrite:
         raise RunError(f"{out} exists already; choose another folder with --out, or pass --overwrite")
     if out.exists() and not (out / RECORD).is_file():
-        raise RunError(f"{out} exists and is no run, so --overwrite will not replace it; choose another folder with --out")
+        raise RunError(
+            f"{out} exists and is no run, so --overwrite will not replace it; choose another folder with --out"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
@@ -111,7 +115,9 @@ def _detector(
     settings = replace(settings, detector=full)
     record = _record(material, settings)
     record["members"] = list(detector.ensemble_.names)
-    run = LoadedRun(folder, settings, record, material.layout, OfDetector(NoiseContrastiveDetector.load(folder / MODEL)))
+    run = LoadedRun(
+        folder, settings, record, material.layout, OfDetector(NoiseContrastiveDetector.load(folder / MODEL))
+    )
     return run, [(f"network {i + 1}", history) for i, history in enumerate(detector.history_)], None
 
 

@@ -142,9 +142,7 @@ def marks(values: NDArray[Any], column: str, value: str = "") -> NDArray[np.bool
     if value:
         found = np.array([text == value for text in texts], dtype=bool)
         if not found.any():
-            raise DataError(
-                f"column {column!r} never holds {value!r}; it holds {listed(sorted(set(texts)))}"
-            )
+            raise DataError(f"column {column!r} never holds {value!r}; it holds {listed(sorted(set(texts)))}")
         return found
     odd = sorted({text for text in texts if text.lower() not in YES | NO})
     if odd:

@@ -115,7 +115,9 @@ class LoadedRun:
 def load_run(folder: Path) -> LoadedRun:
     """Read the folder of a run; what is missing or damaged is named."""
     if not folder.is_dir():
-        raise RunError(f"{folder} is no run folder: it does not exist or is a file; make one with fvnce fit DATA --out {folder}")
+        raise RunError(
+            f"{folder} is no run folder: it does not exist or is a file; make one with fvnce fit DATA --out {folder}"
+        )
     for name in (RECORD, "config.toml", MODEL):
         if not (folder / name).is_file():
             raise RunError(f"{folder} is no whole run: {name} is missing; make it again with fvnce fit")

@@ -1,9 +1,9 @@
 """What a run is made from, and ``config.toml``, from which the same command makes it again.
 
-    [run]       kind, seed
-    [data]      path, outliers, label, drop, delimiter, header, missing, categorical, array, sha256
-    [detector]  parameters of NoiseContrastiveDetector          (kind = "detector")
-    [model]     :class:`ModelSettings`                          (kind = "latent")
+[run]       kind, seed
+[data]      path, outliers, label, drop, delimiter, header, missing, categorical, array, sha256
+[detector]  parameters of NoiseContrastiveDetector          (kind = "detector")
+[model]     :class:`ModelSettings`                          (kind = "latent")
 """
 
 from __future__ import annotations

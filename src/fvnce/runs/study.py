@@ -33,7 +33,9 @@ SCORED, POINTS, CURVE, TOP, SHEET = 20_000, 600, 300, 10, 24
 BINS = 40
 
 
-def study(run: LoadedRun, material: Material, histories: list[tuple[str, History]], held_out: Tensor | None) -> dict[str, Any]:
+def study(
+    run: LoadedRun, material: Material, histories: list[tuple[str, History]], held_out: Tensor | None
+) -> dict[str, Any]:
     """All parts."""
     rng = np.random.default_rng([run.settings.seed, 11])
     chosen = _sample(material, rng)
@@ -128,7 +130,9 @@ def _histogram(values: dict[str, Array]) -> dict[str, Any]:
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
     return {
         "edges": _short(edges),
-        "counts": {name: np.histogram(np.clip(v, edges[0], edges[-1]), edges)[0].tolist() for name, v in values.items()},
+        "counts": {
+            name: np.histogram(np.clip(v, edges[0], edges[-1]), edges)[0].tolist() for name, v in values.items()
+        },
     }
 
 
@@ -181,7 +185,9 @@ def _plane(
         directions = np.vstack([directions, np.zeros_like(directions)])[:2]
         size = np.append(size, 0.0)
     # The sign of a direction is arbitrary; this choice makes it the same everywhere.
-    directions = directions[:2] * np.sign(directions[:2][np.arange(2), np.abs(directions[:2]).argmax(1)] + 1e-300)[:, None]
+    directions = (
+        directions[:2] * np.sign(directions[:2][np.arange(2), np.abs(directions[:2]).argmax(1)] + 1e-300)[:, None]
+    )
     plane = centred @ directions.T
     total = float((size**2).sum()) or 1.0
     fact: dict[str, Any] = {
@@ -317,7 +323,9 @@ def _noise_of(run: LoadedRun) -> Any:
 def _ratio_facts(run: LoadedRun, held_out: Tensor | None) -> dict[str, Any]:
     """Log-ratios of data and noise, the classifier they make, log Z."""
     if isinstance(run.scorer, OfDetector):
-        none = "A detector averages several models of the ratio and keeps none of their noise; a run with --latent has it."
+        none = (
+            "A detector averages several models of the ratio and keeps none of their noise; a run with --latent has it."
+        )
         return {"ratios": none, "reliability": none, "log_partition": none, "advice": []}
     detector: LatentDetector = run.scorer.detector
     if _noise_of(run) is None or held_out is None:
@@ -331,7 +339,9 @@ def _ratio_facts(run: LoadedRun, held_out: Tensor | None) -> dict[str, Any]:
     with torch.no_grad():
         scale = float(objective.terms(x, noise).statistics["log_scale"])
     ratios = {
-        name: -detector.anomaly_of(rows) - (0 if detector.scoring == "ratio" else objective.noise.log_prob(rows).numpy()) - scale
+        name: -detector.anomaly_of(rows)
+        - (0 if detector.scoring == "ratio" else objective.noise.log_prob(rows).numpy())
+        - scale
         for name, rows in (("held-out rows", x), ("noise", noise))
     }
     calibration = found.calibration
@@ -388,5 +398,11 @@ def _png(image: Array) -> str:
     from matplotlib.image import imsave
 
     buffer = io.BytesIO()
-    imsave(buffer, image, format="png", metadata={"Software": None}, **({"cmap": "gray", "vmin": 0, "vmax": 1} if image.ndim == 2 else {}))
+    imsave(
+        buffer,
+        image,
+        format="png",
+        metadata={"Software": None},
+        **({"cmap": "gray", "vmin": 0, "vmax": 1} if image.ndim == 2 else {}),
+    )
     return base64.b64encode(buffer.getvalue()).decode("ascii")
