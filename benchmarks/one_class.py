@@ -70,7 +70,7 @@ def features(train: Array, seed: int) -> tuple[Any, float]:
 
     def phi(x: Array) -> Array:
         distance = ((x**2).sum(1)[:, None] + (centres**2).sum(1)[None] - 2 * x @ centres.T).clip(0)
-        return np.exp(-gamma * distance) @ root
+        return np.asarray(np.exp(-gamma * distance) @ root)
 
     return phi, gamma
 
@@ -88,7 +88,7 @@ def profiled(data: Array, noise: Array, alpha: float, ridge: float) -> Array:
         value.backward()
         return value
 
-    optimiser.step(loss)  # type: ignore[arg-type]
+    optimiser.step(loss)
     return w.detach().numpy()
 
 

@@ -2,15 +2,19 @@ r"""From a score to P(outlier | x), and to a threshold nobody guessed.
 
 The training rows are a mixture, p_u = (1 − π) p_θ + π p_out, so that
 
-    P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ) = π · p_out(x) / p_u(x).
+    P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ).
 
-*With known outliers* the log-ratio is fitted to scores of rows that the scoring model had not seen,
-log p_out/p_u = a s + b, by logistic regression of known outliers against unlabelled rows. π is estimated from the same
-scores: p_u ≥ π p_out everywhere, hence π ≤ P_u(s > t) / P_out(s > t) at every t. The smallest of these bounds over
-the quartiles of the known outliers' scores is taken.
+*With known outliers* the ratio is fitted to scores of rows that the model had not seen, log p_out/p_θ = a s + b,
+by logistic regression of known outliers against unlabelled rows, each of which counts with its probability of not being
+an outlier; the two are iterated. π is estimated from the same scores: p_u ≥ π p_out everywhere, hence
+π ≤ P_u(s > t) / P_out(s > t) at every t. The smallest of these bounds over the quartiles of the known outliers' scores
+is taken.
 
-*Without* there is no p_out. The scores below the median are mirrored at the median; what the upper tail holds more than
-that is the excess π, the threshold is the quantile 1 − π, and P rises through ½ there at the rate of the lower
+*Without*, a forest against broad noise has p_n in place of p_out and its own answer: at equal masses, π = ½, the
+posterior is μ, and a row is an outlier if noise outweighs data where it lies (μ > ½).
+
+*Otherwise* there is no p_out. The scores below the median are mirrored at the median; what the upper tail holds more
+than that is the excess π, the threshold is the quantile 1 − π, and P rises through ½ there at the rate of the lower
 half's spread. This is a convention, not an estimate.
 """
 
@@ -24,18 +28,20 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-#: Ridge on the slope, in units of the score's own deviations.
-RIDGE = 0.01
+#: Deviation of the slope beforehand, in units of the scores' own: it matters while known outliers are a handful.
+SLOPE = 5.0
 QUARTILES = (0.25, 0.5, 0.75)
+#: Rounds between the ratio and the probabilities that weigh it.
+ROUNDS = 10
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """P(outlier | s) = min(1, π e^(a s + b)), or σ(a s + b) without known outliers.
+    """P(outlier | s) = σ(a s + b), increasing in the anomaly score s.
 
     Attributes:
         slope: a > 0.
-        intercept: b.
+        intercept: b, which holds log π/(1 − π).
         prior: π.
         known: whether it was fitted to known outliers.
     """
@@ -48,24 +54,26 @@ class Calibration:
     def probability(self, score: Array) -> Array:
         """P(outlier | s)."""
         logit = self.slope * score + self.intercept
-        if self.known:
-            return np.asarray(np.exp(np.minimum(0.0, logit + math.log(self.prior))))
         return np.asarray(1 / (1 + np.exp(-np.clip(logit, -700, 700))))
 
     @property
     def threshold(self) -> float:
         """The score at which P = ½."""
-        level = math.log(0.5 / self.prior) if self.known else 0.0
-        return (level - self.intercept) / self.slope
+        return -self.intercept / self.slope
 
 
 def calibrate_with_outliers(
     unlabelled: Array, weights: Array, known: Array, known_weights: Array, prior: float | None
 ) -> Calibration:
     """From held-out scores of unlabelled rows and of known outliers."""
-    slope, intercept = _logistic(unlabelled, weights, known, known_weights)
     pi = prior_bound(unlabelled, weights, known, known_weights) if prior is None else prior
-    return Calibration(slope, intercept, pi, True)
+    odds = math.log(pi / (1 - pi))
+    inlier = np.ones_like(unlabelled)
+    slope = intercept = 0.0
+    for _ in range(ROUNDS):
+        slope, intercept = _logistic(unlabelled, weights * inlier, known, known_weights)
+        inlier = 1 / (1 + np.exp(np.clip(slope * unlabelled + intercept + odds, -30, 30)))
+    return Calibration(slope, intercept + odds, pi, True)
 
 
 def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Calibration:
@@ -83,6 +91,11 @@ def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Cal
         prior = min(0.5, max(excess, 0.5 / len(s)))
     cut = float(s[min(len(s) - 1, int(np.searchsorted(share, 1 - prior)))])
     return Calibration(2 / spread, -2 * cut / spread, prior, False)
+
+
+def calibrate_by_share(centre: float, scale: float) -> Calibration:
+    """From the score s = (μ − centre)/scale of a forest: P = σ(4 (μ − ½)), which is μ to first order around ½."""
+    return Calibration(4 * scale, 4 * (centre - 0.5), 0.5, False)
 
 
 def prior_bound(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:
@@ -104,13 +117,14 @@ def _logistic(unlabelled: Array, weights: Array, known: Array, known_weights: Ar
     s = np.concatenate([unlabelled, known])
     y = np.repeat([0.0, 1.0], [len(unlabelled), len(known)])
     w = np.concatenate([weights / weights.sum(), known_weights / known_weights.sum()])
+    ridge = 1 / (SLOPE**2 * len(known))
     centre, scale = float(s.mean()), float(s.std()) or 1.0
     design = np.stack([(s - centre) / scale, np.ones_like(s)], 1)
     found = np.zeros(2)
     for _ in range(50):
         p = 1 / (1 + np.exp(-np.clip(design @ found, -30, 30)))
-        gradient = design.T @ (w * (y - p)) - RIDGE * np.array([found[0], 0.0])
-        hessian = (design * (w * p * (1 - p))[:, None]).T @ design + np.diag([RIDGE, 1e-9])
+        gradient = design.T @ (w * (y - p)) - ridge * np.array([found[0], 0.0])
+        hessian = (design * (w * p * (1 - p))[:, None]).T @ design + np.diag([ridge, 1e-9])
         step = np.linalg.solve(hessian, gradient)
         found += step * min(1.0, 4 / (1e-12 + float(np.abs(step).max())))
         if float(np.abs(step).max()) < 1e-10:

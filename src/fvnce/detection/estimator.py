@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .. import _checks
 from . import storing, table
-from .calibration import Calibration, calibrate_with_outliers, calibrate_without
+from .calibration import Calibration, calibrate_by_share, calibrate_with_outliers, calibrate_without
 from .explanation import Explanation, explain
 from .images import ImageShape, check_images
 from .members import NAMES, Ensemble, Plan, Rows, train_members
@@ -247,7 +247,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         if self.contamination != "auto":
             _checks.number("contamination", self.contamination, low=0.0, high=0.5, open_low=True)
         if self.prior is not None:
-            _checks.number("prior", self.prior, low=0.0, high=1.0, open_low=True)
+            _checks.number("prior", self.prior, low=0.0, high=0.5, open_low=True)
         _checks.count("calibration_folds", self.calibration_folds, low=0)
         _checks.count("max_rows", self.max_rows, low=2)
         schooling = Schooling(
@@ -328,6 +328,8 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
 
     def _calibrate(self, rows: Rows, plan: Plan, seed: int, own: Array) -> Calibration:
         folds = min(self.calibration_folds, len(rows.outliers), len(rows.X) // 2)
+        if folds < 2 and self.prior is None and plan.members == ("broad_forest",):
+            return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
         if folds < 2:
             return calibrate_without(own, rows.weights, self.prior)
         rng = np.random.default_rng([seed, 78])

@@ -87,7 +87,7 @@ class RatioNetworks:
     @torch.no_grad()
     def anomaly(self, X: Array) -> Array:
         """Mean over networks of (−f − centre)/scale, in float64 so that a row's score does not depend on its batch."""
-        return self._mean(torch.from_numpy(X)).numpy()
+        return self._mean(_aligned(X)).numpy()
 
     def _mean(self, x: Tensor) -> Tensor:
         parts = [
@@ -98,7 +98,7 @@ class RatioNetworks:
 
     def contributions(self, X: Array) -> Array:
         """Integrated gradients from the typical row 0: they sum to ``anomaly(X) − base`` up to the quadrature."""
-        x = torch.from_numpy(X)
+        x = _aligned(X)
         total = torch.zeros_like(x)
         for step in range(PATH):
             at = (x * ((step + 0.5) / PATH)).requires_grad_()
@@ -128,7 +128,7 @@ class LatentModel:
         self.encoder, self.decoder = encoder.eval().double(), decoder.eval().double()
 
     def _parts(self, X: Array) -> tuple[Tensor, Tensor]:
-        x = torch.from_numpy(X)
+        x = _aligned(X)
         with torch.no_grad():
             z = self.encoder(x).mean
             rebuilt = self.decoder(z).mean
@@ -168,7 +168,7 @@ def train_ratio_networks(
         histories.append(_train(objective, rows, weights, how, seed + 7919 * member))
         network = network.cpu().eval().double()
         with torch.no_grad():
-            found = -network(torch.from_numpy(rows)).squeeze(-1).numpy()
+            found = -network(_aligned(rows)).squeeze(-1).numpy()
         centre = float(np.average(found, weights=weights))
         spread = math.sqrt(float(np.average((found - centre) ** 2, weights=weights)))
         networks.append(network)
@@ -229,13 +229,24 @@ def _train(objective: Objective, rows: Array, weights: Array, how: Schooling, se
         lr=how.learning_rate,
         schedule="warmup-cosine",
         seed=seed,
-        # Drawn in one go where nothing has to be evaluated: about as many rows as training takes.
-        noise_pool=EPOCHS * wanted if isinstance(getattr(objective, "noise", None), BaseMeasure) else None,
+        noise_pool=_pool(objective, EPOCHS * wanted),
         early_stopping=None if held_out is None else EarlyStopping(how.early_stopping or 1),
         accelerator=how.device,
         precision=how.precision,
         progress=how.progress,
     )
+
+
+def _pool(objective: Objective, rows: int) -> int | None:
+    """As many noise rows as training takes, drawn in one go; 8,192 at most where each needs its density."""
+    if objective.noise is None:
+        return None
+    return rows if isinstance(objective.noise, BaseMeasure) else min(rows, 8192)
+
+
+def _aligned(X: Array) -> Tensor:
+    """X in memory of torch's own, which is aligned: the last bit of a product may depend on where its factors lie."""
+    return torch.from_numpy(X).clone()
 
 
 def _seeded(make: Callable[[], Any], seed: int) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..training import History, RecordError
 from ..training.registry import describe, rebuild
 from ..training.storage import read_record, write_record
+from ..training.tree import flatten, unflatten
 from . import table
 from .calibration import Calibration
 from .forest import RatioForest
@@ -39,9 +40,8 @@ def write(detector: NoiseContrastiveDetector, path: Path) -> Path:
         "columns": None if detector._columns is None else table.to_json(detector._columns),
         "categories": detector._categories,
         "image": None if detector._image is None else asdict(detector._image),
-        "histories": [history.state_dict() for history in detector.history_],
     }
-    tensors: dict[str, Tensor] = {}
+    fitted["histories"], tensors = flatten([history.state_dict() for history in detector.history_], "history")
     members = []
     for position, (name, member) in enumerate(zip(detector.ensemble_.names, detector.ensemble_.members, strict=True)):
         content, own = _take_apart(member)
@@ -76,7 +76,7 @@ def read(detector_class: type[NoiseContrastiveDetector], path: Path) -> NoiseCon
     image = fitted["image"]
     detector._image = None if image is None else ImageShape(tuple(image["shape"]), image["low"], image["high"])
     detector.history_ = []
-    for state in fitted["histories"]:
+    for state in unflatten(fitted["histories"], tensors):
         history = History()
         history.load_state_dict(state)
         detector.history_.append(history)

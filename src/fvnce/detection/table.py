@@ -103,7 +103,7 @@ def encode(X: Array, columns: list[Column]) -> Array:
         centre = np.array([column.centre for column in columns])
         scale = np.array([column.scale for column in columns])
         filled = np.where(np.isnan(X), centre, X)
-        return np.asarray(np.clip((filled - centre) / scale, -LIMIT, LIMIT))
+        return np.asarray(np.clip(filled / scale - centre / scale, -LIMIT, LIMIT))
     parts = []
     for values, column in zip(X.T, columns, strict=True):
         if column.categories is not None:
@@ -111,7 +111,7 @@ def encode(X: Array, columns: list[Column]) -> Array:
             parts.append(np.concatenate([hits, ~hits.any(1, keepdims=True)], 1).astype(float))
             continue
         gone = np.isnan(values)
-        scaled = (np.where(gone, column.centre, values) - column.centre) / column.scale
+        scaled = np.where(gone, column.centre, values) / column.scale - column.centre / column.scale
         parts.append(np.clip(scaled, -LIMIT, LIMIT)[:, None])
         if column.missing:
             parts.append(gone[:, None].astype(float))
@@ -136,7 +136,8 @@ def from_json(content: list[dict[str, Any]]) -> list[Column]:
 
 def _robust(values: Array, weights: Array) -> tuple[float, float]:
     order = np.argsort(values, kind="stable")
-    v, share = values[order], np.cumsum(weights[order]) / weights.sum()
+    unit = float(np.abs(values).max()) or 1.0  # squares of huge or tiny numbers have no exponent left
+    v, share = values[order] / unit, np.cumsum(weights[order]) / weights.sum()
 
     def quantile(level: float) -> float:
         return float(v[min(len(v) - 1, int(np.searchsorted(share, level - 1e-12)))])
@@ -146,9 +147,9 @@ def _robust(values: Array, weights: Array) -> tuple[float, float]:
         mean = np.average(pulled, weights=weights[order])
         scale = float(np.sqrt(np.average((pulled - mean) ** 2, weights=weights[order])))
         # A deviation that is rounding noise beside the values themselves is that of a constant column.
-        if scale > 1e-10 * max(abs(low), abs(high), 1e-290):
-            return quantile(0.5), scale
-    return quantile(0.5), 1.0
+        if scale > 1e-10 * max(abs(low), abs(high)):
+            return quantile(0.5) * unit, scale * unit
+    return quantile(0.5) * unit, 1.0
 
 
 def _is_number(dtype: Any) -> bool:
