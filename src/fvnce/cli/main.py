@@ -54,9 +54,10 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in words[:cut]
     # Wherever it stands: people add it to the end of the line that failed.
     words = [word for word in words[:cut] if word != "--debug"] + words[cut:]
-    warnings.showwarning = _warn  # type: ignore[assignment]
     try:
-        code = app(args=words, prog_name="fvnce", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn  # type: ignore[assignment]
+            code = app(args=words, prog_name="fvnce", standalone_mode=False)
         sys.stdout.flush()
     except KeyboardInterrupt:
         _fail("interrupted", 130)

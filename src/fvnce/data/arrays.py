@@ -35,6 +35,12 @@ class ArrayReader:
 
     def parts(self, rows: int) -> Iterator[NDArray[Any]]:
         """The array in parts of at most so many rows."""
+        try:
+            yield from self._parts(rows)
+        finally:
+            self.close()
+
+    def _parts(self, rows: int) -> Iterator[NDArray[Any]]:
         size = self.dtype.itemsize * math.prod(self.shape[1:])
         for start in range(0, self.shape[0], rows):
             count = min(rows, self.shape[0] - start)
@@ -94,11 +100,14 @@ def open_npz(path: Path, array: str | None) -> ArrayReader:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
         raise DataError(f"{path} is not an npz file, or damaged: {error}") from None
-    chosen = choose_array(str(path), list(members), array)
     try:
+        chosen = choose_array(str(path), list(members), array)
         return npy_from(archive.open(members[chosen]), f"{path} ({chosen})")
     except zipfile.BadZipFile as error:
         raise DataError(f"{path} is damaged: {error}") from None
+    finally:
+        # The member keeps the file open for as long as it needs it.
+        archive.close()
 
 
 def choose_array(name: str, members: list[str], wanted: str | None) -> str:
@@ -126,7 +135,14 @@ def open_idx(path: Path) -> ArrayReader:
     with path.open("rb") as start:
         compressed = start.read(2) == b"\x1f\x8b"
     file: IO[bytes] = gzip.GzipFile(path) if compressed else path.open("rb")  # type: ignore[assignment]
-    name = str(path)
+    try:
+        return _idx_from(file, str(path))
+    except BaseException:
+        file.close()
+        raise
+
+
+def _idx_from(file: IO[bytes], name: str) -> ArrayReader:
     head = _read_exactly(file, 4, name)
     if len(head) < 4 or head[:2] != b"\x00\x00" or head[2] not in TYPES or head[3] == 0:
         raise DataError(f"{name} is not an idx file: it starts with {head.hex(' ') or 'nothing'}")
@@ -158,7 +174,7 @@ class _Mapped(ArrayReader):
         super().__init__(name, io.BytesIO(), values.dtype, values.shape)
         self._values = values
 
-    def parts(self, rows: int) -> Iterator[NDArray[Any]]:
+    def _parts(self, rows: int) -> Iterator[NDArray[Any]]:
         for start in range(0, self.shape[0], rows):
             yield np.ascontiguousarray(self._values[start : start + rows])
 

@@ -154,14 +154,17 @@ class DelimitedReader:
         """The first line names columns if none of it is a number and some number stands below, or if all is text and
         no first entry comes back below it."""
         first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
-        if any(self._is_number(text) for text in first) or len(set(first)) < len(first):
+        if any(self._is_number(text) for text in first):
             return False
         if not rest:
-            return False
+            # A line of words alone names columns, unless the columns are known and it is what is to be scored.
+            return self._options.kinds is None
         below = list(zip(*rest, strict=True))
         if any(self._is_number(text) for column in below for text in column):
             return all(text.strip() for text in first) or any(not text.strip() for text in first[:1])
-        return all(text not in column for text, column in zip(first, below, strict=True))
+        return len(set(first)) == len(first) and all(
+            text not in column for text, column in zip(first, below, strict=True)
+        )
 
     def _is_number(self, text: str) -> bool:
         return text.strip().lower() not in self._missing and to_number(text, self.delimiter) is not None

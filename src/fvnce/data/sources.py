@@ -108,11 +108,13 @@ class TableSource:
     def parts(self) -> Iterator[Part]:
         """All rows, in parts."""
         start = 0
-        for frame in self.reader.frames(PART_ROWS):
-            yield Part(frame, start, None, self._done(start + len(frame)))
-            start += len(frame)
-        if self._file is not None:
-            self._file.close()
+        try:
+            for frame in self.reader.frames(PART_ROWS):
+                yield Part(frame, start, None, self._done(start + len(frame)))
+                start += len(frame)
+        finally:
+            if self._file is not None:
+                self._file.close()
 
     def read(self) -> Frame:
         """The whole table."""
@@ -141,8 +143,6 @@ class ArraySource:
             stop = start + len(values)
             yield Part(values, start, None if names is None else names[start:stop], stop / self.shape[0])
             start = stop
-        if isinstance(self.reader, ArrayReader):
-            self.reader.close()
 
     def read(self) -> NDArray[Any]:
         """The whole array; an npy file as a memory map, which need not fit in memory."""
@@ -186,6 +186,7 @@ def _text(place: Path, options: ReadOptions, delimiter: str | None) -> TableSour
     if start.startswith(b"\x1f\x8b"):
         raw = gzip.GzipFile(fileobj=raw)
     elif start.startswith((NPY_MAGIC, b"PK\x03\x04", b"PAR1", b"\x89PNG")):
+        counted.close()
         raise DataError(f"{place} is no text table by its first bytes; give it the ending of its kind ({FORMATS})")
     return _table(str(place), raw, options, delimiter, counted)
 

@@ -81,6 +81,7 @@ def line_chart(
     labels: tuple[str, str],
     caption: str,
     alt: str,
+    range_x: tuple[float, float] | None = None,
     range_y: tuple[float, float] | None = None,
     diagonal: bool = False,
     dots: bool = False,
@@ -92,7 +93,7 @@ def line_chart(
         # A first loss a thousand times the rest would flatten the curve.
         ordered = sorted(every)
         low, high = _range([ordered[int(0.01 * len(every))], ordered[min(len(every) - 1, int(0.985 * len(every)))]])
-    frame = Frame(*_range([v for v in x if v is not None]), low, high)
+    frame = Frame(*(range_x or _range([v for v in x if v is not None])), low, high)
     parts = [_axes(frame, labels)]
     if diagonal:
         parts.append(_line(frame.x(0), frame.y(0), frame.x(1), frame.y(1), "axis"))

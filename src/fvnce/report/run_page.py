@@ -250,6 +250,7 @@ def _ratios(facts: dict[str, Any], figures: list[Chart]) -> Section:
             reliability["predicted"],
             {"observed": reliability["observed"]},
             labels=("predicted probability of data", "observed share of data"),
+            range_x=(0.0, 1.0),
             range_y=(0.0, 1.05),
             diagonal=True,
             dots=True,
