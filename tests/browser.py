@@ -6,9 +6,19 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+#: Chromium reads from descriptor 3 and writes to 4.
+START = """
+import fcntl, os, sys
+read, write = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
+os.dup2(read, 3)
+os.dup2(write, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -29,10 +39,8 @@ class Browser:
             "--remote-debugging-pipe",
             "about:blank",
         ]
-        # Chromium reads from descriptor 3 and writes to 4.
-        line = f'exec "$@" 3<&{to_read} 4>&{to_write}'
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", line, "sh", *command],
+            [sys.executable, "-c", START, str(to_read), str(to_write), *command],
             pass_fds=(to_read, to_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -83,7 +91,8 @@ class Browser:
 
     def screen(self, width, height=900, *, dark=False):
         """Set the size of the window and the colours people prefer."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 

@@ -23,7 +23,9 @@ def read(path, **table):
 
 @given(
     st.lists(
-        st.tuples(st.floats(-1e9, 1e9), st.sampled_from(["Bern", "a b", "semi;colon", 'quo"te', "ta\tb", "two\nlines"])),
+        st.tuples(
+            st.floats(-1e9, 1e9), st.sampled_from(["Bern", "a b", "semi;colon", 'quo"te', "ta\tb", "two\nlines"])
+        ),
         min_size=2,
         max_size=30,
     ),

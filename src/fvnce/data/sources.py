@@ -74,6 +74,9 @@ class Source(Protocol):
     def read(self) -> Rows:
         """All rows at once."""
 
+    def close(self) -> None:
+        """Let go of the file, if it was not read to its end."""
+
 
 def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
     """Open a file, a folder, or standard input if ``path`` is "-"."""
@@ -120,6 +123,11 @@ class TableSource:
         """The whole table."""
         return Frame.join([part.rows for part in self.parts() if isinstance(part.rows, Frame)])
 
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+
     def _done(self, rows: int) -> float | None:
         if isinstance(self.reader, ParquetReader):
             return rows / self.reader.rows if self.reader.rows else 1.0
@@ -143,6 +151,11 @@ class ArraySource:
             stop = start + len(values)
             yield Part(values, start, None if names is None else names[start:stop], stop / self.shape[0])
             start = stop
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if isinstance(self.reader, ArrayReader):
+            self.reader.close()
 
     def read(self) -> NDArray[Any]:
         """The whole array; an npy file as a memory map, which need not fit in memory."""

@@ -92,8 +92,10 @@ def read_like(layout: Layout, path: str, settings: DataSettings) -> Source:
             found = str(source.shape[1:]) if isinstance(source, ArraySource) else "a table with named columns"
             if isinstance(source, TableSource):
                 return source
+            source.close()
             raise DataError(f"{path} must hold rows of shape {layout.shape} as in training, found {found}")
     elif isinstance(source, ArraySource) and source.shape[1:] != (len(layout.kinds),):
+        source.close()
         raise DataError(
             f"{path} must hold the {len(layout.kinds)} columns of training ({listed(layout.columns)}), found rows of "
             f"shape {source.shape[1:]}"
