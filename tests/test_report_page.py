@@ -131,7 +131,8 @@ def test_the_page_is_clean_and_fits_its_window(browser, pages, name):
         browser.screen(width, dark=dark)
         assert browser.run("document.documentElement.scrollWidth") <= width
         ink, paper = browser.run(
-            "['color', 'backgroundColor'].map(k => getComputedStyle(document.body)[k].match(/\\d+/g).slice(0, 3).map(Number))"
+            "['color', 'backgroundColor'].map("
+            "k => getComputedStyle(document.body)[k].match(/\\d+/g).slice(0, 3).map(Number))"
         )
         assert contrast(ink, paper) > 12
         soft = browser.run("getComputedStyle(document.querySelector('figcaption')).color.match(/\\d+/g).map(Number)")

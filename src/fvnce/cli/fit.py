@@ -128,7 +128,8 @@ def fit(
     if not quiet:
         run = load_run(out)
         say(
-            f"threshold {run.scorer.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE"
+            f"threshold {run.scorer.threshold:.4g}; open {out / 'report.html'}, "
+            f"or score rows with: fvnce score {out} FILE"
         )
     typer.echo(out)
 

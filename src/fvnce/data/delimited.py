@@ -1,8 +1,8 @@
 """Text tables: any delimiter, header or not, missing values, columns of numbers and of text, read in parts.
 
 Delimiter and header are found in the first lines unless given. What a column holds is decided on the first part:
-numbers if every value is one or is missing, else text. A column in which a few values among many numbers are none is refused,
-because neither reading of it is safe; the user says which.
+numbers if every value is one or is missing, else text. A column in which a few values among many numbers are none is
+refused, because neither reading of it is safe; the user says which.
 """
 
 from __future__ import annotations

@@ -158,7 +158,8 @@ def scatter_chart(
     for i, (a, b, group, title) in enumerate(zip(x, y, groups, titles, strict=True)):
         shape = f'cx="{frame.x(a):.1f}" cy="{frame.y(b):.1f}"'
         parts.append(
-            f'<circle class="p{group}" {shape} r="{3 + group}" data-i="{i}"><title>{html.escape(title)}</title></circle>'
+            f'<circle class="p{group}" {shape} r="{3 + group}" data-i="{i}">'
+            f"<title>{html.escape(title)}</title></circle>"
         )
     for i, label in enumerate(names):
         left = LEFT + 12 + i * 150

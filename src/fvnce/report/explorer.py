@@ -85,8 +85,8 @@ def write_explorer(path: Path, alpha: float = 0.0, beta: float = 0.0, clip: floa
     section = Section(
         "Explore scoring rules",
         [
-            "A rule is a pair of functions of the ratio r of model to noise: f1 is what a data sample earns, f0 what a noise "
-            "sample earns."
+            "A rule is a pair of functions of the ratio r of model to noise: f1 is what a data sample earns, f0 what a "
+            "noise sample earns."
         ],
         blocks=[explorer(alpha, beta, clip)],
     )
@@ -96,6 +96,6 @@ def write_explorer(path: Path, alpha: float = 0.0, beta: float = 0.0, clip: floa
 
 def _slider(name: str, label: str, low: float, high: float, step: float, value: float) -> str:
     return (
-        f'<label for="x-{name}">{label}</label><input type="range" id="x-{name}" name="{name}" min="{low}" max="{high}" '
-        f'step="{step}" value="{value}"><output id="x-{name}-out" for="x-{name}"></output>'
+        f'<label for="x-{name}">{label}</label><input type="range" id="x-{name}" name="{name}" min="{low}" '
+        f'max="{high}" step="{step}" value="{value}"><output id="x-{name}-out" for="x-{name}"></output>'
     )

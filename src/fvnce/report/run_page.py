@@ -154,8 +154,8 @@ def _plane(facts: dict[str, Any], figures: list[Chart]) -> Section:
     what = (
         f"The {plane['size']}-dimensional codes of rows"
         if codes
-        else f"No member of this run has latent variables, so these are the rows themselves, {plane['size']} standardised "
-        "columns,"
+        else f"No member of this run has latent variables, so these are the rows themselves, {plane['size']} "
+        "standardised columns,"
     )
     reading = [f"{what} along the two directions in which they vary most, {plane['share']:.0%} of the variance."]
     items = json.dumps({"text": titles, "sprite": _sprite_shape(plane)}, ensure_ascii=False).replace("</", "<\\/")
@@ -218,7 +218,7 @@ def _training(facts: dict[str, Any], figures: list[Chart]) -> Section:
                     shares,
                     labels=(axis, "share of samples"),
                     range_y=(0.0, 1.05),
-                    caption=f"How much of the noise the {history['name']} can feel, and how many samples carry the terms.",
+                    caption=f"How much of the noise the {history['name']} can feel, and how many samples count.",
                     alt="Shares of live noise and of effective samples over training",
                 )
             )
@@ -260,8 +260,8 @@ def _ratios(facts: dict[str, Any], figures: list[Chart]) -> Section:
     ]
     figures += charts
     reading = [
-        f"The classifier that tells rows from noise has a log loss of {reliability['log_loss']:.3g} nats and a calibration "
-        f"error of {reliability['error']:.3g}.",
+        f"The classifier that tells rows from noise has a log loss of {reliability['log_loss']:.3g} nats and a "
+        f"calibration error of {reliability['error']:.3g}.",
         f"log Z = {partition['value']:.3f} ± {partition['error']:.3f} (one standard error); the fitted log-scale is "
         f"{partition['log_scale']:.3f}.",
     ]
@@ -306,8 +306,9 @@ def _rules(rule: str) -> Section:
     found = re.search(r"power\(([^)]*)\)", rule)
     alpha, beta, clip = _arguments(found.group(1)) if found else (0.0, 0.0, 10.0)
     reading = [
-        f"This run was trained with the rule {rule}. A rule is a pair of functions of the ratio r of model to noise: f1 is "
-        "what a data sample earns, f0 what a noise sample earns. Move the sliders to see what α, β and the clip T do."
+        f"This run was trained with the rule {rule}. A rule is a pair of functions of the ratio r of model to noise: "
+        "f1 is what a data sample earns, f0 what a noise sample earns. Move the sliders to see what α, β and the clip "
+        "T do."
     ]
     return Section("Rule explorer", reading, blocks=[explorer.explorer(alpha, beta, clip)])
 
@@ -336,8 +337,8 @@ def _made(record: dict[str, Any], config: str) -> Section:
         reading.append(f"Members of the detector: {', '.join(record['members']).replace('_', ' ')}.")
     versions = Table("Versions", ["program", "version"], [[k, v] for k, v in record["versions"].items()])
     block = (
-        "<p>The settings; <code>fvnce fit --config config.toml --out FOLDER</code> makes the same weights from the same "
-        f'data.</p><pre tabindex="0" aria-label="config.toml">{html.escape(config)}</pre>'
+        "<p>The settings; <code>fvnce fit --config config.toml --out FOLDER</code> makes the same weights from the "
+        f'same data.</p><pre tabindex="0" aria-label="config.toml">{html.escape(config)}</pre>'
     )
     return Section("How it was made", reading, tables=[versions], blocks=[block])
 

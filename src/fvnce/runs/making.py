@@ -101,7 +101,7 @@ def make_page(folder: Path) -> Path:
 def _detector(
     settings: RunSettings, material: Material, folder: Path, progress: bool | None
 ) -> tuple[LoadedRun, list[tuple[str, History]], None]:
-    parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.detector.items()}
+    parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.detector.items()}
     known = NoiseContrastiveDetector().get_params()
     for name in parameters:
         if name not in known or name in _NO_SETTING:

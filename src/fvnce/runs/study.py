@@ -168,7 +168,7 @@ def _plane(
     latent: Any,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """Two coordinates of rows: their codes, or the rows themselves, along the two directions in which they vary most."""
+    """Two coordinates of rows: their codes, or the rows themselves, along the two directions of most variance."""
     order = np.argsort(-anomaly, kind="stable")
     some = set(order[:50].tolist()) | set(np.flatnonzero(known)[:150].tolist())
     for position in rng.permutation(len(anomaly)).tolist():
@@ -398,11 +398,7 @@ def _png(image: Array) -> str:
     from matplotlib.image import imsave
 
     buffer = io.BytesIO()
-    imsave(
-        buffer,
-        image,
-        format="png",
-        metadata={"Software": None},
-        **({"cmap": "gray", "vmin": 0, "vmax": 1} if image.ndim == 2 else {}),
-    )
+    # Without the name of the program, the same picture is the same text. The range matters to grey ones alone.
+    metadata: dict[str, Any] = {"Software": None}
+    imsave(buffer, image, format="png", metadata=metadata, cmap="gray", vmin=0, vmax=1)
     return base64.b64encode(buffer.getvalue()).decode("ascii")
