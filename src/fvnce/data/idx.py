@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+#: Types by their code.
+TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP = b"\x1f\x8b"
 
 
@@ -41,9 +42,9 @@ def read_bytes(path: Path | str) -> bytes:
 
 def parse_idx(content: bytes, name: str) -> NDArray[Any]:
     """The array in the bytes of an idx file; ``name`` is for the error."""
-    if len(content) < 4 or content[:2] != b"\x00\x00" or content[2] not in _TYPES or content[3] == 0:
+    if len(content) < 4 or content[:2] != b"\x00\x00" or content[2] not in TYPES or content[3] == 0:
         raise ValueError(f"{name} is not an idx file: it starts with {content[:4].hex(' ') or 'nothing'}")
-    dtype, rank = np.dtype(_TYPES[content[2]]), content[3]
+    dtype, rank = np.dtype(TYPES[content[2]]), content[3]
     start = 4 + 4 * rank
     if len(content) < start:
         raise ValueError(f"{name} is a truncated idx file: its header promises {rank} dimensions and ends before them")

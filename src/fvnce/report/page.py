@@ -1,6 +1,6 @@
 """A self-contained HTML page: figures inside it, tables, settings, and a plain-language reading of each result.
 
-No script, no request to anywhere; light and dark; readable on a narrow screen.
+No request to anywhere, which its content policy forbids; light and dark; readable on a narrow screen.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from . import charts
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #ffffff; --soft: #5c5c5c; --line: #d9d9d9; --tint: #f4f5f7; }
@@ -31,6 +33,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0
 th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } thead th { border-bottom-width: 2px; }
 tbody th { font-weight: 400; white-space: normal; min-width: 6.5rem; }
+:focus-visible { outline: 2px solid var(--c0, currentColor); outline-offset: 2px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(21rem, 100%), 1fr)); gap: 0 1.5rem; }
 details { margin: .8rem 0; } pre { background: var(--tint); padding: .7rem; border-radius: .3rem; overflow-x: auto; }
 """
 
@@ -71,7 +75,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """One result: what it is, what it says in plain words, its pictures and tables, how it was made."""
+    """One result: what it is, what it says in plain words, its pictures and tables, how it was made.
+
+    ``blocks`` are HTML of our own making and stand as they are between pictures and tables.
+    """
 
     title: str
     reading: Sequence[str]
@@ -80,18 +87,33 @@ class Section:
     settings: Mapping[str, object] = field(default_factory=dict)
     seconds: float = 0.0
     files: Sequence[Path] = ()
+    blocks: Sequence[str] = ()
 
 
-def write_page(path: Path, title: str, introduction: str, sections: Sequence[Section]) -> Path:
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def write_page(
+    path: Path,
+    title: str,
+    introduction: str,
+    sections: Sequence[Section],
+    *,
+    style: str = "",
+    scripts: Sequence[str] = (),
+) -> Path:
     """Write the page, whole or not at all."""
+    own = "".join(f"<script>{text}</script>" for text in scripts)
+    looks = _STYLE + charts.COLOURS + charts.STYLE + style
     links = "".join(f'<li><a href="#s{i}">{html.escape(s.title)}</a></li>' for i, s in enumerate(sections))
     body = "".join(_section(i, section) for i, section in enumerate(sections))
     page = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body><main>"
+        f"<title>{html.escape(title)}</title><style>{looks}</style></head><body><main>"
         f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>"
-        f'<nav aria-label="Contents"><ul>{links}</ul></nav>{body}</main></body></html>\n'
+        f'<nav aria-label="Contents"><ul>{links}</ul></nav>{body}</main>{own}</body></html>\n'
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
@@ -104,6 +126,7 @@ def _section(index: int, section: Section) -> str:
     parts = [f'<section id="s{index}"><h2>{html.escape(section.title)}</h2>']
     parts += [f"<p>{html.escape(sentence)}</p>" for sentence in section.reading]
     parts += [_picture(picture) for picture in section.pictures]
+    parts += section.blocks
     parts += [_table(table) for table in section.tables]
     if section.settings:
         settings = "\n".join(f"{name} = {value}" for name, value in section.settings.items())

@@ -1,0 +1,37 @@
+"""Options that say how a file is to be read, shared by the commands that read one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Delimiter = Annotated[
+    str | None, typer.Option(help="What separates columns of a text table; found by itself if not given.")
+]
+Header = Annotated[
+    bool | None,
+    typer.Option("--header/--no-header", help="Whether its first line names the columns.", show_default=False),
+]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="A text that stands for a missing value, beside '', NA, NaN, null, none, ?."),
+]
+Categorical = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="A column that is text though it looks like numbers.")
+]
+Array = Annotated[str | None, typer.Option(metavar="NAME", help="Which array of an npz file holds the rows.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+
+
+def one_character(delimiter: str | None) -> str | None:
+    """A delimiter as people write it.
+
+    >>> one_character("tab"), one_character(";")
+    ('\\t', ';')
+    """
+    named = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";", "pipe": "|"}
+    delimiter = None if delimiter is None else named.get(delimiter.lower(), delimiter)
+    if delimiter is not None and len(delimiter) != 1:
+        raise typer.BadParameter(f"--delimiter must be one character or its name, found {delimiter!r}")
+    return delimiter

@@ -1,0 +1,42 @@
+"""``fvnce bench``: the benchmarks of a checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+HELP = """Run a benchmark against real peers: kde, training or detection. What follows is passed on to its script.
+
+The scripts are in the folder benchmarks of a checkout, not in the installed package; peers come with the extra "bench".
+
+Example: fvnce bench kde --repeats 3
+"""
+SCRIPTS = ("kde", "training", "detection")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    passing = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command("bench", help=HELP, context_settings=passing)(bench)
+
+
+def bench(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="kde|training|detection", help="Which benchmark.")],
+) -> None:
+    """Run a benchmark."""
+    if name not in SCRIPTS:
+        raise typer.BadParameter(f"unknown benchmark {name!r}; the benchmarks are {', '.join(SCRIPTS)}")
+    places = [Path(__file__).resolve().parents[3] / "benchmarks", Path.cwd() / "benchmarks"]
+    script = next((place / f"{name}.py" for place in places if (place / f"{name}.py").is_file()), None)
+    if script is None:
+        raise ValueError(
+            "the benchmarks are part of a checkout of fvnce and not of the installed package; "
+            "run this in the folder of a checkout"
+        )
+    code = subprocess.run([sys.executable, str(script), *context.args], check=False).returncode
+    raise typer.Exit(code)

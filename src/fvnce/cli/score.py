@@ -1,0 +1,88 @@
+"""``fvnce score``: scores of rows, as a stream."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _files
+from ._say import progress, sayer
+
+HELP = """Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability and outlier.
+
+Rows are numbered from 1; images go by their file's name. Higher scores are stranger; outlier is 1 above the threshold
+of the run. DATA may be larger than memory, and - reads csv or npy from standard input.
+
+Examples:
+
+fvnce score run new.csv --out scores.csv --explain
+
+fvnce score run huge.npy --top 20 --json
+
+cat new.csv | fvnce score run - --check > scores.csv || echo outliers found
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("score", help=HELP)(score)
+
+
+def score(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that fvnce fit wrote.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="The rows, laid out as in training; - for standard input.")
+    ],
+    out: Annotated[str, typer.Option(metavar="FILE", help="Where to write; - for standard output.")] = "-",
+    top: Annotated[int | None, typer.Option(min=1, help="Only so many of the strangest rows, strangest first.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Name the three columns that add most to a score.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON, one object a line, instead of csv.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 3 if a row is above the threshold.")] = False,
+    delimiter: _files.Delimiter = None,
+    header: _files.Header = None,
+    missing: _files.Missing = None,
+    array: _files.Array = None,
+    quiet: _files.Quiet = False,
+) -> None:
+    """Score rows."""
+    from dataclasses import replace
+
+    from ..runs.material import read_like
+    from ..runs.scorer import load_run
+    from ..runs.streaming import stream_scores
+
+    loaded = load_run(run)
+    given = {
+        "delimiter": _files.one_character(delimiter),
+        "header": header,
+        "missing": tuple(missing) if missing else None,
+        "array": array,
+    }
+    # How the training file was separated says nothing of this one; what stands for a missing value does.
+    base = replace(loaded.settings.data, delimiter=None, header=None)
+    settings = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    source = read_like(loaded.layout, data, settings)
+    with progress("scoring", quiet) as tick:
+        if out == "-":
+            summary = stream_scores(loaded, source, sys.stdout, top=top, explain=explain, as_json=json, tick=tick)
+        else:
+            place = Path(out)
+            partial = place.with_name(f".{place.name}.partial")
+            try:
+                with partial.open("w", encoding="utf-8", newline="") as file:
+                    summary = stream_scores(loaded, source, file, top=top, explain=explain, as_json=json, tick=tick)
+                os.replace(partial, place)
+            finally:
+                partial.unlink(missing_ok=True)
+    where = "" if out == "-" else f", written to {out}"
+    sayer(quiet)(
+        f"{summary.rows:,} rows, {summary.outliers:,} above the threshold {loaded.scorer.threshold:.4g}{where}"
+    )
+    if check and summary.outliers:
+        raise typer.Exit(3)

@@ -1,0 +1,208 @@
+"""What a run is made from, and ``config.toml``, from which the same command makes it again.
+
+[run]       kind, seed
+[data]      path, outliers, label, drop, delimiter, header, missing, categorical, array, sha256
+[detector]  parameters of NoiseContrastiveDetector          (kind = "detector")
+[model]     :class:`ModelSettings`                          (kind = "latent")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from .._version import __version__
+from .toml import to_toml
+
+KINDS = ("detector", "latent")
+NOISES = ("auto", "outliers", "data", "mixture", "gaussian", "none")
+PARTITIONS = ("auto", "fixed", "learned", "profiled")
+ENCODERS = ("gaussian", "point")
+SCORES = ("auto", "ratio", "density")
+
+
+class SettingsError(ValueError):
+    """Settings that do not make a run."""
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where the rows are and how to read them.
+
+    Attributes:
+        path: the file or folder.
+        outliers: a file of known outliers of the same layout.
+        label: the column that marks known outliers, or ``column=value``.
+        drop: columns to leave out.
+        delimiter: of a text table.
+        header: whether a text table has one.
+        missing: texts that stand for a missing value.
+        categorical: columns that are text whatever they hold.
+        array: which array of an npz file.
+        sha256: of the file, when it was read.
+    """
+
+    path: str
+    outliers: str | None = None
+    label: str | None = None
+    drop: tuple[str, ...] = ()
+    delimiter: str | None = None
+    header: bool | None = None
+    missing: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    array: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """A latent-variable model trained by fully variational NCE.
+
+    Attributes:
+        rule: the scoring rule as text.
+        noise: p_n: "outliers" (kernel density of the known ones), "data" (smoothed rows), "mixture" of both,
+            "gaussian", "none" for an autoencoder or VAE, or "auto": mixture with known outliers, else data.
+        bandwidth: of the kernel densities, in deviations of a column, for images in units of the range; 0 chooses.
+        outlier_share: weight of the known outliers in the mixture.
+        partition: "fixed", "learned" or "profiled" log Z; "auto" is profiled for tables, fixed for images.
+        log_scale: s of Δ = Δ⁰ + s, for a fixed partition.
+        noise_ratio: noise samples for each row.
+        latent: size of the code; 0 chooses a quarter of the columns, 32 for images.
+        hidden: sizes of hidden layers.
+        encoder: "gaussian" or "point".
+        epochs: passes over the rows.
+        batch_size: rows of a step.
+        learning_rate: of Adam.
+        validation: share of the rows held out.
+        score: "density" is −log p_θ(x, g(x)), "ratio" adds log p_n(x); "auto" is ratio with known outliers.
+        contamination: share of the training rows above the threshold.
+    """
+
+    rule: str = "power(0)"
+    noise: str = "auto"
+    bandwidth: float = 0.0
+    outlier_share: float = 0.5
+    partition: str = "auto"
+    log_scale: float = 0.0
+    noise_ratio: float = 1.0
+    latent: int = 0
+    hidden: tuple[int, ...] = (64, 64)
+    encoder: str = "gaussian"
+    epochs: int = 50
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    validation: float = 0.1
+    score: str = "auto"
+    contamination: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("noise", NOISES), ("partition", PARTITIONS), ("encoder", ENCODERS), ("score", SCORES)):
+            if getattr(self, name) not in allowed:
+                raise SettingsError(f"{name} must be one of {', '.join(allowed)}, found {getattr(self, name)!r}")
+        for name, low, high in (
+            ("bandwidth", 0.0, 1e6),
+            ("outlier_share", 0.0, 1.0),
+            ("noise_ratio", 1e-3, 1e3),
+            ("validation", 0.0, 0.5),
+            ("contamination", 0.0, 0.5),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise SettingsError(f"{name} must be in [{low:g}, {high:g}], found {getattr(self, name)}")
+        if self.latent < 0 or any(size < 1 for size in self.hidden):
+            raise SettingsError(f"latent and hidden must be positive, found {self.latent} and {self.hidden}")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All of a run."""
+
+    data: DataSettings
+    kind: str = "detector"
+    seed: int = 0
+    detector: dict[str, Any] = field(default_factory=dict)
+    model: ModelSettings = field(default_factory=ModelSettings)
+
+    def to_toml(self) -> str:
+        """The text of ``config.toml``."""
+        content: dict[str, dict[str, Any]] = {
+            "run": {"kind": self.kind, "seed": self.seed},
+            "data": _compact(asdict(self.data)),
+        }
+        if self.kind == "detector":
+            content["detector"] = dict(self.detector)
+        else:
+            content["model"] = asdict(self.model)
+        comment = f"Written by fvnce {__version__}. Repeat this run with: fvnce fit --config config.toml --out FOLDER"
+        return to_toml(content, comment)
+
+
+def read_config(path: Path) -> RunSettings:
+    """The settings in a ``config.toml``, or in the folder of a run."""
+    place = path / "config.toml" if path.is_dir() else path
+    if not place.is_file():
+        raise SettingsError(f"{place} does not exist; give the config.toml of a run")
+    try:
+        content = tomllib.loads(place.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{place} is not TOML: {error}") from None
+    return from_content(content, str(place))
+
+
+def from_content(content: Mapping[str, Any], name: str) -> RunSettings:
+    """Settings from the tables of a file; a key that does not exist is named."""
+    run = _checked(content.get("run", {}), {"kind", "seed"}, f"{name} [run]")
+    kind = run.get("kind", "detector")
+    if kind not in KINDS:
+        raise SettingsError(f"{name}: kind must be one of {', '.join(KINDS)}, found {kind!r}")
+    _checked(content, {"run", "data", "detector" if kind == "detector" else "model"}, name)
+    data = _checked(content.get("data", {}), {f.name for f in fields(DataSettings)}, f"{name} [data]")
+    if "path" not in data:
+        raise SettingsError(f"{name} [data] must name the path of the rows")
+    model = _checked(content.get("model", {}), {f.name for f in fields(ModelSettings)}, f"{name} [model]")
+    return RunSettings(
+        DataSettings(**_tuples(data)),
+        kind,
+        int(run.get("seed", 0)),
+        dict(content.get("detector", {})),
+        ModelSettings(**_tuples(model)),
+    )
+
+
+def fingerprint(path: str) -> str | None:
+    """SHA-256 of a file; of a folder, over the names and contents of its images; None for a pipe."""
+    place = Path(path)
+    digest = hashlib.sha256()
+    if place.is_dir():
+        files = sorted(p for p in place.rglob("*") if p.suffix.lower() == ".png" and p.is_file())
+    elif place.is_file():
+        files = [place]
+    else:
+        return None
+    for file in files:
+        if place.is_dir():
+            digest.update(str(file.relative_to(place)).encode())
+        with file.open("rb") as content:
+            while block := content.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _checked(table: Any, allowed: set[str], where: str) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"{where} must be a table, found {table!r}")
+    for key in table:
+        if key not in allowed:
+            raise SettingsError(f"{where} has an unknown entry {key!r}; the entries are {', '.join(sorted(allowed))}")
+    return dict(table)
+
+
+def _tuples(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _compact(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value not in (None, (), [])}

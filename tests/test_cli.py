@@ -1,0 +1,400 @@
+"""Every command on real files, as a person or a script meets it."""
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread, imsave
+from safetensors.numpy import load_file
+from sklearn.datasets import load_digits
+
+from fvnce import NoiseContrastiveDetector
+from fvnce.cli import main
+from fvnce.data import open_source
+from fvnce.runs.scorer import load_run
+from fvnce.runs.settings import read_config
+from fvnce.runs.toml import to_toml
+
+QUICK = ["--trees", "20", "--networks", "1", "--steps", "30"]
+
+
+@pytest.fixture
+def fvnce(capsys):
+    def run(*arguments, code=0):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([str(a) for a in arguments])
+        shown = capsys.readouterr()
+        assert stop.value.code == code, shown.err
+        return shown.out, shown.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Semicolons, decimal commas, missing values, text, an identifier; 20 outliers, half of them marked."""
+    path = tmp_path_factory.mktemp("table") / "customers.csv"
+    rng = np.random.default_rng(0)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=";")
+        writer.writerow(["id", "amount", "age", "town", "fraud"])
+        for i in range(300):
+            bad = i >= 280
+            amount = "" if i % 17 == 0 else f"{rng.normal(6 if bad else 0):.4f}".replace(".", ",")
+            age = "" if i % 23 == 0 else str(rng.integers(20, 70) + 40 * bad)
+            writer.writerow([f"c{i}", amount, age, ["Bern", "Genève", ""][i % 3], "yes" if bad and i % 2 else "no"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_folder(table, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", str(table), "--label", "fraud", "--drop", "id", "--out", str(out), "-q", *QUICK])
+    assert stop.value.code == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("png")
+    for i, image in enumerate(load_digits().images[:120]):
+        imsave(folder / f"{i:03d}.png", image, cmap="gray", vmin=0, vmax=16)
+    return folder
+
+
+def same_weights(one, other):
+    """Whether two runs hold the same weights to the last bit; a detector's file also holds how long its steps took."""
+    first, second = (load_file(folder / "model.safetensors") for folder in (one, other))
+    assert set(first) == set(second)
+    assert len(first) > 3
+    return all(np.array_equal(first[k], second[k]) for k in first if not k.startswith("history"))
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_run_folder_holds_what_it_promises(run_folder):
+    names = {path.name for path in run_folder.iterdir()}
+    assert names == {
+        "model.safetensors",
+        "config.toml",
+        "run.json",
+        "history.json",
+        "study.json",
+        "figures",
+        "report.html",
+    }
+    assert {p.suffix for p in (run_folder / "figures").iterdir()} == {".svg"}
+    assert (run_folder / "figures" / "scores.svg").read_text().startswith("<svg ")
+    history = json.loads((run_folder / "history.json").read_text())
+    assert len(history["network 1"]["steps"]["loss"]) == 30
+
+
+def test_scores_are_those_of_the_detector_and_find_the_outliers(fvnce, table, run_folder, tmp_path):
+    out = tmp_path / "scores.csv"
+    _, said = fvnce("score", run_folder, table, "--out", out)
+    assert "300 rows" in said
+    found = rows_of(out.read_text())
+    detector = NoiseContrastiveDetector.load(run_folder / "model.safetensors")
+    frame = open_source(table).read().without(["id", "fraud"])
+    np.testing.assert_array_equal([float(r["score"]) for r in found], detector.anomaly_score(frame))
+    np.testing.assert_array_equal([float(r["probability"]) for r in found], detector.outlier_probability(frame))
+    np.testing.assert_array_equal([1 - 2 * int(r["outlier"]) for r in found], detector.predict(frame))
+    assert [int(r["row"]) for r in found] == list(range(1, 301))
+    strangest = sorted(found, key=lambda r: -float(r["score"]))[:20]
+    assert sum(int(r["row"]) > 280 for r in strangest) >= 18
+
+
+def test_top_explain_and_json_agree_with_all_scores(fvnce, table, run_folder):
+    every = rows_of(fvnce("score", run_folder, table)[0])
+    expected = sorted(every, key=lambda r: -float(r["score"]))[:5]
+    out, _ = fvnce("score", run_folder, table, "--top", 5, "--explain", "--json")
+    top = [json.loads(line) for line in out.splitlines()]
+    assert [r["row"] for r in top] == [int(r["row"]) for r in expected]
+    assert [r["score"] for r in top] == [float(r["score"]) for r in expected]
+    frame = open_source(table).read().without(["id", "fraud"])
+    detector = NoiseContrastiveDetector.load(run_folder / "model.safetensors")
+    parts = detector.explain(frame.take([top[0]["row"] - 1])).total[0]
+    assert top[0]["reasons"] == pytest.approx(dict(zip(["amount", "age", "town"], parts, strict=True)))
+    assert list(top[0]["reasons"].values()) == sorted(top[0]["reasons"].values(), reverse=True)
+    first = rows_of(fvnce("score", run_folder, table, "--top", 1, "--explain")[0])[0]
+    assert first["reason_1"] == next(iter(top[0]["reasons"]))
+
+
+def test_a_config_repeats_the_weights(fvnce, run_folder, tmp_path):
+    fvnce("fit", "--config", run_folder / "config.toml", "--out", tmp_path / "again", "-q")
+    assert same_weights(tmp_path / "again", run_folder)
+    assert (tmp_path / "again" / "config.toml").read_text() == (run_folder / "config.toml").read_text()
+    fvnce("fit", "--config", run_folder / "config.toml", "--seed", 1, "--out", tmp_path / "other", "-q")
+    assert not same_weights(tmp_path / "other", run_folder)
+
+
+def test_a_latent_run_repeats_too_and_says_so_of_changed_data(fvnce, table, tmp_path):
+    copy = tmp_path / "copy.csv"
+    copy.write_bytes(table.read_bytes())
+    options = ["--latent", 2, "--epochs", 2, "--rule", "0.9*power(1/64)+0.1*power(0)", "--hidden", "16"]
+    fvnce("fit", copy, "--label", "fraud=yes", "--drop", "id", *options, "--out", tmp_path / "a", "-q")
+    settings = read_config(tmp_path / "a")
+    assert (settings.kind, settings.model.noise, settings.model.partition) == ("latent", "mixture", "profiled")
+    assert settings.model.rule == "0.9*power(1/64)+0.1*power(0)"
+    fvnce("fit", "--config", tmp_path / "a" / "config.toml", "--out", tmp_path / "b", "-q")
+    assert same_weights(tmp_path / "a", tmp_path / "b")
+    one, two = (fvnce("score", tmp_path / name, copy)[0] for name in "ab")
+    assert one == two
+    loaded = load_run(tmp_path / "a")
+    share = np.mean([int(r["outlier"]) for r in rows_of(one)[:290]])
+    assert share <= 2 * settings.model.contamination + 0.01
+    # Latent scores are sums: what the columns add is a part of them.
+    frame = open_source(copy).read().without(["id", "fraud"])
+    assert (loaded.scorer.contributions(frame) >= 0).all()
+    copy.write_text(copy.read_text() + "c300;1;30;Bern;no\n")
+    _, said = fvnce("fit", "--config", tmp_path / "a" / "config.toml", "--out", tmp_path / "c")
+    assert "has changed since the config was written" in said
+
+
+def test_outliers_in_a_file_are_the_same_as_a_label(fvnce, tmp_path):
+    rng = np.random.default_rng(1)
+    rows, bad = rng.normal(size=(150, 3)), rng.normal(5, 1, (10, 3))
+    np.save(tmp_path / "rows.npy", rows)
+    np.save(tmp_path / "bad.npy", bad)
+    np.savez(tmp_path / "both.npz", X=np.concatenate([rows, bad]), y=np.repeat([0, 1], [150, 10]))
+    fvnce("fit", tmp_path / "rows.npy", "--outliers", tmp_path / "bad.npy", "--out", tmp_path / "a", "-q", *QUICK)
+    fvnce("fit", tmp_path / "both.npz", "--label", "y", "--out", tmp_path / "b", "-q", *QUICK)
+    assert same_weights(tmp_path / "a", tmp_path / "b")
+    with_label = np.column_stack([np.concatenate([rows, bad]), np.repeat([0, 1], [150, 10])])
+    np.save(tmp_path / "column.npy", with_label)
+    fvnce("fit", tmp_path / "column.npy", "--label=-1", "--out", tmp_path / "c", "-q", *QUICK)
+    assert same_weights(tmp_path / "a", tmp_path / "c")
+
+
+def test_check_ends_with_three_where_there_are_outliers(fvnce, table, run_folder, tmp_path):
+    fvnce("score", run_folder, table, "--check", code=3)
+    tame = tmp_path / "tame.csv"
+    tame.write_text("amount,age,town\n0.1,45,Bern\n")
+    assert rows_of(fvnce("score", run_folder, tame, "--check")[0])[0]["outlier"] == "0"
+
+
+def test_pipes(table, run_folder, tmp_path):
+    command = [sys.executable, "-m", "fvnce", "score", str(run_folder), "-"]
+    with table.open("rb") as file:
+        run = subprocess.run([*command, "--out", "-"], stdin=file, capture_output=True, check=True)
+    assert len(run.stdout.splitlines()) == 301
+    assert b"\x1b" not in run.stdout + run.stderr
+    # A reader that stops early ends the program without a word.
+    shell = f"yes 'Bern;1;30' | (echo 'town;amount;age'; cat) | {' '.join(command)} 2> {tmp_path / 'said'} | head -3"
+    quiet = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=True, timeout=60)
+    assert quiet.stdout.startswith("row,score,probability,outlier\n1,")
+    assert (tmp_path / "said").read_text() == ""
+
+
+def test_images(fvnce, pictures, tmp_path):
+    fvnce("fit", pictures, "--out", tmp_path / "run", "-q", "--steps", 10)
+    found = rows_of(fvnce("score", tmp_path / "run", pictures, "--explain")[0])
+    assert [r["row"] for r in found] == [f"{i:03d}.png" for i in range(120)]
+    assert re.fullmatch(r"pixel \d,\d", found[0]["reason_1"])
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Latent space" in page
+    assert "above as given, below rebuilt" in page
+    np.save(tmp_path / "wrong.npy", np.zeros((3, 5, 5)))
+    _, said = fvnce("score", tmp_path / "run", tmp_path / "wrong.npy", code=1)
+    assert "must hold rows of shape (8, 8) as in training, found (5, 5)" in said
+
+
+MEMORY = """
+import sys
+from fvnce.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stop:
+    # Not getrusage: its maximum begins with that of the process that started this one.
+    [peak] = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    print(stop.code, int(peak.split()[1]) // 1024, file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
+def test_memory_does_not_grow_with_the_file(fvnce, tmp_path):
+    """120 MB are scored in the memory that 4 MB need, give or take 16 MB."""
+    rng = np.random.default_rng(0)
+    block = rng.normal(size=(1000, 1000)).astype(np.float32)
+    np.save(tmp_path / "train.npy", block[:100])
+    fvnce("fit", tmp_path / "train.npy", "--trees", 5, "--out", tmp_path / "run", "-q")
+    used = []
+    for blocks in (1, 30):
+        path = tmp_path / f"{blocks}.npy"
+        values = np.lib.format.open_memmap(path, "w+", np.float32, (1000 * blocks, 1000))
+        for i in range(blocks):
+            values[1000 * i : 1000 * (i + 1)] = block
+        values.flush()
+        del values
+        command = [sys.executable, "-c", MEMORY, "score", tmp_path / "run", path, "-q", "--out", tmp_path / "s.csv"]
+        run = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
+        code, megabytes = map(int, run.stderr.split())
+        assert code == 0
+        used.append(megabytes)
+        assert len((tmp_path / "s.csv").read_text().splitlines()) == 1000 * blocks + 1
+    assert used[1] - used[0] < 16, used
+
+
+def test_report_is_drawn_again_without_the_data(fvnce, run_folder, tmp_path):
+    before = (run_folder / "report.html").read_text()
+    (run_folder / "report.html").unlink()
+    assert fvnce("report", run_folder)[0].strip() == str(run_folder / "report.html")
+    assert (run_folder / "report.html").read_text() == before
+    for heading in (
+        "Scores",
+        "Top anomalies",
+        "Rows in two dimensions",
+        "Training",
+        "Rule explorer",
+        "How it was made",
+    ):
+        assert f"<h2>{heading}</h2>" in before
+    assert "fraud" in before
+    assert not re.search(r"""(src|href)=["'](?!data:|#)""", before)
+
+
+def test_rules(fvnce, tmp_path):
+    out, _ = fvnce("rules")
+    assert re.search(r"power\(1/64\)\s+yes\s+yes\s+9.846", out)
+    assert re.search(r"logarithmic\(\)\s+no\s+yes\s+–", out)
+    text = "0.5*power(1/64)+0.5*power(0,1)"
+    out, _ = fvnce("rules", text, "--plot", tmp_path / "rule.png")
+    assert "has the double-ELBO property" in out
+    assert imread(tmp_path / "rule.png").shape[1] > 1000
+    out, _ = fvnce("rules", "quadratic()", "--json")
+    found = json.loads(out)
+    assert (found["double_elbo"], found["proper"], found["laws"]["f0 concave"]["holds"]) == (False, True, False)
+    fvnce("rules", "power(1/4)", "--explore", tmp_path / "rule.html")
+    assert 'name="alpha" min="-0.5" max="1.5" step="0.015625" value="0.25"' in (tmp_path / "rule.html").read_text()
+
+
+def test_data_describes_a_file(fvnce, table, pictures):
+    assert "mnist" in fvnce("data")[0]
+    found = json.loads(fvnce("data", table, "--json")[0])
+    assert (found["rows"], found["delimiter"], found["header"]) == (300, ";", True)
+    assert found["columns"]["amount"]["missing"] == 18
+    assert found["columns"]["town"] == {"kind": "text", "missing": 100, "different": 2}
+    assert re.search(r"age\s+number\s+14", fvnce("data", table)[0])
+    assert "120 rows of 8×8" in fvnce("data", pictures)[0]
+
+
+def test_bench_runs_a_script_of_the_checkout(fvnce, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, check: seen.append(command) or subprocess.CompletedProcess([], 7)
+    )
+    fvnce("bench", "kde", "--repeats", "1", code=7)
+    assert seen[0][1].endswith("benchmarks/kde.py")
+    assert seen[0][2:] == ["--repeats", "1"]
+    monkeypatch.setattr("fvnce.cli.bench.Path.is_file", lambda path: False)
+    _, said = fvnce("bench", "kde", code=1)
+    assert "run this in the folder of a checkout" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["fit"], 2, "give DATA, or --config"),
+        (["fit", "none.csv"], 1, "none.csv does not exist"),
+        (["fit", "t.csv", "--label", "x", "--outliers", "t.csv"], 2, "give --outliers or --label, not both"),
+        (["fit", "t.csv", "--label", "x"], 1, "has no column 'x'; its columns are a, b"),
+        (["fit", "t.csv", "--label", "a"], 1, "must mark known outliers by 1 and other rows by 0, found"),
+        (["fit", "t.csv", "--drop", "z"], 1, "has no column 'z'"),
+        (["fit", "t.csv", "--latent", "2", "--trees", "3"], 2, "--trees belongs to the detector"),
+        (["fit", "t.csv", "--set", "nonsense=1"], 1, "the detector has no setting 'nonsense'; its settings are"),
+        (["fit", "t.csv", "--set", "nonsense"], 2, "--set takes NAME=VALUE"),
+        (["fit", "t.csv", "--hidden", "a"], 2, "--hidden must be numbers separated by commas"),
+        (["fit", "t.csv", "--rule", "power(2)"], 1, "alpha must be a number in [0, 1], found 2.0"),
+        (["fit", "t.csv", "--rule", "quadratic()"], 1, "a rule with the double-ELBO property"),
+        (["fit", "t.csv", "--noise", "outliers"], 1, "noise 'outliers' needs known outliers, found none"),
+        (["fit", "t.csv", "--delimiter", "xx"], 2, "--delimiter must be one character"),
+        (["fit", "t.csv", "--out", "there"], 1, "there exists already; choose another folder"),
+        (["fit", "t.csv", "--out", "there", "--overwrite"], 1, "is no run, so --overwrite will not replace it"),
+        (["fit", "--config", "t.csv", "--out", "o"], 1, "t.csv is not TOML"),
+        (["fit", "--config", "odd.toml", "--out", "o"], 1, "has an unknown entry 'colour'"),
+        (["fit", "--config", "odd.toml"], 2, "give --out"),
+        (["score", "there", "t.csv"], 1, "there is no whole run: run.json is missing"),
+        (["score", "none", "t.csv"], 1, "none is no run folder"),
+        (["report", "there"], 1, "there is no whole run"),
+        (["rules", "power("], 1, "cannot be read; write it like"),
+        (["rules", "power(0)", "--plot", "x.doc"], 2, "--plot must name a png, pdf or svg file"),
+        (["data", "nothing"], 2, "neither a data set (mnist) nor a file"),
+        (["bench", "nothing"], 2, "unknown benchmark 'nothing'; the benchmarks are kde, training, detection"),
+    ],
+)
+def test_every_mistake_is_one_line(fvnce, arguments, code, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("a,b\n" + "".join(f"{i},{i * i % 7}\n" for i in range(2, 40)))
+    Path("odd.toml").write_text('[data]\npath = "t.csv"\ncolour = 1\n')
+    Path("there").mkdir()
+    out, said = fvnce(*arguments, code=code)
+    assert out == ""
+    lines = [line for line in said.splitlines() if line.startswith("fvnce: ")]
+    assert len(lines) == 1, said
+    assert words in lines[0], said
+    assert "Traceback" not in said
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "runs") == ["odd.toml", "t.csv", "there"]
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_damaged_runs_are_named(fvnce, run_folder, table, tmp_path):
+    import shutil
+
+    for name, words in (("model.safetensors", "damaged"), ("run.json", "damaged"), ("config.toml", "not TOML")):
+        broken = tmp_path / name
+        shutil.copytree(run_folder, broken)
+        content = (broken / name).read_bytes()
+        (broken / name).write_bytes(content[: len(content) // 2] + b"\xff")
+        _, said = fvnce("score", broken, table, code=1)
+        assert words in said
+
+
+def test_debug_shows_the_traceback(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="does not exist"):
+        main(["fit", "none.csv", "--debug"])
+
+
+def test_the_help_of_every_command_is_complete(fvnce):
+    for command in ("fit", "score", "report", "rules", "data", "bench", "reproduce"):
+        out, _ = fvnce(command, "--help")
+        assert out.startswith("Usage: fvnce " + command)
+        for block in re.split(r"\n  (?=--|-)", out.partition("Options:")[2])[1:]:
+            # An option, then two spaces or a new line, then what it does.
+            assert re.search(r"(\s{2,}|\n)[A-Za-z]", block), block
+        assert "\x1b" not in out
+
+
+def test_shells_can_complete():
+    environment = os.environ | {"_FVNCE_COMPLETE": "complete_bash", "COMP_WORDS": "fvnce sc", "COMP_CWORD": "1"}
+    script = "from fvnce.cli import main; main()"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert run.stdout.split() == ["score"]
+
+
+def test_what_is_written_as_toml_is_read_back():
+    content = {
+        "run": {
+            "a": True,
+            "b": -3,
+            "c": 0.1,
+            "d": 'quo"te \\ ü \n tab\t\x7f 𝕏',
+            "e": [1, 2],
+            "f": ["x", ""],
+            "odd key": 1e300,
+        },
+        "empty": {},
+    }
+    assert tomllib.loads(to_toml(content, "two\nlines")) == content

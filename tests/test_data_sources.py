@@ -1,0 +1,230 @@
+"""Files as people have them: what is in them is what is read, and what is broken is named with its place."""
+
+import csv
+import gzip
+import io
+import re
+import struct
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.image import imsave
+
+from fvnce.data import DataError, Frame, ReadOptions, open_source
+from fvnce.data.delimited import DelimitedReader, TableOptions
+
+
+def read(path, **table):
+    return open_source(path, ReadOptions(TableOptions(**table))).read()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(-1e9, 1e9), st.sampled_from(["Bern", "a b", "semi;colon", 'quo"te', "ta\tb", "two\nlines"])
+        ),
+        min_size=2,
+        max_size=30,
+    ),
+    st.sampled_from(",;\t|"),
+)
+def test_a_table_written_by_csv_is_read_back(rows, delimiter):
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, delimiter=delimiter)
+    writer.writerow(["number", "text"])
+    writer.writerows((repr(a), b) for a, b in rows)
+    lines = io.StringIO(buffer.getvalue(), newline="")
+    [frame] = DelimitedReader("t", lines, TableOptions(delimiter=delimiter)).frames(100)
+    assert frame["number"].tolist() == [a for a, _ in rows]
+    assert frame["text"].tolist() == [b.strip() for _, b in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "delimiter", "header", "columns"),
+    [
+        ("a,b\n1,2\n3,4\n", ",", True, ["a", "b"]),
+        ("1,2\n3,4\n", ",", False, ["column_1", "column_2"]),
+        ("a;b\n1,5;2\n2,5;3\n", ";", True, ["a", "b"]),
+        ("x\ty\n1\t2\n", "\t", True, ["x", "y"]),
+        ("x|y\n1|2\n", "|", True, ["x", "y"]),
+        ("1 2 3\n4 5 6\n", " ", False, ["column_1", "column_2", "column_3"]),
+        ("value\n1\n2\n", ",", True, ["value"]),
+        ("name,town\nAnn,Bern\nBob,Basel\n", ",", True, ["name", "town"]),
+        ("\ufeffa,b\n1,2\n", ",", True, ["a", "b"]),
+        (",x\n0,1.5\n1,2.5\n", ",", True, ["column_1", "x"]),
+    ],
+)
+def test_delimiter_and_header_are_found(text, delimiter, header, columns, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(text, encoding="utf-8")
+    source = open_source(path)
+    assert (source.reader.delimiter, source.reader.header) == (delimiter, header)
+    assert source.read().columns.tolist() == columns
+
+
+def test_missing_values_text_and_decimal_commas(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("amount;town;code\n1,5;Genève;7\nNA;;8\n-3;Bern;none\n", encoding="utf-8")
+    frame = read(path, categorical=("code",))
+    np.testing.assert_array_equal(frame["amount"], [1.5, np.nan, -3.0])
+    assert frame["town"].tolist() == ["Genève", None, "Bern"]
+    assert frame["code"].tolist() == ["7", "8", None]
+
+
+def test_parts_join_to_the_whole(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a\n" + "".join(f"{i}\n" for i in range(10_000)))
+    parts = list(open_source(path).parts())
+    assert len(parts) == 3
+    assert [part.start for part in parts] == [0, 4096, 8192]
+    assert parts[-1].done == 1.0
+    np.testing.assert_array_equal(np.concatenate([p.rows["a"] for p in parts]), np.arange(10_000.0))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_come_back(order, tmp_path):
+    values = np.asarray(np.random.default_rng(0).normal(size=(3000, 300)), order=order)
+    np.save(tmp_path / "a.npy", values)
+    np.savez_compressed(tmp_path / "a.npz", y=np.arange(3000), X=values)
+    for name in ("a.npy", "a.npz") if order == "C" else ("a.npy",):
+        source = open_source(tmp_path / name)
+        np.testing.assert_array_equal(np.concatenate([p.rows for p in source.parts()]), values)
+        np.testing.assert_array_equal(open_source(tmp_path / name).read(), values)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_idx_in_parts(compressed, tmp_path):
+    values = np.random.default_rng(0).integers(0, 255, (700, 28, 28)).astype(np.uint8)
+    content = bytes([0, 0, 8, 3]) + struct.pack(">3I", *values.shape) + values.tobytes()
+    path = tmp_path / ("train-images-idx3-ubyte" + (".gz" if compressed else ""))
+    path.write_bytes(gzip.compress(content) if compressed else content)
+    np.testing.assert_array_equal(open_source(path).read(), values)
+
+
+def test_a_folder_of_images(tmp_path):
+    rng = np.random.default_rng(0)
+    grey, colour = rng.random((3, 5, 6)), rng.random((2, 5, 6, 3))
+    for kind, images in (("grey", grey), ("colour", colour)):
+        (tmp_path / kind / "below").mkdir(parents=True)
+        for i, image in enumerate(images):
+            place = tmp_path / kind / ("below" if i == 0 else "") / f"{i}.png"
+            imsave(place, image, cmap="gray", vmin=0, vmax=1)
+    [part] = open_source(tmp_path / "grey").parts()
+    assert part.names == ["1.png", "2.png", "below/0.png"]
+    np.testing.assert_allclose(part.rows, grey[[1, 2, 0]], atol=0.005)
+    np.testing.assert_allclose(open_source(tmp_path / "colour").read()[1], np.moveaxis(colour[0], -1, 0), atol=0.005)
+
+
+def test_standard_input_is_text_or_npy(monkeypatch):
+    values = np.arange(6.0).reshape(3, 2)
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    for content in (buffer.getvalue(), b"0,1\n2,3\n4,5\n"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
+        rows = open_source("-").read()
+        matrix = np.column_stack([rows[c] for c in rows.columns]) if isinstance(rows, Frame) else rows
+        np.testing.assert_array_equal(matrix, values)
+
+
+def broken(name, content):
+    def make(folder):
+        path = folder / name
+        path.write_bytes(content)
+        return path
+
+    return make
+
+
+def npy(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+def a_folder(files):
+    def make(folder):
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        return folder
+
+    return make
+
+
+def png(shape):
+    buffer = io.BytesIO()
+    imsave(buffer, np.random.default_rng(0).random(shape), cmap="gray", format="png")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (broken("a.csv", b""), "is empty: a table needs at least one row"),
+        (broken("a.csv", b"a,b\n1,2\n3\n"), "line 3: found 1 fields where the first line has 2"),
+        (broken("a.csv", b"a,b\n1,2\n"[:4]), "has a header but no rows"),
+        (broken("a.csv", b"a,a\n1,2\n"), "names column 'a' twice"),
+        (broken("a.csv", b"a,b\n1,\xff\n"), "is not text in UTF-8"),
+        (broken("a.csv", b"a,b\n1,\x00\n"), "holds a zero byte"),
+        (broken("a.csv", b"a\n" + b"1\n" * 40 + b"1x\n"), "line 42: column 'a' holds numbers elsewhere but '1x' here"),
+        (broken("a.csv", npy(np.zeros((2, 2)))), "no text table by its first bytes"),
+        (broken("a.csv.gz", gzip.compress(b"a,b\n1,2\n" * 999)[:-20]), "is damaged"),
+        (broken("a.npy", b"nonsense"), "is not an npy file, or damaged"),
+        (broken("a.npy", npy(np.zeros((9, 3)))[:-8]), "promises 9 rows, and it ends in row 9"),
+        (broken("a.npy", npy(np.array([[{}]]))), "Python objects, which are never unpickled"),
+        (broken("a.npy", npy(np.zeros(4))), "must hold rows of shape"),
+        (broken("a.npz", b"PK nonsense"), "is not an npz file, or damaged"),
+        (broken("t10k-idx3-ubyte", b"\x00\x01"), "is not an idx file: it starts with 00 01"),
+        (broken("t10k-idx3-ubyte", b"\x00\x00\x08\x02" + struct.pack(">2I", 2, 2) + b"abc"), "it ends in row 2"),
+        (a_folder({}), "must hold PNG images, found none"),
+        (a_folder({"a.png": b"nonsense"}), "is not a PNG image, or damaged"),
+        (a_folder({"a.png": png((4, 4))[:-30]}), "is not a PNG image, or damaged"),
+        (a_folder({"a.png": png((4, 4)), "b.png": png((4, 5))}), "has shape .* where a.png has"),
+        (lambda folder: folder / "none.csv", "does not exist"),
+    ],
+)
+def test_a_broken_file_is_named(make, words, tmp_path):
+    with pytest.raises(DataError) as error:
+        for _ in open_source(make(tmp_path)).parts():
+            pass
+    assert re.search(words, str(error.value)), str(error.value)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"pip install 'fvnce\[parquet\]'"):
+        open_source(tmp_path / "a.parquet")
+
+
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"a": [1.5, None], "b": ["x", None], "c": [True, False], "d": [3, 4]})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    frame = open_source(tmp_path / "t.parquet").read()
+    np.testing.assert_array_equal(frame["a"], [1.5, np.nan])
+    assert frame["b"].tolist() == ["x", None]
+    assert frame["c"].tolist() == ["True", "False"]
+    assert frame["d"].tolist() == [3.0, 4.0]
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 nonsense")
+    with pytest.raises(DataError, match="not a parquet file, or damaged"):
+        open_source(tmp_path / "bad.parquet")
+
+
+def test_columns_of_training_are_found_by_name_or_by_place(tmp_path):
+    kinds = {"b": "number", "a": "text"}
+    named, unnamed, other = tmp_path / "n.csv", tmp_path / "u.csv", tmp_path / "o.csv"
+    named.write_text("x,a,b\n9,7,1\n")
+    unnamed.write_text("1,7\n")
+    other.write_text("c,d\n1,7\n")
+    for path in (named, unnamed):
+        frame = read(path, kinds=kinds)
+        assert frame.columns.tolist() == ["b", "a"]
+        assert (frame["b"].tolist(), frame["a"].tolist()) == ([1.0], ["7"])
+    with pytest.raises(DataError, match="lacks column 'b' of training; it has c, d"):
+        read(other, kinds=kinds)
