@@ -1,7 +1,5 @@
 """Options that say how a file is to be read, shared by the commands that read one."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

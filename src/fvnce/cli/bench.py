@@ -1,7 +1,5 @@
 """``fvnce bench``: the benchmarks of a checkout."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``fvnce data``: data sets, and how a file will be read."""
 
-from __future__ import annotations
-
 import json as json_module
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """``fvnce fit``: a run from a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,6 +1,7 @@
-"""The program ``fvnce``: its commands, and how errors reach the user."""
+"""The program ``fvnce``: its commands, and how errors reach the user.
 
-from __future__ import annotations
+The modules of commands do without postponed annotations: typer would evaluate each of them three times at every start.
+"""
 
 import os
 import sys

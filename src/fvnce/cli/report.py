@@ -1,7 +1,5 @@
 """``fvnce report``: the page of a run, drawn anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``fvnce reproduce``: the paper's figures and tables."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``fvnce rules``: lists scoring rules, and checks one."""
 
-from __future__ import annotations
-
 import json as json_module
 import math
 from pathlib import Path
@@ -125,7 +123,7 @@ def _setting(expression: str | None) -> tuple[float, float, float | None]:
     return (rule.alpha, rule.beta, rule.clip) if isinstance(rule, PowerRule) else (0.0, 0.0, 10.0)
 
 
-def _plot(rule: ScoringRule, path: Path) -> Path:
+def _plot(rule: "ScoringRule", path: Path) -> Path:
     import matplotlib
     import torch
 

@@ -1,7 +1,5 @@
 """``fvnce score``: scores of rows, as a stream."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
