@@ -152,7 +152,7 @@ def test_a_wrong_data_set_is_one_line(capsys):
     for arguments, words in (
         (["reproduce", "--data", "cifar"], "cifar"),
         (["reproduce", "--seeds", "0"], "greater than or equal to 1"),
-        (["data", "imagenet"], "unknown data set 'imagenet'; the data sets are mnist"),
+        (["data", "imagenet"], "'imagenet' is neither a data set (mnist) nor a file that exists"),
     ):
         with pytest.raises(SystemExit) as exit_:
             main(arguments)

@@ -176,7 +176,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999)
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.8)
     first = math.ceil(low / step - 1e-9)
     return [round(step * k, 12) + 0.0 for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
