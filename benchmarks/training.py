@@ -4,7 +4,7 @@ Run on an idle machine with
 
     python benchmarks/training.py --out results/bench/training.json
 
-The network is 784-256-128-256-784, batches of 128. All contenders run in one process, in turns of many epochs of 50
+The network is 784-256-128-256-784, batches of 128. All contenders run in one process, in turns of many epochs of 20
 steps each, and the best epoch counts: a shared machine is quick and slow by turns, and what is compared is the quick.
 (Where a pool is renewed, which happens now and then, it is the median epoch of both.) Ratios are what to look at.
 pythae is measured if it can be imported. The time from the start of Python to the end of the first step is measured in
@@ -40,7 +40,7 @@ from fvnce.training import fit, supply
 from fvnce.training.supply import RENEWAL_SHARE
 
 WIDTH, HIDDEN, CODE, BATCH = 784, 256, 128, 128
-EPOCHS = 12
+EPOCHS = 30
 
 
 def images(n: int) -> Tensor:
@@ -268,7 +268,7 @@ def main() -> None:
     """Print the table and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rows", type=int, default=6400)
+    parser.add_argument("--rows", type=int, default=2560)
     parser.add_argument("--centres", type=int, default=60_000)
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--noise-repeats", type=int, default=5)

@@ -104,7 +104,7 @@ class NoisePool:
         index = self._order[self._cursor : self._cursor + n].to(self._x.device)
         self._cursor += n
         self.batches += 1
-        return self._x[index], self._log_prob[index]
+        return self._x.index_select(0, index), self._log_prob.index_select(0, index)
 
     def refresh_rows(self, n: int) -> float:
         """Rows renewed for each batch of n, on average."""

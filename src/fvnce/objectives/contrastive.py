@@ -166,11 +166,11 @@ class ContrastiveObjective(Objective):
         if float(self._live_share) > WORTH_LOOKING:  # type: ignore[arg-type]
             ratio = self._graph(x, log_noise, draws)
             if not ratio.drawn or ratio.latent is not None:  # else no draw can be taken again, now or later
-                self._remember(self._live(data, ratio))
+                self._remember(self._weights(data, ratio))
             return ratio
         with torch.no_grad():
             ratio = self._graph(x, log_noise, draws)
-        chosen = self._remember(self._live(data, ratio)).squeeze(1)
+        chosen = self._remember(self._weights(data, ratio)).squeeze(1)
         if len(chosen) == 0:
             if self.noise_encoder is None:
                 return ratio
@@ -206,15 +206,14 @@ class ContrastiveObjective(Objective):
         return encoder
 
     @torch.no_grad()
-    def _live(self, data: LogRatio, noise: LogRatio) -> Tensor:
-        """Which noise samples have a gradient that is not exactly zero."""
-        weights = self.partition.log_noise_weights(self.rule, data.detach(), noise.detach(), self.noise_ratio)
-        return weights.exp() != 0
+    def _weights(self, data: LogRatio, noise: LogRatio) -> Tensor:
+        """The weight of each noise sample, which is exactly zero where its gradient is."""
+        return self.partition.log_noise_weights(self.rule, data.detach(), noise.detach(), self.noise_ratio).exp()
 
-    def _remember(self, live: Tensor) -> Tensor:
-        """Their indices, shape (n, 1); their share decides how the next batch is computed."""
-        chosen = live.nonzero() if live.any() else _NONE  # which costs less to see, and is the usual case here
-        self._live_share.fill_(len(chosen) / len(live))  # type: ignore[operator]
+    def _remember(self, weights: Tensor) -> Tensor:
+        """Indices of the samples that count, shape (n, 1); their share decides how the next batch is computed."""
+        chosen = weights.nonzero() if weights.any() else _NONE  # which costs less to see, and is the usual case here
+        self._live_share.fill_(len(chosen) / len(weights))  # type: ignore[operator]
         return chosen
 
     def _check_rows(self, name: str, x: Tensor) -> None:
