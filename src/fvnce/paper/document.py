@@ -154,7 +154,7 @@ def _search_section(record: Record) -> list[str]:
         ]
         caption = (
             f"{stage['name']}: {' and '.join(stage['networks'])}, rows {', '.join(stage['rows'])}, "
-            f"{stage['epochs']} epochs, {stage['seconds'] / 60:.0f} minutes"
+            f"{stage['epochs']} epochs, {stage['core_seconds'] / 60:.0f} core-minutes"
         )
         header = ["change", "distance, train", "distance, test", "train alone", "test alone", "noise alone"]
         lines += _shown(Table(caption, header, body)) if body else []

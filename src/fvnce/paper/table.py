@@ -146,7 +146,9 @@ def make_cell(out: Path, setting: Setting, network: tuple[int, ...], row: str, s
 
 
 def _cells(out: Path, setting: Setting) -> Cells:
-    return Cells(out / "cells" / f"table-{setting.data}", setting.named())
+    # A cell's own network is part of its name; that others are measured beside it does not change it.
+    named = {name: value for name, value in setting.named().items() if name != "networks"}
+    return Cells(out / "cells" / f"table-{setting.data}", named)
 
 
 def _cell(
