@@ -45,6 +45,10 @@ def test_every_item_writes_its_files(made):
             assert f"{figure}.{suffix}" in names
         assert imread(out / f"{figure}.png")[..., :3].std() > 0.02  # not blank
     assert {"table-digits.md", "table-digits.json", "report.html"} <= names
+    nats = json.loads((out / "noise-reconstructions-digits.json").read_text())["nats"]
+    assert set(nats) == {"AE", "VAE", "α = 1/16"}
+    instances = json.loads((out / "instances-digits.json").read_text())
+    assert all(len(row) == len(instances["header"]) for row in instances["rows"])
 
 
 def test_the_table_has_every_cell_and_they_are_what_they_say(made):

@@ -37,6 +37,8 @@ Array = NDArray[np.float64]
 
 #: Rows scored at once.
 BATCH = 4096
+#: Members that put known outliers to use.
+NAMES_WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
 
 
 class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
@@ -47,8 +49,8 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
 
     Args:
         members: names from :data:`fvnce.detection.MEMBERS`, or "auto": with known outliers an outlier forest, a mixture
-            forest and ratio networks; without, a broad forest; for images networks and an autoencoder, or the latter
-            alone.
+            forest and ratio networks; without, a broad forest. For images an autoencoder joins them, and without known
+            outliers a marginal forest and an autoencoder are taken.
         n_trees: trees of each forest.
         min_samples_leaf: fewest samples in a cell of a forest.
         n_networks: ratio networks that are averaged.
@@ -281,9 +283,9 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         some = len(rows.outliers) > 0
         names = plan.members
         if not names and self._image is None:
-            names = ("outlier_forest", "mixture_forest", "network") if some else ("broad_forest",)
+            names = NAMES_WITH_OUTLIERS if some else ("broad_forest",)
         elif not names:
-            names = ("network", "autoencoder") if some else ("autoencoder",)
+            names = (*NAMES_WITH_OUTLIERS, "autoencoder") if some else ("marginal_forest", "autoencoder")
         if "outlier_forest" in names and not some:
             raise ValueError("members must not name outlier_forest without a known outlier (y = 1), found it")
         latent = plan.latent or (max(2, rows.X.shape[1] // 4) if self._image is None else 32)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .codes import OnCodes
 from .forest import RatioForest
 from .members import Ensemble, LatentModel, RatioNetworks
 
@@ -61,7 +62,7 @@ def explain(ensemble: Ensemble, X: Array, fold: Callable[[Array], Array]) -> Exp
             reconstruction += factor * member.contributions(X)
             rest += factor * member.code(X)
         else:
-            assert isinstance(member, RatioForest | RatioNetworks)
+            assert isinstance(member, RatioForest | RatioNetworks | OnCodes)
             ratio += factor * member.contributions(X)
             base += factor * member.base
     return Explanation(fold(ratio), fold(reconstruction), rest, base)

@@ -4,12 +4,14 @@ r"""The members of the detector, and their average.
 ``outlier_forest``  piecewise-constant ratio of the known outliers to the rows
 ``mixture_forest``  piecewise-constant ratio of the mixture noise to the rows
 ``broad_forest``    the same for the box, on few rows a tree: what is left without known outliers
+``marginal_forest`` the same for the product of the columns' own distributions: which columns go together?
 ``network``         ratio networks against the mixture noise
 ``autoencoder``     latent-variable model with a deterministic encoder
 ``variational``     latent-variable model with a stochastic encoder
 ==================  ========================================================================================
 
-The score is the mean over members of (anomaly − mean) / deviation, both taken over the training rows.
+The score is the mean over members of (anomaly − mean) / deviation, both taken over the training rows. Of images,
+forests and networks see the principal codes (:mod:`fvnce.detection.codes`), latent-variable models the pixels.
 """
 
 from __future__ import annotations
@@ -27,13 +29,16 @@ from torch import nn
 from ..models import convolutional_pair, mlp
 from ..noise import draw
 from ..training import History
+from .codes import OnCodes, learn_codes
 from .forest import grow_forest
 from .network import LIMIT, LatentModel, RatioNetworks, Schooling, train_latent_model, train_ratio_networks
-from .noise import box, mixture_noise
+from .noise import box, draw_from_marginals, mixture_noise
 
 Array = NDArray[np.float64]
 
-NAMES = ("outlier_forest", "mixture_forest", "broad_forest", "network", "autoencoder", "variational")
+NAMES = ("outlier_forest", "mixture_forest", "broad_forest", "marginal_forest", "network", "autoencoder", "variational")
+#: Members that see the pixels of an image.
+LATENT = ("autoencoder", "variational")
 #: Rows of a tree of the broad forest; few, so that outliers do not hide one another.
 BROAD_ROWS = 64
 
@@ -48,6 +53,14 @@ class Member(Protocol):
         """Parts of the anomaly by column, shape (n, D)."""
 
 
+class RatioMember(Member, Protocol):
+    """A member whose contributions sum to its anomaly − base."""
+
+    @property
+    def base(self) -> float:
+        """The anomaly that all rows start from."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """Encoded training rows and known outliers, with weights."""
@@ -60,6 +73,10 @@ class Rows:
     def without(self, rows: NDArray[np.bool_], outliers: NDArray[np.bool_]) -> Rows:
         """All but those marked."""
         return Rows(self.X[~rows], self.weights[~rows], self.outliers[~outliers], self.outlier_weights[~outliers])
+
+    def encoded(self, encode: Callable[[Array], Array]) -> Rows:
+        """The same rows in another form."""
+        return replace(self, X=encode(self.X), outliers=encode(self.outliers))
 
 
 @dataclass(frozen=True)
@@ -119,9 +136,16 @@ class Ensemble:
 def train_members(rows: Rows, plan: Plan, seed: int) -> tuple[Ensemble, list[History]]:
     """All members of a plan."""
     ensemble, histories = Ensemble([], [], [], []), []
+    codes = None
+    if plan.image is not None and not set(plan.members) <= set(LATENT):
+        codes = learn_codes(rows.X, rows.weights, seed)
     for position, name in enumerate(plan.members):
         own = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
-        member, found = _train(name, rows, plan, own)
+        if codes is None or name in LATENT:
+            member, found = _train(name, rows, plan, own)
+        else:
+            inner, found = _train(name, rows.encoded(codes.encode), replace(plan, image=None), own)
+            member = OnCodes(codes, inner)  # type: ignore[arg-type]
         anomaly = member.anomaly(rows.X)
         centre = float(np.average(anomaly, weights=rows.weights))
         spread = math.sqrt(float(np.average((anomaly - centre) ** 2, weights=rows.weights)))
@@ -157,13 +181,20 @@ def _forest(name: str, rows: Rows, plan: Plan, seed: int) -> Member:
     if name == "outlier_forest":
         noise, weights = rows.outliers, rows.outlier_weights
     else:
-        source = _mixture(rows, plan, generator) if name == "mixture_forest" else box(torch.from_numpy(rows.X))
         # A forest that sees few rows needs enough draws all the same.
-        noise = draw(source, max(len(rows.X), 256), generator).double().numpy()
-        weights = np.ones(len(noise))
+        count = max(len(rows.X), 256)
+        noise = _draws(name, rows, plan, count, generator).double().numpy()
+        weights = np.ones(count)
         if name == "broad_forest":
             shape = {"leaf": 1, "features": 1, "sample": BROAD_ROWS}
     return grow_forest(rows.X, rows.weights, noise, weights, trees=plan.trees, seed=seed, **shape)
+
+
+def _draws(name: str, rows: Rows, plan: Plan, count: int, generator: torch.Generator) -> torch.Tensor:
+    X = torch.from_numpy(rows.X)
+    if name == "marginal_forest":
+        return draw_from_marginals(X, torch.from_numpy(rows.weights), count, generator)
+    return draw(_mixture(rows, plan, generator) if name == "mixture_forest" else box(X), count, generator)
 
 
 def _mixture(rows: Rows, plan: Plan, generator: torch.Generator) -> Any:
@@ -183,15 +214,7 @@ def _mixture(rows: Rows, plan: Plan, generator: torch.Generator) -> Any:
 
 
 def _ratio_network(width: int, plan: Plan) -> Callable[[], nn.Module]:
-    if plan.image is None:
-        return lambda: nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), mlp([width, *plan.hidden, 1], nn.SiLU))
-    channels, height, across = plan.image
-
-    def make() -> nn.Module:
-        encoder, _ = convolutional_pair(1, channels=channels, width=16, outputs=64, size=(height, across))
-        return nn.Sequential(nn.Unflatten(-1, plan.image), encoder, nn.SiLU(), nn.Linear(64, 1))  # type: ignore[arg-type]
-
-    return make
+    return lambda: nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), mlp([width, *plan.hidden, 1], nn.SiLU))
 
 
 def _pair(width: int, plan: Plan, outputs: int) -> Callable[[], tuple[nn.Module, nn.Module]]:

@@ -88,6 +88,16 @@ def mixture_noise(
     return NoiseMixture([*near, *smooth], shares)
 
 
+def draw_from_marginals(rows: Tensor, weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """n draws of Π_j p_j: every column from a row of its own.
+
+    >>> draw_from_marginals(torch.eye(3), torch.ones(3), 2, torch.Generator().manual_seed(0)).shape
+    torch.Size([2, 3])
+    """
+    chosen = torch.multinomial(weights, n * rows.shape[1], replacement=True, generator=generator)
+    return rows.gather(0, chosen.reshape(n, rows.shape[1]))
+
+
 def box(rows: Tensor) -> Independent[Uniform]:
     """The uniform distribution over the smallest box that holds the rows, with constant columns widened.
 

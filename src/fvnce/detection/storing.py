@@ -15,6 +15,7 @@ from ..training.storage import read_record, write_record
 from ..training.tree import flatten, unflatten
 from . import table
 from .calibration import Calibration
+from .codes import OnCodes, PrincipalCodes
 from .forest import RatioForest
 from .images import ImageShape
 from .members import Ensemble, LatentModel, Member, RatioNetworks
@@ -97,6 +98,10 @@ def _take_apart(member: Member) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if isinstance(member, RatioNetworks):
         content, tensors = describe(nn.Sequential(*member.networks))
         return {"kind": "networks", "module": content, "centres": member.centres, "scales": member.scales}, tensors
+    if isinstance(member, OnCodes):
+        content, tensors = _take_apart(member.member)
+        codes = {f"codes.{name}": value for name, value in member.codes.tensors().items()}
+        return {"kind": "codes", "member": content}, codes | tensors
     assert isinstance(member, LatentModel)
     content, tensors = describe(nn.Sequential(member.encoder, member.decoder))
     return {"kind": "latent", "module": content}, tensors
@@ -105,6 +110,10 @@ def _take_apart(member: Member) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _put_together(content: dict[str, Any], tensors: dict[str, Tensor]) -> Member:
     if content["kind"] == "forest":
         return RatioForest.from_tensors(tensors)
+    if content["kind"] == "codes":
+        own = {name: value for name, value in tensors.items() if not name.startswith("codes.")}
+        codes = {name.removeprefix("codes."): value for name, value in tensors.items() if name not in own}
+        return OnCodes(PrincipalCodes.from_tensors(codes), _put_together(content["member"], own))  # type: ignore[arg-type]
     module: Any = rebuild(content["module"], tensors)
     if content["kind"] == "networks":
         return RatioNetworks(list(module), content["centres"], content["scales"])

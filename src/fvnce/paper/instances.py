@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from .. import __version__
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import draw_with_log_prob, fit_gaussian
 from ..objectives import SNCE, VAE, Autoencoder, FullyVariationalNCE, log_marginal
 from ..report.page import Section, Table
 from ..scoring import PowerRule, ScoringRule
 from ..training import fit
+from .cells import write_json
 from .study import Options, load, setting_for, standard_normal
 
 
@@ -55,6 +57,18 @@ def run(out: Path, options: Options) -> Section:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         table = _compare(settings, images.train, images.test[: settings.points])
+    seconds = time.perf_counter() - start
+    record = {
+        "command": f"fvnce reproduce instances --data {options.data}",
+        "version": __version__,
+        "torch": torch.__version__,
+        "seed": 0,
+        "seconds": seconds,
+        "settings": asdict(settings),
+        "caption": table.caption,
+        "header": table.header,
+        "rows": table.rows,
+    }
     return Section(
         "The instances of the family, on trained models",
         [
@@ -63,7 +77,8 @@ def run(out: Path, options: Options) -> Section:
         ],
         tables=[table],
         settings=asdict(settings) | {"data": options.data},
-        seconds=time.perf_counter() - start,
+        seconds=seconds,
+        files=[write_json(out / f"instances-{options.data}.json", record)],
     )
 
 

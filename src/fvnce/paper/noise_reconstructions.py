@@ -12,7 +12,9 @@ from pathlib import Path
 
 import torch
 
+from .. import __version__
 from ..report.page import Picture, Section
+from .cells import write_json
 from .pictures import panels
 from .study import Options, kernel_noise, load, rows, setting_for
 from .table import measure, trained
@@ -36,6 +38,16 @@ def run(out: Path, options: Options) -> Section:
             nats[label] = pair.log_likelihood(samples).mean().item()
             parts.append((f"{label}: {nats[label]:.0f} nats", setting.to_unit(pair.reconstruct(samples[:64]))))
     files = panels(out, "noise-reconstructions", parts, images.shape)
+    record = {
+        "command": f"fvnce reproduce noise-reconstructions --data {options.data}",
+        "version": __version__,
+        "torch": torch.__version__,
+        "seed": 0,
+        "network": "-".join(map(str, network)),
+        "settings": setting.named(),
+        "nats": nats,
+    }
+    files.append(write_json(out / f"noise-reconstructions-{options.data}.json", record))
     order = " > ".join(sorted(nats, key=lambda label: -nats[label]))
     return Section(
         "Reconstructions of noise samples",

@@ -1,0 +1,84 @@
+"""Principal codes of images, and the product of marginals: what they are by definition."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fvnce import NoiseContrastiveDetector
+from fvnce.detection.codes import CODES, OnCodes, PrincipalCodes, learn_codes
+from fvnce.detection.forest import grow_forest
+from fvnce.detection.noise import draw_from_marginals
+
+
+@pytest.fixture
+def images():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(300, 5)) @ rng.normal(size=(5, 64)) + 0.01 * rng.normal(size=(300, 64))
+
+
+def test_codes_are_standardised_over_the_weighted_training_images(images):
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, size=300)
+    codes = learn_codes(images, weights, 0)
+    z = codes.encode(images)
+    assert z.shape == (300, CODES + 1)
+    share = weights / weights.sum()
+    np.testing.assert_allclose(share @ z, 0, atol=1e-9)
+    np.testing.assert_allclose(share @ z**2, 1, atol=1e-9)
+    np.testing.assert_allclose(codes.directions @ codes.directions.T, np.eye(CODES), atol=1e-9)
+
+
+def test_a_weight_of_two_is_two_images(images):
+    doubled = learn_codes(np.concatenate([images, images[:50]]), np.ones(350), 0)
+    weighted = learn_codes(images, np.repeat([2.0, 1.0], [50, 250]), 0)
+    a, b = doubled.encode(images), weighted.encode(images)
+    np.testing.assert_allclose(np.abs(a[:, :5]), np.abs(b[:, :5]), rtol=1e-5, atol=1e-7)  # a direction has no sign
+
+
+def test_what_no_direction_holds_is_in_the_last_code(images):
+    codes = learn_codes(images, np.ones(300), 0)
+    outside = np.linalg.svd(codes.directions)[2][-1]  # orthogonal to every direction
+    z = codes.encode(np.stack([codes.mean + 100 * outside, codes.mean]))
+    left = z[:, -1] * codes.scale[-1] + codes.centre[-1]
+    np.testing.assert_allclose(left, [math.log(1e4 + codes.floor), math.log(codes.floor)], rtol=1e-9)
+    np.testing.assert_allclose(z[0, :-1], z[1, :-1], atol=1e-9)
+
+
+def test_contributions_of_codes_reach_the_pixels_whole(images):
+    codes = learn_codes(images, np.ones(300), 0)
+    parts = np.random.default_rng(2).normal(size=(4, CODES + 1))
+    at = np.concatenate([images[:3], codes.mean[None]])  # at the mean no pixel is to blame more than another
+    np.testing.assert_allclose(codes.at_pixels(parts, at).sum(1), parts.sum(1), rtol=1e-9, atol=1e-9)
+
+
+def test_a_member_on_codes_explains_all_of_its_anomaly(images):
+    codes = learn_codes(images, np.ones(300), 0)
+    z = codes.encode(images)
+    forest = grow_forest(z, np.ones(300), -z, np.ones(300), trees=5, leaf=5, features="sqrt", sample=None, seed=0)
+    member = OnCodes(codes, forest)
+    parts = member.contributions(images[:7])
+    np.testing.assert_allclose(parts.sum(1) + member.base, member.anomaly(images[:7]), rtol=1e-9)
+
+
+def test_codes_survive_a_file(images):
+    codes = learn_codes(images, np.ones(300), 0)
+    np.testing.assert_array_equal(PrincipalCodes.from_tensors(codes.tensors()).encode(images), codes.encode(images))
+
+
+def test_marginals_are_kept_and_dependence_is_not():
+    x = torch.linspace(-1, 1, 1000, dtype=torch.float64)
+    weights = torch.where(x > 0, 3.0, 1.0).double()
+    drawn = draw_from_marginals(torch.stack([x, x], 1), weights, 20_000, torch.Generator().manual_seed(0))
+    positive = (drawn > 0).double().mean(0)
+    assert (positive - 0.75).abs().max() < 4 * math.sqrt(0.75 * 0.25 / 20_000)
+    assert abs(float(torch.corrcoef(drawn.T)[0, 1])) < 4 / math.sqrt(20_000)
+
+
+def test_a_broken_dependence_is_strange_only_to_the_marginal_forest():
+    rng = np.random.default_rng(0)
+    t = rng.normal(size=600)
+    X = np.stack([t, t + 0.1 * rng.normal(size=600)], 1)
+    detector = NoiseContrastiveDetector(members=("marginal_forest",), n_trees=50).fit(X)
+    usual, broken = detector.anomaly_score([[1.0, 1.0], [-1.0, -1.0]]), detector.anomaly_score([[1.0, -1.0]])
+    assert broken.min() > usual.max() + 1
