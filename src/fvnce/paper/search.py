@@ -58,8 +58,8 @@ CHANGES: tuple[Changes, ...] = (
     {"centres": 1000},
 )
 
-#: Choices that are combined at most: 2^4 settings.
-MOST_COMBINED = 4
+#: Choices that are combined at most: 2^3 settings.
+MOST_COMBINED = 3
 
 
 @dataclass(frozen=True)
