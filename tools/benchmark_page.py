@@ -183,12 +183,23 @@ def _one_class(record: Record) -> list[str]:
 
 
 def _images(record: Record) -> list[str]:
-    lines = ["## Detection on images", "", f"`{_plain(record['command'])}`, seed {record['seed']}.", ""]
-    keys = list(dict.fromkeys((row["method"], row["known"]) for row in record["rows"]))
+    settings = ", ".join(f"{name} {value}" for name, value in record["settings"].items())
+    kinds = list(dict.fromkeys((row["method"], row["known"]) for row in record["rows"]))
+    found = {(row["task"], row["method"], row["known"]): row["auroc"] for row in record["rows"]}
     tasks = list(dict.fromkeys(row["task"] for row in record["rows"]))
-    value = {(row["task"], row["method"], row["known"]): row["auroc"] for row in record["rows"]}
-    header = ["AUROC", *(f"{method}, {known} known" for method, known in keys)]
-    return [*lines, *_table(header, [[task, *(_number(value.get((task, *key)), 3) for key in keys)] for task in tasks])]
+    body = [[task, *(_number(found.get((task, *kind)), 3) for kind in kinds)] for task in tasks]
+    means = {(row["method"], row["known"]): row["mean auroc"] for row in record["summary"]}
+    body.append(["mean over held-out digits", *(_number(means.get(kind), 3) for kind in kinds)])
+    return [
+        "## Detection on images",
+        "",
+        f"`{_plain(record['command'])}`: {settings}.",
+        "",
+        "Trained on images of nine digits, to find the tenth; then on all ten, to find other images.",
+        "AUROC on test images; autoencoder and VAE have the networks of the detector's own.",
+        "",
+        *_table(["task", *(f"{method}, {known} known" for method, known in kinds)], body),
+    ]
 
 
 #: The file of each section.
