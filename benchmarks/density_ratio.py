@@ -1,6 +1,6 @@
-"""Density ratios beside the package ``densratio``: error against a known ratio, and seconds, on the same samples.
+"""Density ratios beside the package ``densratio``: error against a known ratio, and processor seconds, on the same samples.
 
-Run on an idle machine with
+Run with
 
     PYTHONPATH=<folder with densratio> python benchmarks/density_ratio.py --out results/bench/density_ratio.json
 
@@ -12,10 +12,12 @@ samples, a mean over seeds. Everybody chooses bandwidth and penalty by cross-val
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +75,8 @@ def main() -> None:
         "fvnce, α = 1/2": ours(0.5),
         "fvnce, α = 0 (KL)": ours(0.0),
     }
-    if importlib.util.find_spec("densratio") is not None:
+    installed = importlib.util.find_spec("densratio") is not None
+    if installed:
         contenders |= {
             "densratio uLSIF": peer("uLSIF"),
             "densratio uLSIF, common grid": peer("uLSIF", sigma=GRID["bandwidth"], lambda_=GRID["penalty"]),
@@ -89,9 +92,9 @@ def main() -> None:
             for seed in range(options.seeds):
                 torch.manual_seed(seed)
                 num, den, x = p.sample((options.rows,)), q.sample((options.rows,)), q.sample((20_000,))
-                start = time.perf_counter()
+                start = time.process_time()  # which a busy machine does not change
                 ratio = make(num, den, seed)
-                seconds.append(time.perf_counter() - start)
+                seconds.append(time.process_time() - start)
                 true = (p.log_prob(x) - q.log_prob(x)).exp()
                 errors.append(float((ratio(x) - true).square().mean() / true.square().mean()))
             found.setdefault(problem, {})[name] = {
@@ -104,6 +107,8 @@ def main() -> None:
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         content = {
+            "command": " ".join(["python", *sys.argv]),
+            "peer": f"densratio {importlib.metadata.version('densratio')}" if installed else None,
             "rows": options.rows,
             "seeds": options.seeds,
             "problems": found,

@@ -2,8 +2,8 @@ r"""log Z of a normal that is truncated to the positive orthant, by separation o
 
     Z = ∫_{u≥0} exp(−½ uᵀKu) du = (2π)^{d/2} |K|^{−1/2} P(Lw ≥ 0),   K⁻¹ = LLᵀ,  w ~ N(0, I)
 
-Given w_1 … w_{i−1}, coordinate i is positive with probability e_i = Φ(Σ_{j<i} L_ij w_j / L_ii), and w_i is drawn from the
-normal above that bound; P is the mean of Π e_i over points of a Sobol sequence.
+Given w_1 … w_{i−1}, coordinate i is positive with probability e_i = Φ(Σ_{j<i} L_ij w_j / L_ii), and w_i is drawn from
+the normal above that bound; P is the mean of Π e_i over points of a Sobol sequence.
 """
 
 from __future__ import annotations

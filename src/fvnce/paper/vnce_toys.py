@@ -104,8 +104,8 @@ def run(out: Path, options: Options) -> Section:
         pictures=[
             Picture(
                 figures[0],
-                "The truth, the learned densities, and draws of the model with latents by Langevin steps. Each row has one "
-                "colour scale; below each panel is KL(p*‖p_θ) in nats.",
+                "The truth, the learned densities, and draws of the model with latents by Langevin steps. Each row "
+                "has one colour scale; below each panel is KL(p*‖p_θ) in nats.",
                 "Rows of heat maps: rings, pinwheel, checkerboard and moons beside their estimates.",
             )
         ],
