@@ -1,4 +1,4 @@
-"""Density ratios beside the package ``densratio``: error against a known ratio, and processor seconds, on the same samples.
+"""Density ratios beside the package ``densratio``: error against a known ratio, and processor seconds.
 
 Run with
 

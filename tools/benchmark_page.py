@@ -204,8 +204,8 @@ def _density_ratio(record: Record) -> list[str]:
         "## Density ratios",
         "",
         f"`{_plain(record['command'])}`, {record['seeds']} seeds, {record['rows']} samples of each side, known "
-        f"Gaussian ratios; peer: {record['peer'] or 'not installed'}. Mean of E[(r̂ − r)²]/E[r²] under the denominator, and "
-        "processor seconds with cross-validation.",
+        f"Gaussian ratios; peer: {record['peer'] or 'not installed'}. Mean of E[(r̂ − r)²]/E[r²] under the denominator, "
+        "and processor seconds with cross-validation.",
         "",
         *_table(["method", *problems, *(f"{name}, s" for name in problems)], [[m, *cells(m)] for m in methods]),
     ]
