@@ -197,15 +197,16 @@ def _density_ratio(record: Record) -> list[str]:
 
     def cells(method: str) -> list[str]:
         found = [problem.get(method) for problem in problems.values()]
-        errors = ["–" if row is None else f"{row['error']:.3f} ± {row['error_of_mean'] or 0:.3f}" for row in found]
+        errors = ["–" if row is None else f"{row['median_error']:.3f} ({row['error']:.3f})" for row in found]
         return [*errors, *("–" if row is None else f"{row['seconds']:.2f}" for row in found)]
 
     return [
         "## Density ratios",
         "",
         f"`{_plain(record['command'])}`, {record['seeds']} seeds, {record['rows']} samples of each side, known "
-        f"Gaussian ratios; peer: {record['peer'] or 'not installed'}. Mean of E[(r̂ − r)²]/E[r²] under the denominator, "
-        "and processor seconds with cross-validation.",
+        f"Gaussian ratios; peer: {record['peer'] or 'not installed'}. Median (mean) over seeds of "
+        "E[(r̂ − r)²]/E[r²] under the denominator, and processor seconds with cross-validation. The seed decides the "
+        "data; a large mean is one data set on which cross-validation chose badly.",
         "",
         *_table(["method", *problems, *(f"{name}, s" for name in problems)], [[m, *cells(m)] for m in methods]),
     ]
