@@ -5,8 +5,8 @@ Run with
     PYTHONPATH=<folder with densratio> python benchmarks/density_ratio.py --out results/bench/density_ratio.json
 
 Numerator and denominator are Gaussians, so the ratio is known. The error is E_den[(r̂ − r)²]/E_den[r²] on fresh
-samples, mean and median over seeds. Everybody chooses bandwidth and penalty by cross-validation from grids of their own, with
-100 kernels; the least-squares methods also run on one common grid. densratio is measured if it can be imported.
+samples, mean and median over seeds. Everybody chooses bandwidth and penalty by cross-validation from grids of their
+own, with 100 kernels; the least-squares methods also run on one common grid. densratio takes part if it is installed.
 """
 
 from __future__ import annotations
