@@ -108,10 +108,14 @@ def test_missing_values_are_survived(made):
     for method in missing.METHODS[:3]:
         assert complete[method][0]["coverage"] >= 0.75  # of 21 entries that go together
         assert complete[method][0]["relative_error"] < 2 * complete[method][0]["expected_error"]
-    for rows in (row for methods in results.values() for row in methods.values()):
-        value, error = rows[0]["log_partition"]
-        assert abs(value - rows[0]["exact_log_partition"]) < max(4 * error, 1e-3)
-        assert abs(value - rows[0]["exact_log_partition"]) < 0.05
+    # With entries missing from so few rows a matrix may be far off, even indefinite: then the exact value is null.
+    for share, methods in results.items():
+        for method, rows in methods.items():
+            (value, error), exact = rows[0]["log_partition"], rows[0]["exact_log_partition"]
+            assert exact is not None or (share != "0.0" and method != missing.METHODS[3])
+            if exact is not None:
+                assert abs(value - exact) < 4 * error
+                assert error < 0.05
     # With nothing missing, filling in changes nothing.
     assert complete["VNCE"][0]["matrix"] == complete["mean imputation, NCE"][0]["matrix"]
 

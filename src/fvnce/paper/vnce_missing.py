@@ -396,13 +396,15 @@ def _reading(settings: Settings, measured: dict[str, Any]) -> list[str]:
     fv = [row["coverage"] for cells in measured.values() for row in cells["fvNCE (0, 0)"]]
     listed = ", ".join(f"{_mean(last[m], 'relative_error'):.3f} ({m})" for m in METHODS)
     rows = [row for methods in measured.values() for cells in methods.values() for row in cells]
+    # An estimate that is not positive definite has no exact value.
+    rows = [row for row in rows if math.isfinite(row["exact_log_partition"])]
     gaps = [abs(row["log_partition"][0] - row["exact_log_partition"]) for row in rows]
     scores = [gap / row["log_partition"][1] for gap, row in zip(gaps, rows, strict=True)]
     return [
         f"With {settings.fractions[-1]:.0%} of the entries missing the relative error of K is {listed}.",
         f"The 95% intervals of fvNCE (0, 0) contain {sum(fv) / len(fv):.0%} of the true entries over all fractions.",
         f"log Z from fresh complete noise rows is off by at most {max(gaps):.4f} nats and {max(scores):.1f} standard "
-        "errors over all models.",
+        f"errors over the {len(rows)} models whose matrix is positive definite.",
         "With nothing missing there is no latent and VNCE, fvNCE and NCE differ by their rule alone; the error then "
         "grows with the share missing as information is lost, while filling in means biases K at any sample size.",
     ]
