@@ -206,7 +206,7 @@ def _density_ratio(record: Record) -> list[str]:
         f"`{_plain(record['command'])}`, {record['seeds']} seeds, {record['rows']} samples of each side, known "
         f"Gaussian ratios; peer: {record['peer'] or 'not installed'}. Median (mean) over seeds of "
         "E[(r̂ − r)²]/E[r²] under the denominator, and processor seconds with cross-validation. The seed decides the "
-        "data; a large mean is one data set on which cross-validation chose badly.",
+        "data; a mean far above the median comes from one or two data sets on which cross-validation chose badly.",
         "",
         *_table(["method", *problems, *(f"{name}, s" for name in problems)], [[m, *cells(m)] for m in methods]),
     ]
