@@ -1,21 +1,24 @@
-"""Density ratios beside the package ``densratio``: error against a known ratio, and seconds, on the same samples.
+"""Density ratios beside the package ``densratio``: error against a known ratio, and processor seconds.
 
-Run on an idle machine with
+Run with
 
     PYTHONPATH=<folder with densratio> python benchmarks/density_ratio.py --out results/bench/density_ratio.json
 
 Numerator and denominator are Gaussians, so the ratio is known. The error is E_den[(r̂ − r)²]/E_den[r²] on fresh
-samples, a mean over seeds. Everybody chooses bandwidth and penalty by cross-validation from grids of their own, with
-100 kernels; the least-squares methods also run on one common grid. densratio is measured if it can be imported.
+samples, mean and median over seeds. Everybody chooses bandwidth and penalty by cross-validation from grids of their
+own, with 100 kernels; the least-squares methods also run on one common grid. densratio takes part if it is installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +35,8 @@ GRID = {"bandwidth": [0.1, 0.3, 0.6, 1.0, 2.0, 4.0], "penalty": [1e-3, 1e-2, 1e-
 
 #: dimensions, mean and scale of the denominator; the numerator is N(0, I).
 PROBLEMS = {"1-D": (1, 0.5, 1.5), "2-D": (2, 0.5, 1.5), "5-D": (5, 0.3, 1.3)}
+
+NAMES = {1.0: " (LSIF)", 0.0: " (KL)"}
 
 Ratio = Callable[[Tensor], Tensor]
 
@@ -60,58 +65,78 @@ def peer(method: str, **grid: Any) -> Callable[[Tensor, Tensor, int], Ratio]:
     return fitted
 
 
+def measured(make: Callable[[Tensor, Tensor, int], Ratio], problem: str, rows: int, seeds: int) -> dict[str, Any]:
+    """One method on one problem."""
+    d, mean, scale = PROBLEMS[problem]
+    p, q = normal(d, 0.0, 1.0), normal(d, mean, scale)
+    errors, seconds = [], []
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        num, den, x = p.sample((rows,)), q.sample((rows,)), q.sample((20_000,))
+        start = time.process_time()  # which a busy machine does not change
+        ratio = make(num, den, seed)
+        seconds.append(time.process_time() - start)
+        true = (p.log_prob(x) - q.log_prob(x)).exp()
+        errors.append(float((ratio(x) - true).square().mean() / true.square().mean()))
+    return {
+        "error": statistics.fmean(errors),
+        "error_of_mean": statistics.stdev(errors) / len(errors) ** 0.5 if len(errors) > 1 else None,
+        "median_error": statistics.median(errors),
+        "errors": errors,
+        "seconds": statistics.median(seconds),
+    }
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="what is there for the same rows and seeds is not measured again")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=500)
+    parser.add_argument("--rows", type=int, default=300)
+    parser.add_argument("--alphas", default="1,0.5,0", help="rules of ours; below 1 each fit takes seconds")
     options = parser.parse_args()
-    contenders = {
-        "fvnce, α = 1 (LSIF)": ours(1.0),
-        "fvnce, α = 1, common grid": ours(1.0, **GRID),
-        "fvnce, α = 1/2": ours(0.5),
-        "fvnce, α = 0 (KL)": ours(0.0),
+    installed = importlib.util.find_spec("densratio") is not None
+    contenders = {}
+    for alpha in sorted(map(float, options.alphas.split(",")), reverse=True):
+        contenders[f"fvnce, α = {alpha:g}{NAMES.get(alpha, '')}"] = ours(alpha)
+        if alpha == 1:
+            contenders["fvnce, α = 1, common grid"] = ours(alpha, **GRID)
+            if installed:
+                contenders |= {
+                    "densratio uLSIF": peer("uLSIF"),
+                    "densratio uLSIF, common grid": peer("uLSIF", sigma=GRID["bandwidth"], lambda_=GRID["penalty"]),
+                    "densratio KLIEP": peer("KLIEP"),
+                }
+    content: dict[str, Any] = {
+        "command": " ".join(["python", *sys.argv]),
+        "peer": f"densratio {importlib.metadata.version('densratio')}" if installed else None,
+        "rows": options.rows,
+        "seeds": options.seeds,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.processor() or platform.machine(),
+        "problems": {problem: {} for problem in PROBLEMS},
     }
-    if importlib.util.find_spec("densratio") is not None:
-        contenders |= {
-            "densratio uLSIF": peer("uLSIF"),
-            "densratio uLSIF, common grid": peer("uLSIF", sigma=GRID["bandwidth"], lambda_=GRID["penalty"]),
-            "densratio KLIEP": peer("KLIEP"),
-        }
-    found: dict[str, Any] = {}
-    for problem, (d, mean, scale) in PROBLEMS.items():
-        p, q = normal(d, 0.0, 1.0), normal(d, mean, scale)
-        print(f"\n{problem}: N(0, I) over N({mean}, {scale}² I), {options.rows} samples of each")
-        print(f"{'method':32} {'relative squared error':>24} {'seconds':>9}")
-        for name, make in contenders.items():
-            errors, seconds = [], []
-            for seed in range(options.seeds):
-                torch.manual_seed(seed)
-                num, den, x = p.sample((options.rows,)), q.sample((options.rows,)), q.sample((20_000,))
-                start = time.perf_counter()
-                ratio = make(num, den, seed)
-                seconds.append(time.perf_counter() - start)
-                true = (p.log_prob(x) - q.log_prob(x)).exp()
-                errors.append(float((ratio(x) - true).square().mean() / true.square().mean()))
-            found.setdefault(problem, {})[name] = {
-                "error": statistics.fmean(errors),
-                "error_of_mean": statistics.stdev(errors) / len(errors) ** 0.5 if len(errors) > 1 else None,
-                "seconds": statistics.median(seconds),
-            }
-            row = found[problem][name]
-            print(f"{name:32} {row['error']:15.4f} ± {row['error_of_mean'] or 0:.4f} {row['seconds']:9.2f}")
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        content = {
-            "rows": options.rows,
-            "seeds": options.seeds,
-            "problems": found,
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "machine": platform.processor() or platform.machine(),
-        }
-        options.out.write_text(json.dumps(content, indent=1) + "\n")
+    if options.out is not None and options.out.exists():
+        earlier = json.loads(options.out.read_text())
+        if (earlier["rows"], earlier["seeds"]) == (options.rows, options.seeds):
+            content["problems"] = earlier["problems"]
+    print("N(0, I) over N(m, s² I): " + "; ".join(f"{name}: m, s = {m}, {s}" for name, (_, m, s) in PROBLEMS.items()))
+    print(f"{'method':36} {'relative squared error':>24} {'median':>8} {'seconds':>9}")
+    for name, make in contenders.items():
+        for problem, found in content["problems"].items():
+            if name not in found:
+                found[name] = measured(make, problem, options.rows, options.seeds)
+            row = found[name]
+            print(
+                f"{problem}: {name:31} {row['error']:15.4f} ± {row['error_of_mean'] or 0:.4f} "
+                f"{row['median_error']:8.4f} {row['seconds']:9.2f}"
+            )
+            if options.out is not None:
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                partial = options.out.with_suffix(".partial")
+                partial.write_text(json.dumps(content, indent=1) + "\n")
+                os.replace(partial, options.out)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 r"""r = p/q from samples of p and of q: ``fvnce.density_ratio``.
 
 A kernel ratio maximises the rule's J; bandwidth and penalty are chosen by K-fold cross-validation of the same J on
-held-out samples. α = 1 is least-squares importance fitting (LSIF).
+held-out samples, whose own kernels are left out: a kernel on a held-out sample would see it at distance zero, and
+narrow kernels would win. α = 1 is least-squares importance fitting (LSIF).
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def density_ratio(
     chosen = chosen.unclipped()
     generator = torch.Generator().manual_seed(_checks.count("seed", seed, low=0))
     count = min(_checks.count("centres", centres), len(num))
-    where = num[torch.randperm(len(num), generator=generator)[:count]]
+    index = torch.randperm(len(num), generator=generator)[:count]
+    where = num[index]
     widths = _settings("bandwidth", bandwidth, _default_bandwidths(num, den, where))
     penalties = _settings("penalty", penalty, PENALTIES)
     folds = _checks.count("folds", folds, low=2)
@@ -103,7 +105,7 @@ def density_ratio(
         parts = [_folds("x_num", num, folds, generator), _folds("x_den", den, folds, generator)]
         for width in widths:
             k_num, k_den = (gaussian_kernels(x, where, width) for x in (num, den))
-            values = _cross_validated(chosen, k_num, k_den, penalties, parts[0], parts[1], folds)
+            values = _cross_validated(chosen, k_num, k_den, index, penalties, parts[0], parts[1], folds)
             tried += [(width, lam, value) for lam, value in zip(penalties, values, strict=True)]
         width, lam, value = max(tried, key=lambda row: row[2])
     else:
@@ -119,19 +121,27 @@ def _cross_validated(
     rule: ScoringRule,
     k_num: Tensor,
     k_den: Tensor,
+    index: Tensor,
     penalties: Sequence[float],
     fold_num: Tensor,
     fold_den: Tensor,
     folds: int,
 ) -> list[float]:
-    """Mean held-out J of each penalty; the solution of one penalty starts the next, from the largest down."""
+    """Mean held-out J of each penalty; the solution of one penalty starts the next, from the largest down.
+
+    ``index`` says on which row of the numerator each kernel sits.
+    """
     totals = dict.fromkeys(penalties, 0.0)
     for fold in range(folds):
         inside_num, inside_den = fold_num != fold, fold_den != fold
+        kernels = inside_num[index]
+        if not kernels.any():
+            kernels = torch.ones_like(kernels)
+        num, den = k_num[:, kernels], k_den[:, kernels]
         start: Tensor | None = None
         for lam in sorted(penalties, reverse=True):
-            start = fit_coefficients(rule, k_num[inside_num], k_den[inside_den], lam, start)
-            held = value_of(rule, k_num[~inside_num] @ start, k_den[~inside_den] @ start)
+            start = fit_coefficients(rule, num[inside_num], den[inside_den], lam, start)
+            held = value_of(rule, num[~inside_num] @ start, den[~inside_den] @ start)
             totals[lam] += float(held) / folds
     return [totals[lam] for lam in penalties]
 
