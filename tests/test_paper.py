@@ -325,5 +325,7 @@ def test_the_document_is_written_from_the_files(tmp_path):
     assert "| 784-128-784: AE → VAE | +470 | +471 ± 0.6 | holds |" in text
     assert "| 784-128-784: VAE → (0, 1) | +18 | +18 ± 0.0 | close to the VAE |" in text
     assert text.count("| holds |") == 6
+    assert "* 784-128-784: data +1, noise -1 nats from the paper's" in text
+    assert "Not counted" not in text
     with pytest.raises(FileNotFoundError, match=r"table\.json"):
         document(tmp_path / "nowhere")
