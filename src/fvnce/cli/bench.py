@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-HELP = """Run a benchmark against real peers: kde, training or detection. What follows is passed on to its script.
+from .deferred import SUMMARIES
+
+HELP = f"""{SUMMARIES["bench"]} What follows is passed on to its script.
 
 The scripts are in the folder benchmarks of a checkout, not in the installed package; peers come with the extra "bench".
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .deferred import SUMMARIES
+
 if TYPE_CHECKING:
     from ..scoring.rule import ScoringRule
 
-HELP = """List the scoring rules, or check one for the double-ELBO property.
+HELP = f"""{SUMMARIES["rules"]}
 
 A rule is a sum of power(alpha, beta, clip=T), logarithmic(), quadratic(), spherical() and normalised(rule) with
 factors; numbers may be fractions, and clip=none is the exact rule.

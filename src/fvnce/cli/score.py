@@ -9,8 +9,9 @@ import typer
 
 from . import _files
 from ._say import progress, sayer
+from .deferred import SUMMARIES
 
-HELP = """Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability and outlier.
+HELP = f"""{SUMMARIES["score"]}
 
 Rows are numbered from 1; images go by their file's name. Higher scores are stranger; outlier is 1 above the threshold
 of the run. DATA may be larger than memory, and - reads csv or npy from standard input.
