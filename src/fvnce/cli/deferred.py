@@ -45,4 +45,8 @@ class _Commands(dict[str, Any]):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+        """The command, or the default for a name that is none."""
+        try:
+            return self[name]
+        except KeyError:
+            return default

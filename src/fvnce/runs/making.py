@@ -24,7 +24,7 @@ from typing import Any
 from .._version import __version__
 from ..data.frame import Frame
 from ..detection import NoiseContrastiveDetector
-from ..report.run_page import write_run_page
+from ..report.run import write_run_page
 from ..training import History
 from .latent import train
 from .material import Material, gather
