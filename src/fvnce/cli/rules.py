@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import _files
 from .deferred import SUMMARIES
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ def rules(
         raise typer.BadParameter(f"--plot must name a png, pdf or svg file, found {str(plot)!r}")
     if expression is None and plot is not None:
         raise typer.BadParameter("--plot needs a RULE")
+    for option, path in (("--plot", plot), ("--explore", explore)):
+        if path is not None:
+            _files.writable(str(path), option)
     from ..scoring import check_double_elbo, parse
 
     if expression is None:

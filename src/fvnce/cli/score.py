@@ -67,6 +67,8 @@ def score(
     base = replace(loaded.settings.data, delimiter=None, header=None)
     settings = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     source = read_like(loaded.layout, data, settings)
+    if out != "-":
+        _files.writable(out, "--out")
     with progress("scoring", quiet) as tick:
         if out == "-":
             summary = stream_scores(loaded, source, sys.stdout, top=top, explain=explain, as_json=json, tick=tick)

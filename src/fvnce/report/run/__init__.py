@@ -28,7 +28,8 @@ _STYLE = """
 .thumb { image-rendering: pixelated; width: 64px; height: 64px; object-fit: contain; margin-right: .3rem; }
 #plane-info { min-height: 4.6rem; display: flex; gap: .8rem; align-items: center; color: var(--soft); }
 #plane-picture { flex: none; image-rendering: pixelated; background-repeat: no-repeat; }
-.anomalies { padding-left: 1.4rem; } .anomalies li { margin: .9rem 0; max-width: 44rem; }
+.anomalies { padding-left: 1.4rem; columns: 2 20rem; column-gap: 3rem; }
+.anomalies li { margin: 0 0 .9rem; break-inside: avoid; }
 .bar { display: inline-block; height: .7em; background: var(--c1); border-radius: .15em; vertical-align: baseline; }
 """
 

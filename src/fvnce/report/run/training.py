@@ -20,6 +20,7 @@ def training_section(facts: dict[str, Any], figures: list[Chart]) -> Section:
     for history in histories[:4]:
         epochs, steps = history["epochs"], history["steps"]
         name = history["name"].replace(" ", "-")
+        who = history["name"] if any(c.isdigit() for c in history["name"]) else f"the {history['name']}"
         if len(epochs.get("epoch", [])) > 1:
             at, losses = epochs["epoch"], {k: epochs[k] for k in ("loss", "val_loss") if k in epochs}
             axis = "epoch"
@@ -31,8 +32,8 @@ def training_section(facts: dict[str, Any], figures: list[Chart]) -> Section:
                 at,
                 {{"loss": "loss", "val_loss": "held-out loss"}[k]: v for k, v in losses.items()},
                 labels=(axis, "loss −J, nats"),
-                caption=f"Loss of the {history['name']}.",
-                alt=f"Training curve of the {history['name']}, {_course(losses['loss'])}",
+                caption=f"Loss of {who}.",
+                alt=f"Training curve of {who}, {_course(losses['loss'])}",
             )
         )
         source, axis = (steps, "step") if _holds(steps, "live_noise") else (epochs, "epoch")
@@ -54,7 +55,7 @@ def training_section(facts: dict[str, Any], figures: list[Chart]) -> Section:
                     shares,
                     labels=(axis, "share of samples"),
                     range_y=(0.0, 1.05),
-                    caption=f"How much of the noise the {history['name']} can feel, and how many samples count.",
+                    caption=f"How much of the noise {who} can feel, and how many samples count.",
                     alt="Shares of live noise and of effective samples over training",
                 )
             )
