@@ -409,7 +409,7 @@ class Terminal(io.StringIO):
     [
         (Terminal, {"TERM": "xterm-256color"}, True, True),
         (Terminal, {"TERM": "xterm-256color", "NO_COLOR": "1"}, True, False),
-        (Terminal, {"TERM": "dumb"}, True, False),
+        (Terminal, {"TERM": "dumb"}, None, False),  # no bar can be drawn there, a line may be
         (io.StringIO, {"TERM": "xterm-256color"}, False, False),
     ],
 )
@@ -433,9 +433,10 @@ def test_a_bar_is_drawn_on_terminals_only_and_without_colour_if_asked(
             main(list(map(str, arguments)))
         assert stop.value.code == 0
         text = said.getvalue()
-        assert ("rows" in text.partition("300 rows")[0] or "left" in text) == drawn
+        if drawn is not None:
+            assert ("rows" in text.partition("300 rows")[0] or "left" in text) == drawn
         assert bool(re.search(r"\x1b\[[\d;]*(3[0-9]|38;[\d;]+)m", text)) == coloured, text
-        if place is io.StringIO:
+        if not drawn:
             assert "\x1b" not in text
     assert (tmp_path / "s.csv").read_text().count("\n") == 301
 
