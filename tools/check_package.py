@@ -34,7 +34,7 @@ print(backend.build_sdist({str(folder)!r}))
 
 
 def check_contents(wheel: Path, sdist: Path) -> None:
-    """Every file of the package is in both, scripts of pages too; the wheel holds nothing else, and neither holds data."""
+    """Every file of the package is in both, scripts of pages too; the wheel holds nothing else, and no data."""
     modules = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src" / "fvnce").rglob("*")
