@@ -13,7 +13,7 @@ from dataclasses import dataclass
 Numbers = Sequence[float | None]
 
 WIDTH, HEIGHT = 440, 270
-LEFT, RIGHT, TOP, BOTTOM = 54, 12, 30, 44
+LEFT, RIGHT, TOP, BOTTOM = 60, 12, 30, 44
 DASHES = ("", "7 4", "2 3", "10 3 2 3")
 STYLE = """
 .chart { width: 100%; height: auto; max-width: 34rem; display: block; }
@@ -206,8 +206,8 @@ def _axes(frame: Frame, labels: tuple[str, str]) -> str:
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{html.escape(labels[0])}</text>')
     parts.append(
-        f'<text x="14" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" '
-        f'transform="rotate(-90 14 {(TOP + HEIGHT - BOTTOM) / 2})">{html.escape(labels[1])}</text>'
+        f'<text x="12" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" '
+        f'transform="rotate(-90 12 {(TOP + HEIGHT - BOTTOM) / 2})">{html.escape(labels[1])}</text>'
     )
     return "".join(parts)
 
