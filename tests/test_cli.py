@@ -227,11 +227,12 @@ except SystemExit as stop:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
 def test_memory_does_not_grow_with_the_file(fvnce, tmp_path):
-    """A file of 1 GB is scored in the memory that one of 16 MB needs, give or take 16 MB, and to its last row."""
+    """A file of 1 GB is scored in the memory that one of 16 MB needs, give or take 64 MB, and to its last row."""
     width = 2000
     rng = np.random.default_rng(0)
     np.save(tmp_path / "train.npy", rng.normal(size=(100, width)))
-    fvnce("fit", tmp_path / "train.npy", "--trees", 1, "--out", tmp_path / "run", "-q")
+    small = ["--latent", 1, "--hidden", 1, "--epochs", 1, "--noise", "none"]
+    fvnce("fit", tmp_path / "train.npy", *small, "--out", tmp_path / "run", "-q")
     used = []
     for rows in (1000, 2**30 // (8 * width) + 1):
         path, out = tmp_path / f"{rows}.npy", tmp_path / "s.csv"
@@ -251,7 +252,7 @@ def test_memory_does_not_grow_with_the_file(fvnce, tmp_path):
         assert max(found, key=lambda row: float(row["score"]))["row"] == str(rows)
     assert path.stat().st_size > 2**30
     path.unlink()
-    assert used[1] - used[0] < 16, used
+    assert used[1] - used[0] < 64, used  # allocators keep some; the file is 16 times that
 
 
 def test_report_is_drawn_again_without_the_data(fvnce, run_folder, tmp_path):
