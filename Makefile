@@ -36,13 +36,13 @@ package: $(STAMP)
 
 # Strict: a broken link, an equation that is not defined or a page without a place fails. Nothing is fetched by a reader.
 docs: $(VENV)/.docs
-	$(BIN)/python tools/benchmark_page.py --check
+	$(BIN)/python tools/pages.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site # with --quiet, warnings would not count
 	$(BIN)/python tools/check_site.py site
 
-# Pages that are made from results.
+# Pages that are made from results or from the program.
 pages: $(STAMP)
-	$(BIN)/python tools/benchmark_page.py
+	$(BIN)/python tools/pages.py
 	test ! -d results/paper-mnist || $(BIN)/python -m fvnce.paper.document
 
 $(VENV)/.docs: $(STAMP)

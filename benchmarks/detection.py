@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--settings", default="{}", help="settings of the detector that differ from its defaults, JSON")
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--quick", action="store_true", help="one table, a small detector: to see that everything runs")
     args = parser.parse_args()
     folder = Path(os.environ.get("FVNCE_DATA", "")) / "adbench"
     paths = sorted(folder.glob("*.npz"))
@@ -152,6 +153,8 @@ def main() -> None:
     if not paths:
         sys.exit(f"FVNCE_DATA must name a folder that holds adbench/*.npz, found none in {folder}")
     settings = json.loads(args.settings)
+    if args.quick:
+        paths, settings = paths[:1], {"n_trees": 20, "n_networks": 1, "steps": 30, **settings}
     seeds = [int(seed) for seed in args.seeds.split(",")]
     # Runs add up: a share and seed that the file holds already is not run again unless settings differ.
     before = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
@@ -170,19 +173,18 @@ def main() -> None:
                 print(*(row[name] for name in ("dataset", "share", "seed", "auroc", "ap", "fit seconds")), flush=True)
                 if args.out:
                     write(args.out, rows, commands, settings, args.peers)
-    if args.out:
-        write(args.out, rows, commands, settings, args.peers, show=True)
+    write(args.out, rows, commands, settings, args.peers, show=True)
 
 
 def write(
-    out: Path,
+    out: Path | None,
     rows: list[dict[str, Any]],
     commands: list[str],
     settings: dict[str, Any],
     peers: Path | None,
     show: bool = False,
 ) -> None:
-    """One file with every number, and the tables on the screen."""
+    """One file with every number, if it has a place, and the tables on the screen."""
     summary = {}
     for share in sorted({row["share"] for row in rows}, reverse=True):
         mine = [row for row in rows if row["share"] == share]
@@ -201,6 +203,8 @@ def write(
                 for line in table:
                     auroc, ap, rank = line["auroc"], line["ap"], line["mean rank"]
                     print(f"  {line['detector']:16s} AUROC {auroc:.4f}  AP {ap:.4f}  rank {rank:.2f}")
+    if out is None:
+        return
     content = {
         "commands": commands,
         "settings": settings,

@@ -273,7 +273,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--noise-repeats", type=int, default=5)
     parser.add_argument("--startup", type=int, default=3, help="runs of each start-up, 0 for none")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
     options = parser.parse_args()
+    if options.quick:
+        options.rows, options.centres, options.repeats, options.noise_repeats, options.startup = 256, 300, 1, 1, 0
     found = measure(options.rows, options.centres, options.repeats, options.noise_repeats)
     best = {name: min(seconds) for name, seconds in found.items()}
     print(f"{'':42} samples/s   share of bare products")

@@ -24,6 +24,8 @@ from fvnce.runs.settings import read_config
 from fvnce.runs.toml import to_toml
 
 QUICK = ["--trees", "20", "--networks", "1", "--steps", "30"]
+#: Without the three folds that probabilities are made from.
+QUICKER = [*QUICK, "--set", "calibration_folds=0"]
 
 
 @pytest.fixture
@@ -169,12 +171,12 @@ def test_outliers_in_a_file_are_the_same_as_a_label(fvnce, tmp_path):
     np.save(tmp_path / "rows.npy", rows)
     np.save(tmp_path / "bad.npy", bad)
     np.savez(tmp_path / "both.npz", X=np.concatenate([rows, bad]), y=np.repeat([0, 1], [150, 10]))
-    fvnce("fit", tmp_path / "rows.npy", "--outliers", tmp_path / "bad.npy", "--out", tmp_path / "a", "-q", *QUICK)
-    fvnce("fit", tmp_path / "both.npz", "--label", "y", "--out", tmp_path / "b", "-q", *QUICK)
+    fvnce("fit", tmp_path / "rows.npy", "--outliers", tmp_path / "bad.npy", "--out", tmp_path / "a", "-q", *QUICKER)
+    fvnce("fit", tmp_path / "both.npz", "--label", "y", "--out", tmp_path / "b", "-q", *QUICKER)
     assert same_weights(tmp_path / "a", tmp_path / "b")
     with_label = np.column_stack([np.concatenate([rows, bad]), np.repeat([0, 1], [150, 10])])
     np.save(tmp_path / "column.npy", with_label)
-    fvnce("fit", tmp_path / "column.npy", "--label=-1", "--out", tmp_path / "c", "-q", *QUICK)
+    fvnce("fit", tmp_path / "column.npy", "--label=-1", "--out", tmp_path / "c", "-q", *QUICKER)
     assert same_weights(tmp_path / "a", tmp_path / "c")
 
 
@@ -193,7 +195,7 @@ def test_pipes(table, run_folder, tmp_path):
     assert b"\x1b" not in run.stdout + run.stderr
     # A reader that stops early ends the program without a word.
     shell = f"yes 'Bern;1;30' | (echo 'town;amount;age'; cat) | {' '.join(command)} 2> {tmp_path / 'said'} | head -3"
-    quiet = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=True, timeout=60)
+    quiet = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=True, timeout=600)
     assert quiet.stdout.startswith("row,score,probability,outlier\n1,")
     assert (tmp_path / "said").read_text() == ""
 
@@ -225,26 +227,32 @@ except SystemExit as stop:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
 def test_memory_does_not_grow_with_the_file(fvnce, tmp_path):
-    """120 MB are scored in the memory that 4 MB need, give or take 16 MB."""
+    """A file of 1 GB is scored in the memory that one of 16 MB needs, give or take 64 MB, and to its last row."""
+    width = 2000
     rng = np.random.default_rng(0)
-    block = rng.normal(size=(1000, 1000)).astype(np.float32)
-    np.save(tmp_path / "train.npy", block[:100])
-    fvnce("fit", tmp_path / "train.npy", "--trees", 5, "--out", tmp_path / "run", "-q")
+    np.save(tmp_path / "train.npy", rng.normal(size=(100, width)))
+    small = ["--latent", 1, "--hidden", 1, "--epochs", 1, "--noise", "none"]
+    fvnce("fit", tmp_path / "train.npy", *small, "--out", tmp_path / "run", "-q")
     used = []
-    for blocks in (1, 30):
-        path = tmp_path / f"{blocks}.npy"
-        values = np.lib.format.open_memmap(path, "w+", np.float32, (1000 * blocks, 1000))
-        for i in range(blocks):
-            values[1000 * i : 1000 * (i + 1)] = block
+    for rows in (1000, 2**30 // (8 * width) + 1):
+        path, out = tmp_path / f"{rows}.npy", tmp_path / "s.csv"
+        # What is not written is zeros, which take no place on the disk but are read like any other number.
+        values = np.lib.format.open_memmap(path, "w+", np.float64, (rows, width))
+        values[:50] = rng.normal(size=(50, width))
+        values[-1] = 50.0
         values.flush()
         del values
-        command = [sys.executable, "-c", MEMORY, "score", tmp_path / "run", path, "-q", "--out", tmp_path / "s.csv"]
+        command = [sys.executable, "-c", MEMORY, "score", tmp_path / "run", path, "-q", "--out", out]
         run = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
         code, megabytes = map(int, run.stderr.split())
         assert code == 0
         used.append(megabytes)
-        assert len((tmp_path / "s.csv").read_text().splitlines()) == 1000 * blocks + 1
-    assert used[1] - used[0] < 16, used
+        found = rows_of(out.read_text())
+        assert len(found) == rows
+        assert max(found, key=lambda row: float(row["score"]))["row"] == str(rows)
+    assert path.stat().st_size > 2**30
+    path.unlink()
+    assert used[1] - used[0] < 64, used  # allocators keep some; the file is 16 times that
 
 
 def test_report_is_drawn_again_without_the_data(fvnce, run_folder, tmp_path):
@@ -329,6 +337,11 @@ def test_bench_runs_a_script_of_the_checkout(fvnce, monkeypatch, tmp_path):
         (["score", "none", "t.csv"], 1, "none is no run folder"),
         (["report", "there"], 1, "there is no whole run"),
         (["rules", "power("], 1, "cannot be read; write it like"),
+        (["fit", "one.csv"], 1, "one.csv holds 1 row; give at least 2"),
+        (["fit", "inf.csv"], 1, "inf.csv, row 2: column 'b' holds infinity; correct it, or pass --missing inf"),
+        (["fit", "inf.npy"], 1, "inf.npy, row 3 holds infinity"),
+        (["fit", "t.csv", "--latent", "2", "--learning-rate", "-1"], 1, "learning_rate must be in [0, 1000]"),
+        (["rules", "power(0)", "--explore", "there"], 2, "--explore must name a file, 'there' is a folder"),
         (["rules", "power(0)", "--plot", "x.doc"], 2, "--plot must name a png, pdf or svg file"),
         (["data", "nothing"], 2, "neither a data set (mnist) nor a file"),
         (["bench", "nothing"], 2, "unknown benchmark 'nothing'; the benchmarks are kde, training, detection"),
@@ -339,13 +352,17 @@ def test_every_mistake_is_one_line(fvnce, arguments, code, words, tmp_path, monk
     Path("t.csv").write_text("a,b\n" + "".join(f"{i},{i * i % 7}\n" for i in range(2, 40)))
     Path("odd.toml").write_text('[data]\npath = "t.csv"\ncolour = 1\n')
     Path("there").mkdir()
+    Path("one.csv").write_text("a,b\n1,2\n")
+    Path("inf.csv").write_text("a,b\n1,2\n3,inf\n5,6\n")
+    np.save("inf.npy", np.array([[0.0, 1.0], [2.0, 3.0], [np.inf, 4.0]]))
+    before = sorted(p.name for p in tmp_path.iterdir())
     out, said = fvnce(*arguments, code=code)
     assert out == ""
     lines = [line for line in said.splitlines() if line.startswith("fvnce: ")]
     assert len(lines) == 1, said
     assert words in lines[0], said
     assert "Traceback" not in said
-    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "runs") == ["odd.toml", "t.csv", "there"]
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "runs") == before
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
@@ -359,6 +376,12 @@ def test_damaged_runs_are_named(fvnce, run_folder, table, tmp_path):
         (broken / name).write_bytes(content[: len(content) // 2] + b"\xff")
         _, said = fvnce("score", broken, table, code=1)
         assert words in said
+        assert "again" in said  # the next step
+    broken = tmp_path / "study"
+    shutil.copytree(run_folder, broken)
+    (broken / "study.json").write_text("[]")
+    assert "study.json is damaged; make the run again" in fvnce("report", broken, code=1)[1]
+    assert "--out must name a file" in fvnce("score", run_folder, table, "--out", broken, code=2)[1]
 
 
 def test_debug_shows_the_traceback(tmp_path, monkeypatch):
@@ -375,6 +398,57 @@ def test_the_help_of_every_command_is_complete(fvnce):
             # An option, then two spaces or a new line, then what it does.
             assert re.search(r"(\s{2,}|\n)[A-Za-z]", block), block
         assert "\x1b" not in out
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("place", "variables", "drawn", "coloured"),
+    [
+        (Terminal, {"TERM": "xterm-256color"}, True, True),
+        (Terminal, {"TERM": "xterm-256color", "NO_COLOR": "1"}, True, False),
+        (Terminal, {"TERM": "dumb"}, None, False),  # no bar can be drawn there, a line may be
+        (io.StringIO, {"TERM": "xterm-256color"}, False, False),
+    ],
+)
+def test_a_bar_is_drawn_on_terminals_only_and_without_colour_if_asked(
+    place, variables, drawn, coloured, table, run_folder, tmp_path, monkeypatch
+):
+    """Colours are the escape sequences that end in m and name one; a bar also moves the cursor."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    said = place()
+    monkeypatch.setattr(sys, "stderr", said)
+    for arguments in (
+        ["score", run_folder, table, "--out", tmp_path / "s.csv"],
+        ["fit", table, "--drop", "id", "--latent", "1", "--hidden", "2", "--epochs", "1", "--out", tmp_path / "run"],
+    ):
+        said.seek(0)
+        said.truncate()
+        with pytest.raises(SystemExit) as stop:
+            main(list(map(str, arguments)))
+        assert stop.value.code == 0
+        text = said.getvalue()
+        if drawn is not None:
+            assert ("rows" in text.partition("300 rows")[0] or "left" in text) == drawn
+        assert bool(re.search(r"\x1b\[[\d;]*(3[0-9]|38;[\d;]+)m", text)) == coloured, text
+        if not drawn:
+            assert "\x1b" not in text
+    assert (tmp_path / "s.csv").read_text().count("\n") == 301
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_can_be_shown(shell, fvnce, monkeypatch):
+    shellingham = pytest.importorskip("shellingham")
+    monkeypatch.setattr(shellingham, "detect_shell", lambda *_: (shell, f"/bin/{shell}"))
+    out, _ = fvnce("--show-completion")
+    assert "_FVNCE_COMPLETE" in out
+    assert f"complete_{shell}" in out
 
 
 def test_shells_can_complete():

@@ -1,7 +1,10 @@
 """The documentation: equations that are cited are defined, pages say what the files say, the reference is complete."""
 
+import contextlib
 import importlib
 import importlib.util
+import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -9,10 +12,15 @@ from pathlib import Path
 import pytest
 
 import fvnce
+from fvnce.cli import main
+from fvnce.cli.deferred import SUMMARIES
 from fvnce.paper.document import document
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+
+
+sys.path.insert(0, str(ROOT / "tools"))  # tools import one another
 
 
 def tool(name):
@@ -24,6 +32,7 @@ def tool(name):
 
 
 equations, benchmark_page, check_site = tool("equations"), tool("benchmark_page"), tool("check_site")
+readme_results, commands_page, pages = tool("readme_results"), tool("commands_page"), tool("pages")
 KNOWN = equations.definitions()
 CITING = [*sorted((ROOT / "src").rglob("*.py")), *sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 
@@ -59,8 +68,49 @@ def test_an_equation_cannot_be_defined_twice(tmp_path):
         equations.definitions(tmp_path)
 
 
-def test_the_benchmark_page_is_made_from_the_files():
-    assert (DOCS / "benchmarks.md").read_text() == benchmark_page.page(ROOT / "results" / "bench")
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_a_page_that_is_made_is_what_it_is_made_from(name):
+    assert (ROOT / name).read_text("utf-8") == pages.PAGES[name](), "run make pages"
+
+
+def test_the_readme_shows_the_measured_numbers(tmp_path):
+    (tmp_path / "bench").mkdir()
+    ranking = [
+        {"detector": "fvnce", "auroc": 0.9, "ap": 0.5},
+        {"detector": "knn", "auroc": 0.8, "ap": 0.7},
+        {"detector": "iforest", "auroc": 0.85, "ap": 0.1},
+        {"detector": "lof", "auroc": 0.5, "ap": 0.4},
+    ]
+    record = {"summary": {"0.1, seed 0": ranking[:1], "0.1, seeds 0,1": ranking}, "rows": [{"dataset": "a"}]}
+    (tmp_path / "bench" / "detection.json").write_text(json.dumps(record))
+    (tmp_path / "paper-mnist").mkdir()
+    cells = [
+        {"network": "n", "row": row, "seed": seed, "train": 100 + seed, "noise": noise}
+        for seed in (0, 2)
+        for row, noise in (("ae", 90), ("vae", 50))
+    ]
+    rows = {"ae": {"label": "AE", "paper": [[1, 2, 3]]}, "vae": {"label": "VAE", "paper": [[4, 5, 6]]}}
+    (tmp_path / "paper-mnist" / "table.json").write_text(json.dumps({"cells": cells, "rows": rows, "seeds": 2}))
+    text = readme_results.readme(f"before\n{readme_results.BEGIN}\nstale\n{readme_results.END}\nafter\n", tmp_path)
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "stale" not in text
+    # The best peers are the best by either measure, and a number is bold only where it is the highest.
+    assert "| 10 % | 2 | **.900** / .500 | nearest neighbours .800 / **.700**, isolation forest .850 / .100 |" in text
+    assert "| n | 11 ± 1 (3) | 51 ± 1 (6) |" in text
+    with pytest.raises(ValueError, match="must hold the marks"):
+        readme_results.readme("nothing", tmp_path)
+
+
+def test_the_page_of_commands_names_every_option():
+    text = (DOCS / "reference" / "commands.md").read_text("utf-8")
+    for name in SUMMARIES:
+        section = text.partition(f"## fvnce {name}\n")[2].partition("\n## ")[0]
+        with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
+            main([name, "--help"])
+        options = set(re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", shown.getvalue())) - {"--help"}
+        assert {option for option in options if f"{option}" not in section} == set()
+        assert f"\nfvnce {name}" in section.partition("```sh")[2]
 
 
 def test_the_benchmark_page_needs_a_file(tmp_path):

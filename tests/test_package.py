@@ -11,6 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 import fvnce
+from fvnce.cli.deferred import SUMMARIES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,6 +42,22 @@ def test_starting_imports_nothing_heavy(statement):
     code = f"import sys; {statement}; print(sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_the_help_of_the_program_imports_no_command():
+    code = (
+        "import sys; from fvnce.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print(sorted(m for m in sys.modules if m.startswith('fvnce')), file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stderr.strip() == str(["fvnce", "fvnce._version", "fvnce.cli", "fvnce.cli.deferred", "fvnce.cli.main"])
+    # The summaries it shows are those of the commands' own help.
+    for name, summary in SUMMARIES.items():
+        assert " ".join(command(name, "--help").stdout.split()).partition("[OPTIONS]")[2].find(summary) > 0
+    assert [line.split()[0] for line in re.findall(r"^  \w.*", run.stdout.partition("Commands:")[2], re.MULTILINE)] == [
+        *SUMMARIES
+    ]
 
 
 def test_version_and_help():

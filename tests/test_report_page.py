@@ -203,3 +203,10 @@ def test_charts_put_numbers_where_they_belong():
     assert len(curves) == 2
     assert curves[0] == curves[1]
     assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
+    assert ticks(0.96, 2.04, least=1.0) == [1, 2]
+    epochs = line_chart("e", [1, 2], {"loss": [3.0, 2.0]}, labels=("epoch", "y"), caption="c", alt="a").svg
+    assert re.findall(r'text-anchor="middle">([\d.]+)</text>', epochs) == ["1", "2"]
+    marked = histogram_chart("m", [0, 1], {"all": [5]}, label="x", caption="c", alt="a", mark=(0.5, "here")).svg
+    label = float(re.search(r'y="([\d.]+)" text-anchor="\w+">here', marked).group(1))
+    highest = min(float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", marked))
+    assert label < highest  # the label stands above the bars

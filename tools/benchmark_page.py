@@ -1,23 +1,18 @@
 """The page of benchmarks, written from what was measured: no number in it is typed by hand.
 
-    python tools/benchmark_page.py            # results/bench/*.json → docs/benchmarks.md
-    python tools/benchmark_page.py --check    # fail if the page differs from what the files give
+    python tools/pages.py            # among other pages: results/bench/*.json → docs/benchmarks.md
 
 A file that is not there leaves its section out.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
 Record = dict[str, Any]
 
 
@@ -26,7 +21,7 @@ def page(results: Path) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Made by `python tools/benchmark_page.py` from the JSON files in `results/bench`; do not edit by hand. Each",
+        "Made by `make pages` from the JSON files in `results/bench`; do not edit by hand. Each",
         "file holds every number with what made it. Times are those of one machine; ratios travel better.",
         "",
     ]
@@ -251,24 +246,3 @@ def _small(value: float | None) -> str:
 def _plain(command: str) -> str:
     """The command without the folders of the machine it ran on."""
     return " ".join(Path(word).name if word.startswith("/") else word for word in command.split())
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--results", type=Path, default=ROOT / "results" / "bench")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks.md")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    given = parser.parse_args()
-    text = page(given.results)
-    if given.check:
-        if not given.out.exists() or given.out.read_text("utf-8") != text:
-            sys.exit(f"{given.out} is not what {given.results} gives: run python tools/benchmark_page.py")
-        return
-    partial = given.out.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, given.out)
-
-
-if __name__ == "__main__":
-    main()

@@ -34,14 +34,21 @@ print(backend.build_sdist({str(folder)!r}))
 
 
 def check_contents(wheel: Path, sdist: Path) -> None:
-    """Every module is in both, the wheel holds the package alone, and neither holds data."""
-    modules = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "fvnce").rglob("*.py")}
+    """Every file of the package is in both, scripts of pages too; the wheel holds nothing else, and no data."""
+    modules = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in (ROOT / "src" / "fvnce").rglob("*")
+        if path.is_file() and path.suffix in (".py", ".js", ".typed")
+    }
+    if not any(name.endswith(".js") for name in modules):
+        sys.exit("the package must hold the scripts of its pages, found none")
     with zipfile.ZipFile(wheel) as archive:
         inside = set(archive.namelist())
     with tarfile.open(sdist) as archive:
         source = {name.partition("/")[2] for name in archive.getnames()}
     missing = sorted(modules - inside) + sorted(f"src/{name}" for name in modules if f"src/{name}" not in source)
     strange = sorted(name for name in inside if not name.startswith("fvnce"))
+    strange += sorted(name for name in inside if name.endswith((".npz", ".npy", ".csv", ".gz", ".safetensors")))
     if missing or strange or "fvnce/py.typed" not in inside:
         sys.exit(f"the wheel or sdist is not what it should be: missing {missing}, strange {strange}")
 
@@ -73,6 +80,13 @@ def use(python: Path, folder: Path) -> None:
     figure = folder / "out" / "pairs.png"
     if not figure.is_file() or not figure.read_bytes().startswith(b"\x89PNG"):
         sys.exit(f"fvnce reproduce pairs must draw {figure}, found none")
+    (folder / "table.csv").write_text("a,b\n" + "".join(f"{i % 7},{i % 5}\n" for i in range(40)))
+    for words in (["fit", "table.csv", "--trees", "5", "--out", "run", "-q"], ["score", "run", "table.csv", "-q"]):
+        done = subprocess.run(
+            [command[0], *words], cwd=folder, env=clean, check=True, stdout=subprocess.PIPE, text=True
+        )
+    if len(done.stdout.splitlines()) != 41 or "fvnceRule" not in (folder / "run" / "report.html").read_text("utf-8"):
+        sys.exit("fvnce fit and score must give 40 scores and a page with its scripts, found neither or one")
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Options that say how a file is to be read, shared by the commands that read one."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,13 @@ Categorical = Annotated[
 ]
 Array = Annotated[str | None, typer.Option(metavar="NAME", help="Which array of an npz file holds the rows.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+
+
+def writable(path: str, option: str) -> None:
+    """Refuse a folder where a file is to be written before any work is done, and make the folder the file is in."""
+    if Path(path).is_dir():
+        raise typer.BadParameter(f"{option} must name a file, {path!r} is a folder")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
 
 
 def one_character(delimiter: str | None) -> str | None:

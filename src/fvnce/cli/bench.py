@@ -7,11 +7,21 @@ from typing import Annotated
 
 import typer
 
-HELP = """Run a benchmark against real peers: kde, training or detection. What follows is passed on to its script.
+from .deferred import SUMMARIES
+
+HELP = f"""{SUMMARIES["bench"]} What follows is passed on to its script.
 
 The scripts are in the folder benchmarks of a checkout, not in the installed package; peers come with the extra "bench".
 
-Example: fvnce bench kde --repeats 3
+Examples:
+
+fvnce bench kde --quick
+
+fvnce bench training --repeats 3 --out training.json
+
+FVNCE_DATA=data fvnce bench detection --shares 0.1 --datasets 12_fault
+
+fvnce bench detection -- --help
 """
 SCRIPTS = ("kde", "training", "detection")
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from . import _files
+from .deferred import SUMMARIES
 
-HELP = """Fetch a data set (mnist) and print its folder; or tell how a file will be read; or list the data sets.
+HELP = f"""{SUMMARIES["data"]}
 
 Examples:
 

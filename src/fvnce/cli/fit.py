@@ -7,8 +7,9 @@ import typer
 
 from . import _files
 from ._say import sayer
+from .deferred import SUMMARIES
 
-HELP = """Train on DATA and write a run folder: the model, config.toml, history, figures and report.html.
+HELP = f"""{SUMMARIES["fit"]}
 
 DATA is csv or tsv (any delimiter, header or not, missing values and text columns welcome), parquet, npy, npz, idx(.gz),
 a folder of PNG images, or - for standard input.

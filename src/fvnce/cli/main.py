@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from .._version import __version__
-from . import bench, data, fit, report, reproduce, rules, score
+from .deferred import DeferredGroup
 
 app = typer.Typer(
     name="fvnce",
+    cls=DeferredGroup,
     help="Estimate latent-variable and energy-based models by telling data from noise.\n\n"
     "Start with: fvnce fit table.csv --out run, then fvnce score run new.csv, and open run/report.html.\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outliers found by score --check, 130 interrupted.",
@@ -42,10 +43,6 @@ def _root(
 ) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-for module in (fit, score, report, rules, data, bench, reproduce):
-    module.register(app)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -81,7 +78,9 @@ def main(arguments: list[str] | None = None) -> None:
 def _explained(error: Any, usage: bool) -> tuple[str, int]:
     """One line, and the exit code."""
     if usage:
-        return f"{' '.join(error.format_message().split()).rstrip('.')}. Try 'fvnce --help'.", 2
+        said = " ".join(error.format_message().split())
+        end = "" if said.endswith(("?", ".")) else "."
+        return f"{said}{end} Try '{_help_of(error)}'.", 2
     text = " ".join(str(error).split())
     if isinstance(error, OSError):
         return (f"{error.strerror or error}: {error.filename}" if error.filename else text), 1
@@ -90,6 +89,12 @@ def _explained(error: Any, usage: bool) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "out of memory: use fewer rows, or smaller settings", 1
     return f"unexpected {type(error).__name__}: {text or 'no message'}; run it again with --debug for the traceback", 1
+
+
+def _help_of(error: Any) -> str:
+    """The help that belongs to a mistake: that of the command, if it was one's own."""
+    context = getattr(error, "ctx", None)
+    return f"{'fvnce' if context is None else context.command_path} --help"
 
 
 def _warn(message: Any, *_: Any) -> None:

@@ -5,12 +5,17 @@ from typing import Annotated
 
 import typer
 
+from .deferred import SUMMARIES
+
+HELP = f"""{SUMMARIES["report"]}
+
+Example: fvnce report run
+"""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("report", help="Draw report.html and figures of a run anew from its files, and print the page's path.")(
-        report
-    )
+    app.command("report", help=HELP)(report)
 
 
 def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that fvnce fit wrote.")]) -> None:

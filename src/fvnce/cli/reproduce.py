@@ -7,12 +7,15 @@ from typing import Annotated
 import typer
 
 from ..paper import GROUPS, ITEMS, PREDECESSOR
+from .deferred import SUMMARIES
 
 HELP = (
-    "Reproduce the paper: the items named, or all of its own and a page, report.html.\n\n"
+    f"{SUMMARIES['reproduce']}\n\n"
     + "\n\n".join(f"{name}: {what}" for name, what in ITEMS.items())
     + "\n\nOnly when named, as they take minutes: the problems of variational NCE (vnce: all five).\n\n"
     + "\n\n".join(f"{name}: {what}" for name, what in PREDECESSOR.items())
+    + "\n\nExamples:\n\nfvnce reproduce\n\nfvnce reproduce pairs losses --out figures"
+    + "\n\nfvnce reproduce table --data mnist --seeds 3 --out out"
 )
 
 

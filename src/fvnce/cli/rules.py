@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import _files
+from .deferred import SUMMARIES
+
 if TYPE_CHECKING:
     from ..scoring.rule import ScoringRule
 
-HELP = """List the scoring rules, or check one for the double-ELBO property.
+HELP = f"""{SUMMARIES["rules"]}
 
 A rule is a sum of power(alpha, beta, clip=T), logarithmic(), quadratic(), spherical() and normalised(rule) with
 factors; numbers may be fractions, and clip=none is the exact rule.
@@ -58,6 +61,9 @@ def rules(
         raise typer.BadParameter(f"--plot must name a png, pdf or svg file, found {str(plot)!r}")
     if expression is None and plot is not None:
         raise typer.BadParameter("--plot needs a RULE")
+    for option, path in (("--plot", plot), ("--explore", explore)):
+        if path is not None:
+            _files.writable(str(path), option)
     from ..scoring import check_double_elbo, parse
 
     if expression is None:

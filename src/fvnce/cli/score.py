@@ -9,8 +9,9 @@ import typer
 
 from . import _files
 from ._say import progress, sayer
+from .deferred import SUMMARIES
 
-HELP = """Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability and outlier.
+HELP = f"""{SUMMARIES["score"]}
 
 Rows are numbered from 1; images go by their file's name. Higher scores are stranger; outlier is 1 above the threshold
 of the run. DATA may be larger than memory, and - reads csv or npy from standard input.
@@ -66,6 +67,8 @@ def score(
     base = replace(loaded.settings.data, delimiter=None, header=None)
     settings = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     source = read_like(loaded.layout, data, settings)
+    if out != "-":
+        _files.writable(out, "--out")
     with progress("scoring", quiet) as tick:
         if out == "-":
             summary = stream_scores(loaded, source, sys.stdout, top=top, explain=explain, as_json=json, tick=tick)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 Numbers = Sequence[float | None]
 
 WIDTH, HEIGHT = 440, 270
-LEFT, RIGHT, TOP, BOTTOM = 54, 12, 30, 44
+LEFT, RIGHT, TOP, BOTTOM = 60, 12, 30, 44
 DASHES = ("", "7 4", "2 3", "10 3 2 3")
 STYLE = """
 .chart { width: 100%; height: auto; max-width: 34rem; display: block; }
@@ -124,7 +124,8 @@ def histogram_chart(
     low, high = edges[0], edges[-1]
     if mark is not None:
         low, high = min(low, mark[0]), max(high, mark[0])
-    frame = Frame(low, high if high > low else low + 1, 0.0, highest * 1.05 or 1.0)
+    # The label of a mark needs a place above the bars.
+    frame = Frame(low, high if high > low else low + 1, 0.0, highest * (1.05 if mark is None else 1.16) or 1.0)
     parts = [_axes(frame, (label, "share of group"))]
     for i, values in enumerate(shares.values()):
         points: list[tuple[float, float] | None] = [(frame.x(edges[0]), frame.y(0))]
@@ -168,15 +169,15 @@ def scatter_chart(
     return _finish(name, parts, [], caption, alt)
 
 
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers between two.
+def ticks(low: float, high: float, about: int = 5, least: float = 0.0) -> list[float]:
+    """Round numbers between two, at least so far apart.
 
     >>> ticks(0, 1), ticks(-3.2, 7)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [-2.0, 0.0, 2.0, 4.0, 6.0])
     """
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.8)
+    step = max(least, next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.8))
     first = math.ceil(low / step - 1e-9)
     return [round(step * k, 12) + 0.0 for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -191,7 +192,8 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 def _axes(frame: Frame, labels: tuple[str, str]) -> str:
     parts = []
-    for value in ticks(frame.low_x, frame.high_x):
+    # Half an epoch is no place for a number.
+    for value in ticks(frame.low_x, frame.high_x, least=1.0 if labels[0] in ("epoch", "step") else 0.0):
         at = frame.x(value)
         parts.append(_line(at, TOP, at, HEIGHT - BOTTOM, "grid"))
         parts.append(
@@ -204,8 +206,8 @@ def _axes(frame: Frame, labels: tuple[str, str]) -> str:
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{html.escape(labels[0])}</text>')
     parts.append(
-        f'<text x="14" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" '
-        f'transform="rotate(-90 14 {(TOP + HEIGHT - BOTTOM) / 2})">{html.escape(labels[1])}</text>'
+        f'<text x="12" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" '
+        f'transform="rotate(-90 12 {(TOP + HEIGHT - BOTTOM) / 2})">{html.escape(labels[1])}</text>'
     )
     return "".join(parts)
 

@@ -24,7 +24,7 @@ from typing import Any
 from .._version import __version__
 from ..data.frame import Frame
 from ..detection import NoiseContrastiveDetector
-from ..report.run_page import write_run_page
+from ..report.run import write_run_page
 from ..training import History
 from .latent import train
 from .material import Material, gather
@@ -90,7 +90,8 @@ def make_page(folder: Path) -> Path:
     record = read_record_file(folder / RECORD)
     try:
         facts = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-    except ValueError:
+        _ = facts["scores"], facts["top"]
+    except (ValueError, KeyError, TypeError):
         raise RunError(f"{folder / 'study.json'} is damaged; make the run again with fvnce fit") from None
     settings = read_config(folder / "config.toml")
     config = (folder / "config.toml").read_text(encoding="utf-8")

@@ -70,6 +70,7 @@ def gather(settings: DataSettings, say: Say, seed: int = 0) -> Material:
     if settings.label is not None:
         known, rows = _labelled(rows, settings, source)
     rows = _dropped(rows, settings)
+    _check(rows, source)
     layout = _layout(rows, source)
     if isinstance(rows, Frame):
         _warn_of_identifiers(rows, say)
@@ -189,6 +190,24 @@ def _layout(rows: Rows, source: Source) -> Layout:
     reader = getattr(source, "reader", None)
     kinds = reader.kinds if reader is not None else {}
     return Layout({name: kinds.get(name, "number") for name in rows.columns.tolist()}, None)
+
+
+def _check(rows: Rows, source: Source) -> None:
+    """What no model can be trained on, told with the name of the file and the number of the row."""
+    if len(rows) < 2:
+        raise DataError(f"{source.name} holds {len(rows)} row; give at least 2, and a hundred or more to be of use")
+    if isinstance(rows, Frame):
+        for name in rows.columns.tolist():
+            if rows[name].dtype.kind == "f" and np.isinf(rows[name]).any():
+                where = f"{source.name}, row {int(np.isinf(rows[name]).argmax()) + 1}: column {name!r}"
+                raise DataError(f"{where} holds infinity; correct it, or pass --missing inf")
+        return
+    step = max(1, 2**20 // int(np.prod(rows.shape[1:])))  # a memory map may be larger than memory
+    for start in range(0, len(rows) if rows.dtype.kind == "f" else 0, step):
+        infinite = np.isinf(rows[start : start + step]).reshape(-1, int(np.prod(rows.shape[1:]))).any(1)
+        if infinite.any():
+            where = f"{source.name}, row {start + int(infinite.argmax()) + 1}"
+            raise DataError(f"{where} holds infinity; correct it, or write NaN for what is missing")
 
 
 def _warn_of_identifiers(rows: Frame, say: Say) -> None:

@@ -127,10 +127,13 @@ def load_run(folder: Path) -> LoadedRun:
     layout = Layout(record["layout"]["kinds"], None if shape is None else tuple(shape))
     path = folder / MODEL
     scorer: OfDetector | OfLatent
-    if settings.kind == "detector":
-        scorer = OfDetector(NoiseContrastiveDetector.load(path))
-    else:
-        scorer = OfLatent(LatentDetector.load(path))
+    try:
+        if settings.kind == "detector":
+            scorer = OfDetector(NoiseContrastiveDetector.load(path))
+        else:
+            scorer = OfLatent(LatentDetector.load(path))
+    except ValueError as error:
+        raise RunError(f"{error}; make the run again with fvnce fit") from None
     return LoadedRun(folder, settings, record, layout, scorer)
 
 

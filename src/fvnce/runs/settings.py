@@ -107,6 +107,7 @@ class ModelSettings:
             ("bandwidth", 0.0, 1e6),
             ("outlier_share", 0.0, 1.0),
             ("noise_ratio", 1e-3, 1e3),
+            ("learning_rate", 0.0, 1e3),
             ("validation", 0.0, 0.5),
             ("contamination", 0.0, 0.5),
         ):
@@ -148,7 +149,7 @@ def read_config(path: Path) -> RunSettings:
     try:
         content = tomllib.loads(place.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{place} is not TOML: {error}") from None
+        raise SettingsError(f"{place} is not TOML: {error}; correct it, or make the run again") from None
     return from_content(content, str(place))
 
 

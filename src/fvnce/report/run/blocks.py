@@ -1,0 +1,28 @@
+"""Pieces of a page of a run: charts side by side, sheets of images, numbers."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from ..charts import Chart
+
+
+def grid(charts: Sequence[Chart]) -> str:
+    """Charts side by side where there is room."""
+    return f'<div class="charts">{"".join(chart.figure() for chart in charts)}</div>'
+
+
+def sheet_figure(sheet: dict[str, Any], caption: str) -> str:
+    """Many images in one, with its caption."""
+    return (
+        f'<figure><img class="sheet" src="data:image/png;base64,{sheet["png"]}" width="{sheet["width"]}" '
+        f'height="{sheet["height"]}" alt="{html.escape(caption, quote=True)}">'
+        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+    )
+
+
+def number(value: float | None) -> str:
+    """Three digits, or a dash."""
+    return "–" if value is None else f"{value:.3g}"

@@ -1,0 +1,79 @@
+"""The benchmarks on tiny sizes: they run from the first line to the last, and their files make a page."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fvnce.training import supply
+
+ROOT = Path(__file__).resolve().parent.parent
+#: A peer's numbers, measured elsewhere on the same splits.
+PEERS = "dataset,detector,la,seed,auroc,ap,fit_s\ntiny,knn,0.1,0,0.5,0.001,1\n"
+
+
+def load(path):
+    specification = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    def run(name, *arguments):
+        out = tmp_path / "results" / f"{name}.json"
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick", "--out", str(out), *arguments])
+        monkeypatch.setattr(supply, "RENEWAL_SHARE", supply.RENEWAL_SHARE)  # set back afterwards
+        load(ROOT / "benchmarks" / f"{name}.py").main()
+        page = load(ROOT / "tools" / "benchmark_page.py").page(out.parent)
+        return json.loads(out.read_text()), page
+
+    return run
+
+
+def test_kde(run, capsys):
+    record, page = run("kde")
+    for row in record["high dimensions"]:
+        # Nats of error; the naive formula loses digits to cancellation that ours keeps.
+        assert row["error"]["ours"] < 1e-3
+        assert row["error"]["ours"] <= row["error"]["naive torch"]
+    assert record["low dimensions"][0]["error"]["scikit-learn"] < 1e-9
+    assert "## Kernel densities" in page
+    assert "time / bare product" in capsys.readouterr().out
+
+
+def test_training(run, capsys):
+    record, page = run("training")
+    assert all(ratio > 0 for ratio in record["ratios"].values())
+    # The contenders are what their names say.
+    live = {name: notes["live_noise"] for name, notes in record["before_training"].items()}
+    assert live["fit, fvNCE, none live"] == 0
+    assert live["fit, fvNCE, every noise sample live"] > 0.9
+    assert "## Training" in page
+    assert "fit / hand-written loop" in capsys.readouterr().out
+
+
+def test_detection(run, capsys, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    (tmp_path / "adbench").mkdir()
+    X = np.concatenate([rng.normal(size=(200, 3)), rng.normal(5, 1, (40, 3))])
+    np.savez(tmp_path / "adbench" / "tiny.npz", X=X, y=np.repeat([0, 1], [200, 40]))
+    (tmp_path / "peers.csv").write_text(PEERS)
+    monkeypatch.setenv("FVNCE_DATA", str(tmp_path))
+    record, page = run("detection", "--shares", "0.1", "--peers", str(tmp_path / "peers.csv"))
+    assert [row["detector"] for row in record["summary"]["0.1, seed 0"]] == ["fvnce", "knn"]
+    assert record["rows"][0]["known"] == 3
+    assert record["rows"][0]["auroc"] > 0.95
+    assert "10% of the anomalies known" in page
+    assert "knn" in capsys.readouterr().out
+    # Runs add up: what the file holds is not run again.
+    record, _ = run("detection", "--shares", "0.1,0", "--peers", str(tmp_path / "peers.csv"))
+    assert [row["share"] for row in record["rows"]] == [0.1, 0.0]
+    assert "tiny 0.1" not in capsys.readouterr().out
+    monkeypatch.setenv("FVNCE_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(SystemExit, match="FVNCE_DATA must name a folder that holds adbench"):
+        run("detection")
