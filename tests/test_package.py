@@ -141,6 +141,7 @@ def test_constraints_pin_what_pyproject_leaves_open():
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@pytest.mark.filterwarnings("ignore:::pytorch_lightning")
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     """From top to bottom, each block with what the blocks before it left."""
@@ -148,6 +149,27 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     names = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
         exec(compile(block, str(page), "exec"), names)
+
+
+def test_the_script_for_several_machines_runs_on_two_processes(tmp_path):
+    """As the page has it, but for the folder and the length of the run."""
+    page = (ROOT / "docs" / "tutorials" / "machines.md").read_text()
+    script = re.search(r"```py\n(.*?)```", page, flags=re.DOTALL).group(1)
+    assert "/shared" in script
+    assert "epochs=20" in script
+    (tmp_path / "train.py").write_text(script.replace("/shared", str(tmp_path)).replace("epochs=20", "epochs=2"))
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "rows.npy", rng.normal(size=(3000, 6)).astype(np.float32))
+    run = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert list((tmp_path / "run").rglob("*.safetensors"))
 
 
 def test_the_readme_shows_code():
