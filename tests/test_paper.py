@@ -22,7 +22,7 @@ from fvnce.paper.document import document
 from fvnce.paper.remembered import RememberedKernelDensity
 from fvnce.paper.reproduce import reproduce
 from fvnce.paper.study import DIGITS, MNIST, Options, load, make_pair, rows, setting_for
-from fvnce.paper.table import cell_name, missing
+from fvnce.paper.table import cell_name, cells_of, missing
 from fvnce.paper.workers import Work, WorkError, do_all
 from fvnce.report.page import Picture, Section, Table, write_page
 from fvnce.training import load as load_saved
@@ -208,7 +208,7 @@ def test_cells_are_the_same_whichever_process_made_them(made, tmp_path):
     row = (setting.networks[0], "1-64", 0)
     do_all(missing(tmp_path, setting, [row, (setting.networks[0], "ae", 0)], tables=True), 2)
     name = cell_name(*row)
-    one, two = (Cells(folder / "cells" / "table-digits", setting.named()) for folder in (out, tmp_path))
+    one, two = (cells_of(folder, setting) for folder in (out, tmp_path))
     assert one.read(name) | {"seconds": 0} == two.read(name) | {"seconds": 0}
     weights = [load_saved(cells.path(name, ".safetensors")).state_dict() for cells in (one, two)]
     assert all((weights[0][key] == weights[1][key]).all() for key in weights[0])

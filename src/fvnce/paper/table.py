@@ -94,7 +94,7 @@ def measure(
         say: told of each finished cell.
         only: names of the rows, by default all.
     """
-    cells = _cells(out, setting)
+    cells = cells_of(out, setting)
     wanted = {
         (network, row.name, seed): cell_name(network, row.name, seed)
         for seed in range(seeds)
@@ -111,7 +111,7 @@ def missing(
 ) -> list[Work]:
     """The work that makes the cells that are not there; with ``tables``, log p_n of the training images comes first,
     in blocks, so that several processes share it instead of each making all of it."""
-    cells = _cells(out, setting)
+    cells = cells_of(out, setting)
     keys = [key for key in wanted if not cells.path(cell_name(*key)).exists()]
     contrastive = {row.name for row in rows(setting) if row.rule is not None}
     blocks: range = range(0)
@@ -138,14 +138,15 @@ def cell_name(network: tuple[int, ...], row: str, seed: int) -> str:
 
 def make_cell(out: Path, setting: Setting, network: tuple[int, ...], row: str, seed: int) -> None:
     """Make one cell and keep it."""
-    cells, name = _cells(out, setting), cell_name(network, row, seed)
+    cells, name = cells_of(out, setting), cell_name(network, row, seed)
     images, noise = materials(setting, out / "cells" / _MEMORY)
     wanted = next(candidate for candidate in rows(setting) if candidate.name == row)
     weights = cells.path(name, ".safetensors")
     cells.get(name, lambda: _cell(weights, setting, images, noise, network, wanted, seed))
 
 
-def _cells(out: Path, setting: Setting) -> Cells:
+def cells_of(out: Path, setting: Setting) -> Cells:
+    """The finished cells of a setting."""
     # A cell's own network is part of its name; that others are measured beside it does not change it.
     named = {name: value for name, value in setting.named().items() if name != "networks"}
     return Cells(out / "cells" / f"table-{setting.data}", named)
@@ -192,7 +193,7 @@ def _cell(
 
 def trained(out: Path, setting: Setting, network: tuple[int, ...], row: Row, seed: int = 0) -> Pair:
     """The networks of a finished cell."""
-    path = _cells(out, setting).path(cell_name(network, row.name, seed), ".safetensors")
+    path = cells_of(out, setting).path(cell_name(network, row.name, seed), ".safetensors")
     objective: Any = load_objective(path)
     return Pair(objective.model, objective.encoder)
 
