@@ -27,7 +27,7 @@ layers: $(STAMP)
 	$(BIN)/lint-imports
 
 # Two processes of one thread each fill two cores better than one process of two threads.
-check: $(STAMP)
+check: $(STAMP) $(VENV)/lightning
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 # The wheel alone, in an environment of its own that borrows only the dependencies, not this source.
@@ -44,6 +44,12 @@ docs: $(VENV)/.docs
 pages: $(STAMP)
 	$(BIN)/python tools/pages.py
 	test ! -d results/paper-mnist || $(BIN)/python -m fvnce.paper.document
+
+# For one tutorial, in a folder of its own: where torchmetrics can be imported, Fabric does so at every start.
+$(VENV)/lightning: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade --target $@ \
+		pytorch-lightning torchmetrics tqdm PyYAML
+	touch $@
 
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

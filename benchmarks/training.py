@@ -4,11 +4,11 @@ Run on an idle machine with
 
     python benchmarks/training.py --out results/bench/training.json
 
-The network is 784-256-128-256-784, batches of 128. All contenders run in one process, in turns of many epochs of 20
-steps each, and the best epoch counts: a shared machine is quick and slow by turns, and what is compared is the quick.
-(Where a pool is renewed, which happens now and then, it is the median epoch of both.) Ratios are what to look at.
-pythae is measured if it can be imported. The time from the start of Python to the end of the first step is measured in
-processes of their own.
+The network is 784-256-128-256-784, batches of 128. A shared machine is quick and slow by turns, so what is compared
+runs side by side: after each epoch of one contender, an epoch of the other, in one process; a ratio is the median over
+these pairs. (Where a pool is renewed, which happens now and then, it is the ratio of the sums.) pythae is measured if
+it can be imported. The time from the start of Python to the end of the first step is measured in processes of their
+own.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from torch.distributions import Independent, Normal
 from fvnce import KernelDensity, PowerRule
 from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.objectives import VAE, FullyVariationalNCE
-from fvnce.training import fit, supply
+from fvnce.training import Callback, fit, supply
+from fvnce.training.callbacks import Run
 from fvnce.training.supply import RENEWAL_SHARE
 
 WIDTH, HIDDEN, CODE, BATCH = 784, 256, 128, 128
-EPOCHS = 30
 
 
 def images(n: int) -> Tensor:
@@ -115,24 +115,50 @@ def hand_loop(data: Tensor) -> Callable[[], float]:
     return run
 
 
+class Beside(Callback):
+    """After every epoch of a run, an epoch of each of the others."""
+
+    def __init__(self, others: dict[str, Callable[[], float]]) -> None:
+        self.others = others
+        self.seconds: dict[str, list[float]] = {name: [] for name in others}
+
+    def epoch(self, run: Run) -> None:
+        """Seconds of each."""
+        for name, other in self.others.items():
+            self.seconds[name].append(other())
+
+
 def ours(
-    objective: nn.Module, data: Tensor, *, name: str = "", renewal: float = RENEWAL_SHARE, every: int = 50
-) -> Callable[[], list[float]]:
-    """``fit``, each of its epochs; what comes before the first step is told of apart."""
-
-    def run() -> list[float]:
-        # Noise that is live, or dead, shall stay so: a learning rate of 0 costs what any other does.
-        rate = 0.0 if name else 1e-3
-        supply.RENEWAL_SHARE = renewal
-        history = fit(
-            objective, data, epochs=EPOCHS, batch_size=BATCH, lr=rate, seed=0, progress=False, log_every=every
-        )
-        if name:
-            last = history.epochs.last()
-            NOTES[name] = {**history.notes, "live_noise": last["live_noise"], "zero_noise": last["zero_noise"]}
-        return [len(data) / rate for rate in history.epochs["samples_per_second"]]
-
-    return run
+    name: str,
+    objective: nn.Module,
+    data: Tensor,
+    epochs: int,
+    others: dict[str, Callable[[], float]],
+    *,
+    renewal: float = RENEWAL_SHARE,
+    every: int = 50,
+) -> dict[str, list[float]]:
+    """Seconds of each epoch of ``fit``, and of the others beside it; what comes before the first step is told apart."""
+    # Noise that is live, or dead, shall stay so: a learning rate of 0 costs what any other does.
+    rate = 1e-3 if name == VAE_FIT else 0.0
+    supply.RENEWAL_SHARE = renewal
+    beside = Beside(others)
+    history = fit(
+        objective,
+        data,
+        epochs=epochs + 1,
+        batch_size=BATCH,
+        lr=rate,
+        seed=0,
+        progress=False,
+        log_every=every,
+        callbacks=[beside],
+    )
+    if others and name != VAE_FIT:
+        last = history.epochs.last()
+        NOTES[name] = {**history.notes, "live_noise": last["live_noise"], "zero_noise": last["zero_noise"]}
+    found = {name: [len(data) / rate for rate in history.epochs["samples_per_second"]]} | beside.seconds
+    return {contender: seconds[1:] for contender, seconds in found.items()}  # the first of each is no measure
 
 
 LIVE_NOISE, DEAD_NOISE = "fit, fvNCE, every noise sample live", "fit, fvNCE, none live"
@@ -226,75 +252,84 @@ def startup(repeats: int) -> dict[str, float]:
     return times
 
 
-VAE_FIT = "fit, VAE"
+VAE_FIT, RATE = "fit, VAE", "samples_per_second"
 
 
-def repeated(run: Callable[[], float] | None) -> Callable[[], list[float]] | None:
-    """A turn of as many epochs as ``fit`` has."""
-    return None if run is None else lambda: [run() for _ in range(EPOCHS)]
-
-
-def measure(rows: int, centres: int, repeats: int, noise_repeats: int) -> dict[str, list[float]]:
-    """Seconds of every epoch of every contender."""
+def measure(rows: int, centres: int, epochs: int) -> list[dict[str, list[float]]]:
+    """Seconds of the epochs of contenders that ran side by side."""
     data = images(rows)
     near, far, few = (KernelDensity(images(n), h) for n, h in ((centres, 1.0), (centres, 0.25), (2000, 1.0)))
     rule = PowerRule(0.0)
+    vae = VAE(*vae_parts(1 / 8))
 
-    def live(noise: KernelDensity, name: str, renewal: float = 0.0, every: int = 50) -> Callable[[], list[float]]:
+    def plain_vae() -> float:
+        # The second epoch, as the first of a run is no measure.
+        return len(data) / fit(vae, data, batch_size=BATCH, epochs=2, seed=0, progress=False).epochs.last()[RATE]
+
+    def live(noise: KernelDensity) -> FullyVariationalNCE:
         # Untrained, log r of this noise is about −100; the scale puts it near 0.
-        objective = FullyVariationalNCE(*vae_parts(1.0), noise, rule, log_scale=90.0)
-        return ours(objective, data, name=name, renewal=renewal, every=every)
+        return FullyVariationalNCE(*vae_parts(1.0), noise, rule, log_scale=90.0)
 
-    contenders: dict[str, Callable[[], list[float]] | None] = {
-        "bare products": repeated(bare_products(math.ceil(rows / BATCH))),
-        "hand-written loop": repeated(hand_loop(data)),
-        VAE_FIT: ours(VAE(*vae_parts(1 / 8)), data),
-        "pythae": repeated(pythae_trainer(data)),
-        PLAIN: live(few, PLAIN),
-        WATCHED: live(few, WATCHED, every=1),
-        DEAD_NOISE: ours(FullyVariationalNCE(*vae_parts(1 / 8), far, rule), data, name=DEAD_NOISE),
-        OLD_NOISE: live(near, OLD_NOISE),
-        LIVE_NOISE: live(near, LIVE_NOISE, renewal=RENEWAL_SHARE),
+    watched, unwatched = live(few), live(few)
+
+    def plain() -> float:
+        (seconds,) = ours(PLAIN, unwatched, data, 1, {}, renewal=0.0).values()
+        return seconds[0]
+
+    others = {
+        "hand-written loop": hand_loop(data),
+        "bare products": bare_products(math.ceil(rows / BATCH)),
+        "pythae": pythae_trainer(data),
     }
-    found: dict[str, list[float]] = {}
-    for turn in range(repeats):
-        for name, run in contenders.items():
-            if run is not None and (turn < noise_repeats or name not in (LIVE_NOISE, OLD_NOISE, DEAD_NOISE)):
-                found.setdefault(name, []).extend(run())
-    return found
+    peers = {name: run for name, run in others.items() if run is not None}
+    beside = {VAE_FIT: plain_vae}
+    dead = FullyVariationalNCE(*vae_parts(1 / 8), far, rule)
+    return [
+        ours(VAE_FIT, vae, data, epochs, peers),
+        ours(DEAD_NOISE, dead, data, epochs, beside),
+        ours(OLD_NOISE, live(near), data, epochs, beside, renewal=0.0),
+        ours(LIVE_NOISE, live(near), data, epochs, beside),
+        ours(WATCHED, watched, data, epochs, {PLAIN: plain}, renewal=0.0, every=1),
+    ]
+
+
+def over(found: list[dict[str, list[float]]], one: str, other: str) -> float:
+    """Time of one contender over that of another, where both ran side by side: the median over epochs."""
+    pair = next(group for group in found if {one, other} <= set(group))
+    return statistics.median(a / b for a, b in zip(pair[one], pair[other], strict=True))
 
 
 def main() -> None:
     """Print the table and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rows", type=int, default=2560)
+    parser.add_argument("--rows", type=int, default=6400)
     parser.add_argument("--centres", type=int, default=60_000)
-    parser.add_argument("--repeats", type=int, default=8)
-    parser.add_argument("--noise-repeats", type=int, default=5)
-    parser.add_argument("--startup", type=int, default=3, help="runs of each start-up, 0 for none")
+    parser.add_argument("--epochs", type=int, default=40, help="epochs of each contender")
+    parser.add_argument("--startup", type=int, default=5, help="runs of each start-up, 0 for none")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
     options = parser.parse_args()
     if options.quick:
-        options.rows, options.centres, options.repeats, options.noise_repeats, options.startup = 256, 300, 1, 1, 0
-    found = measure(options.rows, options.centres, options.repeats, options.noise_repeats)
-    best = {name: min(seconds) for name, seconds in found.items()}
+        options.rows, options.centres, options.epochs, options.startup = 256, 300, 2, 0
+    found = measure(options.rows, options.centres, options.epochs)
+    best: dict[str, float] = {}
+    for group in found:
+        for name, seconds in group.items():
+            best[name] = min([best.get(name, math.inf), *seconds])
     print(f"{'':42} samples/s   share of bare products")
     for name, seconds in best.items():
         print(f"{name:42} {options.rows / seconds:9,.0f}   {best['bare products'] / seconds:.2f}")
-    vae = best[VAE_FIT]
+    renewed = next(group for group in found if LIVE_NOISE in group)
     ratios = {
-        "fit / hand-written loop (target >= 0.97)": best["hand-written loop"] / vae,
-        "share of the bare products (aim 0.65)": best["bare products"] / vae,
-        "statistics at every step / at every 50th (target <= 1.02)": best[WATCHED] / best[PLAIN],
+        "fit / hand-written loop (target >= 0.97)": over(found, "hand-written loop", VAE_FIT),
+        "share of the bare products (aim 0.65)": over(found, "bare products", VAE_FIT),
+        "statistics at every step / at every 50th (target <= 1.02)": over(found, WATCHED, PLAIN),
+        "fvNCE, all live, pool renewed / VAE time (target <= 2.4)": sum(renewed[LIVE_NOISE]) / sum(renewed[VAE_FIT]),
+        "fvNCE, all live, pool kept / VAE time (target <= 2.2)": over(found, OLD_NOISE, VAE_FIT),
+        "fvNCE, none live / VAE time (target <= 1.5)": over(found, DEAD_NOISE, VAE_FIT),
     }
-    if options.noise_repeats:
-        medians = statistics.median(found[LIVE_NOISE]) / statistics.median(found[VAE_FIT])
-        ratios["fvNCE, all live, pool renewed / VAE time (target <= 2.4)"] = medians
-        ratios["fvNCE, all live, pool kept / VAE time (target <= 2.2)"] = best[OLD_NOISE] / vae
-        ratios["fvNCE, none live / VAE time (target <= 1.5)"] = best[DEAD_NOISE] / vae
     if "pythae" in best:
-        ratios["fit / pythae (target >= 1.5)"] = best["pythae"] / vae
+        ratios["fit / pythae (target >= 1.5)"] = over(found, "pythae", VAE_FIT)
     if options.startup:
         times = startup(options.startup)
         ratios["start-up / bare torch (target <= 1.3)"] = times["fvnce.fit"] / times["bare torch"]
@@ -306,8 +341,10 @@ def main() -> None:
         record = {
             "ratios": ratios,
             "seconds": best,
-            "median_seconds": {name: statistics.median(seconds) for name, seconds in found.items()},
-            "epochs_measured": {name: len(seconds) for name, seconds in found.items()},
+            "median_seconds": [
+                {name: statistics.median(seconds) for name, seconds in group.items()} for group in found
+            ],
+            "epochs": options.epochs,
             "rows": options.rows,
             "centres": options.centres,
             "before_training": NOTES,

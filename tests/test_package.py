@@ -145,6 +145,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     """From top to bottom, each block with what the blocks before it left."""
+    if "import pytorch_lightning" in page.read_text():
+        folder = Path(sys.prefix) / "lightning"
+        if not folder.exists():
+            pytest.skip("pytorch-lightning is installed by make test alone")
+        monkeypatch.syspath_prepend(folder)
     monkeypatch.chdir(tmp_path)
     names = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):

@@ -40,6 +40,23 @@ class DiagonalNormal(Independent[Normal]):
         """The Gaussian of each dimension."""
         return Normal(self._loc, self._scale, validate_args=False)
 
+    # Asked for at every step; Independent would make a Normal each time to answer.
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """True."""
+        return True
+
+    @property
+    def has_enumerate_support(self) -> bool:  # type: ignore[override]
+        """False."""
+        return False
+
+    @property
+    def mean(self) -> Tensor:
+        """loc."""
+        return self._loc
+
     def expand(self, batch_shape: Any, _instance: Any = None) -> DiagonalNormal:
         """The same distribution over a larger batch."""
         shape = Size(batch_shape) + self.event_shape
