@@ -144,8 +144,9 @@ def _where(record: Record, networks: Sequence[str], labels: dict[str, str]) -> l
             )
     lines += [
         "",
-        "The data column hardly depends on what the paper leaves open, the noise column does, above all on the initial",
-        "weights (see below). Pixels that are 0 in every image never change the weights that lead away from them, so",
+        "Where training starts for every row, the data column depends little on what the paper leaves open; the noise",
+        "column depends on it, above all on the initial weights (see below). Pixels that are 0 in every image never",
+        "change the weights that lead away from them, so",
         "noise on these pixels passes through weights as they were drawn, and their size is a matter of convention.",
     ]
     return lines
