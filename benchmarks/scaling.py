@@ -132,6 +132,7 @@ def main() -> None:
     if options.child:
         child(options.child[0], int(options.child[1]), int(options.child[2]))
         return
+    begun = time.perf_counter()
     widths = [step_seconds(width) for width in (64, 256, 1024)]
     ratios = [step_seconds(256, ratio=ratio) for ratio in (0.5, 2.0, 4.0)]
     draws = [step_seconds(256, draws=draws) for draws in (2, 4, 8)]
@@ -152,6 +153,9 @@ def main() -> None:
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         found = {
+            "command": " ".join(["python", *sys.argv]),
+            "seed": 0,
+            "duration": time.perf_counter() - begun,
             "steps": widths + ratios + draws + rows,
             "model": model,
             "seconds_of_a_step_at_16_times_the_rows": growth,

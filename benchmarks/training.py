@@ -228,8 +228,7 @@ optimizer.step()
     "fvnce.fit": """
 import torch
 from torch import nn
-from fvnce.training import fit, supply
-from fvnce.training.supply import RENEWAL_SHARE
+from fvnce.training import fit
 class Objective(nn.Module):
     def __init__(self):
         super().__init__()
@@ -311,6 +310,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.rows, options.centres, options.epochs, options.startup = 256, 300, 2, 0
+    begun = time.perf_counter()
     found = measure(options.rows, options.centres, options.epochs)
     best: dict[str, float] = {}
     for group in found:
@@ -339,6 +339,9 @@ def main() -> None:
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         record = {
+            "command": " ".join(["python", *sys.argv]),
+            "seed": 0,
+            "duration": time.perf_counter() - begun,
             "ratios": ratios,
             "seconds": best,
             "median_seconds": [

@@ -61,9 +61,7 @@ class VAE(Objective):
         evidence = evidence_of(self.model, q, x, draws=self.latent_samples, closed_form=self.closed_form)
         gamma = prior_constant(self.model, isinstance(q, PointMass))
         evidence = evidence - gamma if gamma else evidence
-        check_finite("x", x, LogRatio(evidence.unsqueeze(0)), may_be_zero=False)
-        earned = evidence.detach()
-        return Terms(-evidence.mean(), earned)
+        return _terms(x, evidence)
 
 
 class IWAE(Objective):
@@ -94,8 +92,7 @@ class IWAE(Objective):
         """The bound on a batch; the noise arguments are accepted and not used."""
         ratio = log_ratio(self.model, self.encoder(x), x, x.new_zeros(len(x)), self.latent_samples)
         check_finite("x", x, ratio, may_be_zero=False)
-        evidence = ratio.mean - prior_constant(self.model, ratio.point)
-        return Terms(-evidence.mean(), evidence.detach())
+        return _terms(x, ratio.mean - prior_constant(self.model, ratio.point))
 
 
 class Autoencoder(Objective):
@@ -123,9 +120,16 @@ class Autoencoder(Objective):
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
         """The reconstruction term on a batch; the noise arguments are accepted and not used."""
-        reconstruction = self.model.log_likelihood(x, self.encoder(x).mean)
-        check_finite("x", x, LogRatio(reconstruction.unsqueeze(0)), may_be_zero=False)
-        return Terms(-reconstruction.mean(), reconstruction.detach())
+        return _terms(x, self.model.log_likelihood(x, self.encoder(x).mean))
+
+
+def _terms(x: Tensor, earned: Tensor) -> Terms:
+    """The loss −E_data of what each point earned."""
+    loss = -earned.mean()
+    # The mean is finite only if all are, and is wanted anyway.
+    if not _checks.values_are_hidden() and not math.isfinite(loss.item()):
+        check_finite("x", x, LogRatio(earned.unsqueeze(0)), may_be_zero=False)
+    return Terms(loss, earned.detach())
 
 
 def _check_normalised(name: str, model: Any) -> None:

@@ -175,8 +175,9 @@ class Run:
         # After the device has been started by the objective's arrival, so that its generator is seeded too.
         randomness.seed_everything(seed, randomness.GLOBAL, fabric.global_rank)
         # The gradient scaler and a fused optimiser cannot both unscale what is to be clipped.
-        fused = not (precision == "16-mixed" and settings.grad_clip is not None)
-        self.raw_optimizer = make_optimizer(settings.optimizer, objective, settings.lr, fused=fused)
+        scaled = precision == "16-mixed"
+        fused = not (scaled and settings.grad_clip is not None)
+        self.raw_optimizer = make_optimizer(settings.optimizer, objective, settings.lr, fused=fused, scaled=scaled)
         inner = Step(objective)
         self.module, self.optimizer = fabric.setup(inner, self.raw_optimizer)
         self.module.train()

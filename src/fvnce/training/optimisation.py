@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from .adam import Adam
 
 OptimizerLike = str | Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleLike = str | Callable[[Optimizer, int], LRScheduler] | None
@@ -20,6 +23,12 @@ _OPTIMISERS: dict[str, type[Optimizer]] = {
     "sgd": torch.optim.SGD,
 }
 
+#: The same on a CPU, with what torch.optim.AdamW has by default.
+_ON_CPU: dict[str, Callable[..., Optimizer]] = {
+    "adam": Adam,
+    "adamw": partial(Adam, weight_decay=1e-2, decoupled_weight_decay=True),
+}
+
 #: Factor of the learning rate as a function of the share of the steps that are done.
 _SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
@@ -28,7 +37,9 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *, fused: bool) -> Optimizer:
+def make_optimizer(
+    optimizer: OptimizerLike, objective: nn.Module, lr: float, *, fused: bool, scaled: bool = False
+) -> Optimizer:
     """An optimiser for the objective's parameters.
 
     Args:
@@ -36,6 +47,7 @@ def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *,
         objective: its ``parameter_groups(lr)``, where it has that method, may give parts of it their own rates.
         lr: learning rate.
         fused: use the fused kernels where every parameter has a type they know.
+        scaled: gradients arrive multiplied by a scaler that tells the optimiser so, which only torch's own understand.
     """
     own = getattr(objective, "parameter_groups", None)
     groups: list[dict[str, Any]]
@@ -57,7 +69,11 @@ def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *,
         )
     known = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     make: Callable[..., Optimizer] = _OPTIMISERS[optimizer]
-    return make(groups, lr=lr, fused=True) if fused and known else make(groups, lr=lr)
+    if not (fused and known):
+        return make(groups, lr=lr)
+    if optimizer in _ON_CPU and not scaled and all(p.device.type == "cpu" for p in parameters):
+        return _ON_CPU[optimizer](groups, lr=lr)
+    return make(groups, lr=lr, fused=True)
 
 
 def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int | None) -> LRScheduler | None:
