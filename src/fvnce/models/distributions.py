@@ -73,25 +73,25 @@ class DiagonalNormal(Independent[Normal]):
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
         """loc + scale·ε."""
-        return torch.addcmul(self._loc, self._standard_draw(sample_shape), self._scale)
+        return torch.addcmul(self._loc, self.source(sample_shape), self._scale)
 
-    def rsample_with_log_prob(self, sample_shape: Any = Size()) -> tuple[Tensor, Tensor]:  # noqa: B008  as rsample
-        """A draw z = loc + scale·ε, and log N(z) = −‖ε‖²/2 − Σ log scale − (D/2) log 2π.
+    def source(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
+        """ε, standard normal: all that is random about a draw."""
+        shape = Size(sample_shape) + self._loc.shape
+        return torch.randn(shape, dtype=self._loc.dtype, device=self._loc.device)
+
+    def drawn_from(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """The draw z = loc + scale·ε, and log N(z) = −‖ε‖²/2 − Σ log scale − (D/2) log 2π.
 
         The derivative of the log-density along the draw is that of −Σ log scale alone: what passes through z and
         through loc cancels, and is not computed.
         """
-        noise = self._standard_draw(sample_shape)
         dims = tuple(range(-len(self.event_shape), 0))
         log_scale = self.log_scale
         total = log_scale * self.event_shape.numel() if log_scale.dim() == 0 else log_scale.sum(dims)
         constant = 0.5 * self.event_shape.numel() * math.log(2 * math.pi)
-        log_prob = torch.add(-constant - total, noise.square().sum(dims), alpha=-0.5)
-        return torch.addcmul(self._loc, noise, self._scale), log_prob
-
-    def _standard_draw(self, sample_shape: Any) -> Tensor:
-        shape = Size(sample_shape) + self._loc.shape
-        return torch.randn(shape, dtype=self._loc.dtype, device=self._loc.device)
+        log_prob = torch.add(-constant - total, source.square().sum(dims), alpha=-0.5)
+        return torch.addcmul(self._loc, source, self._scale), log_prob
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Sum over the event."""
@@ -121,12 +121,6 @@ class DiagonalNormal(Independent[Normal]):
         """log σ, as given or from σ."""
         return self._scale.log() if self._log_scale is None else self._log_scale
 
-    def reparameterised_at(self, value: Tensor) -> Tensor:
-        """``value`` as loc + scale·ε with ε held fixed: the same draw, with this distribution's gradient."""
-        loc, scale = self.base_dist.loc, self.base_dist.scale
-        noise: Tensor = ((value - loc) / scale).detach()
-        return loc + scale * noise
-
 
 def _squared_differences(one: Tensor, other: Tensor) -> Tensor:
     """(one − other)², in one operation where the shapes allow it."""
@@ -136,6 +130,20 @@ def _squared_differences(one: Tensor, other: Tensor) -> Tensor:
         return (one - other).square()
     squares: Tensor = torch.ops.aten.mse_loss(one, other, 0)  # torch.nn.functional's would broadcast once more
     return squares
+
+
+def drawn_against(q: Any, p: Distribution, source: Tensor) -> tuple[Tensor, Tensor]:
+    """The draw z of q from its source, and log p(z) − log q(z).
+
+    For a diagonal q and a standard p that is Σ log scale + ½(ε² − z²), two operations and a sum.
+    """
+    plain = isinstance(q, DiagonalNormal) and q._scale.shape == q._loc.shape
+    if not plain or not isinstance(p, Independent) or not _is_standard(p):
+        z, log_q = q.drawn_from(source)
+        return z, p.log_prob(z) - log_q
+    z = torch.addcmul(q._loc, source, q._scale)
+    summands = torch.addcmul(torch.addcmul(q.log_scale, source, source, value=0.5), z, z, value=-0.5)
+    return z, summands.sum(tuple(range(-len(q.event_shape), 0)))
 
 
 @register_kl(DiagonalNormal, Independent)  # type: ignore[untyped-decorator]
@@ -199,9 +207,13 @@ class PointMass(Distribution):
         """Zero, wherever."""
         return self.location.new_zeros(value.shape[: value.dim() - len(self.event_shape)])
 
-    def reparameterised_at(self, value: Tensor) -> Tensor:
-        """The location."""
-        return self.location.expand(value.shape)
+    def source(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
+        """Nothing about a draw is random: the location, repeated."""
+        return self.rsample(sample_shape).detach()
+
+    def drawn_from(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """The location and log q = 0, as often as there are sources."""
+        return self.location.expand(source.shape), self.log_prob(source)
 
 
 def map_tensors(distribution: Distribution, function: Callable[[Tensor], Tensor]) -> Distribution:

@@ -165,7 +165,7 @@ class ContrastiveObjective(Objective):
             return self._graph(x, log_noise, draws)
         if float(self._live_share) > WORTH_LOOKING:  # type: ignore[arg-type]
             ratio = self._graph(x, log_noise, draws)
-            if not ratio.drawn or ratio.latent is not None:  # else no draw can be taken again, now or later
+            if not ratio.drawn or ratio.source is not None:  # else no draw can be taken again, now or later
                 self._remember(self._weights(data, ratio))
             return ratio
         with torch.no_grad():
@@ -176,8 +176,8 @@ class ContrastiveObjective(Objective):
                 return ratio
             chosen = ratio.mean.argmax().unsqueeze(0)
         at = None
-        if ratio.latent is not None:
-            at = ratio.latent.index_select(0 if draws == 1 else 1, chosen)
+        if ratio.source is not None:
+            at = ratio.source.index_select(0 if draws == 1 else 1, chosen)
         again = self._graph(x[chosen], log_noise[chosen], draws, at)
         values = ratio.values.index_copy(1, chosen, again.values)
         if ratio.log_weights is None or again.log_weights is None:
@@ -213,7 +213,9 @@ class ContrastiveObjective(Objective):
     def _remember(self, weights: Tensor) -> Tensor:
         """Indices of the samples that count, shape (n, 1); their share decides how the next batch is computed."""
         chosen = weights.nonzero() if weights.any() else _NONE  # which costs less to see, and is the usual case here
-        self._live_share.fill_(len(chosen) / len(weights))  # type: ignore[operator]
+        share = len(chosen) / len(weights)
+        if share != float(self._live_share):  # type: ignore[arg-type]
+            self._live_share.fill_(share)  # type: ignore[operator]
         return chosen
 
     def _check_rows(self, name: str, x: Tensor) -> None:

@@ -28,7 +28,7 @@ from .. import _checks
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalised
 from ._distributed import gather, mean_over_data, mean_over_noise
-from .ratios import LogRatio
+from .ratios import LogRatio, is_nothing
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Profiled(Partition):
 
 def _log_noise_slopes(rule: ScoringRule, noise: LogRatio, shift: Tensor | float) -> Tensor:
     """log E_q[−df0/dΔ] of each noise sample."""
-    delta = noise.averaged + shift
+    delta = noise.averaged if is_nothing(shift) else noise.averaged + shift
     logs = delta + rule.log_slope(delta)[0]
     return logs[0] if noise.log_weights is None else (logs + noise.log_weights).logsumexp(0)
 

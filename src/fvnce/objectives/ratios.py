@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical
 
-from ..models.distributions import DiagonalNormal, PointMass
+from ..models import LatentVariableModel
+from ..models.distributions import PointMass, drawn_against
 
 #: A discrete latent with at most this many values is summed over.
 MOST_VALUES = 4096
@@ -35,14 +36,14 @@ class LogRatio:
         values: Δ⁰, shape (S, B).
         log_weights: None for S draws that are averaged inside f, or log-weights over S, shape (S, B), that sum to
             one, for latents that are averaged outside f.
-        latent: the latents, if a later pass can take the same draws again with gradients.
+        source: what the latents were drawn from, if a later pass can draw them again with gradients.
         drawn: whether latents were drawn, and not summed over or absent.
         point: whether q is a point mass.
     """
 
     values: Tensor
     log_weights: Tensor | None = None
-    latent: Tensor | None = None
+    source: Tensor | None = None
     drawn: bool = False
     point: bool = False
     _mean: Tensor | None = field(default=None, repr=False)
@@ -67,7 +68,7 @@ class LogRatio:
     def expectation(self, function: Callable[[Tensor], Tensor], shift: Tensor | float = 0.0) -> Tensor:
         """The bound on f(log E_q r + shift) for each point, shape (B,)."""
         if self.log_weights is None:
-            return function(self.mean if _is_nothing(shift) else self.mean + shift)
+            return function(self.mean if is_nothing(shift) else self.mean + shift)
         return (self.log_weights.exp() * function(self.values + shift)).sum(0)
 
     def log_moment(self, power: float) -> Tensor:
@@ -80,7 +81,7 @@ class LogRatio:
         """The same numbers without their graph."""
         weights = None if self.log_weights is None else self.log_weights.detach()
         mean = None if self._mean is None else self._mean.detach()
-        return LogRatio(self.values.detach(), weights, self.latent, self.drawn, self.point, mean)
+        return LogRatio(self.values.detach(), weights, self.source, self.drawn, self.point, mean)
 
 
 def log_ratio(
@@ -104,7 +105,7 @@ def log_ratio(
         draws: K, how many latents to draw for each point.
         averaged_outside: average f over the draws instead of averaging the ratios inside f.
         marginal: sum a discrete latent inside f, which gives log p_θ(x)/p_n(x) itself, whatever ``draws`` says.
-        at: latents of an earlier pass, to be taken again with gradients instead of drawing.
+        at: the source of an earlier pass, to draw the same latents again with gradients.
     """
     if q is None:
         return LogRatio((_wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise).unsqueeze(0))
@@ -118,39 +119,48 @@ def log_ratio(
         joint = _wide(_checked(model.log_joint(x, z), tuple(log_q.shape), "log_joint"))
         summed = LogRatio(joint - log_noise - log_q, _wide(log_q))
         return LogRatio(summed.mean.unsqueeze(0)) if marginal else summed
-    if at is not None:
-        z = q.reparameterised_at(at)  # type: ignore[attr-defined]
-        log_q = q.log_prob(z)
-    elif not q.has_rsample:
+    if at is None and not q.has_rsample:
         raise ValueError(
             f"encoder must return a distribution that is reparameterised or has at most {MOST_VALUES} values, "
             f"found {type(q).__name__}"
         )
+    drawn = () if draws == 1 else (draws,)
+    shape = (*drawn, len(x))
+    source = _source(q, drawn) if at is None else at
+    if source is not None and getattr(type(model), "log_joint", None) is LatentVariableModel.log_joint:
+        z, gained = drawn_against(q, model.prior, source)
+        values = _wide(_checked(model.log_likelihood(x, z), shape, "log_likelihood")) - log_noise + _wide(gained)
     else:
-        z, log_q = _draw_with_log_prob(q, () if draws == 1 else (draws,))
-    shape = (len(x),) if draws == 1 else (draws, len(x))
-    joint = _wide(_checked(model.log_joint(x, z), shape, "log_joint"))
-    values = joint - log_noise - _wide(log_q)
+        z, log_q = _drawn(q, drawn, source)
+        values = _wide(_checked(model.log_joint(x, z), shape, "log_joint")) - log_noise - _wide(log_q)
     mean = values if draws == 1 else None
     values = values.unsqueeze(0) if draws == 1 else values
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
     return LogRatio(
         values,
         weights,
-        z if hasattr(q, "reparameterised_at") else None,
+        source,
         drawn=True,
         point=isinstance(q, PointMass),
         _mean=mean,
     )
 
 
-def _is_nothing(shift: Tensor | float) -> bool:
+def is_nothing(shift: Tensor | float) -> bool:
+    """Whether a shift need not be added."""
     return isinstance(shift, float) and shift == 0
 
 
-def _draw_with_log_prob(q: Distribution, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    if isinstance(q, DiagonalNormal):
-        return q.rsample_with_log_prob(shape)
+def _source(q: Any, shape: tuple[int, ...]) -> Tensor | None:
+    """What is random about a draw, of those distributions that tell it apart."""
+    return q.source(shape) if hasattr(q, "drawn_from") else None
+
+
+def _drawn(q: Any, shape: tuple[int, ...], source: Tensor | None) -> tuple[Tensor, Tensor]:
+    """A draw z and log q(z)."""
+    if source is not None:
+        drawn: tuple[Tensor, Tensor] = q.drawn_from(source)
+        return drawn
     z = q.rsample(shape)
     return z, q.log_prob(z)
 

@@ -114,7 +114,7 @@ class Feed:
                 with torch.no_grad():
                     inputs.log_noise_x = log_prob_or_minus_inf(self.noise, batch.x)  # type: ignore[arg-type]
             share = getattr(self.step.objective, "_live_share", None)
-            live = share is None or bool(share > 0)
+            live = share is None or float(share) > 0
             x_noise, log_noise = self.supply.batch(self._noise_rows(batch.total)[1], live=live)
             inputs.x_noise = x_noise.to(self.device, self.dtype, non_blocking=True)
             inputs.log_noise_noise = log_noise.to(self.device, non_blocking=True)
