@@ -62,17 +62,18 @@ class GaussianDecoder(nn.Module):
     def forward(self, z: Tensor) -> DiagonalNormal:
         """p(x|z)."""
         mean: Tensor = self.network(z)
+        log_scale = self.log_scale
         if self.learned is not None or mean.device.type != "cpu" or _checks.values_are_hidden():
-            return DiagonalNormal(mean, self.scale, self.event_dims, log_scale=self.log_scale)
+            return DiagonalNormal(mean, log_scale.exp(), self.event_dims, log_scale=log_scale)
         # A fixed σ is the same at every call; on an accelerator, asking whether it is would make it wait.
-        key = (float(self.log_scale), self.log_scale.dtype, mean.shape[mean.dim() - self.event_dims :])
-        kept = self._kept if self._kept is not None and self._kept[0] == key else None
-        likelihood = DiagonalNormal(
-            mean, self.scale if kept is None else kept[1], self.event_dims, log_scale=self.log_scale
-        )
-        constants = likelihood.keep_constants(None if kept is None else kept[2])
-        if kept is None:
-            self._kept = (key, likelihood._scale, constants)
+        key = (log_scale.item(), log_scale.dtype, mean.shape[mean.dim() - self.event_dims :])
+        if self._kept is None or self._kept[0] != key:
+            likelihood = DiagonalNormal(mean, log_scale.exp(), self.event_dims, log_scale=log_scale)
+            self._kept = (key, likelihood._scale, likelihood.keep_constants())
+            return likelihood
+        _, scale, constants = self._kept
+        likelihood = DiagonalNormal(mean, scale, self.event_dims, log_scale=log_scale)
+        likelihood.keep_constants(constants)
         return likelihood
 
 

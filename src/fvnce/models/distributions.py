@@ -154,7 +154,7 @@ def _kl_of_diagonal_normals(q: DiagonalNormal, p: Independent[Any]) -> Tensor:
     dims = tuple(range(-len(q.event_shape), 0))
     if q._scale.shape == q._loc.shape and _is_standard(p):
         summands = torch.addcmul(q._scale.square(), q._loc, q._loc)
-        return torch.add(q.log_scale, summands, alpha=-0.5).sum(dims).neg() - 0.5 * q.event_shape.numel()
+        return -0.5 * q.event_shape.numel() - torch.add(q.log_scale, summands, alpha=-0.5).sum(dims)
     return kl_divergence(q.base_dist, p.base_dist).expand(q._loc.shape).sum(dims)
 
 

@@ -48,11 +48,10 @@ class Adam(torch.optim.Adam):
             with torch.enable_grad():
                 loss = closure()
         for position, group in enumerate(self.param_groups):
-            gradients = [parameter.grad for parameter in group["params"]]
             collected = self._collected.get(position)
-            if collected is None or any(gradient is None for gradient in gradients):
+            if collected is None or any(parameter.grad is None for parameter in collected.parameters):
                 collected = _Collected(self, group)
-                if len(collected.parameters) == len(gradients):
+                if len(collected.parameters) == len(group["params"]):
                     collected.count_together(self)
                     self._collected[position] = collected
             collected.step(group)
