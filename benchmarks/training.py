@@ -306,9 +306,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", type=int, default=6400)
     parser.add_argument("--centres", type=int, default=60_000)
-    parser.add_argument(
-        "--epochs", type=int, default=60, help="epochs of each contender, twice as many beside the peers"
-    )
+    parser.add_argument("--epochs", type=int, default=60, help="epochs of each, twice as many beside the peers")
     parser.add_argument("--startup", type=int, default=5, help="runs of each start-up, 0 for none")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
     options = parser.parse_args()
