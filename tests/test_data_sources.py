@@ -15,6 +15,8 @@ from matplotlib.image import imsave
 
 from fvnce.data import DataError, Frame, ReadOptions, open_source
 from fvnce.data.delimited import DelimitedReader, TableOptions
+from fvnce.runs.material import gather
+from fvnce.runs.settings import DataSettings
 
 
 def read(path, **table):
@@ -228,3 +230,23 @@ def test_columns_of_training_are_found_by_name_or_by_place(tmp_path):
         assert (frame["b"].tolist(), frame["a"].tolist()) == ([1.0], ["7"])
     with pytest.raises(DataError, match="lacks column 'b' of training; it has c, d"):
         read(other, kinds=kinds)
+
+
+def test_a_table_without_a_single_value_is_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "NA,\n" * 5)
+    with pytest.raises(DataError, match="no value at all"):
+        gather(DataSettings(str(path)), print)
+    array = tmp_path / "t.npy"
+    np.save(array, np.full((5, 2), np.nan))
+    with pytest.raises(DataError, match="no value at all"):
+        gather(DataSettings(str(array)), print)
+
+
+def test_a_column_without_a_single_value_is_named(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "".join(f"{i},NA\n" for i in range(5)))
+    said = []
+    gather(DataSettings(str(path)), said.append)
+    assert len(said) == 1
+    assert "column 'b' holds no value at all" in said[0]

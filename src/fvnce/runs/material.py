@@ -82,7 +82,10 @@ def gather(settings: DataSettings, say: Say, seed: int = 0) -> Material:
         names = None if names is None else [*names, *(f"outlier {i + 1}" for i in range(len(more)))]
     if settings.label is not None and not known.any():
         say(f"no row is marked as an outlier by {settings.label!r}: the run goes on without known outliers")
-    return Material(_as_frame_if_missing(rows), known, layout, names)
+    rows = _as_frame_if_missing(rows)
+    if isinstance(rows, Frame):
+        _tell_of_empty_columns(rows, source, say)
+    return Material(rows, known, layout, names)
 
 
 def read_like(layout: Layout, path: str, settings: DataSettings) -> Source:
@@ -208,6 +211,22 @@ def _check(rows: Rows, source: Source) -> None:
         if infinite.any():
             where = f"{source.name}, row {start + int(infinite.argmax()) + 1}"
             raise DataError(f"{where} holds infinity; correct it, or write NaN for what is missing")
+
+
+def _tell_of_empty_columns(rows: Frame, source: Source, say: Say) -> None:
+    """Columns without a single value say nothing; a table of nothing else is refused."""
+    names = rows.columns.tolist()
+    empty = [name for name in names if _is_empty(rows[name])]
+    if len(empty) == len(names):
+        raise DataError(f"{source.name} holds no value at all: all are missing; give a file with values")
+    for name in empty:
+        say(f"column {name!r} holds no value at all and is of no use; leave it out with --drop {name!r}")
+
+
+def _is_empty(values: NDArray[Any]) -> bool:
+    if values.dtype.kind == "O":
+        return all(value is None for value in values.tolist())
+    return values.dtype.kind == "f" and bool(np.isnan(values).all())
 
 
 def _warn_of_identifiers(rows: Frame, say: Say) -> None:
