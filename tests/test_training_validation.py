@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
 from fvnce import PowerRule
-from fvnce.models import LinearGaussianModel
+from fvnce.models import GaussianEncoder, LinearGaussianModel
 from fvnce.objectives import SNCE
 from fvnce.objectives.evaluation import comparable, evaluate
 from fvnce.training import fit
@@ -20,6 +20,18 @@ from training_runs import WIDTH, contrastive, kernels, normal, rows, vae
 
 def split(x: Tensor, log_noise: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
     return list(zip(torch.split(x, size), torch.split(log_noise, size), strict=True))
+
+
+def test_log_q_is_computed_in_float32_whatever_the_network_works_in() -> None:
+    """A sum over 512 latents near 500 has a spacing of 2 in bfloat16."""
+    torch.manual_seed(0)
+    encoder = GaussianEncoder(nn.Linear(4, 1024))
+    with torch.autocast("cpu", torch.bfloat16):
+        q = encoder(torch.randn(8, 4))
+        z, log_q = q.drawn_from(q.source())
+    expected = Independent(Normal(q.mean.double(), q.stddev.double()), 1).log_prob(z.double())
+    assert log_q.dtype == torch.float32
+    torch.testing.assert_close(log_q.double(), expected, rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize("partition", ["fixed", "learned", "profiled"])

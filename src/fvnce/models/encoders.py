@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn.functional import hardtanh
@@ -52,6 +53,8 @@ class GaussianEncoder(nn.Module):
                 "network of a GaussianEncoder must give an even number of outputs, a mean and a log-scale for each "
                 f"latent dimension, found {output.shape[-1]}"
             )
+        if output.dtype in (torch.float16, torch.bfloat16):
+            output = output.float()  # networks may work in half precision; log q of what they give does not
         mean, log_scale = output.chunk(2, dim=-1)
         # A clamp whose backward pass is one operation.
         log_scale = hardtanh(log_scale, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
