@@ -327,5 +327,13 @@ def test_the_document_is_written_from_the_files(tmp_path):
     assert text.count("| holds |") == 6
     assert "* 784-128-784: data +1, noise -1 nats from the paper's" in text
     assert "Not counted" not in text
+    assert "not found again" not in text
+    for cell in cells:
+        if cell["row"] == "1-256":
+            cell |= {"noise": cell["noise"] + 100, "ess_data": 0.95}
+    (tmp_path / "table.json").write_text(json.dumps(record))
+    text = document(tmp_path)
+    assert text.count("| does not hold |") == 2
+    assert "to (1/256, 0) is not found again on 784-128-784 and 784-256-128-256-784" in text
     with pytest.raises(FileNotFoundError, match=r"table\.json"):
         document(tmp_path / "nowhere")
