@@ -46,6 +46,7 @@ def run(out: Path, options: Options) -> Section:
         "network": "-".join(map(str, network)),
         "settings": setting.named(),
         "nats": nats,
+        "seconds": time.perf_counter() - start,
     }
     files.append(write_json(out / f"noise-reconstructions-{options.data}.json", record))
     order = " > ".join(sorted(nats, key=lambda label: -nats[label]))

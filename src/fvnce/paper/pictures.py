@@ -24,7 +24,7 @@ def panels(
     out: Path, name: str, parts: Sequence[tuple[str, Tensor]], shape: tuple[int, int], columns: int = 8
 ) -> list[Path]:
     """One sheet for each part, with its title."""
-    figure, axes = new_figure(len(parts), width=2.1 * len(parts), height=2.35)
+    figure, axes = new_figure(len(parts), width=2.1 * len(parts), height=2.5)
     for axis, (title, images) in zip(axes, parts, strict=True):
         axis.imshow(sheet(images, shape, columns), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axis.set_title(title)
