@@ -32,6 +32,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0
 .caption { margin: 1.4rem 0 .3rem; }
 th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } thead th { border-bottom-width: 2px; }
+thead th { white-space: normal; vertical-align: bottom; }
 tbody th { font-weight: 400; white-space: normal; min-width: 6.5rem; }
 :focus-visible { outline: 2px solid var(--c0, currentColor); outline-offset: 2px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(21rem, 100%), 1fr)); gap: 0 1.5rem; }
