@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Adam(torch.optim.Adam):
-    """torch's Adam with ``fused=True``, for parameters that are all on the CPU; AdamW with ``decoupled_weight_decay``.
+    """torch's Adam with ``fused=True`` and its defaults, for parameters that are all on the CPU.
 
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> optimizer = Adam([weight], lr=0.1)
@@ -26,8 +26,8 @@ class Adam(torch.optim.Adam):
     tensor([0.9000, 0.9000, 0.9000], requires_grad=True)
     """
 
-    def __init__(self, params: Any, lr: float = 1e-3, **options: Any) -> None:
-        super().__init__(params, lr=lr, fused=True, **options)
+    def __init__(self, params: Any, lr: float = 1e-3) -> None:
+        super().__init__(params, lr=lr, fused=True)
         self._collected: dict[int, _Collected] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -86,8 +86,7 @@ class _Collected:
             torch._foreach_add_(self.steps, 1)
         else:
             self.together.add_(1)
-        kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
-        kernel(
+        torch._fused_adam_(
             self.parameters,
             [parameter.grad for parameter in self.parameters],  # type: ignore[misc]
             self.means,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,12 +20,6 @@ _OPTIMISERS: dict[str, type[Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
-}
-
-#: The same on a CPU, with what torch.optim.AdamW has by default.
-_ON_CPU: dict[str, Callable[..., Optimizer]] = {
-    "adam": Adam,
-    "adamw": partial(Adam, weight_decay=1e-2, decoupled_weight_decay=True),
 }
 
 #: Factor of the learning rate as a function of the share of the steps that are done.
@@ -71,8 +64,8 @@ def make_optimizer(
     make: Callable[..., Optimizer] = _OPTIMISERS[optimizer]
     if not (fused and known):
         return make(groups, lr=lr)
-    if optimizer in _ON_CPU and not scaled and all(p.device.type == "cpu" for p in parameters):
-        return _ON_CPU[optimizer](groups, lr=lr)
+    if optimizer == "adam" and not scaled and all(p.device.type == "cpu" for p in parameters):
+        return Adam(groups, lr=lr)
     return make(groups, lr=lr, fused=True)
 
 
