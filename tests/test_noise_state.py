@@ -10,6 +10,7 @@ import torch
 from torch.distributions import Independent, MultivariateNormal, Normal, StudentT, Uniform
 
 from fvnce.noise import KernelDensity, NoiseMixture, draw, from_state, load_noise, save_noise, to_state
+from fvnce.serialization import RecordError, describe
 from noise_contract import data, mixture
 
 WIDTH = 3
@@ -70,10 +71,12 @@ def test_what_cannot_be_saved_or_loaded_is_named(tmp_path) -> None:
         to_state(StudentT(3.0))
     with pytest.raises(ValueError, match=r"empty batch shape to be saved, found \(4,\)"):
         to_state(KernelDensity(torch.zeros(1, 1), 1.0).expand((4,)))
-    with pytest.raises(ValueError, match=r"config\['kind'\] must be one of .* found 'os.system'"):
-        from_state({"kind": "os.system", "options": {}, "children": []}, {})
+    with pytest.raises(RecordError, match=r"config names a class 'os.system' that this version of fvnce does not know"):
+        from_state({"structure": {"$kind": "os.system", "$id": 0, "$arguments": {}}}, {})
+    with pytest.raises(RecordError, match=r"config must describe a Distribution, found a ReLU"):
+        from_state(*describe(torch.nn.ReLU()))
     with pytest.raises(FileNotFoundError, match=r"folder must hold noise.safetensors"):
         load_noise(tmp_path)
     safetensors.torch.save_file({"x": torch.zeros(1)}, tmp_path / "noise.safetensors")
-    with pytest.raises(ValueError, match="must carry a noise configuration in its header, found none"):
+    with pytest.raises(ValueError, match="is not a noise of fvnce: its header does not say so"):
         load_noise(tmp_path)

@@ -206,7 +206,7 @@ def test_reading_runs_no_code(tmp_path: Path) -> None:
 
 
 def test_a_class_that_is_not_listed_is_not_built(tmp_path: Path) -> None:
-    from fvnce.training.registry import describe, rebuild
+    from fvnce.serialization import describe, rebuild
 
     content, tensors = describe(nn.Sequential(nn.ReLU()))
     content["structure"]["$arguments"]["0"]["$kind"] = "torch.Module"

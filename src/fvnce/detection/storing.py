@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
-from ..serialization.records import read_record, write_record
-from ..serialization.tree import flatten, unflatten
-from ..training import History, RecordError
-from ..training.registry import describe, rebuild
+from ..serialization import RecordError, describe, flatten, read_record, reading, rebuild, unflatten, write_record
+from ..training import History
 from . import table
 from .calibration import Calibration
 from .codes import OnCodes, PrincipalCodes
@@ -60,6 +58,13 @@ def write(detector: NoiseContrastiveDetector, path: Path) -> Path:
 def read(detector_class: type[NoiseContrastiveDetector], path: Path) -> NoiseContrastiveDetector:
     """The detector that :func:`write` wrote."""
     content, tensors = read_record(path, KIND)
+    with reading(path):
+        return _read(detector_class, path, content, tensors)
+
+
+def _read(
+    detector_class: type[NoiseContrastiveDetector], path: Path, content: dict[str, Any], tensors: dict[str, Tensor]
+) -> NoiseContrastiveDetector:
     parameters, fitted = content["parameters"], content["fitted"]
     known = set(detector_class._get_param_names())
     if set(parameters) != known:

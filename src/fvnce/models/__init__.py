@@ -15,6 +15,9 @@
 ======================  ===============================================================
 """
 
+from torch.distributions import Independent
+
+from ..serialization import register, register_alias
 from .boltzmann import BinaryEncoder, BinaryVector, RestrictedBoltzmannMachine
 from .coupling import CouplingEncoder
 from .covering import CoveringEncoder
@@ -23,8 +26,8 @@ from .distributions import DiagonalNormal, PointMass
 from .encoders import CategoricalEncoder, GaussianEncoder, PointEncoder
 from .energy import EnergyDecoder, EnergyModel
 from .exact import GaussianMixtureModel, LinearGaussianModel
-from .latent import LatentVariableModel
-from .networks import convolutional_pair, mlp
+from .latent import FixedDistribution, LatentVariableModel
+from .networks import _Images, convolutional_pair, mlp
 from .ratios import KernelRatio, TelescopedRatio
 
 __all__ = [
@@ -51,3 +54,18 @@ __all__ = [
     "convolutional_pair",
     "mlp",
 ]
+
+# What a file may name. A scale is a parameter, which the state restores.
+register(
+    *(BernoulliDecoder, BinaryEncoder, CategoricalEncoder, ContinuousBernoulliDecoder, CouplingEncoder),
+    *(CoveringEncoder, EnergyDecoder, EnergyModel, GaussianDecoder, GaussianEncoder, KernelRatio, PointEncoder),
+    *(TelescopedRatio, _Images),
+    omit=("scale",),
+)
+register(LatentVariableModel, stand_ins={"highest_log_prior": lambda model: model._gamma})
+register(RestrictedBoltzmannMachine, methods=("posterior",))
+register(LinearGaussianModel, stand_ins={"scale": lambda _: 1.0}, methods=("posterior",))
+register(GaussianMixtureModel, stand_ins={"scales": lambda model: model.log_scales.exp()}, methods=("posterior",))
+# Both are made again by the model that they are given to.
+register_alias(FixedDistribution, lambda module: module.distribution)
+register_alias(DiagonalNormal, lambda normal: Independent(normal.base_dist, len(normal.event_shape)))

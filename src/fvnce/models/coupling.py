@@ -42,8 +42,8 @@ class CouplingEncoder(nn.Module):
         self.latent = _checks.count("latent", latent, low=2)
         self.layers = _checks.count("layers", layers, low=2)
         self.hidden = _checks.count("hidden", hidden)
-        kept = [self._kept(layer) for layer in range(layers)]
-        sizes = [[inputs + len(k), hidden, hidden, 2 * (latent - len(k))] for k in kept]
+        # One after the other: whoever counts what is allocated can stop at the first that is too large.
+        sizes = ((inputs + kept, hidden, hidden, 2 * (latent - kept)) for kept in map(self._kept, range(layers)))
         self.networks = nn.ModuleList(mlp(size, nn.Tanh) for size in sizes)
         self.start = nn.Linear(inputs, 2 * latent)
         # q starts as N(0, I) whatever x: wide, because a q that misses mass does not learn what it misses.
@@ -51,8 +51,8 @@ class CouplingEncoder(nn.Module):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def _kept(self, layer: int) -> list[int]:
-        return list(range(layer % 2, self.latent, 2))
+    def _kept(self, layer: int) -> int:
+        return len(range(layer % 2, self.latent, 2))
 
     def forward(self, x: Tensor) -> CoupledNormal:
         """q(z|x)."""

@@ -1,195 +1,81 @@
-"""Noise as JSON and tensors, and back, bit for bit.
-
-A noise becomes a nested configuration that JSON can hold and a flat dictionary of tensors. On disk both
-share one safetensors file, the configuration in its header, so that one atomic replacement never leaves a
-torn pair behind. Nothing is pickled.
-"""
+"""Noise as JSON and tensors, and back, bit for bit; in a file with a checksum, without pickle."""
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-import torch
-from safetensors import safe_open
 from torch import Tensor
-from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, Uniform
+from torch.distributions import Distribution
 
+from ..serialization import describe, fields, read_record, rebuild, register, write_record
 from .binary import BernoulliNoise
 from .kde import KernelDensity
 from .mixture import NoiseMixture
 from .rows import Rows
 
 FILE_NAME = "noise.safetensors"
+KIND = "noise"
 
 Config = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How one class of noise is taken apart and put together."""
-
-    cls: type[Distribution]
-    options: Callable[[Any], Config]
-    tensors: Callable[[Any], dict[str, Tensor | None]]
-    children: Callable[[Any], list[Distribution]]
-    build: Callable[[Config, Mapping[str, Tensor], list[Distribution]], Distribution]
+def _unbatched(noise: Distribution) -> None:
+    if noise.batch_shape:
+        raise ValueError(f"must have an empty batch shape to be saved, found {tuple(noise.batch_shape)}")
 
 
-def _none(_: Any) -> Config:
-    return {}
-
-
-def _childless(_: Any) -> list[Distribution]:
-    return []
-
-
-def _checked(noise: Any) -> Config:
-    return {"validate_args": bool(noise._validate_args)}
-
-
-_KINDS = (
-    _Kind(
-        KernelDensity,
-        lambda noise: {"block_bytes": noise.block_bytes},
-        lambda noise: {
-            "centres": noise.centres,
-            "bandwidth": noise.bandwidth,
-            "weights": noise.given_weights,
-        },
-        _childless,
-        lambda config, t, _: KernelDensity(t["centres"], t["bandwidth"], t.get("weights"), **config),
-    ),
-    _Kind(
-        NoiseMixture,
-        _none,
-        lambda noise: {"weights": noise.given_weights},
-        lambda noise: list(noise.components),
-        lambda _, t, children: NoiseMixture(children, t["weights"]),
-    ),
-    _Kind(
-        BernoulliNoise,
-        _none,
-        lambda noise: {"probs": noise.probs},
-        _childless,
-        lambda _, t, __: BernoulliNoise(t["probs"]),
-    ),
-    _Kind(Rows, _none, lambda noise: {"rows": noise.rows}, _childless, lambda _, t, __: Rows(t["rows"])),
-    _Kind(
-        Normal,
-        _checked,
-        lambda noise: {"loc": noise.loc, "scale": noise.scale},
-        _childless,
-        lambda config, t, _: Normal(t["loc"], t["scale"], **config),
-    ),
-    _Kind(
-        Uniform,
-        _checked,
-        lambda noise: {"low": noise.low, "high": noise.high},
-        _childless,
-        lambda config, t, _: Uniform(t["low"], t["high"], **config),
-    ),
-    _Kind(
-        MultivariateNormal,
-        _checked,
-        lambda noise: {"loc": noise.loc, "scale_tril": noise._unbroadcasted_scale_tril},
-        _childless,
-        lambda config, t, _: MultivariateNormal(t["loc"], scale_tril=t["scale_tril"], **config),
-    ),
-    _Kind(
-        Independent,
-        lambda noise: {"reinterpreted_batch_ndims": noise.reinterpreted_batch_ndims},
-        lambda _: {},
-        lambda noise: [noise.base_dist],
-        lambda config, _, children: Independent(children[0], **config),
-    ),
-)
+# What a file may name. Weights are kept as they were given, before they are made to sum to one.
+_given = {"weights": lambda noise: noise.given_weights}
+register(KernelDensity, NoiseMixture, stand_ins=_given, check=_unbatched)
+register(BernoulliNoise, Rows, check=_unbatched)
 
 
 def to_state(noise: Distribution) -> tuple[Config, dict[str, Tensor]]:
     """(configuration, tensors) of a noise; the configuration is made of what JSON can hold.
 
+    >>> import torch
     >>> config, tensors = to_state(KernelDensity(torch.zeros(2, 1), 0.5))
-    >>> config["kind"], sorted(tensors)
-    ('KernelDensity', ['bandwidth', 'centres'])
+    >>> config["structure"]["$kind"], len(tensors)
+    ('KernelDensity', 2)
     """
-    kind = next((kind for kind in _KINDS if type(noise) is kind.cls), None)
-    if kind is None:
-        known = ", ".join(kind.cls.__name__ for kind in _KINDS)
-        raise TypeError(f"noise must be one of {known} to be saved, found {type(noise).__name__}")
-    if noise.batch_shape and kind.cls in (KernelDensity, NoiseMixture, BernoulliNoise, Rows):
-        raise ValueError(f"noise must have an empty batch shape to be saved, found {tuple(noise.batch_shape)}")
-    tensors = {name: value for name, value in kind.tensors(noise).items() if value is not None}
-    config: Config = {"kind": kind.cls.__name__, "options": kind.options(noise), "children": []}
-    for position, child in enumerate(kind.children(noise)):
-        below, inner = to_state(child)
-        config["children"].append(below)
-        tensors.update({f"{position}.{name}": value for name, value in inner.items()})
-    return config, tensors
+    return describe(noise, "noise")
 
 
 def from_state(config: Config, tensors: Mapping[str, Tensor]) -> Distribution:
     """The noise that :func:`to_state` took apart.
 
+    >>> import torch
     >>> noise = from_state(*to_state(KernelDensity(torch.zeros(2, 1), 0.5)))
     >>> noise
     KernelDensity(centres: 2 x 1, bandwidth: 0.5)
     """
-    found = config.get("kind")
-    kind = next((kind for kind in _KINDS if kind.cls.__name__ == found), None)
-    if kind is None:
-        known = ", ".join(kind.cls.__name__ for kind in _KINDS)
-        raise ValueError(f"config['kind'] must be one of {known}, found {found!r}")
-    children = [from_state(below, _under(f"{position}.", tensors)) for position, below in enumerate(config["children"])]
-    return kind.build(config["options"], tensors, children)
+    return rebuild(config, tensors, Distribution, what="config")
 
 
 def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:
     """Write the noise to ``folder``/noise.safetensors, all or nothing; the folder is made if needed.
 
+    >>> import tempfile
+    >>> import torch
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = save_noise(BernoulliNoise(torch.tensor([0.25, 0.5])), folder)
     ...     load_noise(folder).probs
     tensor([0.2500, 0.5000])
     """
     config, tensors = to_state(noise)
-    # Every tensor gets storage of its own: the format refuses views of one buffer.
-    plain = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
-    content = safetensors.torch.save(plain, metadata={"noise": json.dumps(config)})
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    path = target / FILE_NAME
-    handle, temporary = tempfile.mkstemp(dir=target, prefix=".noise-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    path = Path(folder) / FILE_NAME
+    write_record(path, KIND, {"noise": config}, tensors)
     return path
 
 
 def load_noise(folder: str | os.PathLike[str]) -> Distribution:
-    """The noise that :func:`save_noise` wrote to a folder."""
+    """The noise that :func:`save_noise` wrote to a folder, after its checksum has been compared."""
     path = Path(folder) / FILE_NAME
     if not path.is_file():
         raise FileNotFoundError(f"folder must hold {FILE_NAME}, found no such file in {folder}")
-    with safe_open(path, framework="pt") as file:
-        text = (file.metadata() or {}).get("noise")
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    if text is None:
-        raise ValueError(f"{path} must carry a noise configuration in its header, found none")
-    return from_state(json.loads(text), tensors)
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    content, tensors = read_record(path, KIND)
+    (config,) = fields(content, str(path), "noise")
+    return rebuild(config, tensors, Distribution, what=path)

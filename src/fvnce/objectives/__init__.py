@@ -12,6 +12,7 @@
 ======================  ===============================================================
 """
 
+from ..serialization import register
 from .base import Objective
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
@@ -37,3 +38,9 @@ __all__ = [
     "VariationalNCE",
     "log_marginal",
 ]
+
+# What a file may name. A log-scale is a buffer, which the state restores.
+register(
+    *(Autoencoder, Fixed, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, SNCE, VAE, VariationalNCE),
+    omit=("log_scale",),
+)

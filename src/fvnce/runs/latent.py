@@ -27,9 +27,8 @@ from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, Poin
 from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
 from ..scoring.text import parse
-from ..serialization.records import read_record, write_record
+from ..serialization import describe, read_record, reading, rebuild, write_record
 from ..training import History, fit
-from ..training.registry import describe, rebuild
 from .settings import ModelSettings, SettingsError
 
 Array = NDArray[np.float64]
@@ -138,14 +137,16 @@ class LatentDetector:
     def load(cls, path: Path) -> LatentDetector:
         """What :meth:`save` wrote."""
         content, tensors = read_record(path, KIND)
-        saved = content["encoding"]
-        image = saved["image"]
-        encoding = Encoding(
-            None if saved["columns"] is None else table.from_json(saved["columns"]),
-            saved["categories"],
-            None if image is None else ImageShape(tuple(image["shape"]), image["low"], image["high"]),
-        )
-        return cls(rebuild(content["module"], tensors), encoding, content["scoring"], content["threshold"])
+        with reading(path):
+            saved = content["encoding"]
+            image = saved["image"]
+            encoding = Encoding(
+                None if saved["columns"] is None else table.from_json(saved["columns"]),
+                saved["categories"],
+                None if image is None else ImageShape(tuple(image["shape"]), image["low"], image["high"]),
+            )
+            objective = rebuild(content["module"], tensors, what=path)
+            return cls(objective, encoding, content["scoring"], content["threshold"])
 
 
 def complete(settings: ModelSettings, width: int, *, image: bool, known: int) -> ModelSettings:

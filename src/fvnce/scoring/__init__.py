@@ -10,6 +10,7 @@
 ======================  ===============================================================
 """
 
+from ..serialization import Kind, add
 from .check import DoubleElboReport, Law, check_double_elbo
 from .classical import Logarithmic, Quadratic, Spherical
 from .construct import from_generator, from_pair, from_weight
@@ -31,3 +32,14 @@ __all__ = [
     "from_weight",
     "parse",
 ]
+
+
+def _written(rule: ScoringRule) -> dict[str, str]:
+    try:
+        return {"text": str(rule)}
+    except ValueError as error:
+        raise TypeError(f"must be a built-in rule or a sum of them to be saved: {error}") from None
+
+
+# A file holds a rule as its text.
+add(Kind("rule", ScoringRule, _written, parse, frozenset({"text"})), subclasses=True)

@@ -1,11 +1,47 @@
-"""The one place that writes and reads files: tensors and JSON, atomic, checksummed, without pickle.
+"""The one place that writes and reads tensors and JSON: atomic, checksummed, without pickle.
 
-``files``     a file is written whole or not at all, and never through a symbolic link
-``records``   tensors and JSON in one safetensors file with a SHA-256
-``tree``      nested state as JSON and tensors
+==================  ===================================================================
+``files``           a file is written whole or not at all, and never through a link
+``records``         tensors and JSON in one safetensors file with a SHA-256
+``documents``       JSON alone, with a SHA-256
+``text``            JSON with limits on what a stranger's text may cost
+``tree``            nested state as JSON and tensors
+``registry``        the classes that may be rebuilt, which every room registers
+``objects``         objects of these classes as JSON and tensors, and back
+``budget``          what rebuilding may allocate
+``torch_classes``   torch's layers and distributions
+``errors``          what is said of a file that cannot be trusted
+==================  ===================================================================
 """
 
-from .files import atomic_write, write_text
-from .records import RecordError, read_record, write_record
+from . import torch_classes
+from .documents import read_document, write_document
+from .errors import RecordError, fields, reading
+from .files import atomic_write, sweep, write_text
+from .objects import describe, rebuild
+from .records import kind_of, read_record, write_record
+from .registry import Kind, add, register, register_alias
+from .tree import flatten, unflatten
 
-__all__ = ["RecordError", "atomic_write", "read_record", "write_record", "write_text"]
+__all__ = [
+    "Kind",
+    "RecordError",
+    "add",
+    "atomic_write",
+    "describe",
+    "fields",
+    "flatten",
+    "kind_of",
+    "read_document",
+    "read_record",
+    "reading",
+    "rebuild",
+    "register",
+    "register_alias",
+    "sweep",
+    "torch_classes",
+    "unflatten",
+    "write_document",
+    "write_record",
+    "write_text",
+]

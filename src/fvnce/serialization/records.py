@@ -1,14 +1,12 @@
 """Records: tensors and JSON in one safetensors file that is written whole or not at all.
 
-The JSON stands in the file's header, beside a SHA-256 over itself and every tensor. The file is written under a hidden
-name, flushed to the disk and put in place by one atomic rename, so a killed process or a full disk leaves the earlier
-file as it was. Reading compares the checksum and runs no code: nothing is pickled.
+The JSON stands in the file's header, beside a SHA-256 over itself and every tensor. Reading compares the checksum and
+runs no code: nothing is pickled.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from .errors import RecordError, fields
 from .files import atomic_write
+from .text import decode, encode
 from .tree import to_cpu
 
-FORMAT_VERSION = 1
-
-
-class RecordError(ValueError):
-    """A file that cannot be trusted: torn, altered, or not one of ours."""
+#: The format of every file that this package writes, counted up when it changes. Older files are refused.
+FORMAT_VERSION = 2
 
 
 def write_record(path: Path, kind: str, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -38,7 +35,7 @@ def write_record(path: Path, kind: str, content: Mapping[str, Any], tensors: Map
         tensors: tensors by name.
     """
     plain = to_cpu(tensors)
-    text = json.dumps({"kind": kind, "version": FORMAT_VERSION, "content": content})
+    text = encode({"kind": kind, "version": FORMAT_VERSION, "content": content})
     checksum = _checksum(text, plain)
     data = safetensors.torch.save(plain, metadata={"fvnce": text, "sha256": checksum})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,19 +90,26 @@ def _header(path: Path, kind: str) -> dict[str, str]:
     return header
 
 
+def check_version(path: Path, version: object) -> None:
+    """Refuse a file of another format than today's, in one sentence."""
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise RecordError(
+            f"{path} has version {version!r} of the format; this fvnce reads version {FORMAT_VERSION}: make the file "
+            "again with it"
+        )
+
+
 def _document(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        document: dict[str, Any] = json.loads(header["fvnce"])
-        version = document["version"]
-    except (ValueError, KeyError, TypeError):
-        raise RecordError(f"{path} is damaged: its header cannot be read") from None
-    if version != FORMAT_VERSION:
-        raise RecordError(f"{path} has version {version} of the format; this fvnce reads version {FORMAT_VERSION}")
-    return document
+    document = decode(header["fvnce"], f"the header of {path}")
+    check_version(path, document.get("version") if isinstance(document, dict) else None)
+    kind, _, content = fields(document, f"the header of {path}", "kind", "version", "content")
+    if not isinstance(kind, str) or not isinstance(content, dict):
+        raise RecordError(f"{path} is damaged: its header cannot be read")
+    return document  # type: ignore[no-any-return]
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(text.encode())
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .errors import RecordError
+
 _TENSOR, _TUPLE, _PAIRS = "$tensor", "$tuple", "$pairs"
 _RESERVED = (_TENSOR, _TUPLE, _PAIRS)
 
@@ -39,8 +41,8 @@ def unflatten(content: object, tensors: Mapping[str, Tensor]) -> Any:
         return content
     if _TENSOR in content:
         name = content[_TENSOR]
-        if name not in tensors:
-            raise ValueError(f"state refers to a tensor {name!r} that is not stored with it")
+        if not isinstance(name, str) or name not in tensors:
+            raise RecordError(f"state refers to a tensor {name!r} that is not stored with it")
         return tensors[name]
     if _TUPLE in content:
         return tuple(unflatten(item, tensors) for item in content[_TUPLE])

@@ -1,6 +1,6 @@
 """Training: fit an objective, watch it, stop it, resume it, scale it."""
 
-from ..serialization.records import RecordError
+from ..serialization import RecordError
 from .callbacks import Callback, CSVLog, EarlyStopping, TensorBoardLog
 from .files import load, load_weights, save
 from .flow import fit_flow

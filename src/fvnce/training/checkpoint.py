@@ -15,9 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..serialization.files import sweep
-from ..serialization.records import RecordError, read_record, write_record
-from ..serialization.tree import flatten, unflatten
+from ..serialization import RecordError, fields, flatten, read_record, reading, sweep, unflatten, write_record
 
 KIND = "checkpoint"
 _NAME = re.compile(r"step-(\d+)\.safetensors")
@@ -80,15 +78,18 @@ class Checkpoints:
 def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """(state, state of this process if it is not the main one), after all checksums have been compared."""
     content, tensors = read_record(path, KIND)
-    _compare_versions(path, content["versions"])
-    state = unflatten(content["state"], tensors)
+    saved, parts, written_with = fields(content, str(path), "state", "parts", "versions")
+    with reading(path):
+        _compare_versions(path, written_with)
+        state = unflatten(saved, tensors)
     if rank == 0:
         return state, None
-    if str(rank) not in content["parts"]:
-        raise RecordError(f"{path} was written by {len(content['parts']) + 1} processes; this is process {rank}")
+    if str(rank) not in parts:
+        raise RecordError(f"{path} was written by {len(parts) + 1} processes; this is process {rank}")
     part = path.with_name(path.name.replace(".safetensors", f".rank-{rank}.safetensors"))
-    below, inner = read_record(part, f"{KIND}-part", content["parts"][str(rank)])
-    return state, unflatten(below["state"], inner)
+    below, inner = read_record(part, f"{KIND}-part", parts[str(rank)])
+    (own,) = fields(below, str(part), "state")
+    return state, unflatten(own, inner)
 
 
 def versions() -> dict[str, str]:

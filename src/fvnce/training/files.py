@@ -10,8 +10,18 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from ..serialization.records import RecordError, kind_of, read_record, write_record
-from . import registry
+# Objectives are made of what these rooms register.
+from .. import models, noise, objectives, scoring  # noqa: F401
+from ..serialization import (
+    RecordError,
+    describe,
+    fields,
+    kind_of,
+    read_record,
+    reading,
+    rebuild,
+    write_record,
+)
 from .checkpoint import KIND, Checkpoints, read_checkpoint
 
 OBJECTIVE_NAME = "objective.safetensors"
@@ -34,17 +44,22 @@ def save(path: str | Path, objective: nn.Module) -> Path:
       (1): Tanh()
     )
     """
-    content, tensors = registry.describe(objective)
+    content, tensors = describe(objective)
     write_record(Path(path), "objective", {"module": content}, tensors)
     return Path(path)
 
 
-def load(path: str | Path) -> nn.Module:
+def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
     """The module that :func:`save` wrote, or the objective of a run, in evaluation mode. Nothing is unpickled.
 
     Args:
         path: a file of :func:`save`; a checkpoint or the best weights of a run; or a run's folder, of which the best
             weights are taken if it was validated, else the newest.
+        max_bytes: what a file may make its reader allocate beyond what it holds, by default four times that and 64 MiB:
+            a few bytes can name a layer of any size.
+
+    Raises:
+        RecordError: if the file is damaged, of another version, or asks for more than ``max_bytes``.
     """
     place = Path(path)
     if place.is_dir():
@@ -52,18 +67,21 @@ def load(path: str | Path) -> nn.Module:
     kind = kind_of(place)
     if kind == "objective":
         content, tensors = read_record(place, "objective")
-        return registry.rebuild(content["module"], tensors)
+        (module,) = fields(content, str(place), "module")
+        return rebuild(module, tensors, what=place, max_bytes=max_bytes)
     whole = place.with_name(OBJECTIVE_NAME)
     if not whole.is_file():
         raise RecordError(
             f"{place} holds weights of an objective that is not made of built-in parts; build it and call load_weights"
         )
-    return load_weights(place, load(whole))
+    return load_weights(place, load(whole, max_bytes=max_bytes))
 
 
 def load_weights(path: str | Path, module: nn.Module) -> nn.Module:
     """Put the weights of a checkpoint, or the best weights of a run, into a module of the same shape."""
-    module.load_state_dict(_weights(Path(path)))
+    weights = _weights(Path(path))
+    with reading(path):
+        module.load_state_dict(weights)
     return module
 
 
@@ -76,7 +94,8 @@ def _weights(path: Path) -> dict[str, Tensor]:
     kind = kind_of(path)
     if kind == KIND:
         state, _ = read_checkpoint(path)
-        weights: dict[str, Tensor] = state["objective"]
+        with reading(path):
+            weights: dict[str, Tensor] = state["objective"]
         return weights
     return read_record(path, "weights")[1]
 

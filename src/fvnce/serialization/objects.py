@@ -1,0 +1,213 @@
+"""Objects of registered classes as JSON and tensors, and back, without pickle.
+
+An object becomes the name of its kind and the arguments it was made with, down to numbers, text and tensors; a module
+also gives its state. Objects that occur twice are built once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from .budget import Budget, allowed
+from .errors import RecordError, fields, reading
+from .registry import kind_named, kind_of_class, names_of, resolve_alias
+from .tree import flatten, unflatten
+
+T = TypeVar("T")
+
+_REF, _KIND, _ARGUMENTS = "$id", "$kind", "$arguments"
+_METHOD = "method"
+#: Objects within one another, counted where they stand: a network of two that hold each the same two, and so on, is
+#: small in a file and endless to walk through.
+MAX_OBJECTS = 100_000
+
+
+def describe(made: object, name: str = "module") -> tuple[Any, dict[str, Tensor]]:
+    """(what JSON can hold, tensors) from which :func:`rebuild` makes the same object.
+
+    Args:
+        made: a module or a distribution.
+        name: what errors call it.
+
+    >>> content, tensors = describe(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
+    >>> rebuild(content, tensors)
+    Sequential(
+      (0): Linear(in_features=2, out_features=3, bias=True)
+      (1): ReLU()
+    )
+    """
+    found: dict[str, Any] = {"structure": _Describer().value(made, name)}
+    if isinstance(made, nn.Module):
+        state = dict(made.state_dict())
+        found["state"] = state
+        found["frozen"] = [name for name, value in made.named_parameters() if not value.requires_grad]
+        found["double"] = torch.float64 in [value.dtype for value in state.values() if value.is_floating_point()]
+    return flatten(found)
+
+
+@overload
+def rebuild(
+    content: Any, tensors: Mapping[str, Tensor], *, what: object = ..., max_bytes: int | None = ...
+) -> nn.Module: ...
+
+
+@overload
+def rebuild(
+    content: Any, tensors: Mapping[str, Tensor], of: type[T], *, what: object = ..., max_bytes: int | None = ...
+) -> T: ...
+
+
+def rebuild(
+    content: Any,
+    tensors: Mapping[str, Tensor],
+    of: type[Any] = nn.Module,
+    *,
+    what: object = "the file",
+    max_bytes: int | None = None,
+) -> Any:
+    """The object that :func:`describe` described; a module is in evaluation mode.
+
+    Args:
+        content: from :func:`describe`, perhaps by way of a file.
+        tensors: likewise.
+        of: the class that it must be of.
+        what: what errors call its source.
+        max_bytes: what building it may allocate, by default four times what ``tensors`` take and 64 MiB.
+
+    Raises:
+        RecordError: if the content is not of that form, names what is not registered, or asks for more than that.
+    """
+    with reading(what):
+        found = unflatten(content, tensors)
+        structure = found["structure"]
+        with Budget(allowed(tensors, max_bytes), what):
+            made = _Builder(what).value(structure)
+        if not isinstance(made, of):
+            raise RecordError(f"{what} must describe a {of.__name__}, found a {type(made).__name__}")
+        if isinstance(made, nn.Module):
+            _, state, frozen, double = fields(found, f"a module of {what}", "structure", "state", "frozen", "double")
+            _restore(made, state, frozen, double)
+        else:
+            fields(found, f"a distribution of {what}", "structure")
+        return made
+
+
+def _restore(module: nn.Module, state: Mapping[str, Tensor], frozen: list[str], double: bool) -> None:
+    module.to(torch.float64 if double else torch.float32)
+    module.load_state_dict(state)
+    for name, value in module.named_parameters():
+        value.requires_grad_(name not in frozen)
+    module.eval()
+
+
+class _Describer:
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+        # Objects made on the way must live as long as their ids are remembered.
+        self._kept: list[object] = []
+
+    def value(self, value: object, path: str) -> Any:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, Tensor):
+            return value.detach()
+        if isinstance(value, tuple | list):
+            return tuple(self.value(item, f"{path}[{i}]") for i, item in enumerate(value))
+        value = resolve_alias(value)
+        if id(value) in self._seen:
+            return {_REF: self._seen[id(value)]}
+        if inspect.ismethod(value):
+            return self._method(value, path)
+        kind = kind_of_class(type(value))
+        if kind is None:
+            raise TypeError(_unknown(value, path))
+        try:
+            arguments = kind.arguments(value)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{path} {error}") from None
+        made = {name: self.value(item, f"{path}.{name}") for name, item in arguments.items()}
+        self._seen[id(value)] = len(self._seen)
+        self._kept.append(value)
+        return {_KIND: kind.name, _REF: self._seen[id(value)], _ARGUMENTS: made}
+
+    def _method(self, method: Any, path: str) -> dict[str, Any]:
+        kind = kind_of_class(type(method.__self__))
+        if id(method.__self__) not in self._seen or kind is None or method.__name__ not in kind.methods:
+            raise TypeError(_unknown(method, path))
+        return {_KIND: _METHOD, "of": self._seen[id(method.__self__)], "name": method.__name__}
+
+
+def _unknown(value: object, path: str) -> str:
+    if isinstance(value, Distribution):
+        known = ", ".join(names_of(Distribution))
+        return f"{path} must be one of {known} to be saved, found {type(value).__name__}"
+    return (
+        f"{path} must be made of fvnce's classes and torch's layers to be rebuilt from a file, found "
+        f"{type(value).__name__}"
+    )
+
+
+class _Builder:
+    def __init__(self, what: object) -> None:
+        self._what = what
+        self._made: dict[int, Any] = {}
+        self._sizes: dict[int, int] = {}
+        # Objects in what has been built since the count was last set to zero.
+        self._count = 0
+
+    def value(self, content: Any) -> Any:
+        if isinstance(content, tuple):
+            return tuple(self.value(item) for item in content)
+        if not isinstance(content, dict):
+            return content
+        if _KIND not in content:
+            (number,) = fields(content, f"a reference in {self._what}", _REF)
+            made = self._known(number)
+            self._add(self._sizes[number])
+            return made
+        if content[_KIND] == _METHOD:
+            return self._method(content)
+        return self._make(content)
+
+    def _make(self, content: dict[str, Any]) -> Any:
+        name, number, arguments = fields(content, f"an object in {self._what}", _KIND, _REF, _ARGUMENTS)
+        kind = kind_named(name) if isinstance(name, str) else None
+        if kind is None:
+            raise RecordError(f"{self._what} names a class {name!r} that this version of fvnce does not know")
+        if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
+            raise RecordError(f"{self._what} must name the arguments of {name}, found {type(arguments).__name__}")
+        unknown = sorted(arguments.keys() - kind.names) if kind.names is not None else []
+        if unknown:
+            raise RecordError(f"{self._what} gives {name} an argument {unknown[0][:100]!r} that it does not take")
+        if not isinstance(number, int) or number in self._made:
+            raise RecordError(f"{self._what} must number its objects, each once, found {number!r} for a {name}")
+        before, self._count = self._count, 1
+        parts = {key: self.value(item) for key, item in arguments.items()}
+        made = self._made[number] = kind.build(**parts)
+        self._sizes[number], self._count = self._count, before
+        self._add(self._sizes[number])
+        return made
+
+    def _method(self, content: dict[str, Any]) -> Any:
+        _, number, name = fields(content, f"a method in {self._what}", _KIND, "of", "name")
+        owner = self._known(number)
+        kind = kind_of_class(type(owner))
+        if kind is None or name not in kind.methods:
+            raise RecordError(f"{self._what} names a method {name!r} that {type(owner).__name__} does not lend")
+        return getattr(owner, name)
+
+    def _known(self, number: object) -> Any:
+        if not isinstance(number, int) or number not in self._made:
+            raise RecordError(f"{self._what} refers to an object {number!r} that it does not hold")
+        return self._made[number]
+
+    def _add(self, objects: int) -> None:
+        self._count += objects
+        if self._count > MAX_OBJECTS:
+            raise RecordError(f"{self._what} must hold at most {MAX_OBJECTS:,} objects within one another, found more")

@@ -1,0 +1,125 @@
+"""Which classes may be rebuilt from a file, and how each is taken apart.
+
+Every room of the package registers its own classes where it defines them; nothing else can be named in a file, so a
+file cannot make its reader run code. An object is described by the arguments of its constructor, read from attributes
+of the same names, and rebuilt by calling it:
+
+    register(KernelDensity, stand_ins={"weights": lambda noise: noise.given_weights})
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the objects of one name in a file are taken apart and built.
+
+    Args:
+        name: what the file calls it.
+        cls: the class.
+        arguments: from an object to the arguments it is built with; what it raises is said of the object.
+        build: what is called with them.
+        names: the arguments that a file may give; None if they are names of parts.
+        methods: those of its methods that a file may refer to.
+    """
+
+    name: str
+    cls: type
+    arguments: Callable[[Any], Mapping[str, Any]]
+    build: Callable[..., Any]
+    names: frozenset[str] | None = None
+    methods: frozenset[str] = frozenset()
+
+
+_by_name: dict[str, Kind] = {}
+_by_class: dict[type, Kind] = {}
+_families: list[Kind] = []
+_aliases: dict[type, Callable[[Any], Any]] = {}
+
+
+def register(
+    *classes: type,
+    prefix: str = "",
+    omit: Iterable[str] = (),
+    stand_ins: Mapping[str, Callable[[Any], Any]] | None = None,
+    methods: Iterable[str] = (),
+    check: Callable[[Any], None] | None = None,
+) -> None:
+    """Let files name these classes, by the arguments of their constructors.
+
+    Args:
+        classes: each has an attribute for every argument that matters.
+        prefix: put before the class's name in the file.
+        omit: arguments that the state restores, or that do not matter once it has.
+        stand_ins: arguments that are not attributes of the same name; where the state restores one, anything valid
+            will do until then.
+        methods: methods that another object may have been given, as an objective is given a model's posterior.
+        check: raises for an object that cannot be saved; the message goes on from the object's name.
+
+    >>> class Shift:
+    ...     def __init__(self, by: float) -> None:
+    ...         self.by = by
+    >>> register(Shift)
+    >>> kind_of_class(Shift).arguments(Shift(2.0))
+    {'by': 2.0}
+    """
+    given, left_out = dict(stand_ins or {}), frozenset(omit)
+    for cls in classes:
+        names = tuple(name for name in inspect.signature(cls).parameters if name not in left_out)
+
+        def arguments(made: Any, names: tuple[str, ...] = names) -> dict[str, Any]:
+            if check is not None:
+                check(made)
+            found = {name: given[name](made) for name in names if name in given}
+            return {n: found[n] if n in found else getattr(made, n) for n in names if n in found or hasattr(made, n)}
+
+        add(Kind(prefix + cls.__name__, cls, arguments, cls, frozenset(names), frozenset(methods)))
+
+
+def add(kind: Kind, *, subclasses: bool = False) -> None:
+    """Register a kind that is not described by its constructor; with ``subclasses``, for them all."""
+    known = _by_name.setdefault(kind.name, kind)
+    if known.cls is not kind.cls and (known.cls.__module__, known.cls.__qualname__) != (
+        kind.cls.__module__,
+        kind.cls.__qualname__,
+    ):
+        raise ValueError(f"kind must have a name of its own, found {kind.name!r} registered for {known.cls.__name__}")
+    _by_name[kind.name] = kind
+    if subclasses:
+        _families.append(kind)
+    else:
+        _by_class[kind.cls] = kind
+
+
+def register_alias(cls: type, replace: Callable[[Any], Any]) -> None:
+    """Describe objects of a class as what ``replace`` makes of them, from which their owner makes them again."""
+    _aliases[cls] = replace
+
+
+def resolve_alias(made: Any) -> Any:
+    """What an object is described as."""
+    while type(made) in _aliases:
+        made = _aliases[type(made)](made)
+    return made
+
+
+def kind_of_class(cls: type) -> Kind | None:
+    """The kind of a class, if it is registered."""
+    found = _by_class.get(cls)
+    return found if found is not None else next((kind for kind in _families if issubclass(cls, kind.cls)), None)
+
+
+def kind_named(name: str) -> Kind | None:
+    """The kind that a file calls so, if there is one."""
+    return _by_name.get(name)
+
+
+def names_of(base: type) -> list[str]:
+    """Names of the registered classes that derive from ``base``, those of this package first."""
+    found = [kind for kind in _by_name.values() if issubclass(kind.cls, base)]
+    return [kind.cls.__name__ for kind in sorted(found, key=lambda kind: kind.name.startswith("torch."))]
