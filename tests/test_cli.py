@@ -380,7 +380,9 @@ def test_damaged_runs_are_named(fvnce, run_folder, table, tmp_path):
     broken = tmp_path / "study"
     shutil.copytree(run_folder, broken)
     (broken / "study.json").write_text("[]")
-    assert "study.json is damaged; make the run again" in fvnce("report", broken, code=1)[1]
+    said = fvnce("report", broken, code=1)[1]
+    assert "study.json is damaged" in said
+    assert "make the run again" in said
     assert "--out must name a file" in fvnce("score", run_folder, table, "--out", broken, code=2)[1]
 
 

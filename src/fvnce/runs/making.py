@@ -25,10 +25,12 @@ from .._version import __version__
 from ..data.frame import Frame
 from ..detection import NoiseContrastiveDetector
 from ..report.run import write_run_page
+from ..serialization import RecordError, read_document, write_document, write_text
+from ..serialization.text import checksum
 from ..training import History
 from .latent import train
 from .material import Material, gather
-from .scorer import MODEL, RECORD, LoadedRun, OfDetector, OfLatent, RunError, read_record_file
+from .scorer import MODEL, RECORD, LoadedRun, OfDetector, OfLatent, RunError, check_config, read_record_file
 from .settings import RunSettings, SettingsError, fingerprint, read_config
 from .study import study
 
@@ -75,10 +77,13 @@ def _make(settings: RunSettings, folder: Path, say: Say, progress: bool | None) 
             run, histories, held_out = _latent(settings, material, folder, progress)
     with clock("studying"):
         facts = study(run, material, histories, held_out)
-    (folder / "config.toml").write_text(run.settings.to_toml(), encoding="utf-8")
-    _write(folder / RECORD, {**run.record, "seconds": {k: round(v, 3) for k, v in seconds.items()}})
-    _write(folder / "history.json", {name: json.loads(history.to_json()) for name, history in histories})
-    _write(folder / "study.json", facts)
+    config = run.settings.to_toml()
+    write_text(folder / "config.toml", config)
+    durations = {name: round(value, 3) for name, value in seconds.items()}
+    write_document(folder / RECORD, "run", {**run.record, "seconds": durations, "config_sha256": checksum(config)})
+    told = {name: json.loads(history.to_json()) for name, history in histories}
+    write_document(folder / "history.json", "history", told)
+    write_document(folder / "study.json", "study", facts)
     make_page(folder)
 
 
@@ -89,14 +94,21 @@ def make_page(folder: Path) -> Path:
             raise RunError(f"{folder} is no whole run: {name} is missing; make it with fvnce fit DATA --out {folder}")
     record = read_record_file(folder / RECORD)
     try:
-        facts = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-        _ = facts["scores"], facts["top"]
-    except (ValueError, KeyError, TypeError):
-        raise RunError(f"{folder / 'study.json'} is damaged; make the run again with fvnce fit") from None
+        facts = read_document(folder / "study.json", "study")
+    except RecordError as error:
+        raise RunError(f"{error}; make the run again with fvnce fit") from None
     settings = read_config(folder / "config.toml")
+    check_config(folder, record)
     config = (folder / "config.toml").read_text(encoding="utf-8")
     rule = settings.model.rule if settings.kind == "latent" else f"power({settings.detector.get('alpha', 0.3)})"
-    return write_run_page(folder, record, facts, config, rule)
+    try:
+        return write_run_page(folder, record, facts, config, rule)
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        # The checksums are right, so somebody made these files by hand.
+        raise RunError(
+            f"{folder / 'study.json'} does not hold what the page tells ({type(error).__name__}: {error}); make the "
+            "run again with fvnce fit"
+        ) from error
 
 
 def _detector(
@@ -165,10 +177,6 @@ def _described(material: Material) -> str:
     what = "columns" if material.layout.columns else "pixels"
     size = len(material.layout.columns) if shape is None or len(shape) == 1 else "×".join(map(str, shape))
     return f"{rows:,} rows of {size} {what}, {known:,} known outliers"
-
-
-def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 class _Clock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..data.frame import DataError, Frame
 from ..data.sources import Rows
 from ..detection import NoiseContrastiveDetector
+from ..serialization import RecordError, fields, read_document, reading
 from .latent import LatentDetector
 from .material import Layout, to_frame
 from .settings import RunSettings, read_config
@@ -123,6 +124,7 @@ def load_run(folder: Path) -> LoadedRun:
             raise RunError(f"{folder} is no whole run: {name} is missing; make it again with fvnce fit")
     settings = read_config(folder / "config.toml")
     record = read_record_file(folder / RECORD)
+    check_config(folder, record)
     shape = record["layout"]["shape"]
     layout = Layout(record["layout"]["kinds"], None if shape is None else tuple(shape))
     path = folder / MODEL
@@ -140,11 +142,24 @@ def load_run(folder: Path) -> LoadedRun:
 def read_record_file(path: Path) -> dict[str, Any]:
     """The JSON of a run."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _ = record["layout"]
-    except (ValueError, KeyError, TypeError):
-        raise RunError(f"{path} is damaged; make the run again with fvnce fit") from None
-    return record
+        record = read_document(path, "run")
+        with reading(path):
+            kinds, shape = fields(record["layout"], f"the layout of {path}", "kinds", "shape")
+            Layout(None if kinds is None else dict(kinds), None if shape is None else tuple(map(int, shape)))
+            _ = str(record["config_sha256"]), bool(record["frame"]), int(record["rows"]), int(record["known"])
+        return record
+    except RecordError as error:
+        raise RunError(f"{error}; make the run again with fvnce fit") from None
+
+
+def check_config(folder: Path, record: dict[str, Any]) -> None:
+    """Refuse a config that was edited after the run was made: it would be told as if it had made the run."""
+    path = folder / "config.toml"
+    if hashlib.sha256(path.read_bytes()).hexdigest() != record["config_sha256"]:
+        raise RunError(
+            f"{path} is not the config that the run was made with; put that back, or make another run with "
+            f"fvnce fit --config {path} --out FOLDER"
+        )
 
 
 def _matrix(frame: Frame, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -24,6 +24,9 @@ ALLOWANCE = 64 * 2**20
 #: Times what a file holds: a constructor works in float32 where the file may hold half of that, and keeps constants.
 FACTOR = 4
 
+#: What a tensor and the layer it belongs to take, however small: a file must not ask for millions of them either.
+OVERHEAD = 4096
+
 #: Makers of tensors whose size is an argument.
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset(
     getattr(torch, name)
@@ -40,6 +43,14 @@ _DRAWS: frozenset[Callable[..., Any]] = frozenset((torch.rand, torch.randn))
 _DRAWS_IN_PLACE: frozenset[Callable[..., Any]] = frozenset(
     getattr(Tensor, name) for name in ("bernoulli_", "exponential_", "normal_", "random_", "uniform_")
 )
+#: Initialisations of weights, which are functions of their own to whoever watches.
+_INITIALISATIONS: frozenset[Callable[..., Any]] = frozenset(
+    getattr(torch.nn.init, name)
+    for name in (
+        *("kaiming_normal_", "kaiming_uniform_", "normal_", "orthogonal_", "sparse_", "trunc_normal_", "uniform_"),
+        *("xavier_normal_", "xavier_uniform_"),
+    )
+)
 #: Arguments that the meta device does not take or that only say where.
 _WHERE = ("device", "generator", "out", "pin_memory")
 
@@ -54,7 +65,7 @@ class Budget(TorchFunctionMode):
     >>> with Budget(1000):
     ...     torch.nn.Linear(30_000, 30_000)
     Traceback (most recent call last):
-    fvnce.serialization.errors.RecordError: the file asks for 3,600,000,000 bytes more than it holds weights for, of \
+    fvnce.serialization.errors.RecordError: the file asks for 3,600,004,096 bytes more than it holds weights for, of \
 1,000 allowed; if you trust it, raise max_bytes
     """
 
@@ -79,12 +90,12 @@ class Budget(TorchFunctionMode):
         if func in _DRAWS:
             named.pop("generator", None)
             return torch.zeros(*args, **named)
-        if func in _DRAWS_IN_PLACE:
-            return args[0].zero_()
+        if func in _DRAWS_IN_PLACE or func in _INITIALISATIONS:
+            return (named["tensor"] if "tensor" in named else args[0]).detach().zero_()
         return func(*args, **named)
 
     def _take(self, tensor: Tensor) -> None:
-        wanted = self.taken + tensor.numel() * tensor.element_size()
+        wanted = self.taken + _size(tensor)
         if wanted > self.max_bytes:
             raise RecordError(
                 f"{self.what} asks for {wanted:,} bytes more than it holds weights for, of {self.max_bytes:,} allowed; "
@@ -97,4 +108,8 @@ def allowed(tensors: Mapping[str, Tensor], max_bytes: int | None) -> int:
     """The budget of a file with these tensors, unless told."""
     if max_bytes is not None:
         return max_bytes
-    return ALLOWANCE + FACTOR * sum(value.numel() * value.element_size() for value in tensors.values())
+    return ALLOWANCE + FACTOR * sum(map(_size, tensors.values()))
+
+
+def _size(tensor: Tensor) -> int:
+    return OVERHEAD + tensor.numel() * tensor.element_size()

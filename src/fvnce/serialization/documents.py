@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import RecordError
+from .errors import RecordError, shown
 from .files import write_text
 from .records import FORMAT_VERSION, check_version
 from .text import MAX_TEXT, checksum, decode, encode
@@ -61,7 +61,7 @@ def read_document(path: str | os.PathLike[str], kind: str, *, max_bytes: int | N
     if mark.get("sha256") != _checksum(mark.get("kind"), content):
         raise RecordError(f"{place} is damaged: its content does not match its SHA-256")
     if mark["kind"] != kind:
-        raise RecordError(f"{place} is a {mark['kind']} of fvnce, not a {kind}")
+        raise RecordError(f"{place} is a {shown(mark['kind'])} of fvnce, not a {kind}")
     if set(mark) != {"kind", "version", "sha256"}:
         raise RecordError(f"{place} is damaged: its checksum has an entry too many")
     return content

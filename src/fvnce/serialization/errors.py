@@ -53,5 +53,18 @@ with this version of fvnce
             raise RecordError(f"{wanted}, found no {name!r}; {again}")
     unknown = sorted(map(str, content.keys() - set(names)))
     if unknown:
-        raise RecordError(f"{wanted}, found {unknown[0][:100]!r} as well; {again}")
+        raise RecordError(f"{wanted}, found {shown(unknown[0])} as well; {again}")
     return [content[name] for name in names]
+
+
+def shown(value: object) -> str:
+    """What an error tells of a value that may be anything and of any length.
+
+    >>> shown("method"), shown([0] * 1000)
+    ("'method'", 'a list')
+    """
+    return (
+        repr(value)[:100]
+        if value is None or isinstance(value, bool | int | float | str)
+        else f"a {type(value).__name__}"
+    )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .budget import Budget, allowed
-from .errors import RecordError, fields, reading
+from .errors import RecordError, fields, reading, shown
 from .registry import kind_named, kind_of_class, names_of, resolve_alias
 from .tree import flatten, unflatten
 
@@ -179,14 +179,14 @@ class _Builder:
         name, number, arguments = fields(content, f"an object in {self._what}", _KIND, _REF, _ARGUMENTS)
         kind = kind_named(name) if isinstance(name, str) else None
         if kind is None:
-            raise RecordError(f"{self._what} names a class {name!r} that this version of fvnce does not know")
+            raise RecordError(f"{self._what} names a class {shown(name)} that this version of fvnce does not know")
         if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
             raise RecordError(f"{self._what} must name the arguments of {name}, found {type(arguments).__name__}")
         unknown = sorted(arguments.keys() - kind.names) if kind.names is not None else []
         if unknown:
-            raise RecordError(f"{self._what} gives {name} an argument {unknown[0][:100]!r} that it does not take")
+            raise RecordError(f"{self._what} gives {name} an argument {shown(unknown[0])} that it does not take")
         if not isinstance(number, int) or number in self._made:
-            raise RecordError(f"{self._what} must number its objects, each once, found {number!r} for a {name}")
+            raise RecordError(f"{self._what} must number its objects, each once, found {shown(number)} for a {name}")
         before, self._count = self._count, 1
         parts = {key: self.value(item) for key, item in arguments.items()}
         made = self._made[number] = kind.build(**parts)
@@ -198,13 +198,13 @@ class _Builder:
         _, number, name = fields(content, f"a method in {self._what}", _KIND, "of", "name")
         owner = self._known(number)
         kind = kind_of_class(type(owner))
-        if kind is None or name not in kind.methods:
-            raise RecordError(f"{self._what} names a method {name!r} that {type(owner).__name__} does not lend")
+        if kind is None or not isinstance(name, str) or name not in kind.methods:
+            raise RecordError(f"{self._what} names a method {shown(name)} that {type(owner).__name__} does not lend")
         return getattr(owner, name)
 
     def _known(self, number: object) -> Any:
         if not isinstance(number, int) or number not in self._made:
-            raise RecordError(f"{self._what} refers to an object {number!r} that it does not hold")
+            raise RecordError(f"{self._what} refers to an object {shown(number)} that it does not hold")
         return self._made[number]
 
     def _add(self, objects: int) -> None:

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from .errors import RecordError, fields
+from .errors import RecordError, fields, shown
 from .files import atomic_write
 from .text import decode, encode
 from .tree import to_cpu
@@ -56,7 +56,7 @@ def read_record(path: Path, kind: str, checksum: str | None = None) -> tuple[dic
     if checksum is not None and found != checksum:
         raise RecordError(f"{path} does not belong to the {kind} that names it")
     if document["kind"] != kind:
-        raise RecordError(f"{path} is a {document['kind']} of fvnce, not a {kind}")
+        raise RecordError(f"{path} is a {document['kind'][:100]} of fvnce, not a {kind}")
     return document["content"], tensors
 
 
@@ -94,8 +94,8 @@ def check_version(path: Path, version: object) -> None:
     """Refuse a file of another format than today's, in one sentence."""
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise RecordError(
-            f"{path} has version {version!r} of the format; this fvnce reads version {FORMAT_VERSION}: make the file "
-            "again with it"
+            f"{path} has version {shown(version)} of the format; this fvnce reads version {FORMAT_VERSION}: make the "
+            "file again with it"
         )
 
 
@@ -109,7 +109,7 @@ def _document(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())

@@ -15,14 +15,14 @@ MAX_DEPTH = 100
 
 
 def encode(content: object) -> str:
-    """The text of a content, without blanks; keys stay in their order, which may mean something.
+    """The text of a content, in ASCII and without blanks; keys stay in their order, which may mean something.
 
     >>> encode({"b": 1, "a": (0.5, None)})
     '{"b":1,"a":[0.5,null]}'
     """
     if is_too_deep(content):
         raise ValueError(f"content must not be nested deeper than {MAX_DEPTH} levels to be written, found more")
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(content, separators=(",", ":"))  # ASCII, as UTF-8 cannot hold all that a name in a file may be
     if len(text) > MAX_TEXT:
         raise ValueError(f"content must take at most {MAX_TEXT:,} bytes of JSON to be read again, found {len(text):,}")
     return text
@@ -70,8 +70,7 @@ def is_too_deep(content: object) -> bool:
 
 def checksum(text: str) -> str:
     """SHA-256 of a text in UTF-8."""
-    # A lone surrogate, which JSON can spell and UTF-8 cannot, must not end in a UnicodeEncodeError.
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _too_deep(what: object) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import RecordError
+from .errors import RecordError, shown
 
 _TENSOR, _TUPLE, _PAIRS = "$tensor", "$tuple", "$pairs"
 _RESERVED = (_TENSOR, _TUPLE, _PAIRS)
@@ -42,7 +42,7 @@ def unflatten(content: object, tensors: Mapping[str, Tensor]) -> Any:
     if _TENSOR in content:
         name = content[_TENSOR]
         if not isinstance(name, str) or name not in tensors:
-            raise RecordError(f"state refers to a tensor {name!r} that is not stored with it")
+            raise RecordError(f"state refers to a tensor {shown(name)} that is not stored with it")
         return tensors[name]
     if _TUPLE in content:
         return tuple(unflatten(item, tensors) for item in content[_TUPLE])
