@@ -134,7 +134,8 @@ def _squared_length(gap: Tensor, wanted: torch.dtype) -> Tensor:
     if wanted == torch.float64:
         # Summed in a tree: one running sum of a thousand squares is off by ten units in the last place.
         return gap.square().sum(-1)
-    return torch.linalg.vecdot(gap, gap)
+    product: Tensor = torch.linalg.vecdot(gap, gap)
+    return product
 
 
 def _gaps(centres: Centres, x: Tensor, pairs: Pairs) -> Iterator[tuple[slice, Tensor]]:

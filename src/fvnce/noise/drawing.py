@@ -76,6 +76,7 @@ def log_prob_or_minus_inf(noise: Distribution, x: Tensor) -> Tensor:
     >>> log_prob_or_minus_inf(box, torch.tensor([[0.5, 0.5], [0.5, 2.0]]))
     tensor([0., -inf])
     """
+    x = _checks.floating("x", x)  # noise keeps float32 where an objective works in half precision
     inside = inside_support(noise, x)
     if bool(inside.all()):
         return noise.log_prob(x)
