@@ -108,7 +108,7 @@ class _Binary(Bernoulli):
 
     def log_prob(self, value: Tensor) -> Tensor:
         _checks.binary("x", value, "use a ContinuousBernoulliDecoder for grey values, or round them")
-        density: Tensor = super().log_prob(value)  # type: ignore[no-untyped-call]
+        density: Tensor = super().log_prob(wide(value))  # type: ignore[no-untyped-call]
         return density
 
 
@@ -136,6 +136,7 @@ class _BoundedContinuousBernoulli(ContinuousBernoulli):
     """log p = −∞ outside [0, 1], where noise may well lie, instead of an error."""
 
     def log_prob(self, value: Tensor) -> Tensor:
+        value = wide(value)
         inside = (value >= 0) & (value <= 1)
         density: Tensor = super().log_prob(value.clamp(0, 1))  # type: ignore[no-untyped-call]
         return torch.where(inside, density, -math.inf)

@@ -124,7 +124,10 @@ def _lean(prior: Distribution) -> Distribution:
 
 def _height(prior: Distribution) -> float:
     """max log p_Z, as far as the prior knows."""
-    if getattr(prior.support, "is_discrete", False):
+    try:
+        if getattr(prior.support, "is_discrete", False):
+            return 0.0
+    except NotImplementedError:  # flows do not tell their support
         return 0.0
     for name in ("mode", "mean"):  # a uniform distribution has no mode, but is as high at its mean
         try:
