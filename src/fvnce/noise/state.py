@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, Uniform
 
 from .binary import BernoulliNoise
+from .flow import FlowNoise
 from .kde import KernelDensity
 from .mixture import NoiseMixture
 from .rows import Rows
@@ -80,6 +81,17 @@ _KINDS = (
         _childless,
         lambda _, t, __: BernoulliNoise(t["probs"]),
     ),
+    _Kind(
+        FlowNoise,
+        lambda noise: {"kind": noise.kind, "transforms": noise.transforms, "hidden": list(noise.hidden)},
+        lambda noise: {
+            "shift": noise.shift,
+            "scale": noise.scale,
+            **{f"flow.{name}": value for name, value in noise.flow.state_dict().items()},
+        },
+        _childless,
+        lambda config, t, _: _flow(config, t),
+    ),
     _Kind(Rows, _none, lambda noise: {"rows": noise.rows}, _childless, lambda _, t, __: Rows(t["rows"])),
     _Kind(
         Normal,
@@ -112,6 +124,17 @@ _KINDS = (
 )
 
 
+def _flow(config: Config, tensors: Mapping[str, Tensor]) -> FlowNoise:
+    with torch.random.fork_rng(devices=[]):  # the weights that are drawn first are replaced
+        noise = FlowNoise(
+            **{**config, "hidden": tuple(config["hidden"])}, shift=tensors["shift"], scale=tensors["scale"]
+        )
+    weights = {name: value.clone() for name, value in _under("flow.", tensors).items()}
+    noise.flow.load_state_dict(weights, assign=True)
+    noise.flow.requires_grad_(False)
+    return noise
+
+
 def to_state(noise: Distribution) -> tuple[Config, dict[str, Tensor]]:
     """(configuration, tensors) of a noise; the configuration is made of what JSON can hold.
 
@@ -123,7 +146,7 @@ def to_state(noise: Distribution) -> tuple[Config, dict[str, Tensor]]:
     if kind is None:
         known = ", ".join(kind.cls.__name__ for kind in _KINDS)
         raise TypeError(f"noise must be one of {known} to be saved, found {type(noise).__name__}")
-    if noise.batch_shape and kind.cls in (KernelDensity, NoiseMixture, BernoulliNoise, Rows):
+    if noise.batch_shape and kind.cls in (KernelDensity, NoiseMixture, BernoulliNoise, FlowNoise, Rows):
         raise ValueError(f"noise must have an empty batch shape to be saved, found {tuple(noise.batch_shape)}")
     tensors = {name: value for name, value in kind.tensors(noise).items() if value is not None}
     config: Config = {"kind": kind.cls.__name__, "options": kind.options(noise), "children": []}

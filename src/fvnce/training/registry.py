@@ -125,23 +125,15 @@ def describe(module: nn.Module) -> tuple[Any, dict[str, Tensor]]:
     """
     structure = _Describer().value(module, "module")
     frozen = [name for name, value in module.named_parameters() if not value.requires_grad]
-    floating = [value.dtype for value in module.state_dict().values() if value.is_floating_point()]
-    return flatten(
-        {
-            "structure": structure,
-            "state": dict(module.state_dict()),
-            "frozen": frozen,
-            "double": torch.float64 in floating,
-        }
-    )
+    return flatten({"structure": structure, "state": dict(module.state_dict()), "frozen": frozen})
 
 
 def rebuild(content: Any, tensors: Mapping[str, Tensor]) -> nn.Module:
     """The module that :func:`describe` described, in evaluation mode."""
     found = unflatten(content, tensors)
     module: nn.Module = _Builder().value(found["structure"])
-    module = module.to(torch.float64 if found["double"] else torch.float32)
-    module.load_state_dict(found["state"])
+    # Assigned, and not copied into what was built: every tensor comes back in its own precision.
+    module.load_state_dict({name: value.clone() for name, value in found["state"].items()}, assign=True)
     frozen = set(found["frozen"])
     for name, value in module.named_parameters():
         value.requires_grad_(name not in frozen)
