@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks
+from . import randomness
 from .batches import Rows
 from .loop import fit
 
@@ -66,7 +67,7 @@ def fit_flow(
     _checks.table("X", data, rows=2)
     _checks.choice("kind", kind, ("NSF", "MAF", "NICE"))
     seed = int(torch.randint(2**31 - 1, ())) if seed is None else _checks.count("seed", seed, low=0)
-    with torch.random.fork_rng(devices=[]):
+    with randomness.preserve_rng_state():
         torch.manual_seed(seed)
         flow = getattr(zuko.flows, kind)(data.shape[1], transforms=transforms, hidden_features=hidden)
     # A constant column has no scale of its own.
