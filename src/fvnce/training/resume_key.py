@@ -1,7 +1,7 @@
 """What a run is a run of: facts about its objective and its settings, by name, compared when it is resumed.
 
-Weights say nothing about what they were trained for. So a checkpoint also holds, in words, the rule, the noise, the class
-and settings of every part and the shape of every parameter. Of a class of the user's the settings are its public
+Weights say nothing about what they were trained for. So a checkpoint also holds, in words, the rule, the noise, the
+class and settings of every part and the shape of every parameter. Of a class of the user's the settings are its public
 attributes; of tensors outside of the weights there is a digest. What training itself changes, such as a counter, is no
 fact about the run: only what is still as it was at the start is compared.
 """
