@@ -195,24 +195,19 @@ class Saver:
 
     def _write_parts(self, checkpoints: Checkpoints, own: dict[str, Any]) -> dict[int, str]:
         rank = self.run.fabric.global_rank
-        written: str | None = ""
-        failure: OSError | None = None
+        written = ""
+        failure: Exception | None = None
         if rank:
             try:
                 written = checkpoints.write_rank(self.run.step, rank, own)
             except OSError as error:
-                written, failure = None, error
-        everyone: list[str | None] = [None] * self.run.world
-        torch.distributed.all_gather_object(everyone, written)
+                failure = error
+        failure = first_failure(self.run.fabric, failure)
         if failure is not None:
             raise failure
-        parts: dict[int, str] = {}
-        for number, checksum in enumerate(everyone):
-            if checksum is None:
-                raise OSError(f"process {number} could not write its part of the checkpoint")
-            if number:
-                parts[number] = checksum
-        return parts
+        everyone = [""] * self.run.world
+        torch.distributed.all_gather_object(everyone, written)
+        return {number: checksum for number, checksum in enumerate(everyone) if number}
 
     def _state(self) -> dict[str, Any]:
         run = self.run
