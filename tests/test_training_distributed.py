@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import two_processes
 from fvnce.objectives._distributed import Shares, gather, mean_over_data, together
 
+pytestmark = pytest.mark.slow  # processes are started for almost all of them
 HERE = Path(__file__).parent
 TOLERANCE = {"32-true": 1e-5, "64-true": 1e-11}
 

@@ -233,6 +233,7 @@ def facts() -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_facts_are_the_same_in_every_process() -> None:
     """No address of an object and no order of a hash is among them."""
     found = set()

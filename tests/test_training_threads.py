@@ -30,6 +30,7 @@ class Dropped(nn.Module):
         return (self.layers(x) - shift).square().mean()
 
 
+@pytest.mark.slow
 @pytest.fixture
 def hasty() -> Iterator[None]:
     """Threads take turns as often as they can."""
