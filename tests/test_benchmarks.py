@@ -46,6 +46,7 @@ def test_kde(run, capsys):
     assert "time / bare product" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_training(run, capsys):
     record, page = run("training")
     assert all(ratio > 0 for ratio in record["ratios"].values())

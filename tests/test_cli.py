@@ -187,6 +187,7 @@ def test_check_ends_with_three_where_there_are_outliers(fvnce, table, run_folder
     assert rows_of(fvnce("score", run_folder, tame, "--check")[0])[0]["outlier"] == "0"
 
 
+@pytest.mark.slow
 def test_pipes(table, run_folder, tmp_path):
     command = [sys.executable, "-m", "fvnce", "score", str(run_folder), "-"]
     with table.open("rb") as file:
@@ -225,6 +226,7 @@ except SystemExit as stop:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
 def test_memory_does_not_grow_with_the_file(fvnce, tmp_path):
     """A file of 1 GB is scored in the memory that one of 16 MB needs, give or take 64 MB, and to its last row."""

@@ -29,6 +29,7 @@ from fvnce.training import load as load_saved
 from fvnce.training import save
 
 
+@pytest.mark.slow
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("paper")
@@ -184,6 +185,7 @@ def _die():
     os._exit(3)
 
 
+@pytest.mark.slow
 def test_work_is_shared_between_processes_of_one_thread(tmp_path):
     pieces = [Work(f"piece {i}", _leave, (tmp_path / f"{i}", i)) for i in range(3)]
     said = []
@@ -192,6 +194,8 @@ def test_work_is_shared_between_processes_of_one_thread(tmp_path):
     assert sorted(line.split(":")[0] for line in said) == ["piece 0", "piece 1", "piece 2"]
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("piece", "words"), [(Work("bad one", _refuse), "bad one: ValueError: no good"), (Work("bad one", _die), "code 3")]
 )

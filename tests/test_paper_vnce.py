@@ -39,6 +39,7 @@ def test_items_are_registered_apart_from_the_papers_own():
     assert {"vnce": tuple(PREDECESSOR)} == GROUPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("item", PREDECESSOR)
 def test_every_item_says_how_it_was_made_and_draws(made, item):
     files, content = made(item)

@@ -5,6 +5,7 @@ from .files import load, load_weights, save
 from .flow import fit_flow
 from .history import History, Table
 from .interrupt import Interrupted
+from .lock import FolderInUse
 from .loop import NonFiniteLoss, fit
 from .storage import RecordError
 
@@ -12,6 +13,7 @@ __all__ = [
     "CSVLog",
     "Callback",
     "EarlyStopping",
+    "FolderInUse",
     "History",
     "Interrupted",
     "NonFiniteLoss",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .. import _checks
 from ..noise.flow import FlowNoise, make_flow
+from . import randomness
 from .batches import Rows
 from .loop import fit
 
@@ -64,7 +65,7 @@ def fit_flow(
     data = rows.slice(0, len(rows))
     _checks.table("X", data, rows=2)
     seed = int(torch.randint(2**31 - 1, ())) if seed is None else _checks.count("seed", seed, low=0)
-    with torch.random.fork_rng(devices=[]):
+    with randomness.preserve_rng_state():
         torch.manual_seed(seed)
         flow = make_flow(kind, data.shape[1], transforms, tuple(hidden))
     # A constant column has no scale of its own.
