@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run reproduce test lint types layers check package docs pages clean
+.PHONY: run reproduce test lint types layers check package docs pages digests clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
@@ -39,6 +39,10 @@ docs: $(VENV)/.docs
 	$(BIN)/python tools/pages.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site # with --quiet, warnings would not count
 	$(BIN)/python tools/check_site.py site
+
+# Whether seeded results are those that `python tools/digests.py write` recorded on this machine, to the bit.
+digests: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/digests.py check
 
 # Pages that are made from results or from the program.
 pages: $(STAMP)
