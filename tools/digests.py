@@ -132,7 +132,7 @@ def detector_scores(known: bool) -> Tensor:
 
 def digits_table() -> Tensor:
     """Every number of the paper's table on digits, with tiny settings."""
-    from fvnce.paper.study import DIGITS, Options, setting_for
+    from fvnce.paper.setting import DIGITS, Options, setting_for
     from fvnce.paper.table import measure
 
     with tempfile.TemporaryDirectory() as folder:
