@@ -3,9 +3,10 @@
 import json
 import math
 
-import digests
 import pytest
 import torch
+
+import digests
 
 RECORDED = json.loads(digests.SUMMARIES.read_text())
 
