@@ -607,7 +607,6 @@ def test_held_out_value_does_not_flatter():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_held_out_value_does_not_flatter_for_positive_alpha():
     """With few data rows c* is chosen on them too; judged on other rows, at most max_c J results."""
     alpha, scale = 1.0, 0.7

@@ -145,7 +145,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:::pytorch_lightning")
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):

@@ -45,7 +45,6 @@ def writer(folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_second_writer_is_refused_and_told_of_the_first(tmp_path: Path) -> None:
     first = writer(tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""What the paper's experiments share: the data, the networks, the noise, and the rows of its table.
+"""The setting of the paper's experiments: the data, the networks, the noise.
 
 The paper fixes σ_dec = 1/8, σ_kde = 2σ_dec, T = 10, 100 epochs and the networks, whose hidden layers are ReLUs. It
 leaves open the encoder, the activation of the code, the output layer, the initial weights, learning rate, batch size,
@@ -8,7 +8,6 @@ the scaling of pixels and the number of kernel centres; the choices made here ar
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -23,9 +22,7 @@ from torch.distributions import Distribution, Independent, Normal
 from ..data import Images, load_digits, load_mnist
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import KernelDensity
-from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective
-from ..scoring import PowerRule, ScoringRule
-from .remembered import RememberedKernelDensity
+from .cached_noise import CachedKernelDensity
 
 DataName = Literal["digits", "mnist"]
 Pixels = Literal["unit", "symmetric", "standardised"]
@@ -118,7 +115,7 @@ class Setting:
 
 
 DIGITS = Setting(data="digits", networks=((64, 32, 64), (64, 48, 24, 48, 64)), noise_samples=2000)
-#: What came closest to the paper's table; see ``fvnce.paper.search``.
+#: What came closest to the paper's table; the search is ``experiments/search.py``.
 MNIST = Setting(code_activation="relu", init="glorot")
 
 
@@ -141,24 +138,24 @@ def load(setting: Setting) -> Images:
     return replace(images, train=(images.train - shift) / scale, test=(images.test - shift) / scale)
 
 
-def kernel_noise(setting: Setting, train: Tensor, memory: Path | None = None) -> KernelDensity:
-    """p_n: a kernel density on training images, which remembers in the folder ``memory`` what it was asked."""
+def kernel_noise(setting: Setting, train: Tensor, cache: Path | None = None) -> KernelDensity:
+    """p_n: a kernel density on training images, whose values are kept in the folder ``cache`` if there is one."""
     centres = train if setting.centres is None else train[: setting.centres]
-    if memory is None:
+    if cache is None:
         return KernelDensity(centres, setting.noise_scale)
-    return RememberedKernelDensity(centres, setting.noise_scale, memory)
+    return CachedKernelDensity(centres, setting.noise_scale, cache)
 
 
-def materials(setting: Setting, memory: Path) -> tuple[Images, KernelDensity]:
+def data_and_noise(setting: Setting, cache: Path) -> tuple[Images, KernelDensity]:
     """Data and noise of a setting; those last asked for are kept, as many cells share them."""
     same = ("data", "pixels", "rows", "centres", "noise_scale")
-    return _materials(Setting(**{name: getattr(setting, name) for name in same}), memory)
+    return _data_and_noise(Setting(**{name: getattr(setting, name) for name in same}), cache)
 
 
 @lru_cache(maxsize=1)
-def _materials(setting: Setting, memory: Path) -> tuple[Images, KernelDensity]:
+def _data_and_noise(setting: Setting, cache: Path) -> tuple[Images, KernelDensity]:
     images = load(setting)
-    return images, kernel_noise(setting, images.train, memory)
+    return images, kernel_noise(setting, images.train, cache)
 
 
 def standard_normal(size: int) -> Distribution:
@@ -183,10 +180,6 @@ class Pair:
         with torch.no_grad():
             parts = [self.model.log_likelihood(part, self.encoder(part).mean) for part in x.split(batch)]
         return torch.cat(parts)
-
-    def copy(self) -> Pair:
-        """The same weights once more."""
-        return copy.deepcopy(self)
 
 
 def make_pair(setting: Setting, network: tuple[int, ...], seed: int) -> Pair:
@@ -228,38 +221,3 @@ def _output(setting: Setting) -> nn.Module | None:
     if setting.pixels == "standardised":
         raise ValueError("output must be 'linear' with pixels='standardised', which have no bounds, found 'sigmoid'")
     return nn.Sigmoid() if setting.pixels == "unit" else nn.Tanh()  # tanh(u) = 2 sigmoid(2u) − 1
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the table: its name, the rule that makes it, and what the paper reports for both networks."""
-
-    name: str
-    label: str
-    paper: tuple[tuple[int, int, int], tuple[int, int, int]]
-    rule: ScoringRule | None = field(default=None)
-
-    def objective(self, pair: Pair, noise: Distribution) -> Objective:
-        """The objective of this row."""
-        if self.name == "ae":
-            return Autoencoder(pair.model, pair.encoder)
-        if self.rule is None:
-            return VAE(pair.model, pair.encoder)
-        return FullyVariationalNCE(pair.model, pair.encoder, noise, self.rule)
-
-
-def _mixed(alpha: float, beta: float, setting: Setting) -> ScoringRule:
-    own, plain = PowerRule(alpha, beta, clip=setting.clip), PowerRule(0, clip=setting.clip)
-    return setting.weight * own + (1 - setting.weight) * plain
-
-
-def rows(setting: Setting) -> list[Row]:
-    """The six rows, with the paper's (data, noise, difference) for its two networks."""
-    return [
-        Row("ae", "AE", ((766, -1138, 1904), (756, -919, 1675))),
-        Row("vae", "VAE", ((765, -1609, 2374), (769, -1373, 2142))),
-        Row("1-256", "(1/256, 0)", ((749, -1665, 2414), (774, -1402, 2176)), _mixed(1 / 256, 0, setting)),
-        Row("1-64", "(1/64, 0)", ((698, -1863, 2561), (748, -1520, 2268)), _mixed(1 / 64, 0, setting)),
-        Row("1-16", "(1/16, 0)", ((753, -1818, 2571), (777, -1463, 2240)), _mixed(1 / 16, 0, setting)),
-        Row("0,1", "(0, 1)", ((736, -1656, 2392), (775, -1372, 2147)), _mixed(0, 1, setting)),
-    ]

@@ -1,13 +1,9 @@
 r"""The predecessor's fourth problem: a truncated normal graphical model, estimated from rows with missing entries.
 
-    fvnce reproduce vnce-missing --out out
+    python -m experiments.vnce_missing --out out
 
 log p⁰(u) = −½ uᵀKu on u ≥ 0, K a precision matrix of a ring. Entries are missing completely at random; the missing ones
-are the latents. A row is (values, mask) side by side, and the mask goes through everything:
-
-    model     log p⁰(x, z) at the vector that has x where the mask is 1 and z where it is 0
-    noise     independent half-normals of the observed entries, under masks drawn like those of the data
-    encoder   log-normals of the missing entries, from a network that sees the observed values and the mask
+are the latents, and the mask goes through model, noise and encoder (`truncated_normal`).
 
 Since p⁰ is an exponential family, ∇ log p⁰(x) = −E_posterior[uuᵀ], which importance samples of the encoder estimate;
 with it the sandwich formula gives every entry of K a standard error. Compared are VNCE, fvNCE, and NCE after the
@@ -27,18 +23,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Size, Tensor, nn
-from torch.distributions import Distribution, constraints
+from torch import Tensor
+from torch.distributions import Distribution
 
-from ..models import mlp
-from ..objectives import ContrastiveObjective, FullyVariationalNCE, VariationalNCE
-from ..report.figures import new_figure, save
-from ..report.page import Picture, Section, Table
-from ..scoring import PowerRule, ScoringRule
-from .orthant import log_orthant_partition
-from .predecessor import lbfgs, write_results
+from fvnce.objectives import ContrastiveObjective, FullyVariationalNCE, VariationalNCE
+from fvnce.paper.setting import Options
+from fvnce.report.figures import new_figure, save
+from fvnce.report.page import Picture, Section, Table
+from fvnce.scoring import PowerRule, ScoringRule
+
 from .scoring_method import Side, covariance, coverage
-from .study import Options
+from .truncated_normal import (
+    MaskedEncoder,
+    MaskedHalfNormal,
+    TruncatedNormal,
+    log_orthant_partition,
+    ring,
+    sample,
+    split,
+)
+from .vnce_common import lbfgs, main, write_results
 
 METHODS = ("VNCE", "fvNCE (0, 0)", "fvNCE (1/4, 0)", "mean imputation, NCE")
 
@@ -76,126 +80,10 @@ class Settings:
     partition_samples: int = 50_000
     """Fresh noise rows for log Z."""
 
-
-def precision(settings: Settings) -> Tensor:
-    """K of the ring."""
-    d = settings.dimensions
-    k = settings.diagonal * torch.eye(d)
-    for i in range(d):
-        k[i, (i + 1) % d] = k[(i + 1) % d, i] = settings.coupling
-    return k
-
-
-def sample(settings: Settings, n: int, generator: torch.Generator) -> Tensor:
-    """n exact draws, by rejection from the normal."""
-    factor = torch.linalg.cholesky(torch.linalg.inv(precision(settings)))
-    kept, count = [], 0
-    while count < n:
-        u = torch.randn(100_000, settings.dimensions, generator=generator) @ factor.T
-        kept.append(u[(u >= 0).all(1)])
-        count += len(kept[-1])
-    return torch.cat(kept)[:n]
-
-
-def split(row: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and mask of rows (values, mask)."""
-    values, mask = row.chunk(2, -1)
-    return values, mask
-
-
-class TruncatedNormal(nn.Module):
-    """log p⁰ = −½ uᵀKu on the positive orthant, with u put together from observed and missing entries."""
-
-    def __init__(self, start: Tensor) -> None:
-        super().__init__()
-        d = len(start)
-        self.index = torch.tril_indices(d, d)
-        self.entries = nn.Parameter(start[self.index[0], self.index[1]].clone())
-
     @property
-    def matrix(self) -> Tensor:
-        """K, symmetric."""
-        d = int(self.index.max()) + 1
-        lower = self.entries.new_zeros(d, d).index_put((self.index[0], self.index[1]), self.entries)
-        return lower + lower.T - torch.diag(lower.diagonal())
-
-    def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p⁰ of rows x = (values, mask) with z at the missing entries."""
-        values, mask = split(x)
-        u = torch.where(mask > 0, values, z)
-        return -((u @ self.matrix) * u).sum(-1) / 2
-
-    def gradient(self, u: Tensor) -> Tensor:
-        """d log p⁰/d entries at full vectors u: −u_i u_j, and half of it on the diagonal."""
-        i, j = self.index
-        return -u[..., i] * u[..., j] * torch.where(i == j, 0.5, 1.0)
-
-
-class MaskedHalfNormal(Distribution):
-    """Noise over rows (values, mask): a mask of the data at random, half-normals where it is 1, zeros elsewhere.
-
-    The probability of the mask is left out, as it is left out of the model: it is the same in both.
-    """
-
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
-    support = constraints.real_vector
-
-    def __init__(self, scale: Tensor, masks: Tensor) -> None:
-        self.scale, self.masks = scale, masks
-        super().__init__(Size(), Size((2 * len(scale),)), validate_args=False)
-
-    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n rows."""
-        mask = self.masks[torch.randint(len(self.masks), (n,), generator=generator)]
-        values = (torch.randn(n, len(self.scale), generator=generator) * self.scale).abs()
-        return torch.cat([values * mask, mask], -1)
-
-    def sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Rows from the global generator."""
-        return self.draw(Size(sample_shape).numel()).reshape(*sample_shape, -1)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Σ over observed entries of log 2N(x_i; 0, s_i²)."""
-        values, mask = split(value)
-        each = -(values / self.scale).square() / 2 - self.scale.log() + 0.5 * math.log(2 / math.pi)
-        return (mask * each).sum(-1)
-
-
-class MaskedLogNormal(Distribution):
-    """Log-normals of the missing entries; the observed entries of a draw are 1 and cost nothing."""
-
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
-    support = constraints.real_vector
-    has_rsample = True
-
-    def __init__(self, mean: Tensor, log_scale: Tensor, missing: Tensor) -> None:
-        self.location, self.log_scale, self.missing = mean, log_scale, missing
-        super().__init__(mean.shape[:-1], mean.shape[-1:], validate_args=False)
-
-    def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """exp(mean + scale·ε) where missing."""
-        noise = torch.randn(Size(sample_shape) + self.location.shape)
-        return ((self.location + self.log_scale.exp() * noise) * self.missing).exp()
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Σ over missing entries."""
-        log_z = value.clamp(min=1e-30).log()
-        score = (log_z - self.location) * (-self.log_scale).exp()
-        each = -score.square() / 2 - self.log_scale - log_z - 0.5 * math.log(2 * math.pi)
-        return (each * self.missing).sum(-1)
-
-
-class MaskedEncoder(nn.Module):
-    """From (values, mask) to the log-normals of the missing entries."""
-
-    def __init__(self, dimensions: int, hidden: int) -> None:
-        super().__init__()
-        self.network = mlp([2 * dimensions, hidden, 2 * dimensions], nn.Tanh)
-
-    def forward(self, x: Tensor) -> MaskedLogNormal:
-        """q(z|x, mask)."""
-        mean, log_scale = self.network(x).chunk(2, -1)
-        return MaskedLogNormal(mean, log_scale.clamp(-4, 2), 1 - split(x)[1])
+    def precision(self) -> Tensor:
+        """The true K."""
+        return ring(self.dimensions, self.diagonal, self.coupling)
 
 
 def run(out: Path, options: Options) -> Section:
@@ -235,7 +123,7 @@ def _one(settings: Settings, fraction: float, method: str, seed: int) -> dict[st
     """One data set by one method."""
     start = time.perf_counter()
     generator = torch.Generator().manual_seed(seed)
-    u = sample(settings, settings.rows, generator)
+    u = sample(settings.precision, settings.rows, generator)
     mask = (torch.rand(u.shape, generator=generator) >= fraction).float()
     values = u * mask
     scale = (values.square().sum(0) / mask.sum(0)).sqrt() * 1.2
@@ -253,17 +141,18 @@ def _one(settings: Settings, fraction: float, method: str, seed: int) -> dict[st
         objective = _objective(settings, method, model, noise, draws)
         _train(settings, objective, x, y)
         errors = _standard_errors(settings, objective, x, y)
-    truth = precision(settings)[model.index[0], model.index[1]]
+        from_training_noise = [float(v) for v in objective.log_partition(x_noise=y)]
+    truth = settings.precision[model.index[0], model.index[1]]
     found = model.entries.detach()
-    gap = model.matrix.detach() - precision(settings)
+    gap = model.matrix.detach() - settings.precision
     return {
-        "relative_error": float(gap.norm() / precision(settings).norm()),
-        "expected_error": float(_frobenius(errors, model) / precision(settings).norm()),
+        "relative_error": float(gap.norm() / settings.precision.norm()),
+        "expected_error": float(_frobenius(errors, model) / settings.precision.norm()),
         "coverage": coverage(found, truth, errors),
         "largest_in_errors": float(((found - truth).abs() / errors).max()),
         "matrix": model.matrix.detach().tolist(),
         **log_partitions(settings, objective, seed),
-        "log_partition_training_noise": [float(v) for v in objective.log_partition(x_noise=y)],
+        "log_partition_training_noise": from_training_noise,
         "fitted_log_scale": float(objective.fitted_log_partition()),
         "seconds": time.perf_counter() - start,
     }
@@ -360,7 +249,7 @@ def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Pat
     axes[0].legend(fontsize=7)
     last = measured[str(settings.fractions[-1])]
     shown = [
-        ("truth", precision(settings)),
+        ("truth", settings.precision),
         *((m, torch.tensor(last[m][0]["matrix"])) for m in (METHODS[1], METHODS[3])),
     ]
     for axis, (title, matrix) in zip(axes[1:], shown, strict=True):
@@ -408,3 +297,7 @@ def _reading(settings: Settings, measured: dict[str, Any]) -> list[str]:
         "With nothing missing there is no latent and VNCE, fvNCE and NCE differ by their rule alone; the error then "
         "grows with the share missing as information is lost, while filling in means biases K at any sample size.",
     ]
+
+
+if __name__ == "__main__":
+    main(run, __doc__)

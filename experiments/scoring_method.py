@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..scoring import ScoringRule
+from fvnce.scoring import ScoringRule
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 r"""Stars and moons: posteriors of a two-dimensional latent, learned beside an unnormalised model, against the truth.
 
-    fvnce reproduce vnce-posterior --out out
+    python -m experiments.vnce_posterior --out out
 
 log p⁰(x, z) = −|z|²/2 − (x − a g(z))²/2s² with one observed number x, a two-dimensional z, and a and log Z unknown;
 Z = (2π)^{3/2} s. Two forms of g give posteriors that no Gaussian follows:
@@ -30,15 +30,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
-from ..models import CouplingEncoder, CoveringEncoder, GaussianEncoder, mlp
-from ..objectives import ContrastiveObjective, FullyVariationalNCE, VariationalNCE
-from ..report.figures import new_figure, save
-from ..report.page import Picture, Section, Table
-from ..scoring import PowerRule
-from ..training import fit
-from .cells import Cells
-from .predecessor import write_results
-from .study import Options, standard_normal
+from fvnce.models import CouplingEncoder, CoveringEncoder, GaussianEncoder, mlp
+from fvnce.objectives import ContrastiveObjective, FullyVariationalNCE, VariationalNCE
+from fvnce.paper.cells import Cells
+from fvnce.paper.setting import Options, standard_normal
+from fvnce.report.figures import new_figure, save
+from fvnce.report.page import Picture, Section, Table
+from fvnce.scoring import PowerRule
+from fvnce.training import fit
+
+from .vnce_common import main, write_results
 
 SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "moons": lambda z: z[..., 1] + z[..., 0].square() / 2,
@@ -309,3 +310,7 @@ def _reading(settings: Settings, measured: dict[str, Any]) -> list[str]:
     gaps = [abs(row["log_partition"] - row["true_log_partition"]) / row["log_partition_error"] for row in rows]
     sentences.append(f"log Z from noise samples is within {max(gaps):.1f} standard errors of the exact value.")
     return sentences
+
+
+if __name__ == "__main__":
+    main(run, __doc__)

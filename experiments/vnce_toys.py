@@ -1,6 +1,6 @@
 r"""Energy-based density estimation in the plane, with and without latents, without a Markov chain in training.
 
-    fvnce reproduce vnce-toys --out out
+    python -m experiments.vnce_toys --out out
 
 Without latents log p⁰(x) = −E_θ(x) + log p_ref(x); with latents log p⁰(x, z) = log p_Z(z) − E_θ(x, z) + log p_ref(x),
 an energy-based decoder under a Gaussian prior with a Gaussian encoder. log Z is known by quadrature over the plane (and
@@ -22,19 +22,20 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
-from ..models import EnergyDecoder, EnergyModel, GaussianEncoder, LatentVariableModel, mlp
-from ..noise import NoiseMixture, fit_gaussian, smoothed
-from ..objectives import NCE, ContrastiveObjective, FullyVariationalNCE
-from ..report.figures import new_figure, save
-from ..report.page import Picture, Section, Table
-from ..sampling import annealed_log_partition, langevin
-from ..scoring import PowerRule
-from ..training import fit, load
-from ..training import save as save_objective
-from .cells import Cells
-from .predecessor import write_results
-from .study import Options
+from fvnce.models import EnergyDecoder, EnergyModel, GaussianEncoder, LatentVariableModel, mlp
+from fvnce.noise import NoiseMixture, fit_gaussian, smoothed
+from fvnce.objectives import NCE, ContrastiveObjective, FullyVariationalNCE
+from fvnce.paper.cells import Cells
+from fvnce.paper.setting import Options
+from fvnce.report.figures import new_figure, save
+from fvnce.report.page import Picture, Section, Table
+from fvnce.sampling import annealed_log_partition, langevin
+from fvnce.scoring import PowerRule
+from fvnce.training import fit, load
+from fvnce.training import save as save_objective
+
 from .toys import TOYS
+from .vnce_common import main, write_results
 
 METHODS = ("NCE", "fvNCE (0, 0)", "fvNCE (0, 0), latents")
 #: Columns of the figure.
@@ -328,3 +329,7 @@ def _reading(measured: dict[str, Any]) -> list[str]:
         listed = ", ".join(f"{m} {methods[m]['kl']:.3f}" for m in order)
         sentences.append(f"{toy.capitalize()}: KL(p*‖p_θ) in nats, best first: {listed}.")
     return sentences
+
+
+if __name__ == "__main__":
+    main(run, __doc__)

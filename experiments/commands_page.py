@@ -1,7 +1,4 @@
-"""The page of commands, written from the definitions that the program itself shows in its help.
-
-python tools/pages.py            # among other pages: fvnce.cli → docs/reference/commands.md
-"""
+"""The page of commands: the definitions that the program itself shows in its help → docs/reference/commands.md."""
 
 from __future__ import annotations
 
@@ -89,7 +86,7 @@ def _code(text: str) -> str:
 def _safe(text: str) -> str:
     """Options and texts in quotes as code, so that Markdown leaves them alone."""
     text = re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`", " ".join(text.split()))
-    text = re.sub(r'"(?!bench)([^"`]+)"', r"`\1`", text)
+    text = re.sub(r'"([^"`]+)"', r"`\1`", text)
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 

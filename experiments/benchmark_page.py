@@ -1,9 +1,4 @@
-"""The page of benchmarks, written from what was measured: no number in it is typed by hand.
-
-    python tools/pages.py            # among other pages: results/bench/*.json → docs/benchmarks.md
-
-A file that is not there leaves its section out.
-"""
+"""The page of benchmarks: results/bench/*.json → docs/benchmarks.md, a section for each file that is there."""
 
 from __future__ import annotations
 
@@ -12,6 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from fvnce.report.page import Table
 
 Record = dict[str, Any]
 
@@ -231,8 +228,7 @@ SECTIONS: dict[str, Callable[[Record], list[str]]] = {
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return [*("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines), ""]
+    return [Table("", header, rows).markdown(), ""]
 
 
 def _number(value: float | None, digits: int = 2) -> str:

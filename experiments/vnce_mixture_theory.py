@@ -1,7 +1,7 @@
 r"""The mixture by quadrature: how well each rule can do, what outliers do to it, and what a poor encoder costs.
 
 With infinite data every expectation is an integral over x. The asymptotic covariance of an estimate follows from three
-of them (:func:`~fvnce.paper.scoring_method.covariance`), its bias from maximising J on a contaminated density.
+of them (`covariance` of `scoring_method`), its bias from maximising J on a contaminated density.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ..report.figures import new_figure, save
-from ..report.page import Table
-from ..scoring import Logarithmic, PowerRule, ScoringRule
-from .predecessor import lbfgs
+from fvnce.report.figures import new_figure, save
+from fvnce.report.page import Table
+from fvnce.scoring import Logarithmic, PowerRule, ScoringRule
+
 from .scoring_method import Side, best_estimate, covariance
+from .vnce_common import lbfgs
 
 #: Name, rule, colour, dash.
 METHODS: list[tuple[str, ScoringRule, str, str]] = [

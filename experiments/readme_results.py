@@ -1,9 +1,4 @@
-"""The results in the README, written from what was measured: no number of them is typed by hand.
-
-    python tools/pages.py            # among other pages: results/*.json → the part of README.md between two marks
-
-A file that is not there leaves its part out.
-"""
+"""The results in the README: results/*.json → the part between two marks, from each file that is there."""
 
 from __future__ import annotations
 
@@ -13,6 +8,9 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from fvnce.paper import penalised, table
+from fvnce.report.page import Table
 
 Record = dict[str, Any]
 BEGIN, END = "<!-- results: made by `make pages`, do not edit -->", "<!-- end of results -->"
@@ -98,12 +96,11 @@ def _pair(row: Record, beside: Sequence[Record]) -> str:
 
 
 def _table(record: Record) -> list[str]:
-    cells = record["cells"]
     body = []
-    for index, network in enumerate(dict.fromkeys(cell["network"] for cell in cells)):
+    for index, network in enumerate(table.networks(record)):
         line = [network]
         for name, row in record["rows"].items():
-            mine = [c["train"] - c["noise"] for c in cells if c["network"] == network and c["row"] == name]
+            mine = table.column(record, network, name, "difference")
             line.append(f"{_mean(mine)} ({row['paper'][index][2]})" if mine else "–")
         body.append(line)
     header = ["network", *(row["label"] for row in record["rows"].values())]
@@ -119,8 +116,7 @@ def _table(record: Record) -> list[str]:
 def _penalised(record: Record) -> list[str]:
     body = []
     for method, label in record["methods"].items():
-        mine = [cell for cell in record["cells"] if cell["method"] == method]
-        ones, others, auroc = (statistics.fmean(cell[key] for cell in mine) for key in ("ones", "others", "auroc"))
+        ones, others, auroc = (penalised.mean(record, method, key) for key in ("ones", "others", "auroc"))
         body.append([label, f"{ones:.1f}", f"{others:.1f}", f"{auroc:.3f}"])
     return [
         "**The paper's autoencoder that forgets '1's**, MNIST: squared reconstruction error on test digits, "
@@ -141,5 +137,4 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return [*("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines), ""]
+    return [Table("", header, rows).markdown(), ""]

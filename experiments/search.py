@@ -1,6 +1,6 @@
 """What the paper leaves open, searched once: which setting comes closest to its table in all cells?
 
-    python -m fvnce.paper.search --out out/search --json results/paper-mnist/search.json
+    python -m experiments.search --out out/search --json results/paper-mnist/search.json
 
 Rounds on MNIST, each with one seed. ``screen`` starts from the setting ``BASE`` and changes one choice at a time,
 on the smaller network and with few epochs. ``combine`` puts together, in every way, those changes that brought the
@@ -20,19 +20,19 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .. import __version__
-from ..data import fetch_mnist
-from .cells import write_json
-from .study import Setting, make_pair, rows
-from .table import Measured, measure, missing
-from .workers import do_all
+from fvnce import __version__
+from fvnce.data import fetch_mnist
+from fvnce.paper.cells import write_json
+from fvnce.paper.parallel import do_all
+from fvnce.paper.setting import Setting, make_pair
+from fvnce.paper.table import Key, measure, missing, named, rows
 
 Changes = dict[str, Any]
 
@@ -85,7 +85,7 @@ def name_of(changes: Changes) -> str:
     return ", ".join(f"{field} = {value}" for field, value in changes.items()) or "base"
 
 
-def distance(setting: Setting, measured: Measured) -> dict[str, Any]:
+def distance(setting: Setting, measured: Mapping[Key, Mapping[str, Any]]) -> dict[str, Any]:
     """How far the cells are from the paper's: root mean square over cells, in nats.
 
     ``train`` and ``test`` are over the data column, taken from these images, and the noise column together; the others
@@ -150,7 +150,7 @@ def run_round(
         _say(f"{variant['distance']['train']:8.1f} {variant['distance']['test']:8.1f}  {variant['name']}")
     return {
         "name": stage.name,
-        "networks": ["-".join(map(str, network)) for network in stage.networks],
+        "networks": [named(network) for network in stage.networks],
         "rows": list(stage.rows),
         "epochs": stage.epochs,
         "core_seconds": sum(variant["core_seconds"] for variant in found),
@@ -191,7 +191,7 @@ def search(
         rounds.append(run_round(decide, [best["changes"], runner_up["changes"]], out, jobs))
     chosen = rounds[-1]["variants"][0]
     return {
-        "command": "python -m fvnce.paper.search " + " ".join(sys.argv[1:]),
+        "command": "python -m experiments.search " + " ".join(sys.argv[1:]),
         "version": __version__,
         "torch": torch.__version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {jobs} processes of one thread",
@@ -212,8 +212,7 @@ def _variant(stage: Round, changes: Changes, out: Path) -> dict[str, Any]:
     setting = stage.setting(changes)
     measured = measure(out, setting, SEED + 1, only=stage.rows)
     cells = [
-        {"network": "-".join(map(str, network)), "row": row}
-        | {name: cell[name] for name in ("train", "test", "noise", "seconds")}
+        {"network": named(network), "row": row} | {name: cell[name] for name in ("train", "test", "noise", "seconds")}
         for (network, row, _), cell in measured.items()
     ]
     return {
@@ -244,7 +243,7 @@ def _possible(changes: Changes) -> bool:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:

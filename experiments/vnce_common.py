@@ -1,11 +1,13 @@
-"""What the problems of variational NCE share: how results are written, and an optimiser."""
+"""What the problems of variational NCE share: the command line, how results are written, and an optimiser."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +16,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import __version__
-from .study import Options
+from fvnce import __version__
+from fvnce.paper.parallel import one_thread
+from fvnce.paper.reproduce import tell
+from fvnce.paper.setting import Options
+from fvnce.report.page import Section
+
+
+def main(run: Callable[[Path, Options], Section], description: str | None) -> None:
+    """The command line of a problem: tables and sentences on standard error, paths of what was written on output."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("out"), help="the folder to write into")
+    parser.add_argument("--quick", action="store_true", help="tiny settings, to see that everything runs")
+    parser.add_argument("--epochs", type=int, default=None, help="epochs, if not the problem's own")
+    given = parser.parse_args()
+    if given.epochs is not None and given.epochs < 1:
+        parser.error(f"argument --epochs: must be at least 1, found {given.epochs}")
+    if given.out.exists() and not given.out.is_dir():
+        parser.error(f"argument --out: must be a folder, {str(given.out)!r} is a file")
+    with one_thread():  # networks this small are not worth sharing between threads
+        section = run(given.out, Options(epochs=given.epochs, quick=given.quick))
+    tell(section, lambda text: print(text, file=sys.stderr, flush=True))
+    for path in section.files:
+        print(path)
 
 
 def write_results(
@@ -26,7 +49,7 @@ def write_results(
     ``seconds`` are those of the clock; ``processor_seconds`` those the process has computed since it began, which
     a busy machine does not change.
     """
-    command = f"fvnce reproduce {item}{' --quick' * options.quick}"
+    command = f"python -m experiments.{item.replace('-', '_')}{' --quick' * options.quick}"
     if options.epochs is not None:
         command += f" --epochs {options.epochs}"
     content = {

@@ -1,6 +1,6 @@
 r"""The predecessor's first problem: an unnormalised mixture of two Gaussians, and which rule estimates it best.
 
-    fvnce reproduce vnce-mixture --out out
+    python -m experiments.vnce_mixture --out out
 
 log p⁰(x, z) = −x²/2σ_z², z ∈ {0, 1}, σ_1 = 4 known, σ_0 ∈ [2, 6] unknown, and log Z = log √(2π)(σ_0 + σ_1) unknown to
 all but maximum likelihood; the noise is N(0, σ_n²). Hundreds of data sets for each sample size are solved in one batch.
@@ -24,14 +24,15 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
-from ..models import CategoricalEncoder
-from ..objectives import FullyVariationalNCE, VariationalNCE
-from ..report.figures import new_figure, save
-from ..report.page import Picture, Section, Table
-from ..scoring import Logarithmic, PowerRule, ScoringRule
-from .predecessor import lbfgs, write_results
+from fvnce.models import CategoricalEncoder
+from fvnce.objectives import FullyVariationalNCE, VariationalNCE
+from fvnce.paper.setting import Options
+from fvnce.report.figures import new_figure, save
+from fvnce.report.page import Picture, Section, Table
+from fvnce.scoring import Logarithmic, PowerRule, ScoringRule
+
 from .scoring_method import Side, best_estimate, covariance, coverage, maximise
-from .study import Options
+from .vnce_common import lbfgs, main, write_results
 from .vnce_mixture_theory import (
     METHODS,
     Settings,
@@ -311,3 +312,7 @@ def _reading(
         + ", ".join(f"{measured[n][-1]['log_partition_within_3_errors']:.0%} ({n})" for n, *_ in METHODS[:3])
         + f" of the runs, {measured['fvNCE (0, 0)'][-1]['log_partition_mean_error']:.4f} nats off on average.",
     ]
+
+
+if __name__ == "__main__":
+    main(run, __doc__)

@@ -1,4 +1,4 @@
-"""Sheets of small images, side by side."""
+"""What the paper's figures share: the rules that are compared, and sheets of small images side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from ..report.figures import new_figure, save
+from ..report.figures import Curve, new_figure, save
+from ..scoring import Logarithmic, PowerRule, ScoringRule
+
+#: All normalised. Solid where both functions are concave in r, dashed for the logarithmic rule, whose f0 is convex.
+RULES: list[tuple[Curve, ScoringRule]] = [
+    (Curve("(α, β) = (0, 0)", "#0b2e59"), PowerRule(0.0, 0.0, clip=None).normalised()),
+    (Curve("(α, β) = (1/2, 0)", "#c23b22"), PowerRule(0.5, 0.0, clip=None).normalised()),
+    (Curve("(α, β) = (0, 1)", "#e8a33d"), PowerRule(0.0, 1.0, clip=None).normalised()),
+    (Curve("logarithmic", "#555555", "--"), Logarithmic().normalised()),
+]
 
 
 def sheet(images: Tensor, shape: tuple[int, int], columns: int) -> np.ndarray:
@@ -23,7 +32,7 @@ def sheet(images: Tensor, shape: tuple[int, int], columns: int) -> np.ndarray:
 def panels(
     out: Path, name: str, parts: Sequence[tuple[str, Tensor]], shape: tuple[int, int], columns: int = 8
 ) -> list[Path]:
-    """One sheet for each part, with its title."""
+    """A figure of one sheet for each part, under its title, in ``out``."""
     figure, axes = new_figure(len(parts), width=2.1 * len(parts), height=2.5)
     for axis, (title, images) in zip(axes, parts, strict=True):
         axis.imshow(sheet(images, shape, columns), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
