@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run reproduce test lint types layers check package docs pages clean
+.PHONY: run reproduce bench test test-fast lint types layers check package docs pages digests clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
@@ -14,11 +14,15 @@ run: $(STAMP)
 reproduce: $(STAMP)
 	$(BIN)/fvnce reproduce --data mnist --seeds 1 --out out/mnist
 
+# What the benchmarks measure and how long they take; each is a program of its own.
+bench:
+	@$(PYTHON) benchmarks
+
 test: lint types layers check package
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks tools
-	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/ruff check src tests benchmarks experiments tools
+	$(BIN)/ruff format --check src tests benchmarks experiments tools
 
 types: $(STAMP)
 	$(BIN)/mypy
@@ -30,20 +34,27 @@ layers: $(STAMP)
 check: $(STAMP) $(VENV)/lightning
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
+# For development: what is not marked slow, under a minute on two idle cores. `make test` leaves nothing out.
+test-fast: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
 # The wheel alone, in an environment of its own that borrows only the dependencies, not this source.
 package: $(STAMP)
 	$(BIN)/python tools/check_package.py
 
 # Strict: a broken link, an equation that is not defined or a page without a place fails. Nothing is fetched by a reader.
 docs: $(VENV)/.docs
-	$(BIN)/python tools/pages.py --check
+	$(BIN)/python -m experiments.pages --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site # with --quiet, warnings would not count
 	$(BIN)/python tools/check_site.py site
 
+# Whether seeded results are those that `python tools/digests.py write` recorded on this machine, to the bit.
+digests: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/digests.py check
+
 # Pages that are made from results or from the program.
 pages: $(STAMP)
-	$(BIN)/python tools/pages.py
-	test ! -d results/paper-mnist || $(BIN)/python -m fvnce.paper.document
+	$(BIN)/python -m experiments.pages
 
 # For one tutorial, in a folder of its own: where torchmetrics can be imported, Fabric does so at every start.
 $(VENV)/lightning: $(STAMP)

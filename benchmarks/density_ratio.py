@@ -7,6 +7,8 @@ Run with
 Numerator and denominator are Gaussians, so the ratio is known. The error is E_den[(r̂ − r)²]/E_den[r²] on fresh
 samples, mean and median over seeds. Everybody chooses bandwidth and penalty by cross-validation from grids of their
 own, with 100 kernels; the least-squares methods also run on one common grid. densratio takes part if it is installed.
+
+Takes about 3 minutes of one core for 10 seeds.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ standardised by training statistics and cut at ±10; of the n training anomalies
 the same ones for everyone, and the others stay among the unlabelled rows. AUROC and average precision on the test rows.
 Peers' numbers are read from a csv with the columns dataset, detector, la, seed, auroc, ap, fit_s, measured on the same
 splits.
+
+Takes about 20 seconds of one core for a table, a share and a seed: 35 minutes for all 120 of them.
 """
 
 from __future__ import annotations

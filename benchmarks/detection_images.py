@@ -9,6 +9,8 @@ knows 0 or 10 examples of the tenth. Beside it stand an autoencoder and a VAE wi
 steps and the same rows, scored by −log p(x, z). FVNCE_DATA names a folder that holds ``mnist`` and, if there,
 ``fashion_mnist`` and ``kmnist``. Normalized Autoencoders (Yoon et al. 2021) are trained on the whole set by MCMC; they
 are no part of this run. Tasks that are in the file already are not repeated.
+
+Takes about 40 minutes on two cores.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ that k(x, x') = φ(x)·φ(x'). Compared are the one-class SVM (scikit-learn's), 
 contrastive objective at α = 1 with the metric of the one-class SVM, in closed form; the same with the metric that noise
 gives it; and the profiled objective at α = 0 and α = 1, by gradient. Data: a ring, and tables if FVNCE_DATA names a
 folder that holds ``adbench``.
+
+Takes about a minute.
 """
 
 from __future__ import annotations

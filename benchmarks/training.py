@@ -9,6 +9,8 @@ runs side by side: after each epoch of one contender, an epoch of the other, in 
 these pairs. (Where a pool is renewed, which happens now and then, it is the ratio of the sums.) pythae is measured if
 it can be imported. The time from the start of Python to the end of the first step is measured in processes of their
 own.
+
+Takes about 10 minutes on two cores.
 """
 
 from __future__ import annotations

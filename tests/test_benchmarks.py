@@ -2,12 +2,14 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from experiments.benchmark_page import page
 from fvnce.training import supply
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,10 +31,17 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick", "--out", str(out), *arguments])
         monkeypatch.setattr(supply, "RENEWAL_SHARE", supply.RENEWAL_SHARE)  # set back afterwards
         load(ROOT / "benchmarks" / f"{name}.py").main()
-        page = load(ROOT / "tools" / "benchmark_page.py").page(out.parent)
-        return json.loads(out.read_text()), page
+        return json.loads(out.read_text()), page(out.parent)
 
     return run
+
+
+def test_every_benchmark_says_what_it_measures_and_how_long_it_takes():
+    listed = load(ROOT / "benchmarks" / "__main__.py").listed(ROOT / "benchmarks")
+    assert {"kde.py", "training.py", "detection.py"} <= {name for name, *_ in listed}
+    for name, what, takes in listed:
+        assert what.endswith("."), name
+        assert re.fullmatch(r"Takes about .*\b(seconds?|minutes?|hours?)\b.*\.", takes), name
 
 
 def test_kde(run, capsys):
@@ -46,6 +55,7 @@ def test_kde(run, capsys):
     assert "time / bare product" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_training(run, capsys):
     record, page = run("training")
     assert all(ratio > 0 for ratio in record["ratios"].values())

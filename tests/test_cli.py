@@ -187,6 +187,7 @@ def test_check_ends_with_three_where_there_are_outliers(fvnce, table, run_folder
     assert rows_of(fvnce("score", run_folder, tame, "--check")[0])[0]["outlier"] == "0"
 
 
+@pytest.mark.slow
 def test_pipes(table, run_folder, tmp_path):
     command = [sys.executable, "-m", "fvnce", "score", str(run_folder), "-"]
     with table.open("rb") as file:
@@ -225,6 +226,7 @@ except SystemExit as stop:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
 def test_memory_does_not_grow_with_the_file(fvnce, tmp_path):
     """A file of 1 GB is scored in the memory that one of 16 MB needs, give or take 64 MB, and to its last row."""
@@ -298,19 +300,6 @@ def test_data_describes_a_file(fvnce, table, pictures):
     assert "120 rows of 8×8" in fvnce("data", pictures)[0]
 
 
-def test_bench_runs_a_script_of_the_checkout(fvnce, monkeypatch, tmp_path):
-    seen = []
-    monkeypatch.setattr(
-        subprocess, "run", lambda command, check: seen.append(command) or subprocess.CompletedProcess([], 7)
-    )
-    fvnce("bench", "kde", "--repeats", "1", code=7)
-    assert seen[0][1].endswith("benchmarks/kde.py")
-    assert seen[0][2:] == ["--repeats", "1"]
-    monkeypatch.setattr("fvnce.cli.bench.Path.is_file", lambda path: False)
-    _, said = fvnce("bench", "kde", code=1)
-    assert "run this in the folder of a checkout" in said
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -344,7 +333,7 @@ def test_bench_runs_a_script_of_the_checkout(fvnce, monkeypatch, tmp_path):
         (["rules", "power(0)", "--explore", "there"], 2, "--explore must name a file, 'there' is a folder"),
         (["rules", "power(0)", "--plot", "x.doc"], 2, "--plot must name a png, pdf or svg file"),
         (["data", "nothing"], 2, "neither a data set (mnist) nor a file"),
-        (["bench", "nothing"], 2, "unknown benchmark 'nothing'; the benchmarks are kde, training, detection"),
+        (["reproduce", "vnce"], 2, "unknown item 'vnce'; the items are pairs, losses, table, noise-reconstructions"),
     ],
 )
 def test_every_mistake_is_one_line(fvnce, arguments, code, words, tmp_path, monkeypatch):
@@ -393,7 +382,7 @@ def test_debug_shows_the_traceback(tmp_path, monkeypatch):
 
 
 def test_the_help_of_every_command_is_complete(fvnce):
-    for command in ("fit", "score", "report", "rules", "data", "bench", "reproduce"):
+    for command in ("fit", "score", "report", "rules", "data", "reproduce"):
         out, _ = fvnce(command, "--help")
         assert out.startswith("Usage: fvnce " + command)
         for block in re.split(r"\n  (?=--|-)", out.partition("Options:")[2])[1:]:

@@ -36,6 +36,7 @@ def problem(seed: int = 0, known: int = 8) -> tuple[Array, NDArray[np.int64], ND
     return X, y, truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("members", "folds"), [("auto", 2), (("network", "autoencoder"), 0)])
 def test_keeps_the_contract_of_scikit_learn(members: Any, folds: int) -> None:
     with warnings.catch_warnings():

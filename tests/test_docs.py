@@ -2,37 +2,22 @@
 
 import contextlib
 import importlib
-import importlib.util
 import io
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
+import check_site
+import equations
 import fvnce
+from experiments import benchmark_page, pages, readme_results
 from fvnce.cli import main
 from fvnce.cli.deferred import SUMMARIES
-from fvnce.paper.document import document
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-
-
-sys.path.insert(0, str(ROOT / "tools"))  # tools import one another
-
-
-def tool(name):
-    specification = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # dataclasses look there
-    specification.loader.exec_module(module)
-    return module
-
-
-equations, benchmark_page, check_site = tool("equations"), tool("benchmark_page"), tool("check_site")
-readme_results, commands_page, pages = tool("readme_results"), tool("commands_page"), tool("pages")
 KNOWN = equations.definitions()
 CITING = [*sorted((ROOT / "src").rglob("*.py")), *sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 
@@ -116,13 +101,6 @@ def test_the_page_of_commands_names_every_option():
 def test_the_benchmark_page_needs_a_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"results must hold one of detection\.json"):
         benchmark_page.page(tmp_path)
-
-
-def test_the_page_of_the_reproduction_is_made_from_the_files():
-    results, page = ROOT / "results" / "paper-mnist", DOCS / "reproduction.md"
-    assert page.exists() == any(results.glob("*.json"))
-    if page.exists():
-        assert page.read_text() == document(results)
 
 
 def public_names():

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
+from experiments.vnce_common import lbfgs
 from fvnce import (
     NCE,
     VAE,
@@ -27,7 +28,6 @@ from fvnce import (
 from fvnce.models import BinaryEncoder, BinaryVector, KernelRatio, RestrictedBoltzmannMachine, TelescopedRatio
 from fvnce.models.boltzmann import binary_states
 from fvnce.noise import BernoulliNoise
-from fvnce.paper.predecessor import lbfgs
 
 
 def normal(d, scale=1.0):

@@ -28,7 +28,8 @@ from fvnce import (
     mlp,
 )
 from fvnce.models import DiagonalNormal, GaussianMixtureModel, LinearGaussianModel, PointMass, convolutional_pair
-from fvnce.models.distributions import drawn_against, map_tensors
+from fvnce.models.distributions import drawn_against
+from fvnce.models.fixed import map_tensors
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

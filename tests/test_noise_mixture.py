@@ -174,3 +174,17 @@ def test_a_kernel_density_is_at_home_in_a_mixture_of_dtypes() -> None:
     x = draw(noise, 50, torch.Generator().manual_seed(0))
     assert x.dtype == torch.float64
     assert bool(torch.isfinite(noise.log_prob(x)).all())
+
+
+def test_a_component_without_draws_costs_nothing() -> None:
+    """Few draws often leave a component out, and one of weight 0 always is: no points are asked of anyone."""
+    parts = [MultivariateNormal(torch.zeros(2), torch.eye(2)), KernelDensity(torch.zeros(3, 2), 1.0), box(-9, 9)]
+    noise = NoiseMixture(parts, [0.9, 0.1, 0.0])
+    for n in (0, 1, 2):
+        for seed in range(10):
+            x, log_prob = noise.draw_with_log_prob(n, torch.Generator().manual_seed(seed))
+            assert x.shape == (n, 2)
+            assert log_prob.shape == (n,)
+            assert torch.allclose(log_prob, noise.log_prob(x), atol=1e-5)
+    assert draw_with_log_prob(parts[0], 0)[1].shape == (0,)
+    assert log_prob_or_minus_inf(box(0, 1), torch.zeros(4, 0, 2)).shape == (4, 0)

@@ -170,12 +170,14 @@ def check_rate(make, problem, with_log_z=False):
     assert 1.7 < small / large < 5.25, typical
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [MixtureProblem(), LinearProblem()], ids=lambda p: type(p).__name__)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_normalised_models(problem, rule):
     check_rate(lambda m, noise: FullyVariationalNCE(m, m.posterior, noise, rule), problem)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "problem", [UnnormalisedMixtureProblem(), UnnormalisedLinearProblem()], ids=lambda p: type(p).__name__
 )
@@ -197,6 +199,7 @@ def test_unnormalised_models_with_log_z_learned(rule):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -190,6 +190,7 @@ def test_00_with_binary_noise_is_the_vae_in_expectation():
     torch.testing.assert_close(-a.loss, b.evidence.mean() - noise.log_prob(nets.x).mean() - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["gaussian"])
 @pytest.mark.parametrize("ratio", [1.0, 3.0])
 def test_00_is_the_vae_exactly_on_the_variance_reduced_path(decoder, ratio):
@@ -576,6 +577,7 @@ def test_profiled_needs_no_clip():
         assert model.weight.grad.isfinite()
 
 
+@pytest.mark.slow
 def test_held_out_value_does_not_flatter():
     """With 64 noise samples and sd(Δ) = 3 the plain profiled value is 0.78 nats too high; at a c from other samples
     it is, in expectation, a lower bound."""
@@ -604,6 +606,7 @@ def test_held_out_value_does_not_flatter():
     assert np.mean(held_out) == pytest.approx(expected, abs=6 * error)
 
 
+@pytest.mark.slow
 def test_held_out_value_does_not_flatter_for_positive_alpha():
     """With few data rows c* is chosen on them too; judged on other rows, at most max_c J results."""
     alpha, scale = 1.0, 0.7

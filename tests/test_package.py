@@ -35,6 +35,7 @@ def test_public_names_exist():
         _ = fvnce.nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", ["import fvnce", "from fvnce.cli import main"])
 def test_starting_imports_nothing_heavy(statement):
     """What makes ``fvnce --help`` start at once."""
@@ -74,6 +75,7 @@ def test_without_arguments_the_help_is_shown():
     assert run.stdout == command("--help").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -113,6 +115,7 @@ def test_reproduce_draws_the_two_figures(tmp_path):
             assert path.read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_the_same_figure_is_the_same_file(tmp_path):
     for name in ("a", "b"):
         assert command("reproduce", "pairs", "--out", tmp_path / name).returncode == 0
@@ -141,6 +144,7 @@ def test_constraints_pin_what_pyproject_leaves_open():
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:::pytorch_lightning")
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):

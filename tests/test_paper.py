@@ -2,8 +2,6 @@
 
 import json
 import math
-import multiprocessing
-import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,22 +11,21 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from fvnce.diagnostics import SHARES
 from fvnce.noise import KernelDensity
 from fvnce.objectives import Autoencoder
-from fvnce.paper import ITEMS, search
+from fvnce.paper import ITEMS
+from fvnce.paper.cached_noise import CachedKernelDensity
 from fvnce.paper.cells import Cells
-from fvnce.paper.document import document
-from fvnce.paper.remembered import RememberedKernelDensity
+from fvnce.paper.parallel import do_all
 from fvnce.paper.reproduce import reproduce
-from fvnce.paper.study import DIGITS, MNIST, Options, load, make_pair, rows, setting_for
-from fvnce.paper.table import cell_name, cells_of, missing
-from fvnce.paper.workers import Work, WorkError, do_all
+from fvnce.paper.setting import DIGITS, MNIST, Options, load, make_pair, setting_for
+from fvnce.paper.table import cell_name, cells_of, missing, rows
 from fvnce.report.page import Picture, Section, Table, write_page
 from fvnce.training import load as load_saved
 from fvnce.training import save
 
 
+@pytest.mark.slow
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("paper")
@@ -172,36 +169,6 @@ def test_every_item_has_its_file():
         assert (folder / f"{item.replace('-', '_')}.py").exists()
 
 
-def _leave(path, content):
-    Path(path).write_text(f"{content} {torch.get_num_threads()}")
-
-
-def _refuse():
-    raise ValueError("no good")
-
-
-def _die():
-    os._exit(3)
-
-
-def test_work_is_shared_between_processes_of_one_thread(tmp_path):
-    pieces = [Work(f"piece {i}", _leave, (tmp_path / f"{i}", i)) for i in range(3)]
-    said = []
-    do_all(pieces, 2, said.append)
-    assert [(tmp_path / f"{i}").read_text() for i in range(3)] == ["0 1", "1 1", "2 1"]
-    assert sorted(line.split(":")[0] for line in said) == ["piece 0", "piece 1", "piece 2"]
-
-
-@pytest.mark.parametrize(
-    ("piece", "words"), [(Work("bad one", _refuse), "bad one: ValueError: no good"), (Work("bad one", _die), "code 3")]
-)
-def test_work_that_fails_is_named(tmp_path, piece, words):
-    pieces = [Work("good one", _leave, (tmp_path / "a", 1)), piece]
-    with pytest.raises(WorkError, match=words):
-        do_all(pieces, 2)
-    assert multiprocessing.active_children() == []
-
-
 def test_cells_are_the_same_whichever_process_made_them(made, tmp_path):
     out, _, _ = made
     setting = setting_for(Options(quick=True))
@@ -251,89 +218,16 @@ def test_choices_that_contradict_each_other_are_refused(changes):
         make_pair(replace(DIGITS, **changes), DIGITS.networks[0], 0)
 
 
-def test_remembered_densities_are_those_of_the_kernel_density(tmp_path):
+def test_cached_densities_are_those_of_the_kernel_density(tmp_path):
     x = load(DIGITS).train
-    plain, remembered = KernelDensity(x, 0.25), RememberedKernelDensity(x, 0.25, tmp_path)
+    plain, cached = KernelDensity(x, 0.25), CachedKernelDensity(x, 0.25, tmp_path)
     generators = [torch.Generator().manual_seed(5) for _ in range(3)]
     expected = plain.draw_with_log_prob(1100, generators[0])
-    for generator in generators[1:]:  # evaluated, then remembered
-        for a, b in zip(remembered.draw_with_log_prob(1100, generator), expected, strict=True):
+    for generator in generators[1:]:  # evaluated, then from the cache
+        for a, b in zip(cached.draw_with_log_prob(1100, generator), expected, strict=True):
             assert (a == b).all()
         assert (generator.get_state() == generators[0].get_state()).all()
-        assert (remembered.log_prob(x) == plain.log_prob(x)).all()
+        assert (cached.log_prob(x) == plain.log_prob(x)).all()
     assert len(list(tmp_path.iterdir())) == 2
-    wider = RememberedKernelDensity(x, 0.5, tmp_path)
+    wider = CachedKernelDensity(x, 0.5, tmp_path)
     assert (wider.log_prob(x) == KernelDensity(x, 0.5).log_prob(x)).all()  # not the other one's
-
-
-def test_the_distance_of_the_paper_to_itself_is_zero():
-    measured = {
-        (network, row.name, 0): {"train": row.paper[i][0], "test": row.paper[i][0] + 3.0, "noise": row.paper[i][1]}
-        for i, network in enumerate(MNIST.networks)
-        for row in rows(MNIST)
-    }
-    found = search.distance(MNIST, measured)
-    assert found["train"] == 0
-    assert found["test column"] == pytest.approx(3)
-    assert found["test"] == pytest.approx(3 / math.sqrt(2))  # half of the numbers are 3 off
-
-
-def test_helpful_changes_are_combined():
-    def variant(distance, **changes):
-        return {"changes": changes, "distance": {"train": distance, "test": distance + 1}}
-
-    parts = search.helpful(
-        [
-            variant(10),
-            variant(7, lr=1),
-            variant(5, lr=2),
-            variant(12, output="sigmoid"),
-            variant(3, encoder="gaussian"),
-            variant(9, code_activation="relu"),
-        ]
-    )
-    assert parts == [{"encoder": "gaussian"}, {"lr": 2}, {"code_activation": "relu"}]
-    made = search.combinations(parts)
-    assert {"encoder": "gaussian", "lr": 2} in made
-    assert {"encoder": "gaussian", "code_activation": "decoder-relu"} in made
-    assert len(made) == 4
-
-
-def test_the_document_is_written_from_the_files(tmp_path):
-    """The paper's own numbers, with a seed's noise added, give a document in which its order is found again."""
-    cells = []
-    for seed in range(3):
-        for i, network in enumerate(MNIST.networks):
-            for row in rows(MNIST):
-                data, noise, _ = row.paper[i]
-                found = {"train": data + seed, "test": data - 5, "noise": noise - seed * (row.name != "ae")}
-                cells.append({"network": "-".join(map(str, network)), "row": row.name, "seed": seed} | found)
-                if row.rule is not None:
-                    cells[-1] |= dict.fromkeys(SHARES, 0.0)
-    record = {
-        "command": "a command",
-        "version": "1",
-        "torch": "2",
-        "settings": MNIST.named(),
-        "seeds": 3,
-        "rows": {row.name: {"label": row.label, "paper": row.paper} for row in rows(MNIST)},
-        "cells": cells,
-    }
-    (tmp_path / "table.json").write_text(json.dumps(record))
-    text = document(tmp_path)
-    assert "| AE | 766 | 767 ± 0.6 | 761 ± 0.0 | -1138 | -1138 ± 0.0 | 1904 | 1905 ± 0.6 |" in text
-    assert "| 784-128-784: AE → VAE | +470 | +471 ± 0.6 | holds |" in text
-    assert "| 784-128-784: VAE → (0, 1) | +18 | +18 ± 0.0 | close to the VAE |" in text
-    assert text.count("| holds |") == 6
-    assert "* 784-128-784: data +1, noise -1 nats from the paper's" in text
-    assert "Not counted" not in text
-    assert "not found again" not in text
-    for cell in cells:
-        if cell["row"] == "1-256":
-            cell |= {"noise": cell["noise"] + 100, "ess_data": 0.95}
-    (tmp_path / "table.json").write_text(json.dumps(record))
-    text = document(tmp_path)
-    assert text.count("| does not hold |") == 2
-    assert "to (1/256, 0) is not found again on 784-128-784 and 784-256-128-256-784" in text
-    with pytest.raises(FileNotFoundError, match=r"table\.json"):
-        document(tmp_path / "nowhere")

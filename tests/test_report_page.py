@@ -67,6 +67,7 @@ def check_clean(browser, path):
     assert outside == [path.as_uri()]
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_formulas_of_the_page_are_those_of_the_library(browser, pages):
     opened(browser, pages / "table" / "report.html")

@@ -69,27 +69,74 @@ def test_the_newest_are_kept(run: Path) -> None:
     ]
 
 
+@pytest.fixture(scope="module")
+def never() -> str:
+    """The weights of the run that nothing happened to."""
+    objective = vae()
+    fit(objective, rows(40), epochs=4, batch_size=20, seed=1)
+    return digest(objective)
+
+
+def refused_and_passed_over(run: Path, never: str, words: str) -> None:
+    """Named, the file is refused; else the run goes on from the one before, says so, and ends with the same bits."""
+    path = Checkpoints(run).path(6)
+    damaged = path.read_bytes()
+    with pytest.raises(RecordError, match=words):
+        fit(vae(), rows(40), epochs=4, batch_size=20, seed=1, resume=path)
+    with pytest.warns(UserWarning, match=rf"{words}.* goes on from step-000000004.safetensors") as told:
+        assert digest(resumed(run)) == never
+    assert len(told) == 1
+    assert Checkpoints(run).steps() == [6, 8]
+    assert path.with_name(f"{path.name}.unreadable").read_bytes() == damaged
+    assert digest(load(run)) == never
+
+
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999])
-def test_a_truncated_checkpoint_is_refused(run: Path, share: float) -> None:
+def test_a_truncated_checkpoint_is_refused(run: Path, never: str, share: float) -> None:
     path = Checkpoints(run).path(6)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(RecordError, match=r"step-000000006.safetensors is damaged"):
-        resumed(run)
+    refused_and_passed_over(run, never, r"step-000000006.safetensors is damaged")
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.9, 0.9999])
-def test_one_changed_bit_is_noticed(run: Path, share: float) -> None:
+def test_one_changed_bit_is_noticed(run: Path, never: str, share: float) -> None:
     path = Checkpoints(run).path(6)
     content = bytearray(path.read_bytes())
     content[int(share * len(content))] ^= 1
     path.write_bytes(content)
-    with pytest.raises(RecordError, match=r"step-000000006.safetensors"):
+    refused_and_passed_over(run, never, r"step-000000006.safetensors")
+
+
+def test_without_a_good_checkpoint_nothing_is_begun_anew(run: Path) -> None:
+    for step in (4, 6):
+        Checkpoints(run).path(step).write_bytes(b"torn")
+    before = sorted(path.name for path in run.iterdir())
+    with pytest.raises(RecordError, match=r"step-000000006.safetensors is damaged"):
         resumed(run)
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
+def test_a_checkpoint_that_was_just_written_is_kept_beside_later_ones(run: Path) -> None:
+    """A run is taken up at an earlier step in the folder that holds later ones."""
+    early = Checkpoints(run).path(4)
+    fit(vae(), rows(40), epochs=2, batch_size=20, seed=1, checkpoint_dir=run, keep_last=1, resume=early)
+    fit(
+        vae(),
+        rows(40),
+        epochs=5,
+        batch_size=20,
+        seed=1,
+        checkpoint_dir=run,
+        keep_last=1,
+        checkpoint_every=5,
+        resume=early,
+    )
+    assert Checkpoints(run).steps() == [10]
 
 
 @pytest.mark.parametrize("kind", ["text", "pickle", "safetensors", "an objective of ours", "a later version"])
-def test_a_foreign_file_is_refused(run: Path, kind: str) -> None:
+def test_a_foreign_file_is_refused(run: Path, never: str, kind: str) -> None:
     path = Checkpoints(run).path(6)
     if kind == "text":
         path.write_text("not a checkpoint")
@@ -102,8 +149,7 @@ def test_a_foreign_file_is_refused(run: Path, kind: str) -> None:
         path.write_bytes(content)
     else:
         write_record(path, "objective", {}, {"weight": torch.zeros(2)})
-    with pytest.raises(RecordError, match=r"step-000000006.safetensors"):
-        resumed(run)
+    refused_and_passed_over(run, never, r"step-000000006.safetensors")
 
 
 def test_an_earlier_checkpoint_serves_when_the_last_is_lost(run: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors.torch import load_file
 import two_processes
 from fvnce.objectives._distributed import Shares, gather, mean_over_data, together
 
+pytestmark = pytest.mark.slow  # processes are started for almost all of them
 HERE = Path(__file__).parent
 TOLERANCE = {"32-true": 1e-5, "64-true": 1e-11}
 
@@ -24,37 +26,35 @@ TOLERANCE = {"32-true": 1e-5, "64-true": 1e-11}
 def launch(*command: str | Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *command], env=environment, cwd=HERE, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, *command], env=environment, cwd=HERE, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def computed_once(factory: pytest.TempPathFactory, name: str, compute: Callable[[Path], None]) -> Path:
+    """The workers of one test run share results: the first to come computes them, the others wait for its lock."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    folder = factory.mktemp(name) if run is None else factory.getbasetemp().parent / f"{name}-{run}"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            compute(folder)
+            (folder / "done").touch()
+    return folder
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process found; what two, launched by Fabric, found; what two, launched by torchrun, found."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None:
-        return compute(tmp_path_factory.mktemp("processes"))
-    # The workers of one test run share the results: the first to come computes them.
-    folder = tmp_path_factory.getbasetemp().parent / f"processes-{run}"
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        for _ in range(3000):
-            if (folder / "done").exists():
-                return folder
-            time.sleep(0.1)
-        raise
-    return compute(folder)
+    return computed_once(tmp_path_factory, "processes", compute)
 
 
-def compute(folder: Path) -> Path:
+def compute(folder: Path) -> None:
     launch("two_processes.py", folder, "1")
     launch("two_processes.py", folder, "2")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     launch(*torchrun, "two_processes.py", folder, "torchrun")
-    (folder / "done").touch()
-    return folder
 
 
 def losses(folder: Path, which: str) -> dict[str, Any]:
@@ -105,6 +105,42 @@ def test_random_streams_differ_between_processes(results: Path) -> None:
     one, two = losses(results, "2-0")["streams"], losses(results, "2-1")["streams"]
     assert len(one) == len(two) == 4
     assert not set(one) & set(two)
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes saw when something failed on one of them."""
+    folder = computed_once(tmp_path_factory, "failures", lambda place: launch("two_failures.py", place))
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("which", ["main", "other"])
+def test_a_full_disk_on_one_process_is_an_error_on_both(failures: list[dict[str, Any]], which: str) -> None:
+    """The last checkpoint cannot be written by one: none returns as if it had been, and none waits."""
+    for found in failures:
+        assert found[which]["error"] == "OSError"
+        assert "No space left on device" in found[which]["says"]
+        assert found[which]["steps"] == [4]
+        assert all("nothing could be saved" in text for text in found[which]["warnings"])
+
+
+def test_one_damaged_part_sends_both_processes_back(failures: list[dict[str, Any]]) -> None:
+    for found in failures:
+        assert found["damaged"]["result"] == found["never"]
+        (text,) = found["damaged"]["warnings"]
+        assert "step-000000008.safetensors cannot be read" in text
+        assert "goes on from step-000000004.safetensors" in text
+
+
+def test_a_folder_in_use_and_another_run_are_refused_by_both(failures: list[dict[str, Any]]) -> None:
+    for found in failures:
+        assert found["locked"]["error"] == "FolderInUse"
+        assert found["changed"]["error"] == "ValueError"
+        assert "lr was 0.001, is 0.5" in found["changed"]["says"]
+
+
+def test_how_long_processes_wait_can_be_set(failures: list[dict[str, Any]]) -> None:
+    assert [found["timeout"] for found in failures] == [777.0, 777.0]
 
 
 def test_an_objective_evaluated_by_one_process_waits_for_nobody() -> None:

@@ -20,6 +20,7 @@ def moons() -> torch.Tensor:
     return torch.tensor(make_moons(600, noise=0.1, random_state=0)[0], dtype=torch.float32) * 3 + 5
 
 
+@pytest.mark.slow
 @pytest.fixture(scope="module")
 def flow(moons: torch.Tensor) -> Distribution:
     return fit_flow(moons, transforms=2, hidden=(32, 32), epochs=25, batch_size=100, lr=5e-3, seed=0)
@@ -35,6 +36,7 @@ def test_it_integrates_to_one_and_beats_a_gaussian(flow: Distribution, moons: to
     assert float(flow.log_prob(held_out).mean()) > float(gaussian.log_prob(held_out).mean()) + 0.3
 
 
+@pytest.mark.slow
 def test_its_draws_follow_its_density(flow: Distribution, moons: torch.Tensor) -> None:
     """Shares of half-planes among 20,000 draws and by quadrature; five standard errors (0.018) and the grid's own."""
     x = draw(flow, 20_000, torch.Generator().manual_seed(0))

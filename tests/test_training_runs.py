@@ -293,7 +293,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.weight.abs().sqrt() * 0 + x.mean()
 
-    with pytest.raises(NonFiniteLoss, match="parameter weight is not finite"):
+    with pytest.raises(NonFiniteLoss, match="the gradient of weight is not finite"):
         fit(Broken(), rows(10), epochs=1, batch_size=10, seed=1, checkpoint_dir=tmp_path)
     assert Checkpoints(tmp_path).steps() == []
 
@@ -324,6 +324,38 @@ def test_ctrl_c_saves_and_leaves_with_one_line(tmp_path: Path, capfd: Any, plain
     assert digest(again) == digest(never)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_asks_a_process_to_end_saves_first(tmp_path: Path, number: int, capfd: Any) -> None:
+    """A cluster sends SIGTERM, a terminal that is closed SIGHUP."""
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(Interrupted) as found:
+            fit(
+                vae(),
+                rows(40),
+                epochs=4,
+                batch_size=10,
+                seed=1,
+                checkpoint_dir=tmp_path,
+                callbacks=[lambda run: os.kill(os.getpid(), number)],
+            )
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert found.value.code == 128 + number
+    assert Checkpoints(tmp_path).steps() == [4, 5]
+    assert "interrupted after step 5; saved in" in capfd.readouterr().err
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        history = fit(vae(), rows(20), callbacks=[lambda run: os.kill(os.getpid(), signal.SIGHUP)], **SETTINGS)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert len(history.epochs) == 2
+
+
 class _Nothing(Callback):
     pass
 
@@ -339,6 +371,12 @@ def test_it_is_quiet_without_a_terminal_and_shows_a_bar_when_asked(capfd: Any) -
     assert shown.out == ""
     for word in ("epoch 3/3", "loss", "live noise", "samples/s", "left"):
         assert word in shown.err
+
+
+def test_the_bar_ends_with_the_last_step_however_fast_it_came(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fvnce.training.progress._SECONDS_BETWEEN", float("inf"))
+    fit(vae(), rows(40), progress=True, **SETTINGS)
+    assert "epoch 2/2" in capfd.readouterr().err
 
 
 # What is refused

@@ -124,6 +124,7 @@ def test_it_can_be_trained_on(tmp_path: Path) -> None:
     assert digest(again) == digest(first)
 
 
+@pytest.mark.slow
 def test_another_process_needs_nothing_but_the_file(tmp_path: Path) -> None:
     objective = contrastive(noise=kernels())
     path = save(tmp_path / "a.safetensors", objective)

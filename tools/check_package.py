@@ -19,6 +19,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Folders of the repository that are in the sdist and not in the wheel.
+OUTSIDE = {"benchmarks", "docs", "experiments", "results", "tests", "tools"}
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -34,7 +36,7 @@ print(backend.build_sdist({str(folder)!r}))
 
 
 def check_contents(wheel: Path, sdist: Path) -> None:
-    """Every file of the package is in both, scripts of pages too; the wheel holds nothing else, and no data."""
+    """Every file of the package is in both, scripts of pages too; the wheel holds nothing else: no tests, no data."""
     modules = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src" / "fvnce").rglob("*")
@@ -47,7 +49,8 @@ def check_contents(wheel: Path, sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         source = {name.partition("/")[2] for name in archive.getnames()}
     missing = sorted(modules - inside) + sorted(f"src/{name}" for name in modules if f"src/{name}" not in source)
-    strange = sorted(name for name in inside if not name.startswith("fvnce"))
+    missing += sorted(folder for folder in OUTSIDE if not any(name.startswith(f"{folder}/") for name in source))
+    strange = sorted(name for name in inside if not name.startswith("fvnce") or OUTSIDE & set(Path(name).parts))
     strange += sorted(name for name in inside if name.endswith((".npz", ".npy", ".csv", ".gz", ".safetensors")))
     if missing or strange or "fvnce/py.typed" not in inside:
         sys.exit(f"the wheel or sdist is not what it should be: missing {missing}, strange {strange}")

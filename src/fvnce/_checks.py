@@ -123,6 +123,24 @@ def table(name: str, value: object, *, rows: int = 1) -> Tensor:
     return finite_rows(name, found)
 
 
+def samples(name: str, value: object, *, rows: int = 1) -> Tensor:
+    """Finite floating samples of shape (n, ...), vectors or arrays of any rank, with at least ``rows`` of them.
+
+    >>> samples("X", torch.zeros(2, 3, 4, 4)).shape
+    torch.Size([2, 3, 4, 4])
+    >>> samples("X", torch.zeros(2))
+    Traceback (most recent call last):
+    ValueError: X must have shape (n, D) with n >= 1 and D >= 1, found shape (2,); rows may be arrays of any rank
+    """
+    found = array(name, value)
+    if found.ndim < 2 or found.shape[0] < rows or not all(found.shape[1:]):
+        raise ValueError(
+            f"{name} must have shape (n, D) with n >= {rows} and D >= 1, found shape {tuple(found.shape)}; "
+            "rows may be arrays of any rank"
+        )
+    return finite_rows(name, found)
+
+
 def finite_rows(name: str, value: Tensor) -> Tensor:
     """The tensor itself if no entry is NaN or infinite; otherwise an error that names the first bad entry.
 
@@ -142,42 +160,42 @@ def finite_rows(name: str, value: Tensor) -> Tensor:
     return value
 
 
-def points(name: str, value: object, width: int) -> Tensor:
-    """Floating points of shape (..., width); whether they are finite is for :func:`finite_rows` to say.
+def points(name: str, value: object, width: int | tuple[int, ...]) -> Tensor:
+    """Floating points of shape (..., width), or (...) + an event's; whether finite is for :func:`finite_rows` to say.
 
     >>> points("x", torch.zeros(4, 2), 3)
     Traceback (most recent call last):
     ValueError: x must have shape (..., 3), found shape (4, 2)
     """
-    found = floating(name, value)
-    if found.ndim < 1 or found.shape[-1] != width:
-        raise ValueError(f"{name} must have shape (..., {width}), found shape {tuple(found.shape)}")
+    found, event = floating(name, value), (width,) if isinstance(width, int) else tuple(width)
+    if found.ndim < len(event) or found.shape[found.ndim - len(event) :] != event:
+        raise ValueError(
+            f"{name} must have shape (..., {', '.join(map(str, event))}), found shape {tuple(found.shape)}"
+        )
     return found
 
 
-def scale(name: str, value: object, width: int, like: Tensor) -> Tensor:
-    """Positive finite scales, a scalar tensor or one of shape (width,), in dtype and device of ``like``.
+def scale(name: str, value: object, width: int | tuple[int, ...], like: Tensor) -> Tensor:
+    """Positive finite scales, a scalar tensor or one of the shape of an event, in dtype and device of ``like``.
 
     >>> scale("bandwidth", [0.5, 0.0], 2, torch.zeros(1))
     Traceback (most recent call last):
     ValueError: bandwidth must be finite and > 0, found 0.0 at position 1
     """
+    event = (width,) if isinstance(width, int) else tuple(width)
+    wanted = f"{name} must be a positive number or a tensor of shape {event}"
     if isinstance(value, str | bytes) or value is None or isinstance(value, bool):
-        raise TypeError(
-            f"{name} must be a positive number or a tensor of shape ({width},), found {value!r} "
-            f"of type {type(value).__name__}"
-        )
+        raise TypeError(f"{wanted}, found {value!r} of type {type(value).__name__}")
     found = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    if found.ndim > 1 or (found.ndim == 1 and found.shape[0] != width):
-        raise ValueError(
-            f"{name} must be a positive number or a tensor of shape ({width},), found shape {tuple(found.shape)}"
-        )
+    if found.ndim and found.shape != event:
+        raise ValueError(f"{wanted}, found shape {tuple(found.shape)}")
     bad = ~(torch.isfinite(found) & (found > 0))
     if bool(bad.any()):
         if found.ndim == 0:
             raise ValueError(f"{name} must be finite and > 0, found {found.item()}")
-        position = int(bad.nonzero()[0])
-        raise ValueError(f"{name} must be finite and > 0, found {found[position].item()} at position {position}")
+        first = tuple(bad.nonzero()[0].tolist())
+        position = first[0] if len(first) == 1 else first
+        raise ValueError(f"{name} must be finite and > 0, found {found[first].item()} at position {position}")
     return found
 
 

@@ -13,8 +13,7 @@ SUMMARIES = {
     "report": "Draw report.html and figures of a run anew from its files, and print the page's path.",
     "rules": "List the scoring rules, or check one for the double-ELBO property.",
     "data": "Fetch a data set (mnist) and print its folder; or tell how a file will be read; or list the data sets.",
-    "bench": "Run a benchmark against real peers: kde, training or detection.",
-    "reproduce": "Reproduce the paper: the items named, or all of its own and a page, report.html.",
+    "reproduce": "Reproduce the paper: the items named, or all and a page, report.html.",
 }
 
 

@@ -56,7 +56,9 @@ def fit(
         Path | None, typer.Option(help="Settings of an earlier run; options on the line replace its own.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="The folder to write, by default runs/NAME.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the files of a run that is there; all others stay.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same weights. 0 by default.")] = None,
     outliers: Annotated[str | None, typer.Option(metavar="FILE", help="Known outliers, laid out like DATA.")] = None,
     label: Annotated[

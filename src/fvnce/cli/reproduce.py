@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from ..paper import GROUPS, ITEMS, PREDECESSOR
+from ..paper import ITEMS
 from .deferred import SUMMARIES
 
 HELP = (
     f"{SUMMARIES['reproduce']}\n\n"
     + "\n\n".join(f"{name}: {what}" for name, what in ITEMS.items())
-    + "\n\nOnly when named, as they take minutes: the problems of variational NCE (vnce: all five).\n\n"
-    + "\n\n".join(f"{name}: {what}" for name, what in PREDECESSOR.items())
     + "\n\nExamples:\n\nfvnce reproduce\n\nfvnce reproduce pairs losses --out figures"
     + "\n\nfvnce reproduce table --data mnist --seeds 3 --out out"
 )
@@ -44,16 +42,14 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("out"),
 ) -> None:
     """Make the items named, or all and a page."""
-    known = {**ITEMS, **PREDECESSOR}
-    named = [member for item in items or ITEMS for member in GROUPS.get(item, (item,))]
-    wanted = list(dict.fromkeys(named))
+    wanted = list(dict.fromkeys(items or ITEMS))
     for item in wanted:
-        if item not in known:
-            raise typer.BadParameter(f"unknown item {item!r}; the items are {', '.join([*known, *GROUPS])}")
+        if item not in ITEMS:
+            raise typer.BadParameter(f"unknown item {item!r}; the items are {', '.join(ITEMS)}")
     if out.exists() and not out.is_dir():
         raise typer.BadParameter(f"--out must be a folder, {str(out)!r} is a file")
     from ..paper.reproduce import reproduce as run
-    from ..paper.study import Options
+    from ..paper.setting import Options
 
     options = Options(data.value, seeds, epochs, quick, jobs)
     for path in run(wanted, out, options, page=not items, say=lambda text: typer.echo(text, err=True)):

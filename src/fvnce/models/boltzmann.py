@@ -15,6 +15,9 @@ from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import logsigmoid, softplus
 
+from .fixed import wide
+from .networks import run
+
 #: 2 to this many states are enumerated at most.
 MOST_BITS = 20
 
@@ -89,7 +92,7 @@ class BinaryEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> BinaryVector:
         """q(h|x)."""
-        return BinaryVector(self.network(x))
+        return BinaryVector(run(self.network, x))
 
 
 class RestrictedBoltzmannMachine(nn.Module):
@@ -121,15 +124,15 @@ class RestrictedBoltzmannMachine(nn.Module):
 
     def log_joint(self, v: Tensor, h: Tensor) -> Tensor:
         """log p⁰(v, h)."""
-        return v @ self.visible + (h * self.field(v)).sum(-1)
+        return wide(v) @ wide(self.visible) + (h * self.field(v)).sum(-1)
 
     def log_prob(self, v: Tensor) -> Tensor:
         """log p⁰(v), unnormalised."""
-        return v @ self.visible + softplus(self.field(v)).sum(-1)
+        return wide(v) @ wide(self.visible) + softplus(self.field(v)).sum(-1)
 
     def field(self, v: Tensor) -> Tensor:
         """b + Wᵀv, the logits of the hidden units."""
-        return self.hidden + v @ self.weight
+        return wide(self.hidden) + wide(v) @ wide(self.weight)
 
     def posterior(self, v: Tensor) -> BinaryVector:
         """p(h|v), exactly."""
@@ -139,9 +142,10 @@ class RestrictedBoltzmannMachine(nn.Module):
         """log Z, by summing over all states of the smaller layer."""
         visible, hidden = self.weight.shape
         if visible <= hidden:
-            return self.log_prob(binary_states(visible).to(self.weight)).logsumexp(0)
-        h = binary_states(hidden).to(self.weight)
-        return (h @ self.hidden + softplus(self.visible + h @ self.weight.T).sum(-1)).logsumexp(0)
+            return self.log_prob(binary_states(visible).to(wide(self.weight))).logsumexp(0)
+        weight = wide(self.weight)
+        h = binary_states(hidden).to(weight)
+        return (h @ wide(self.hidden) + softplus(wide(self.visible) + h @ weight.T).sum(-1)).logsumexp(0)
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:

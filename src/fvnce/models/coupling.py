@@ -15,7 +15,8 @@ from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from .networks import mlp
+from .fixed import wide
+from .networks import mlp, run
 
 #: |s| of one layer stays below this, so that no layer can blow up by itself.
 LARGEST_LOG_SCALE = 2.0
@@ -56,15 +57,15 @@ class CouplingEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> CoupledNormal:
         """q(z|x)."""
-        return CoupledNormal(self, x)
+        return CoupledNormal(self, wide(x))
 
     def _move(self, layer: int, kept: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.expand(*kept.shape[:-1], -1)
-        shift, raw = self.networks[layer](torch.cat([kept, x], -1)).chunk(2, -1)
+        shift, raw = run(self.networks[layer], torch.cat([kept, x], -1)).chunk(2, -1)
         return shift, LARGEST_LOG_SCALE * torch.tanh(raw / LARGEST_LOG_SCALE)
 
     def _first(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        shift, raw = self.start(x).chunk(2, -1)
+        shift, raw = run(self.start, x).chunk(2, -1)
         return shift, LARGEST_LOG_SCALE * torch.tanh(raw / LARGEST_LOG_SCALE)
 
 

@@ -15,7 +15,7 @@ from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from .latent import FixedDistribution
+from .fixed import FixedDistribution
 
 
 class CoveringEncoder(nn.Module):

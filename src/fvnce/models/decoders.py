@@ -11,6 +11,8 @@ from torch.distributions import Bernoulli, ContinuousBernoulli, Independent
 
 from .. import _checks
 from .distributions import Constants, DiagonalNormal
+from .fixed import TensorMap, at_least_single, wide
+from .networks import run
 
 
 class GaussianDecoder(nn.Module):
@@ -59,10 +61,17 @@ class GaussianDecoder(nn.Module):
         """σ."""
         return self.log_scale.exp()
 
+    def _apply(self, fn: TensorMap, recurse: bool = True) -> GaussianDecoder:
+        fixed = self.log_scale
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.learned is None:  # rounded to half precision, σ would change by as much as D log σ by nats
+            self._buffers["log_scale"] = at_least_single(fn)(fixed)
+        return self
+
     def forward(self, z: Tensor) -> DiagonalNormal:
         """p(x|z)."""
-        mean: Tensor = self.network(z)
-        log_scale = self.log_scale
+        mean = run(self.network, z)
+        log_scale = wide(self.log_scale)
         if self.learned is not None or mean.device.type != "cpu" or _checks.values_are_hidden():
             return DiagonalNormal(mean, log_scale.exp(), self.event_dims, log_scale=log_scale)
         # A fixed σ is the same at every call; on an accelerator, asking whether it is would make it wait.
@@ -91,7 +100,7 @@ class BernoulliDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> Independent[Bernoulli]:
         """p(x|z)."""
-        return Independent(_Binary(logits=self.network(z), validate_args=False), self.event_dims)
+        return Independent(_Binary(logits=run(self.network, z), validate_args=False), self.event_dims)
 
 
 class _Binary(Bernoulli):
@@ -99,7 +108,7 @@ class _Binary(Bernoulli):
 
     def log_prob(self, value: Tensor) -> Tensor:
         _checks.binary("x", value, "use a ContinuousBernoulliDecoder for grey values, or round them")
-        density: Tensor = super().log_prob(value)  # type: ignore[no-untyped-call]
+        density: Tensor = super().log_prob(wide(value))  # type: ignore[no-untyped-call]
         return density
 
 
@@ -118,13 +127,16 @@ class ContinuousBernoulliDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> Independent[ContinuousBernoulli]:
         """p(x|z)."""
-        return Independent(_BoundedContinuousBernoulli(logits=self.network(z), validate_args=False), self.event_dims)
+        return Independent(
+            _BoundedContinuousBernoulli(logits=run(self.network, z), validate_args=False), self.event_dims
+        )
 
 
 class _BoundedContinuousBernoulli(ContinuousBernoulli):
     """log p = −∞ outside [0, 1], where noise may well lie, instead of an error."""
 
     def log_prob(self, value: Tensor) -> Tensor:
+        value = wide(value)
         inside = (value >= 0) & (value <= 1)
         density: Tensor = super().log_prob(value.clamp(0, 1))  # type: ignore[no-untyped-call]
         return torch.where(inside, density, -math.inf)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Size, Tensor, nn
-from torch.distributions import Distribution, Independent, Normal, Transform, constraints, kl_divergence, register_kl
-from torch.distributions.transforms import _InverseTransform
+from torch import Size, Tensor
+from torch.distributions import Distribution, Independent, Normal, constraints, kl_divergence, register_kl
 
 #: What the log-density of a Gaussian with a single scale needs of that scale.
 Constants = tuple[Tensor, Tensor]
@@ -214,39 +212,3 @@ class PointMass(Distribution):
     def drawn_from(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """The location and log q = 0, as often as there are sources."""
         return self.location.expand(source.shape), self.log_prob(source)
-
-
-def map_tensors(distribution: Distribution, function: Callable[[Tensor], Tensor]) -> Distribution:
-    """A copy of a distribution with every tensor in it passed through ``function``: how priors change device.
-
-    The copy does not validate what it is asked: objectives do, with words that name the row.
-    """
-    if hasattr(distribution, "mapped"):  # it holds more than its tensors and makes itself anew
-        made: Distribution = distribution.mapped(function)
-        return made
-    moved = copy.copy(distribution)
-    moved._validate_args = False
-    for name, value in vars(distribution).items():
-        moved.__dict__[name] = _mapped(value, function)
-    return moved
-
-
-def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, Distribution):
-        return map_tensors(value, function)
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return type(value)(_mapped(item, function) for item in value)
-    if isinstance(value, (Transform, constraints.Constraint)):
-        held = dict(vars(value))
-        if isinstance(value, Transform) and not isinstance(value, _InverseTransform):
-            held["_inv"] = (
-                None  # its inverse, once asked for, is kept and refers back to it; a new one is made when asked
-            )
-        moved = copy.copy(value)
-        moved.__dict__.update({name: _mapped(item, function) for name, item in held.items()})
-        return moved
-    if isinstance(value, nn.Module):
-        return copy.deepcopy(value)._apply(function)
-    return value

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn.functional import hardtanh
 
 from .distributions import DiagonalNormal, PointMass
+from .networks import run
 
 #: σ of a Gaussian encoder stays within e^±7: wide of what a unit prior needs, short of what overflows.
 LOG_SCALE_LIMIT = 7.0
@@ -30,7 +30,7 @@ class PointEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> PointMass:
         """q(z|x)."""
-        return PointMass(self.network(x))
+        return PointMass(run(self.network, x))
 
 
 class GaussianEncoder(nn.Module):
@@ -47,14 +47,12 @@ class GaussianEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> DiagonalNormal:
         """q(z|x)."""
-        output: Tensor = self.network(x)
+        output = run(self.network, x)
         if output.shape[-1] % 2:
             raise ValueError(
                 "network of a GaussianEncoder must give an even number of outputs, a mean and a log-scale for each "
                 f"latent dimension, found {output.shape[-1]}"
             )
-        if output.dtype in (torch.float16, torch.bfloat16):
-            output = output.float()  # networks may work in half precision; log q of what they give does not
         mean, log_scale = output.chunk(2, dim=-1)
         # A clamp whose backward pass is one operation.
         log_scale = hardtanh(log_scale, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
@@ -75,4 +73,4 @@ class CategoricalEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Categorical:
         """q(z|x)."""
-        return Categorical(logits=self.network(x), validate_args=False)
+        return Categorical(logits=run(self.network, x), validate_args=False)

@@ -17,7 +17,8 @@ from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from .latent import FixedDistribution
+from .fixed import FixedDistribution
+from .networks import run
 
 Inputs = Literal["joined", "separate"]
 
@@ -179,9 +180,9 @@ def _how(name: str, inputs: Inputs, event_dims: int) -> tuple[Inputs, int]:
 def _energy(network: nn.Module, x: Tensor, z: Tensor | None, inputs: Inputs, event_dims: int) -> Tensor:
     batch = x.shape[: x.dim() - event_dims]
     if z is None:
-        found: Tensor = network(x)
+        found = run(network, x)
     elif inputs == "separate":
-        found = network(x, z)
+        found = run(network, x, z)
         batch = found.shape[:-1] if found.shape[-1:] == (1,) and found.dim() > len(batch) else found.shape
     else:
         if event_dims != 1:
@@ -189,7 +190,7 @@ def _energy(network: nn.Module, x: Tensor, z: Tensor | None, inputs: Inputs, eve
                 f"inputs='joined' needs rows x that are vectors, found event_dims={event_dims}; pass inputs='separate'"
             )
         batch = torch.broadcast_shapes(batch, z.shape[:-1])
-        found = network(torch.cat([x.expand(*batch, -1), z.expand(*batch, -1)], -1))
+        found = run(network, torch.cat([x.expand(*batch, -1), z.expand(*batch, -1)], -1))
     if found.shape == (*batch, 1):
         found = found.squeeze(-1)
     if found.shape != batch:

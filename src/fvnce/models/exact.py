@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, MultivariateNormal
 
 from .distributions import DiagonalNormal
+from .fixed import wide
 
 
 class LinearGaussianModel(nn.Module):
@@ -35,24 +36,24 @@ class LinearGaussianModel(nn.Module):
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x, z)."""
-        scale = self.log_scale.exp()
+        weight, bias, scale = wide(self.weight), wide(self.bias), wide(self.log_scale).exp()
+        z = wide(z)
         prior = DiagonalNormal(torch.zeros_like(z), z.new_ones(()))
-        return prior.log_prob(z) + DiagonalNormal(z @ self.weight.T + self.bias, scale).log_prob(x)
+        return prior.log_prob(z) + DiagonalNormal(z @ weight.T + bias, scale).log_prob(x)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log p(x)."""
-        eye = torch.eye(len(self.bias), dtype=self.bias.dtype, device=self.bias.device)
-        covariance = self.weight @ self.weight.T + (2 * self.log_scale).exp() * eye
-        result: Tensor = MultivariateNormal(self.bias, covariance, validate_args=False).log_prob(x)
+        weight, bias = wide(self.weight), wide(self.bias)
+        eye = torch.eye(len(bias), dtype=bias.dtype, device=bias.device)
+        covariance = weight @ weight.T + (2 * wide(self.log_scale)).exp() * eye
+        result: Tensor = MultivariateNormal(bias, covariance, validate_args=False).log_prob(wide(x))
         return result
 
     def posterior(self, x: Tensor) -> MultivariateNormal:
         """p(z|x)."""
-        variance = (2 * self.log_scale).exp()
-        m = self.weight.T @ self.weight + variance * torch.eye(
-            self.weight.shape[1], dtype=self.weight.dtype, device=self.weight.device
-        )
-        mean = torch.linalg.solve(m, self.weight.T @ (x - self.bias).unsqueeze(-1)).squeeze(-1)
+        weight, variance = wide(self.weight), (2 * wide(self.log_scale)).exp()
+        m = weight.T @ weight + variance * torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
+        mean = torch.linalg.solve(m, weight.T @ (wide(x) - wide(self.bias)).unsqueeze(-1)).squeeze(-1)
         return MultivariateNormal(mean, precision_matrix=m / variance, validate_args=False)
 
     @torch.no_grad()
@@ -81,8 +82,8 @@ class GaussianMixtureModel(nn.Module):
 
     def _log_joint_all(self, x: Tensor) -> Tensor:
         """log p(x, z) for every z, last."""
-        component = DiagonalNormal(self.means, self.log_scales.exp().unsqueeze(-1))
-        return self.logits.log_softmax(-1) + component.log_prob(x.unsqueeze(-2))
+        component = DiagonalNormal(wide(self.means), wide(self.log_scales).exp().unsqueeze(-1))
+        return wide(self.logits).log_softmax(-1) + component.log_prob(x.unsqueeze(-2))
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x, z) for z of shape (B,) or (K, B)."""
@@ -100,6 +101,6 @@ class GaussianMixtureModel(nn.Module):
     @torch.no_grad()
     def sample(self, n: int) -> Tensor:
         """n draws of x."""
-        z = Categorical(logits=self.logits).sample((n,))
+        z = Categorical(logits=wide(self.logits)).sample((n,))
         noise = torch.randn(n, self.means.shape[1], dtype=self.means.dtype, device=self.means.device)
         return self.means[z] + self.log_scales.exp()[z].unsqueeze(-1) * noise

@@ -7,7 +7,6 @@ integrate to one. So an unnormalised model is any module that has one of the two
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,28 +14,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal, Uniform
 
 from .. import _checks
-from .distributions import DiagonalNormal, map_tensors
+from .distributions import DiagonalNormal
+from .fixed import FixedDistribution, map_tensors
 
-
-class FixedDistribution(nn.Module):
-    """A distribution without parameters, as a module, so that ``.to(device)`` and ``.double()`` reach it."""
-
-    def __init__(self, distribution: Distribution) -> None:
-        super().__init__()
-        self.distribution = map_tensors(distribution, lambda tensor: tensor)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FixedDistribution:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.distribution = map_tensors(self.distribution, fn)
-        return self
-
-    def forward(self) -> Distribution:
-        """The distribution."""
-        return self.distribution
-
-    def extra_repr(self) -> str:
-        """The distribution's own."""
-        return repr(self.distribution)
+__all__ = ["FixedDistribution", "LatentVariableModel"]
 
 
 class LatentVariableModel(nn.Module):
@@ -143,7 +124,10 @@ def _lean(prior: Distribution) -> Distribution:
 
 def _height(prior: Distribution) -> float:
     """max log p_Z, as far as the prior knows."""
-    if getattr(prior.support, "is_discrete", False):
+    try:
+        if getattr(prior.support, "is_discrete", False):
+            return 0.0
+    except NotImplementedError:  # flows do not tell their support
         return 0.0
     for name in ("mode", "mean"):  # a uniform distribution has no mode, but is as high at its mean
         try:

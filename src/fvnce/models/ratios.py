@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks
-from .latent import FixedDistribution
+from .fixed import FixedDistribution, wide
+from .networks import run
 
 #: Far from every centre a kernel ratio is 0 in floating point; its logarithm stays finite.
 SMALLEST_RATIO = 1e-12
@@ -43,7 +44,7 @@ class KernelRatio(nn.Module):
         """r(x), shape (n,)."""
         assert isinstance(self.centres, Tensor)
         assert isinstance(self.coefficients, Tensor)
-        return gaussian_kernels(x, self.centres, self.bandwidth) @ self.coefficients
+        return gaussian_kernels(x, self.centres, self.bandwidth) @ wide(self.coefficients)
 
     def log_ratio(self, x: Tensor) -> Tensor:
         """log r(x), not below log 1e-12."""
@@ -56,7 +57,7 @@ def gaussian_kernels(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
     >>> gaussian_kernels(torch.zeros(1, 1), torch.ones(1, 1), 1.0)
     tensor([[0.6065]])
     """
-    return (-torch.cdist(x, centres).square() / (2 * bandwidth**2)).exp()
+    return (-torch.cdist(wide(x), wide(centres)).square() / (2 * bandwidth**2)).exp()
 
 
 class TelescopedRatio(nn.Module):
@@ -93,7 +94,9 @@ class TelescopedRatio(nn.Module):
     def parts(self, x: Tensor) -> Tensor:
         """The log-ratio of each bridge, shape (bridges, n)."""
         assert isinstance(self.offsets, Tensor)
-        return torch.stack([bridge(x).squeeze(-1) - o for bridge, o in zip(self.bridges, self.offsets, strict=True)])
+        return torch.stack(
+            [run(bridge, x).squeeze(-1) - o for bridge, o in zip(self.bridges, self.offsets, strict=True)]
+        )
 
     def log_ratio(self, x: Tensor) -> Tensor:
         """log p(x)/q(x), shape (n,)."""

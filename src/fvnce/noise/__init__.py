@@ -4,6 +4,7 @@ from .bandwidth import select_bandwidth
 from .binary import BernoulliNoise
 from .drawing import draw, draw_with_log_prob, log_prob_of_rows, log_prob_or_minus_inf
 from .fitted import fit_gaussian, smoothed
+from .flow import FlowNoise
 from .kde import KernelDensity
 from .mixture import NoiseMixture
 from .pool import NoisePool, row_flops
@@ -12,6 +13,7 @@ from .state import from_state, load_noise, save_noise, to_state
 
 __all__ = [
     "BernoulliNoise",
+    "FlowNoise",
     "KernelDensity",
     "NoiseMixture",
     "NoisePool",

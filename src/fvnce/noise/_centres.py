@@ -64,7 +64,8 @@ class Centres:
 
     def scaled(self, x: Tensor) -> Tensor:
         """Points (k, D) in kernel units, (x − m)/h in float64."""
-        return (x.double() - self.shift).mul_(self.inverse)
+        # Divided by h: the rounding of 1/h would be the same in every dimension, and not average out.
+        return (x.double() - self.shift).div_(self.bandwidth)
 
     def block(self, low: int, high: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(c'_j, b_j) for low <= j < high (as far as there are), shapes (k, D) and (k,)."""

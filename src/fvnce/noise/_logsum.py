@@ -181,8 +181,8 @@ def _sum(centres: Centres, y: Tensor, half: Tensor, slope: bool) -> LogSums:
             drift.mul_(decay[:, None])
         top = new
         # A tile far below a row's best adds less than rounding does: in high dimensions most rows skip most
-        # tiles.
-        hit = (best > top - margin).nonzero()[:, 0]
+        # tiles. Not ">": far from all centres the margin is less than the spacing of scores in this dtype.
+        hit = (best >= top - margin).nonzero()[:, 0]
         if 4 * len(hit) > 3 * len(y):
             scores.sub_(top[:, None]).clamp_min_(_LEAST_EXPONENT).exp_()
             total.add_(scores.sum(1))

@@ -36,8 +36,8 @@ def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_
     """Bandwidth of a Gaussian kernel density on the rows of X.
 
     Args:
-        X: shape (n, D), n >= 2.
-        rule: ``"scott"`` or ``"silverman"``, of shape (D,), or ``"loo"``, a scalar.
+        X: shape (n, D), or (n,) + event_shape with D entries each, n >= 2.
+        rule: ``"scott"`` or ``"silverman"``, of the shape of a row, or ``"loo"``, a scalar.
         floor: rules of thumb only: raise the deviation of each column to this share of the root mean square
             deviation of all columns. Without it a constant column is an error, as its bandwidth would be 0.
         block_bytes: working memory for ``"loo"``.
@@ -50,14 +50,15 @@ def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_
     [0.29, 0.3, 0.28]
     """
     _checks.choice("bandwidth", rule, ("scott", "silverman", "loo"))
-    data = _checks.table("X", X, rows=2)
+    rows = _checks.samples("X", X, rows=2)
+    data = rows.flatten(1)
     if rule == "loo":
         if floor is not None:
             raise ValueError(f"floor applies to 'scott' and 'silverman' only, found floor={floor!r} with 'loo'")
         return torch.tensor(_leave_one_out(data, block_bytes), dtype=data.dtype, device=data.device)
     n, width = data.shape
     factor = float(n) if rule == "scott" else n * (width + 2) / 4
-    return _deviations(data, floor).mul_(factor ** (-1.0 / (width + 4)))
+    return _deviations(data, floor).mul_(factor ** (-1.0 / (width + 4))).reshape(rows.shape[1:])
 
 
 def _deviations(data: Tensor, floor: float | None) -> Tensor:

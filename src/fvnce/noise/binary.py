@@ -19,7 +19,8 @@ class BernoulliNoise(Distribution):
     """Independent binary variables, noise for binary data such as that of a restricted Boltzmann machine.
 
     Args:
-        probs: probability of a 1, shape (D,), in [0, 1]. At 0 or 1 the other value has log density −inf.
+        probs: probability of a 1, shape (D,) or any event shape, in [0, 1]. At 0 or 1 the other value has log
+            density −inf.
 
     Example:
         >>> noise = BernoulliNoise(torch.tensor([0.5, 0.25]))
@@ -32,12 +33,13 @@ class BernoulliNoise(Distribution):
 
     def __init__(self, probs: Tensor) -> None:
         found = _checks.floating("probs", probs).detach()
-        if found.ndim != 1 or not len(found):
-            raise ValueError(f"probs must have shape (D,), found shape {tuple(found.shape)}")
+        if not found.ndim or not found.numel():
+            raise ValueError(f"probs must have shape (D,) or that of an array, found shape {tuple(found.shape)}")
         bad = ~((found >= 0) & (found <= 1))
         if bool(bad.any()):
-            position = int(bad.nonzero()[0])
-            raise ValueError(f"probs must lie in [0, 1], found {found[position].item()} at position {position}")
+            first = tuple(bad.nonzero()[0].tolist())
+            position = first[0] if len(first) == 1 else first
+            raise ValueError(f"probs must lie in [0, 1], found {found[first].item()} at position {position}")
         self.probs = found
         super().__init__(torch.Size(), found.shape, validate_args=False)
 
@@ -48,24 +50,24 @@ class BernoulliNoise(Distribution):
         >>> BernoulliNoise.from_data(torch.tensor([[1.0, 0.0], [1.0, 1.0]])).probs
         tensor([0.7500, 0.5000])
         """
-        data = _checks.table("X", X)
+        data = _checks.samples("X", X)
         _check_binary("X", data)
         smoothing = _checks.number("smoothing", smoothing, low=0)
         return cls((data.sum(0) + smoothing) / (len(data) + 2 * smoothing))
 
     @property
     def support(self) -> constraints.Constraint:
-        """Vectors of zeros and ones."""
-        return constraints.independent(constraints.boolean, 1)
+        """Vectors, or arrays, of zeros and ones."""
+        return constraints.independent(constraints.boolean, len(self.event_shape))
 
     @property
     def mean(self) -> Tensor:
-        """Probabilities of ones, shape (D,)."""
+        """Probabilities of ones, shape batch_shape + event_shape."""
         return self.probs.expand(self.batch_shape + self.event_shape)
 
     @property
     def variance(self) -> Tensor:
-        """Variance of each variable, shape (D,)."""
+        """Variance of each variable, shape batch_shape + event_shape."""
         return self.mean * (1 - self.mean)
 
     def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> BernoulliNoise:
@@ -73,26 +75,26 @@ class BernoulliNoise(Distribution):
         return expanded(self, batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p_n of points of shape (..., D) with entries 0 and 1; the result has shape (...)."""
-        x = _checks.finite_rows("x", _checks.points("x", value, self.probs.shape[0]))
+        """log p_n of points of shape (...) + event_shape with entries 0 and 1; the result has shape (...)."""
+        x = _checks.finite_rows("x", _checks.points("x", value, self.event_shape))
         _check_binary("x", x)
         x = over_batch(self, x)
         # xlogy is 0 where its first argument is, so an impossible value that does not occur costs nothing.
         ones: Tensor = torch.xlogy(x, self.probs)
         zeros: Tensor = torch.special.xlog1py(1 - x, -self.probs)
-        return (ones + zeros).sum(-1)
+        return (ones + zeros).sum(tuple(range(-len(self.event_shape), 0)))
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Samples of shape sample_shape + batch_shape + (D,), from torch's global generator."""
+        """Samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
         return torch.bernoulli(self.probs.expand(self._extended_shape(torch.Size(sample_shape))))
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n samples of shape (n, D)."""
+        """n samples of shape (n,) + event_shape."""
         n = _checks.count("n", n, low=0)
-        return torch.bernoulli(self.probs.expand(n, -1), generator=generator)
+        return torch.bernoulli(self.probs.expand(n, *self.event_shape), generator=generator)
 
     def __repr__(self) -> str:
-        return f"BernoulliNoise(probs: tensor of shape ({self.probs.shape[0]},))"
+        return f"BernoulliNoise(probs: tensor of shape {tuple(self.event_shape)})"
 
 
 def _check_binary(name: str, x: Tensor) -> None:

@@ -66,7 +66,7 @@ def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator |
         return pair
     x = draw(noise, n, generator)
     with torch.no_grad():
-        return x, noise.log_prob(x)
+        return x, noise.log_prob(x) if n else x.new_empty(0)
 
 
 def log_prob_or_minus_inf(noise: Distribution, x: Tensor) -> Tensor:
@@ -76,6 +76,11 @@ def log_prob_or_minus_inf(noise: Distribution, x: Tensor) -> Tensor:
     >>> log_prob_or_minus_inf(box, torch.tensor([[0.5, 0.5], [0.5, 2.0]]))
     tensor([0., -inf])
     """
+    if x.dtype in (torch.float16, torch.bfloat16):
+        x = x.float()  # the noise keeps float32 where an objective works in half precision
+    lead = x.shape[: x.ndim - len(noise.event_shape)]
+    if not lead.numel():  # torch's distributions cannot answer for no points
+        return x.new_empty(lead)
     inside = inside_support(noise, x)
     if bool(inside.all()):
         return noise.log_prob(x)

@@ -21,7 +21,7 @@ def fit_gaussian(
     """A Gaussian with the mean and (shrunk) covariance of the rows of X.
 
     Args:
-        X: shape (n, D), n >= 2.
+        X: shape (n, D), n >= 2; for ``"diagonal"`` also (n,) + event_shape.
         covariance: ``"diagonal"`` gives an ``Independent(Normal)``, ``"full"`` a ``MultivariateNormal``.
         shrinkage: intensity in [0, 1] towards the mean variance. None stands for 0 if diagonal and for the
             estimate of Ledoit and Wolf if full.
@@ -35,7 +35,7 @@ def fit_gaussian(
     torch.Size([3])
     """
     _checks.choice("covariance", covariance, ("diagonal", "full"))
-    data = _checks.table("X", X, rows=2)
+    data = _checks.table("X", X, rows=2) if covariance == "full" else _checks.samples("X", X, rows=2)
     if shrinkage is not None:
         shrinkage = _checks.number("shrinkage", shrinkage, low=0, high=1)
     mean = data.double().mean(0)
@@ -47,7 +47,7 @@ def fit_gaussian(
         share = shrinkage or 0.0
         scale = ((1 - share) * variances + share * variances.mean()).sqrt()
         _check_scale(scale)
-        return Independent(Normal(mean.to(data.dtype), scale.to(data.dtype)), 1)
+        return Independent(Normal(mean.to(data.dtype), scale.to(data.dtype)), data.ndim - 1)
     matrix = centred.T @ centred / len(data)
     share = _ledoit_wolf(centred, matrix) if shrinkage is None else shrinkage
     matrix = (1 - share) * matrix
@@ -77,7 +77,7 @@ def smoothed(
     >>> smoothed(X, 0.5, max_centres=30, generator=torch.Generator().manual_seed(0)).centres.shape
     torch.Size([30, 2])
     """
-    data = _checks.table("X", X)
+    data = _checks.samples("X", X)
     limit = _checks.count("max_centres", max_centres)
     if len(data) > limit:
         device = data.device if generator is None else generator.device
@@ -87,7 +87,7 @@ def smoothed(
 
 
 def _check_scale(scale: Tensor) -> None:
-    flat = (scale == 0).nonzero()[:, 0].tolist()
+    flat = (scale.flatten() == 0).nonzero()[:, 0].tolist()
     if flat:
         listed = ", ".join(map(str, flat[:5])) + (", …" if len(flat) > 5 else "")
         raise ValueError(

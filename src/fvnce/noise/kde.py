@@ -30,16 +30,16 @@ _MANY_POINTS = 512
 
 
 class KernelDensity(Distribution):
-    r"""A Gaussian kernel density over R^D.
+    r"""A Gaussian kernel density over R^D, or over arrays of any shape, of which D is then the number of entries.
 
     Every centre counts in ``log_prob``: no tree, no truncation. It is evaluated in blocks, so that memory
     stays near ``block_bytes`` whatever the number of points and centres, and to an error of at most max(1e-3
-    nats, 2 ulp) in float32 and max(1e-8 nats, 4 ulp) in float64. Its gradient with respect to x is exact to
+    nats, 2 ulp) in float32 and max(1e-8 nats, 6 ulp) in float64. Its gradient with respect to x is exact to
     the same degree; second derivatives raise an error.
 
     Args:
-        centres: shape (n, D); float32 and float64 are kept as they are, by reference.
-        bandwidth: standard deviation of the kernel, a number or a tensor of shape (D,).
+        centres: shape (n, D), or (n,) + event_shape; float32 and float64 are kept as they are, by reference.
+        bandwidth: standard deviation of the kernel, a number or a tensor of shape (D,) or event_shape.
         weights: shape (n,), non-negative; divided by their sum. Equal if not given.
         block_bytes: working memory of one evaluation, beside its inputs and result, and beside what is kept
             ready between evaluations: scaled centres up to 64 MiB and half a kilobyte per centre.
@@ -50,10 +50,11 @@ class KernelDensity(Distribution):
         tensor([-1.4189])
         >>> noise.draw(3, torch.Generator().manual_seed(0)).shape
         torch.Size([3, 1])
+        >>> KernelDensity(torch.zeros(5, 3, 8, 8), bandwidth=1.0).log_prob(torch.zeros(2, 3, 8, 8)).shape
+        torch.Size([2])
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
-    support = constraints.real_vector
     has_rsample = False
 
     def __init__(
@@ -64,15 +65,15 @@ class KernelDensity(Distribution):
         *,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        self.centres = _checks.table("centres", centres).detach()
-        size, width = self.centres.shape
-        self.bandwidth = _checks.scale("bandwidth", bandwidth, width, self.centres).detach()
+        self.centres = _checks.samples("centres", centres).detach()
+        size, event = self.centres.shape[0], self.centres.shape[1:]
+        self.bandwidth = _checks.scale("bandwidth", bandwidth, event, self.centres).detach()
         self.block_bytes = _checks.count("block_bytes", block_bytes, low=2**16)
         self.weights: Tensor | None = None
         self.given_weights: Tensor | None = None
         self._cumulative: Tensor | None = None
         self._place: Tensor | None = None
-        used, log_weights = self.centres, None
+        used, log_weights = self.centres.flatten(1), None
         if weights is not None:
             self.weights = _checks.weights("weights", weights, size, device=self.centres.device)
             self.given_weights = torch.as_tensor(weights, dtype=torch.float64, device=self.centres.device)
@@ -82,16 +83,27 @@ class KernelDensity(Distribution):
                 some = self.weights > 0
                 self._place = some.cumsum(0) - 1
                 used, log_weights = used[some], log_weights[some]
-        self._geometry = Centres(used, self.bandwidth, log_weights)
+        widths = self.bandwidth.flatten() if self.bandwidth.ndim else self.bandwidth
+        self._geometry = Centres(used, widths, log_weights)
         self._sketch: Sketch | None = None
         self._log_constant = self._geometry.log_height
         if self.weights is None:
             self._log_constant -= math.log(size)
-        super().__init__(torch.Size(), torch.Size((width,)), validate_args=False)
+        super().__init__(torch.Size(), event, validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """All of space."""
+        return constraints.independent(constraints.real, len(self.event_shape))
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> KernelDensity:
-        """The density with its tensors passed through ``function``: how it changes device and precision."""
+        """The density with its tensors passed through ``function``: how it changes device and precision.
+
+        Centres rounded to half precision would be another density: asked for it, they stay as they are.
+        """
         centres = function(self.centres)
+        if centres.dtype not in (torch.float32, torch.float64):
+            centres = self.centres.to(centres.device)
         if centres is self.centres:
             return self
         weights = None if self.given_weights is None else self.given_weights.to(centres.device)
@@ -115,22 +127,21 @@ class KernelDensity(Distribution):
         >>> KernelDensity.from_data(X, "silverman").bandwidth.shape
         torch.Size([2])
         """
-        data = _checks.table("X", X)
+        data = _checks.samples("X", X)
         if isinstance(bandwidth, str):
             bandwidth = select_bandwidth(data, bandwidth, floor=floor, block_bytes=block_bytes)
         return cls(data, bandwidth, block_bytes=block_bytes)
 
     @property
     def mean(self) -> Tensor:
-        """Mean of the density, shape batch_shape + (D,)."""
-        weights = self._all_weights()
-        return self._over_batch((weights @ self.centres.double()).to(self.centres.dtype))
+        """Mean of the density, shape batch_shape + event_shape."""
+        return self._over_batch(self._average(self.centres.double()).to(self.centres.dtype))
 
     @property
     def variance(self) -> Tensor:
-        """Variance of each dimension, shape batch_shape + (D,)."""
-        weights, centred = self._all_weights(), self.centres.double() - self.mean.double()
-        spread = weights @ centred.square()
+        """Variance of each dimension, shape batch_shape + event_shape."""
+        centre = self._average(self.centres.double()).to(self.centres.dtype).double()
+        spread = self._average((self.centres.double() - centre).square())
         return self._over_batch((spread + self.bandwidth.double().square()).to(self.centres.dtype))
 
     def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> KernelDensity:
@@ -138,8 +149,8 @@ class KernelDensity(Distribution):
         return expanded(self, batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p_n of points of shape (..., D); the result has shape (...)."""
-        x = _checks.points("x", value, self.centres.shape[1])
+        """log p_n of points of shape (...) + event_shape; the result has shape (...)."""
+        x = _checks.points("x", value, self.event_shape)
         x = x.to(torch.promote_types(x.dtype, self.centres.dtype))
         x = over_batch(self, x)
         wanted = x.requires_grad and torch.is_grad_enabled()
@@ -147,16 +158,16 @@ class KernelDensity(Distribution):
         return result
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Samples of shape sample_shape + batch_shape + (D,), from torch's global generator."""
-        shape = self._extended_shape(torch.Size(sample_shape))
-        return self.draw(shape[:-1].numel()).reshape(shape)
+        """Samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
+        lead = torch.Size(sample_shape) + self.batch_shape
+        return self.draw(lead.numel()).reshape(lead + self.event_shape)
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n samples of shape (n, D)."""
+        """n samples of shape (n,) + event_shape."""
         return self._draw(n, generator)[0]
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """n samples (n, D) and their log density (n,), as accurate as :meth:`log_prob`.
+        """n samples (n,) + event_shape and their log density (n,), as accurate as :meth:`log_prob`.
 
         A draw knows its centre. Where bounds from a few coordinates certify that most centres are too far
         away to matter beside it, only the others are visited.
@@ -175,15 +186,16 @@ class KernelDensity(Distribution):
             # Rounding may leave the last cumulative weight a hair under 1, and levels may then exceed it.
             index = torch.searchsorted(self._cumulative, level * self._cumulative[-1], right=True)
             index = index.clamp_max(size - 1)
-        shape = (n, self.centres.shape[1])
+        shape = (n, *self.event_shape)
         noise = torch.randn(shape, generator=generator, dtype=self.centres.dtype, device=device)
         return noise.mul_(self.bandwidth).add_(self.centres[index]), index
 
-    def _all_weights(self) -> Tensor:
-        if self.weights is not None:
-            return self.weights
-        size = self.centres.shape[0]
-        return torch.full((size,), 1.0 / size, dtype=torch.float64, device=self.centres.device)
+    def _average(self, values: Tensor) -> Tensor:
+        """The weighted average over centres of float64 values (n,) + event_shape."""
+        weights, size = self.weights, self.centres.shape[0]
+        if weights is None:
+            weights = torch.full((size,), 1.0 / size, dtype=torch.float64, device=self.centres.device)
+        return (weights @ values.flatten(1)).reshape(self.event_shape)
 
     def _over_batch(self, value: Tensor) -> Tensor:
         return value.expand(self.batch_shape + self.event_shape)
@@ -199,18 +211,21 @@ class KernelDensity(Distribution):
 
     def _evaluate(self, x: Tensor, slope: bool, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # Checked here, where functional transforms have unwrapped the tensor.
-        flat = _checks.finite_rows("x", x).reshape(-1, x.shape[-1])
+        lead = x.shape[: x.ndim - len(self.event_shape)]
+        flat = _checks.finite_rows("x", x).reshape(lead.numel(), self._geometry.width)
         sketch = self._sketch_for(x) if own is not None or len(flat) >= _MANY_POINTS else None
         sums = log_sums(self._geometry, flat, slope=slope, block_bytes=self.block_bytes, sketch=sketch, own=own)
-        value = (sums.value + self._log_constant).to(x.dtype).reshape(x.shape[:-1])
+        value = (sums.value + self._log_constant).to(x.dtype).reshape(lead)
         if sums.slope is None:
             return value, x.new_empty(0)
-        return value, (sums.slope / self.bandwidth).to(x.dtype).reshape(x.shape)
+        return value, (sums.slope.reshape(x.shape) / self.bandwidth).to(x.dtype)
 
     def __repr__(self) -> str:
-        size, width = self.centres.shape
-        wide = f"{float(self.bandwidth):g}" if self.bandwidth.ndim == 0 else f"tensor of shape ({width},)"
-        return f"KernelDensity(centres: {size} x {width}, bandwidth: {wide})"
+        shape = " x ".join(map(str, self.centres.shape))
+        wide = (
+            f"{float(self.bandwidth):g}" if self.bandwidth.ndim == 0 else f"tensor of shape {tuple(self.event_shape)}"
+        )
+        return f"KernelDensity(centres: {shape}, bandwidth: {wide})"
 
 
 class _LogDensity(torch.autograd.Function):
@@ -228,7 +243,8 @@ class _LogDensity(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         x, slope = ctx.saved_tensors
-        return upstream[..., None] * _Slope.apply(x, slope), None, None  # type: ignore[no-untyped-call]
+        wide = upstream.reshape(upstream.shape + (1,) * (x.ndim - upstream.ndim))
+        return wide * _Slope.apply(x, slope), None, None  # type: ignore[no-untyped-call]
 
     @staticmethod
     def vmap(

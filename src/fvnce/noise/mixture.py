@@ -56,6 +56,8 @@ class NoiseMixture(Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
     has_rsample = False
+    kept_as_is = ("weights", "given_weights")
+    """Tensors that a change of device or precision leaves alone: weights are in float64 whatever the components are."""
 
     def __init__(self, components: Sequence[Distribution], weights: Sequence[float] | Tensor | None = None) -> None:
         self.components = tuple(components)
@@ -85,11 +87,7 @@ class NoiseMixture(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p_n of points of shape (...) + event_shape; the result has shape (...)."""
-        x = _checks.floating("x", value)
-        shape = self.event_shape
-        if x.ndim < len(shape) or x.shape[x.ndim - len(shape) :] != shape:
-            raise ValueError(f"x must have shape (..., {', '.join(map(str, shape))}), found shape {tuple(x.shape)}")
-        _checks.finite_rows("x", x)
+        x = _checks.finite_rows("x", _checks.points("x", value, self.event_shape))
         x = over_batch(self, x)
         return self._combine([log_prob_or_minus_inf(component, x) for component in self.components])
 

@@ -24,16 +24,21 @@ class Rows(Distribution):
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
-    support = constraints.real_vector
     has_rsample = False
 
     def __init__(self, rows: Tensor) -> None:
-        self.rows = _checks.table("rows", rows)
+        self.rows = _checks.samples("rows", rows)
         super().__init__(torch.Size(), self.rows.shape[1:], validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """All of space."""
+        return constraints.independent(constraints.real, len(self.event_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Zero: the density with respect to itself."""
-        return _checks.points("x", value, self.rows.shape[1]).new_zeros(value.shape[:-1])
+        x = _checks.points("x", value, self.event_shape)
+        return x.new_zeros(x.shape[: x.ndim - len(self.event_shape)])
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Rows, with replacement."""

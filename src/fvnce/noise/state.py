@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..serialization import describe, fields, read_record, rebuild, register, write_record
+from ..serialization import Kind, add, describe, fields, read_record, rebuild, register, write_record
 from .binary import BernoulliNoise
+from .flow import FlowNoise
 from .kde import KernelDensity
 from .mixture import NoiseMixture
 from .rows import Rows
@@ -31,6 +32,24 @@ def _unbatched(noise: Distribution) -> None:
 _given = {"weights": lambda noise: noise.given_weights}
 register(KernelDensity, NoiseMixture, stand_ins=_given, check=_unbatched)
 register(BernoulliNoise, Rows, check=_unbatched)
+
+
+def _flow_arguments(noise: FlowNoise) -> dict[str, Any]:
+    _unbatched(noise)
+    settings = {"kind": noise.kind, "transforms": noise.transforms, "hidden": noise.hidden}
+    weights = tuple(noise.flow.state_dict().items())
+    return {**settings, "shift": noise.shift, "scale": noise.scale, "weights": weights}
+
+
+def _flow(weights: tuple[tuple[str, Tensor], ...], **arguments: Any) -> FlowNoise:
+    noise = FlowNoise(**arguments)
+    noise.flow.load_state_dict({name: value.clone() for name, value in weights}, assign=True)
+    noise.flow.requires_grad_(False)
+    return noise
+
+
+_settings = ("kind", "transforms", "hidden", "shift", "scale", "weights")
+add(Kind("FlowNoise", FlowNoise, _flow_arguments, _flow, frozenset(_settings)))
 
 
 def to_state(noise: Distribution) -> tuple[Config, dict[str, Tensor]]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from .. import __version__
 
@@ -48,3 +52,25 @@ def write_json(path: Path, content: object) -> Path:
     partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(partial, path)
     return path
+
+
+def made_by(command: str) -> dict[str, Any]:
+    """What every file of results begins with."""
+    return {"command": command, "version": __version__, "torch": torch.__version__}
+
+
+def measured(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell without what is the same in all of them."""
+    return {name: value for name, value in cell.items() if name not in ("settings", "version")}
+
+
+def mean_and_error(values: Sequence[float], digits: int = 0) -> str:
+    """Mean ± standard error, the error with a digit more than whole numbers have; of one value, that value.
+
+    >>> mean_and_error([1.0, 3.0]), mean_and_error([1.0, 3.0], 2), mean_and_error([2.0])
+    ('2 ± 1.0', '2.00 ± 1.00', '2')
+    """
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) < 2:
+        return mean
+    return f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.{max(digits, 1)}f}"

@@ -2,22 +2,26 @@
 
     fvnce reproduce noise-reconstructions --data mnist --out out
 
-The networks are those of the table's first column of cells, which are trained if they are not there.
+The paper gives −1138, −1609 and −1818 nats, its table's noise column; ours are under the figure. The networks are
+those of the table's first network with seed 0, trained if they are not there. It deviates where the table does.
 """
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from .. import __version__
 from ..report.page import Picture, Section
-from .cells import write_json
-from .pictures import panels
-from .study import Options, kernel_noise, load, rows, setting_for
-from .table import measure, trained
+from .cells import made_by, write_json
+from .figures import panels
+from .setting import Options, kernel_noise, load, setting_for
+from .table import measure, named, rows, trained
+
+#: The three rows of the table that are shown, and how the figure calls them.
+SHOWN = {"ae": "AE", "vae": "VAE", "1-16": "α = 1/16"}
 
 
 def run(out: Path, options: Options) -> Section:
@@ -32,35 +36,26 @@ def run(out: Path, options: Options) -> Section:
     parts = [("noise samples", setting.to_unit(samples[:64]))]
     nats = {}
     for row in rows(setting):
-        if row.name in ("ae", "vae", "1-16"):
-            pair = trained(out, setting, network, row)
-            label = row.label if row.rule is None else "α = 1/16"
+        if row.name in SHOWN:
+            pair, label = trained(out, setting, network, row), SHOWN[row.name]
             nats[label] = pair.log_likelihood(samples).mean().item()
             parts.append((f"{label}: {nats[label]:.0f} nats", setting.to_unit(pair.reconstruct(samples[:64]))))
     files = panels(out, "noise-reconstructions", parts, images.shape)
-    record = {
-        "command": f"fvnce reproduce noise-reconstructions --data {options.data}",
-        "version": __version__,
-        "torch": torch.__version__,
+    record = made_by(f"fvnce reproduce noise-reconstructions --data {options.data}") | {
         "seed": 0,
-        "network": "-".join(map(str, network)),
+        "network": named(network),
         "settings": setting.named(),
         "nats": nats,
         "seconds": time.perf_counter() - start,
     }
     files.append(write_json(out / f"noise-reconstructions-{options.data}.json", record))
-    order = " > ".join(sorted(nats, key=lambda label: -nats[label]))
     return Section(
         "Reconstructions of noise samples",
-        [
-            "Noise samples are training images with Gaussian noise. The worse a method reconstructs them, the more it "
-            f"has concentrated on the data. Average log-likelihood of the reconstruction, best to worst: {order}. "
-            "The paper finds AE > VAE > α = 1/16."
-        ],
+        reading(record),
         pictures=[
             Picture(
                 files[0],
-                f"Noise samples, and what {'-'.join(map(str, network))} networks make of them.",
+                f"Noise samples, and what {record['network']} networks make of them.",
                 "Four sheets of digits: noisy samples and their reconstructions by AE, VAE and alpha one sixteenth.",
             )
         ],
@@ -68,3 +63,14 @@ def run(out: Path, options: Options) -> Section:
         seconds=time.perf_counter() - start,
         files=files,
     )
+
+
+def reading(record: dict[str, Any]) -> list[str]:
+    """What came out, in words, from the file of results."""
+    nats = record["nats"]
+    listed = " > ".join(f"{label} ({nats[label]:.0f})" for label in sorted(nats, key=lambda label: -nats[label]))
+    return [
+        "Noise samples are training images with Gaussian noise. The worse a method reconstructs them, the more it has "
+        f"concentrated on the data. Average log p(x|g(x)) of noise in nats, network {record['network']}, seed "
+        f"{record['seed']}, best to worst: {listed}. The paper, on MNIST: AE (-1138) > VAE (-1609) > α = 1/16 (-1818)."
+    ]

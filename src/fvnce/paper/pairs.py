@@ -12,8 +12,8 @@ import torch
 
 from ..report.figures import legend, new_figure, plot, save
 from ..report.page import Picture, Section
-from .rules import RULES
-from .study import Options
+from .figures import RULES
+from .setting import Options
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 from .. import __version__
 from ..data import fetch_mnist
 from ..report.page import Section, write_page
-from .study import Options
-from .workers import one_thread
+from .parallel import one_thread
+from .setting import Options
 
 _DATA = {
     "digits": "the 8×8 digits that ship with scikit-learn, with networks scaled to them; the paper uses MNIST",
@@ -37,10 +37,7 @@ def reproduce(
         with one_thread() if options.data == "digits" else nullcontext():
             section = import_module(f"{__package__}.{item.replace('-', '_')}").run(out, options)
         sections.append(section)
-        for table in section.tables:
-            say(f"\n{table.text()}\n")
-        for sentence in section.reading:
-            say(sentence)
+        tell(section, say)
         yield from section.files
     if page:
         introduction = (
@@ -49,3 +46,11 @@ def reproduce(
             "Each section tells in plain words what came out and where it differs from the paper."
         )
         yield write_page(out / "report.html", "Fully variational NCE: the paper, reproduced", introduction, sections)
+
+
+def tell(section: Section, say: Callable[[str], None]) -> None:
+    """The tables and sentences of an item, as text."""
+    for table in section.tables:
+        say(f"\n{table.text()}\n")
+    for sentence in section.reading:
+        say(sentence)

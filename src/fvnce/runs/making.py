@@ -28,6 +28,7 @@ from ..report.run import write_run_page
 from ..serialization import RecordError, read_document, write_document, write_text
 from ..serialization.text import checksum
 from ..training import History
+from .folder import check_replaceable, put_in_place, sole_writer
 from .latent import train
 from .material import Material, gather
 from .scorer import MODEL, RECORD, LoadedRun, OfDetector, OfLatent, RunError, check_config, read_record_file
@@ -42,24 +43,16 @@ _NO_SETTING = ("verbose", "random_state")
 def make_run(
     settings: RunSettings, out: Path, say: Say, *, overwrite: bool = False, progress: bool | None = None
 ) -> Path:
-    """Train and write the folder ``out``."""
-    if out.exists() and not overwrite:
-        raise RunError(f"{out} exists already; choose another folder with --out, or pass --overwrite")
-    if out.exists() and not (out / RECORD).is_file():
-        raise RunError(
-            f"{out} exists and is no run, so --overwrite will not replace it; choose another folder with --out"
-        )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        _make(settings, place, say, progress)
-        if out.exists():
-            shutil.rmtree(out)
-        place.chmod(0o755)
-        place.rename(out)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
+    """Train and write the folder ``out``; with ``overwrite``, files in it that no run wrote are left alone."""
+    with sole_writer(out):
+        check_replaceable(out, overwrite=overwrite)
+        place = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        try:
+            _make(settings, place, say, progress)
+            put_in_place(place, out)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
     return out
 
 

@@ -55,14 +55,14 @@ def annealed_log_partition(
     temperatures = _checks.count("temperatures", temperatures)
     step_size = _checks.number("step_size", step_size, low=0.0, open_low=True)
     x = draw(base, chains, generator)
-    width, z = x.shape[-1], None
+    z = None
     if latent_base is not None:
         q = latent_base if isinstance(latent_base, Distribution) else latent_base(x)
         z = draw(q, chains, generator) if isinstance(latent_base, Distribution) else draw(q, 1, generator)[0]
         z = z.detach()
 
     def log_base(s: Tensor) -> Tensor:
-        a, b = split(s, width, z)
+        a, b = split(s, x, z)
         value: Tensor = base.log_prob(a)
         if b is None or latent_base is None:
             return value
@@ -70,7 +70,7 @@ def annealed_log_partition(
         return value + q.log_prob(b)
 
     def log_target(s: Tensor) -> Tensor:
-        a, b = split(s, width, z)
+        a, b = split(s, x, z)
         value: Tensor = model.log_prob(a) if b is None else model.log_joint(a, b)
         return value
 

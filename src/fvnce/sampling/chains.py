@@ -48,8 +48,8 @@ def langevin(
 
     Args:
         model: has ``log_prob(x)``, or ``log_joint(x, z)`` if ``z`` is given.
-        x: starting points, shape (B, D); draws of the noise will do.
-        z: starting latents, shape (B, M).
+        x: starting points, shape (B, D) or (B,) + event_shape; draws of the noise will do.
+        z: starting latents, shape (B, M) or any other that begins with B.
         steps: how many.
         step_size: ε.
         adjusted: False takes every proposal: simpler, biased, and tolerant of energies with kinks.
@@ -69,7 +69,7 @@ def langevin(
     state = join(x, z)
 
     def log_density(s: Tensor) -> Tensor:
-        a, b = split(s, x.shape[-1], z)
+        a, b = split(s, x, z)
         value: Tensor = model.log_prob(a) if b is None else model.log_joint(a, b)
         return value
 
@@ -77,7 +77,7 @@ def langevin(
     for _ in range(steps):
         state, accepted = langevin_step(log_density, state, step_size, adjusted=adjusted, generator=generator)
         taken += float(accepted.float().mean())
-    return Chain(*split(state, x.shape[-1], z), accepted=taken / steps)
+    return Chain(*split(state, x, z), accepted=taken / steps)
 
 
 def langevin_step(
@@ -88,7 +88,7 @@ def langevin_step(
     adjusted: bool = True,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One step of every chain, and which proposals were taken."""
+    """One step of every chain, a row of ``state`` each, and which proposals were taken."""
     value, slope = _value_and_slope(log_density, state)
     drift = 0.5 * step_size**2
     noise = torch.randn(state.shape, generator=generator, dtype=state.dtype, device=state.device)
@@ -105,14 +105,16 @@ def langevin_step(
 
 
 def join(x: Tensor, z: Tensor | None) -> Tensor:
-    """x and z side by side."""
-    _checks.table("x", x)
-    return x.detach() if z is None else torch.cat([x, z], -1).detach()
+    """x and z side by side, one vector for each chain."""
+    _checks.samples("x", x)
+    flat = x.flatten(1)
+    return flat.detach() if z is None else torch.cat([flat, z.flatten(1)], -1).detach()
 
 
-def split(state: Tensor, width: int, z: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """And apart again."""
-    return (state, None) if z is None else (state[..., :width], state[..., width:])
+def split(state: Tensor, x: Tensor, z: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """And apart again, in the shapes of x and z."""
+    width = x[0].numel()
+    return state[:, :width].reshape(x.shape), None if z is None else state[:, width:].reshape(z.shape)
 
 
 def _value_and_slope(log_density: LogDensity, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
-import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -44,10 +43,8 @@ def describe(made: object, name: str = "module") -> tuple[Any, dict[str, Tensor]
     """
     found: dict[str, Any] = {"structure": _Describer().value(made, name)}
     if isinstance(made, nn.Module):
-        state = dict(made.state_dict())
-        found["state"] = state
+        found["state"] = dict(made.state_dict())
         found["frozen"] = [name for name, value in made.named_parameters() if not value.requires_grad]
-        found["double"] = torch.float64 in [value.dtype for value in state.values() if value.is_floating_point()]
     return flatten(found)
 
 
@@ -91,16 +88,16 @@ def rebuild(
         if not isinstance(made, of):
             raise RecordError(f"{what} must describe a {of.__name__}, found a {type(made).__name__}")
         if isinstance(made, nn.Module):
-            _, state, frozen, double = fields(found, f"a module of {what}", "structure", "state", "frozen", "double")
-            _restore(made, state, frozen, double)
+            _, state, frozen = fields(found, f"a module of {what}", "structure", "state", "frozen")
+            _restore(made, state, frozen)
         else:
             fields(found, f"a distribution of {what}", "structure")
         return made
 
 
-def _restore(module: nn.Module, state: Mapping[str, Tensor], frozen: list[str], double: bool) -> None:
-    module.to(torch.float64 if double else torch.float32)
-    module.load_state_dict(state)
+def _restore(module: nn.Module, state: Mapping[str, Tensor], frozen: list[str]) -> None:
+    # Assigned, and not copied into what was built: every tensor comes back in its own precision.
+    module.load_state_dict({name: value.clone() for name, value in state.items()}, assign=True)
     for name, value in module.named_parameters():
         value.requires_grad_(name not in frozen)
     module.eval()

@@ -10,14 +10,18 @@ from __future__ import annotations
 import platform
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ..serialization import RecordError, fields, flatten, read_record, reading, sweep, unflatten, write_record
+from .lock import locked
 
 KIND = "checkpoint"
+#: Ends the names of checkpoints that could not be read when a run was resumed.
+UNREADABLE = ".unreadable"
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
@@ -38,6 +42,12 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         sweep(self.folder)
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only writer."""
+        with locked(self.folder / ".lock", self.folder):
+            yield
+
     def path(self, step: int, rank: int = 0) -> Path:
         """The file of a step; other ranks have their own."""
         part = f".rank-{rank}" if rank else ""
@@ -53,6 +63,13 @@ class Checkpoints:
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
+    def set_aside(self, steps: list[int]) -> None:
+        """Take checkpoints that cannot be read out of the way, parts first; they are kept under other names."""
+        for step in steps:
+            for path in (*self.folder.glob(f"step-{step:09d}.rank-*.safetensors"), self.path(step)):
+                if path.exists():
+                    path.replace(path.with_name(f"{path.name}{UNREADABLE}"))
+
     def write_rank(self, step: int, rank: int, state: Mapping[str, Any]) -> str:
         """Write what belongs to one of the other processes, and return its checksum."""
         content, tensors = flatten(state)
@@ -64,11 +81,12 @@ class Checkpoints:
         named = {str(rank): checksum for rank, checksum in (parts or {}).items()}
         path = self.path(step)
         write_record(path, KIND, {"state": content, "parts": named, "versions": versions()}, tensors)
-        self._prune()
+        self._prune(step)
         return path
 
-    def _prune(self) -> None:
-        for step in self.steps()[: -self.keep]:
+    def _prune(self, newest: int) -> None:
+        # Later ones, of a run that was taken up at an earlier step, do not count: this one must be among the kept.
+        for step in [step for step in self.steps() if step <= newest][: -self.keep]:
             # The main file goes first: parts without it are litter, it without its parts would be a broken checkpoint.
             self.path(step).unlink(missing_ok=True)
             for part in self.folder.glob(f"step-{step:09d}.rank-*.safetensors"):

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from .. import _checks
+from ..noise.flow import FlowNoise, make_flow
+from . import randomness
 from .batches import Rows
 from .loop import fit
 
@@ -44,7 +45,7 @@ def fit_flow(
     epochs: int = 50,
     seed: int | None = None,
     **options: Any,
-) -> Distribution:
+) -> FlowNoise:
     """A flow fitted to the rows of X, as a distribution over rows.
 
     Args:
@@ -57,35 +58,20 @@ def fit_flow(
         **options: whatever :func:`fvnce.fit` takes, such as ``validation`` and ``early_stopping``.
 
     Returns:
-        A torch distribution whose parameters are no longer trained. Mix it with a kernel density of the data if it must
-        cover every row.
+        Noise whose parameters are no longer trained; it moves and is saved with the objective that has it. Mix it with
+        a kernel density of the data if it must cover every row.
     """
-    zuko = _zuko()
     rows = Rows(X, torch.get_default_dtype(), name="X")
     data = rows.slice(0, len(rows))
     _checks.table("X", data, rows=2)
-    _checks.choice("kind", kind, ("NSF", "MAF", "NICE"))
     seed = int(torch.randint(2**31 - 1, ())) if seed is None else _checks.count("seed", seed, low=0)
-    with torch.random.fork_rng(devices=[]):
+    with randomness.preserve_rng_state():
         torch.manual_seed(seed)
-        flow = getattr(zuko.flows, kind)(data.shape[1], transforms=transforms, hidden_features=hidden)
+        flow = make_flow(kind, data.shape[1], transforms, tuple(hidden))
     # A constant column has no scale of its own.
     scale = data.std(0).clamp(min=1e-6)
     objective = _Likelihood(flow, data.mean(0), scale)
     fit(objective, data, epochs=epochs, seed=seed, **options)
-    objective.cpu().requires_grad_(False).eval()
-    affine = torch.distributions.AffineTransform(objective.shift, objective.scale, event_dim=1)
-    inside: Distribution = objective.flow()
-    return torch.distributions.TransformedDistribution(inside, [affine], validate_args=False)
-
-
-def _zuko() -> Any:
-    # zuko turns off the checks of all of torch's distributions when it is imported; they are turned on again.
-    before = Distribution._validate_args
-    try:
-        import zuko
-    except ImportError:
-        raise ImportError("fit_flow needs the zuko package: pip install 'fvnce[flows]'") from None
-    finally:
-        Distribution.set_default_validate_args(before)
-    return zuko
+    objective.cpu()
+    shift, scale = objective.shift, objective.scale
+    return FlowNoise(kind, shift, scale, transforms=transforms, hidden=tuple(hidden), flow=objective.flow)

@@ -1,4 +1,4 @@
-"""Ctrl-C and a cluster's SIGTERM end a run between two steps instead of inside one."""
+"""Ctrl-C, a cluster's SIGTERM and a terminal's SIGHUP end a run between two steps instead of inside one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .history import History
+
+
+#: What asks a process to end; Windows knows no SIGHUP.
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Interrupted(SystemExit):
@@ -24,7 +28,7 @@ class Interrupted(SystemExit):
 
 
 class Watch:
-    """While open, the first SIGINT or SIGTERM is only noted; a second SIGINT interrupts at once.
+    """While open, the first SIGINT, SIGTERM or SIGHUP is only noted; a second SIGINT interrupts at once.
 
     Signals belong to the main thread: elsewhere nothing is watched and Ctrl-C does what it always does.
     """
@@ -35,9 +39,9 @@ class Watch:
 
     def __enter__(self) -> Watch:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _SIGNALS:
                 before = signal.getsignal(number)
-                # Somebody else's handler is not replaced; Python's own and the default are.
+                # Somebody else's handler is not replaced, nor what nohup ignores; Python's own and the default are.
                 if before in (signal.default_int_handler, signal.SIG_DFL):
                     self._before[number] = before
                     signal.signal(number, self._note)

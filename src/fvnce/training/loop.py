@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,11 @@ from . import randomness
 from .callbacks import Callback, EarlyStopping
 from .checkpoint import Checkpoints
 from .feed import Feed
+from .gradients import GradientCheck
 from .history import History
 from .interrupt import Interrupted, Watch
 from .optimisation import OptimizerLike, ScheduleLike, make_optimizer, make_schedule
-from .processes import make_fabric
+from .processes import make_fabric, on_main
 from .progress import make_progress
 from .recorder import Recorder
 from .saving import Saver
@@ -37,7 +39,7 @@ _STEPS_BETWEEN_QUESTIONS = 10
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss became infinite or NaN; the message names the step, the term and the batch."""
+    """The loss or a gradient became infinite or NaN; the message names the step, what, and the batch."""
 
 
 def fit(
@@ -59,6 +61,7 @@ def fit(
     checkpoint_every: int | None = None,
     keep_last: int = 2,
     resume: bool | str | Path = False,
+    accept_changes: bool = False,
     progress: bool | None = None,
     log_every: int = 50,
     validate_every: int = 1,
@@ -67,6 +70,7 @@ def fit(
     num_nodes: int | None = None,
     strategy: Any = "auto",
     precision: str | None = None,
+    timeout: float | None = None,
 ) -> History:
     """Train ``objective`` in place and return what happened.
 
@@ -91,7 +95,10 @@ def fit(
         checkpoint_dir: folder for the checkpoints of this run.
         checkpoint_every: steps between checkpoints, by default an epoch.
         keep_last: checkpoints kept.
-        resume: True continues from the newest checkpoint in ``checkpoint_dir`` if there is one; a path, from that file.
+        resume: True continues from the newest checkpoint in ``checkpoint_dir`` that can be read, if there is one, and
+            warns of those that cannot; a path, from that file. Objective, data and settings must be those of the run.
+        accept_changes: resume although they are not; a warning says what differs. The weights and the optimiser's
+            moments are those of the checkpoint, all else is as asked for now.
         progress: show a bar; by default if standard error is a terminal.
         log_every: steps between two that record the objective's statistics, beside the last of each epoch. The loss is
             recorded at each.
@@ -101,10 +108,15 @@ def fit(
         num_nodes: number of machines; under torchrun found from its environment.
         strategy: "auto" or "ddp".
         precision: "32-true", "64-true", "bf16-mixed" or "16-mixed".
+        timeout: seconds that a process waits for the others before it gives up, by default half an hour. It holds from
+            the moment processes join, so for all runs of a script.
 
     Raises:
-        NonFiniteLoss: the loss became infinite or NaN. The last checkpoint is from before.
-        Interrupted: Ctrl-C or SIGTERM ended the run, after its state was saved; a script exits with the shell's code.
+        NonFiniteLoss: the loss or a gradient became infinite or NaN. The last checkpoint is from before; on a CPU the
+            weights are those before the step.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP ended the run, after its state was saved; a script exits with the
+            shell's code.
+        FolderInUse: another process writes to ``checkpoint_dir``.
 
     >>> class Mean(nn.Module):
     ...     def __init__(self):
@@ -135,18 +147,26 @@ def fit(
     checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, _checks.count("keep_last", keep_last))
     if resume and checkpoints is None and resume is True:
         raise ValueError("checkpoint_dir must be given to resume from its newest checkpoint, found None")
-    fabric = make_fabric(
-        accelerator=accelerator, devices=devices, num_nodes=num_nodes, strategy=strategy, precision=precision
-    )
-    if seed is None:
-        seed = fabric.broadcast(int(torch.randint(2**31 - 1, ())))
-    seed = _checks.count("seed", seed, low=0)
     chosen = [callback if isinstance(callback, Callback) else _Each(callback) for callback in callbacks]
     if early_stopping is not None:
         chosen.append(early_stopping if isinstance(early_stopping, EarlyStopping) else EarlyStopping(early_stopping))
-    with randomness.borrowed(fabric.device):
+    with randomness.alone(), ExitStack() as held:
+        fabric = make_fabric(
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=num_nodes,
+            strategy=strategy,
+            precision=precision,
+            timeout=timeout,
+        )
+        if seed is None:
+            seed = fabric.broadcast(int(torch.randint(2**31 - 1, ())))
+        seed = _checks.count("seed", seed, low=0)
+        held.enter_context(randomness.preserve_rng_state(fabric.device))
+        if checkpoints is not None:
+            on_main(fabric, lambda: held.enter_context(checkpoints.locked()))
         run = Run(objective, data, validation, settings, seed, chosen, checkpoints, fabric, progress)
-        return run.train(resume)
+        return run.train(resume, accept_changes=accept_changes)
 
 
 class Run:
@@ -184,6 +204,8 @@ class Run:
         # With one device and full precision Fabric's wrappers have nothing to do, and cost what a small layer costs.
         self.direct = inner if self.world == 1 and precision in ("32-true", "64-true") else None
         self.parameters = [p for group in self.raw_optimizer.param_groups for p in group["params"]]
+        # Loss scaling overflows on purpose, and leaves out such steps itself.
+        self.gradients = None if scaled else GradientCheck(objective, self.device)
         self.history = History()
         self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: self._over_processes(t, "mean"))
         self.progress = make_progress(progress, main_process=self.is_main)
@@ -210,9 +232,9 @@ class Run:
         """End training after this epoch."""
         self.stopped = reason
 
-    def train(self, resume: bool | str | Path) -> History:
+    def train(self, resume: bool | str | Path, *, accept_changes: bool = False) -> History:
         """All epochs that are left."""
-        self.saver.resume(resume)
+        self.saver.resume(resume, accept_changes=accept_changes)
         self.recorder.resume(self.epoch)
         try:
             for callback in self.callbacks:
@@ -257,6 +279,7 @@ class Run:
         value: float | Tensor = inputs.loss.item() if self.device.type == "cpu" else inputs.loss
         if isinstance(value, float) and not math.isfinite(value):
             raise self.failure(inputs, f"the loss is {value}")
+        self._check_gradients(inputs)
         if self.settings.grad_clip is not None:
             self.fabric.clip_gradients(
                 self.module, self.optimizer, max_norm=self.settings.grad_clip, error_if_nonfinite=False
@@ -281,14 +304,26 @@ class Run:
         if isinstance(value, float):
             self.progress.step(self.step, self.epoch, value, self.recorder.live, self.recorder.rate)
 
+    def _check_gradients(self, inputs: Inputs) -> None:
+        if self.gradients is None:
+            return
+        self.gradients.note()
+        # An accelerator is asked once an epoch: its weights are spoilt by then, but neither saved nor returned.
+        if self.device.type == "cpu" and self.gradients.found():
+            first, *others = self.gradients.names()
+            more = f" and those of {len(others)} others" if others else ""
+            raise self.failure(inputs, f"the gradient of {first}{more} is not finite")
+
     def _end_epoch(self) -> None:
+        if self.gradients is not None and self.gradients.found():
+            raise self.failure(None, "a gradient of this epoch was not finite")
         self.recorder.end_steps()
         found: dict[str, float] = {}
         due = (self.epoch + 1) % self.settings.validate_every == 0 or self.epoch + 1 == self.settings.epochs
         if self.validation is not None and due:
             found = self.validation(self.fabric.autocast, lambda t: self._over_processes(t, "sum"))
         self.recorder.close_epoch(self.epoch, self.step, found)
-        with randomness.borrowed(self.device):
+        with randomness.preserve_rng_state(self.device):
             for callback in self.callbacks:
                 callback.epoch(self)
         self.epoch += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -92,3 +93,25 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
     # A warm-up that began at rate 0 would waste its first step.
     shift = 1 if schedule.startswith("warmup") else 0
     return LambdaLR(optimizer, lambda step: course(min(1.0, (step + shift) / total_steps)))
+
+
+def take_over(optimizer: Optimizer, schedule: LRScheduler | None, saved: dict[str, Any], steps: int) -> None:
+    """Go on from an optimiser's saved state with other settings: its moments stay, its rates and the like do not.
+
+    Args:
+        optimizer: as it was just made.
+        schedule: as it was just made; it is led to where it stands after ``steps`` steps.
+        saved: state of the optimiser before; one of another kind, with other moments, is not taken over.
+        steps: steps done.
+    """
+    own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    aside = {"params", "initial_lr"}  # the latter is a schedule's
+    if [group.keys() - aside for group in own] == [group.keys() - aside for group in saved["param_groups"]]:
+        optimizer.load_state_dict(saved)
+        for group, values in zip(optimizer.param_groups, own, strict=True):
+            group.update(values)
+    if schedule is not None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            for _ in range(steps):
+                schedule.step()

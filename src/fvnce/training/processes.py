@@ -9,7 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from .. import _checks
 
@@ -27,8 +31,18 @@ def make_fabric(
     num_nodes: int | None = None,
     strategy: Any = "auto",
     precision: str | None = None,
+    timeout: float | None = None,
 ) -> Fabric:
-    """A launched Fabric."""
+    """A launched Fabric.
+
+    Args:
+        accelerator: see :func:`fvnce.fit`, like all others.
+        devices: how many.
+        num_nodes: how many machines.
+        strategy: "auto" or "ddp".
+        precision: one of :data:`PRECISIONS`.
+        timeout: seconds that a process waits for the others.
+    """
     # Imported here: it takes as long as torch itself, and only training needs it.
     with warnings.catch_warnings():
         # lightning-utilities imports pkg_resources, whose deprecation is its own affair.
@@ -37,16 +51,23 @@ def make_fabric(
 
     if precision is not None:
         _checks.choice("precision", precision, PRECISIONS)
+    if timeout is not None:
+        _checks.number("timeout", timeout, low=0.0, open_low=True)
     outside = os.environ.get("TORCHELASTIC_RUN_ID") is not None
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if outside else 1
     world = int(os.environ.get("WORLD_SIZE", "1")) if outside else 1
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=local if devices is None else devices,
-        num_nodes=world // local if num_nodes is None else num_nodes,
-        strategy=strategy,
-        precision=precision or "32-true",  # type: ignore[arg-type]
-    )
+    how: dict[str, Any] = {
+        "accelerator": accelerator,
+        "devices": local if devices is None else devices,
+        "num_nodes": world // local if num_nodes is None else num_nodes,
+        "precision": precision or "32-true",
+    }
+    fabric = Fabric(strategy=strategy, **how)
+    if timeout is not None and type(fabric.strategy).__name__ == "DDPStrategy" and isinstance(strategy, str):
+        from lightning_fabric.strategies.ddp import DDPStrategy
+
+        # Only Fabric knows what "auto" stands for here; nothing has been started yet.
+        fabric = Fabric(strategy=DDPStrategy(timeout=timedelta(seconds=timeout)), **how)
     if type(fabric.strategy).__name__ not in ("SingleDeviceStrategy", "DDPStrategy"):
         raise ValueError(
             f"strategy must be 'auto' or 'ddp', found {strategy!r}: checkpoints and gradients are only exact with those"
@@ -60,3 +81,25 @@ def make_fabric(
     finally:
         logger.setLevel(before)
     return fabric
+
+
+def first_failure(fabric: Fabric, failure: Exception | None) -> Exception | None:
+    """What failed on any of the processes, the first of them: all learn of it, so that none waits for one that left."""
+    if fabric.world_size == 1:
+        return failure
+    everyone: list[Exception | None] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(everyone, failure)
+    return next((found for found in everyone if found is not None), None)
+
+
+def on_main(fabric: Fabric, action: Callable[[], object]) -> None:
+    """Let the main process act; what fails there is raised on all."""
+    failure: Exception | None = None
+    if fabric.is_global_zero:
+        try:
+            action()
+        except (OSError, RuntimeError) as error:
+            failure = error
+    failure = first_failure(fabric, failure)
+    if failure is not None:
+        raise failure

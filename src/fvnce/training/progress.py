@@ -57,6 +57,7 @@ class Bar(Quiet):
         )
         self._task: TaskID | None = None
         self._drawn = 0.0
+        self._last: tuple[int, int, float, float | None, float] | None = None
         self._epochs = 0
 
     def begin(self, epochs: int, steps: int | None, done: int) -> None:
@@ -67,10 +68,15 @@ class Bar(Quiet):
 
     def step(self, done: int, epoch: int, loss: float, live: float | None, rate: float) -> None:
         """Redraw, a few times a second at most."""
+        self._last = (done, epoch, loss, live, rate)
         now = time.perf_counter()
-        if self._task is None or now - self._drawn < _SECONDS_BETWEEN:
+        if now - self._drawn >= _SECONDS_BETWEEN:
+            self._drawn = now
+            self._draw(*self._last)
+
+    def _draw(self, done: int, epoch: int, loss: float, live: float | None, rate: float) -> None:
+        if self._task is None:
             return
-        self._drawn = now
         noise = "" if live is None else f"  live noise {live:.0%}"
         self._progress.update(
             self._task,
@@ -94,7 +100,9 @@ class Bar(Quiet):
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Leave the bar as the last step left it."""
+        if self._last is not None:
+            self._draw(*self._last)
         if self._task is not None:
             self._progress.refresh()
         self._progress.stop()

@@ -3,11 +3,18 @@
 The order of the rows in an epoch is a function of (seed, epoch), the same on every process. What an objective draws
 from the global generators, and the noise, differ from process to process. A run leaves the caller's global generators
 as it found them.
+
+Dropout and ``rsample`` of torch's distributions know no generator but the global one, which all threads share. So
+whoever borrows the global generators has them alone: fits in several threads take turns, and each gives the bits it
+gives alone. Threads that draw from the global generators without borrowing them disturb a run, and are disturbed by it;
+processes are the way to train several models at once.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +23,9 @@ import numpy as np
 import torch
 
 ORDER, GLOBAL, NOISE, VALIDATION, HELD_OUT_NOISE = range(5)
+
+#: Held by the thread that has the global generators; a callback of a run may itself borrow them.
+_alone = threading.RLock()
 
 
 def stream(seed: int, *path: int) -> int:
@@ -79,11 +89,37 @@ def restore(state: Mapping[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"].cpu(), device)
 
 
+def _forked() -> None:
+    # A child has one thread, and the one that held the lock may have stayed in the parent.
+    global _alone
+    _alone = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 @contextmanager
-def borrowed(device: torch.device) -> Iterator[None]:
-    """Whatever is done to the global generators inside is undone at the end."""
-    before = capture(device)
-    try:
+def alone() -> Iterator[None]:
+    """Inside, no other thread that borrows the global generators runs."""
+    with _alone:
         yield
-    finally:
-        restore(before, device)
+
+
+@contextmanager
+def preserve_rng_state(device: torch.device | None = None) -> Iterator[None]:
+    """Whatever is done to the global generators inside is undone at the end, and no other borrower sees it.
+
+    >>> before = torch.get_rng_state()
+    >>> with preserve_rng_state():
+    ...     seed_everything(0)
+    >>> torch.equal(torch.get_rng_state(), before)
+    True
+    """
+    place = torch.device("cpu") if device is None else device
+    with alone():
+        before = capture(place)
+        try:
+            yield
+        finally:
+            restore(before, place)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..serialization import RecordError
 from . import randomness
-from .checkpoint import Checkpoints, read_checkpoint
+from .checkpoint import UNREADABLE, Checkpoints, read_checkpoint
 from .files import BEST_NAME, OBJECTIVE_NAME, save, save_weights
+from .optimisation import take_over
+from .processes import first_failure, on_main
+from .resume_key import ObjectiveKey, compare, listed, settings_facts
 
 if TYPE_CHECKING:
     from .loop import Run
@@ -25,6 +28,8 @@ class Saver:
         self.run = run
         self.checkpoints = checkpoints
         self._saved_at = -1
+        self._settings: dict[str, Any] = {}
+        self._key: ObjectiveKey | None = None
 
     def latest(self) -> Path | None:
         """The newest checkpoint."""
@@ -37,70 +42,146 @@ class Saver:
             return
         run.recorder.flush()
         self._check_finite()
-        if self._write(self._write_checkpoint, final=final):
+        # Whoever could not write, all know it: else one process would end and another wait for it.
+        failure = first_failure(run.fabric, self._try(self._write_checkpoint))
+        if failure is None:
             self._saved_at = run.step
+        elif final:
+            raise failure
+        else:
+            self._warn(failure)
 
     def save_best(self) -> None:
         """Write the objective as the best one so far."""
         if self.checkpoints is not None and self.run.is_main:
             path = self.checkpoints.folder / BEST_NAME
-            self._write(lambda: save_weights(path, self.run.objective), final=False)
+            self._warn(self._try(lambda: save_weights(path, self.run.objective)))
 
-    def resume(self, resume: bool | str | Path) -> None:
-        """Take up the run that a checkpoint holds."""
+    def resume(self, resume: bool | str | Path, *, accept_changes: bool = False) -> None:
+        """Take up the run that a checkpoint holds.
+
+        Args:
+            resume: see :func:`fvnce.fit`.
+            accept_changes: go on, with a warning, although objective or settings are not those of the checkpoint.
+        """
         run = self.run
         if self.checkpoints is not None:
-            if run.is_main:
-                self.checkpoints.prepare()
-            run.fabric.barrier()
+            on_main(run.fabric, self.checkpoints.prepare)
             latest = self.checkpoints.latest()
             if resume is False and latest is not None:
                 raise FileExistsError(
                     f"checkpoint_dir must be without checkpoints, found {latest}; pass resume=True to continue that run"
                 )
-            if run.is_main and not (self.checkpoints.folder / OBJECTIVE_NAME).exists():
-                self._write(self._write_objective, final=False)
-        if resume is False:
+            # One that lies there without a checkpoint is of a run that died before its first.
+            if run.is_main and (latest is None or not (self.checkpoints.folder / OBJECTIVE_NAME).exists()):
+                self._warn(self._try(self._write_objective))
+        if self.checkpoints is not None or resume is not False:
+            self._settings, self._key = settings_facts(run), ObjectiveKey(run.objective)
+        found = self._find(resume)
+        if found is None:
             return
-        path = self.latest() if resume is True else Path(resume)
-        if path is None:
-            return
-        state, part = read_checkpoint(path, run.fabric.global_rank)
-        self._check_settings(path, state["settings"])
+        path, state, own = found
+        changes = self._changes(state)
+        if changes and not accept_changes:
+            raise ValueError(
+                f"{path} is of another run: {listed(changes)}. Pass what that run had, or accept_changes=True to go on "
+                "from its weights all the same"
+            )
+        if changes:
+            warnings.warn(f"{path} is of another run, and it goes on as this one: {listed(changes, 99)}", stacklevel=4)
         run.objective.load_state_dict(state["objective"])
+        run.step, run.epoch, run.position = state["step"], state["epoch"], state["position"]
+        run.stopped = state["stopped"]
+        run.history.load_state_dict(state["history"])
+        run.fabric.strategy.precision.load_state_dict(state["scaler"])
+        randomness.restore(own["random"], run.device)
+        same_callbacks = state["settings"]["callbacks"] == [type(callback).__name__ for callback in run.callbacks]
+        for callback, saved in zip(run.callbacks, state["callbacks"] if same_callbacks else (), strict=False):
+            callback.load_state_dict(saved)
+        if changes:
+            # Rates, schedule and noise are those that were asked for now, as they would be at this step.
+            take_over(run.raw_optimizer, run.scheduler, state["optimizer"], run.step)
+            run.stopped = None
+            if self.checkpoints is not None and run.is_main:
+                self._warn(self._try(self._write_objective))
+            return
         run.raw_optimizer.load_state_dict(state["optimizer"])
         if run.scheduler is not None:
             run.scheduler.load_state_dict(state["scheduler"])
-        run.fabric.strategy.precision.load_state_dict(state["scaler"])
-        run.history.load_state_dict(state["history"])
-        for callback, saved in zip(run.callbacks, state["callbacks"], strict=True):
-            callback.load_state_dict(saved)
-        run.step, run.epoch, run.position = state["step"], state["epoch"], state["position"]
-        run.stopped = state["stopped"]
-        own = part if part is not None else state["own"]
         run.feed.load_state_dict(own["feed"])
-        randomness.restore(own["random"], run.device)
         self._saved_at = run.step if path == self.latest() else -1
 
-    def _write(self, write: Callable[[], object], *, final: bool) -> bool:
-        """Try to write. A full disk need not end a run that goes on: it is told of, and tried again later."""
+    def _find(self, resume: bool | str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
+        """The checkpoint to go on from: its path, its state, and the part of this process."""
+        if resume is False:
+            return None
+        if resume is not True:
+            return self._read(Path(resume))
+        assert self.checkpoints is not None
+        bad: list[int] = []
+        why: Exception | None = None
+        for step in reversed(self.checkpoints.steps()):
+            failure: Exception | None = None
+            try:
+                found = self._read(self.checkpoints.path(step))
+            except (RecordError, FileNotFoundError) as error:
+                failure = error
+            # One process that cannot read its part is enough.
+            failure = first_failure(self.run.fabric, failure)
+            if failure is None:
+                if bad:
+                    self._set_aside(bad, found[0], why)
+                return found
+            bad.append(step)
+            why = why or failure
+        if why is not None:
+            raise why
+        return None
+
+    def _read(self, path: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+        state, part = read_checkpoint(path, self.run.fabric.global_rank)
+        return path, state, state["own"] if part is None else part
+
+    def _set_aside(self, steps: list[int], good: Path, why: Exception | None) -> None:
+        checkpoints = self.checkpoints
+        assert checkpoints is not None
+        names = ", ".join(checkpoints.path(step).name for step in steps)
+        warnings.warn(
+            f"{names} cannot be read ({why}); the run goes on from {good.name}, and what cannot be read is kept as "
+            f"*{UNREADABLE}",
+            stacklevel=5,
+        )
+        on_main(self.run.fabric, lambda: checkpoints.set_aside(steps))
+
+    def _changes(self, state: dict[str, Any]) -> list[str]:
+        assert self._key is not None
+        changes = compare(state["settings"], self._settings)
+        # A checkpoint of an earlier version says less.
+        return changes + (self._key.differences(state["objective_key"]) if "objective_key" in state else [])
+
+    def _try(self, write: Callable[[], object]) -> OSError | None:
         try:
             write()
         except OSError as error:
-            if final:
-                raise
+            return error
+        return None
+
+    def _warn(self, failure: Exception | None) -> None:
+        """A full disk need not end a run that goes on: it is told of, and tried again later."""
+        if failure is not None:
             warnings.warn(
-                f"step {self.run.step}: nothing could be saved ({error}); earlier files are intact", stacklevel=2
+                f"step {self.run.step}: nothing could be saved ({failure}); earlier files are intact", stacklevel=3
             )
-            return False
-        return True
 
     def _write_objective(self) -> None:
         assert self.checkpoints is not None
-        # An objective with parts of the user's own classes cannot be rebuilt from a file; its weights are kept all the
-        # same.
-        with suppress(TypeError):
-            save(self.checkpoints.folder / OBJECTIVE_NAME, self.run.objective)
+        path = self.checkpoints.folder / OBJECTIVE_NAME
+        try:
+            save(path, self.run.objective)
+        except TypeError:
+            # An objective with parts of the user's own classes cannot be rebuilt from a file; its weights are kept all
+            # the same. A file of another run would rebuild another objective.
+            path.unlink(missing_ok=True)
 
     def _write_checkpoint(self) -> None:
         run, checkpoints = self.run, self.checkpoints
@@ -114,31 +195,26 @@ class Saver:
 
     def _write_parts(self, checkpoints: Checkpoints, own: dict[str, Any]) -> dict[int, str]:
         rank = self.run.fabric.global_rank
-        written: str | None = ""
-        failure: OSError | None = None
+        written = ""
+        failure: Exception | None = None
         if rank:
             try:
                 written = checkpoints.write_rank(self.run.step, rank, own)
             except OSError as error:
-                written, failure = None, error
-        everyone: list[str | None] = [None] * self.run.world
-        torch.distributed.all_gather_object(everyone, written)
+                failure = error
+        failure = first_failure(self.run.fabric, failure)
         if failure is not None:
             raise failure
-        parts: dict[int, str] = {}
-        for number, checksum in enumerate(everyone):
-            if checksum is None:
-                raise OSError(f"process {number} could not write its part of the checkpoint")
-            if number:
-                parts[number] = checksum
-        return parts
+        everyone = [""] * self.run.world
+        torch.distributed.all_gather_object(everyone, written)
+        return {number: checksum for number, checksum in enumerate(everyone) if number}
 
     def _state(self) -> dict[str, Any]:
         run = self.run
+        assert self._key is not None
         return {
-            "settings": self._identity(),
-            "described": str(run.objective),
-            "rule": repr(getattr(run.objective, "rule", None)),
+            "settings": self._settings,
+            "objective_key": self._key.state(),
             "step": run.step,
             "epoch": run.epoch,
             "position": run.position,
@@ -150,27 +226,6 @@ class Saver:
             "history": run.history.state_dict(),
             "callbacks": [callback.state_dict() for callback in run.callbacks],
         }
-
-    def _identity(self) -> dict[str, Any]:
-        """What a resumed run must share with the one it continues."""
-        run = self.run
-        return {
-            **run.settings.that_matter(),
-            "seed": run.seed,
-            "objective": type(run.objective).__name__,
-            "processes": run.world,
-            "precision": str(run.fabric.strategy.precision.precision),
-            "data": run.feed.fingerprint,
-            "callbacks": [type(callback).__name__ for callback in run.callbacks],
-        }
-
-    def _check_settings(self, path: Path, saved: dict[str, Any]) -> None:
-        now = self._identity()
-        for name in sorted(now.keys() & saved.keys()):
-            if now[name] != saved[name]:
-                raise ValueError(
-                    f"{name} must be what it was in the run that wrote {path}, {saved[name]!r}, found {now[name]!r}"
-                )
 
     def _check_finite(self) -> None:
         """A gradient may turn infinite while the loss does not: such weights are no good checkpoint."""

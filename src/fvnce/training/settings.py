@@ -35,7 +35,7 @@ class Settings:
         if self.checkpoint_every is not None:
             _checks.count("checkpoint_every", self.checkpoint_every)
 
-    def that_matter(self) -> dict[str, Any]:
+    def resume_key(self) -> dict[str, Any]:
         """Settings that a resumed run must share with the one it continues."""
         named: dict[str, Any] = {
             "batch_size": self.batch_size,

@@ -72,7 +72,7 @@ class Validation:
         was_training = objective.training
         objective.eval()
         try:
-            with randomness.borrowed(self.rows.device), torch.no_grad(), autocast():
+            with randomness.preserve_rng_state(self.rows.device), torch.no_grad(), autocast():
                 randomness.seed_everything(self.seed, randomness.VALIDATION, self.rank)
                 if isinstance(objective, ContrastiveObjective) and not getattr(objective, "variance_reduced", False):
                     return self._contrastive(objective)

@@ -1,0 +1,16 @@
+"""What was measured with fvnce beyond the paper's own figures and table: programs of this repository.
+
+Each runs from the root of a checkout with ``python -m experiments.NAME``, and tells its options with ``--help``.
+
+=====================  ================================================================================
+``vnce_mixture``       the problems that variational NCE was published with: an unnormalised mixture of
+                       Gaussians, and which α is best
+``vnce_boltzmann``     a restricted Boltzmann machine small enough to enumerate
+``vnce_posterior``     stars and moons: learned posteriors against the true ones
+``vnce_missing``       a truncated normal graphical model with missing values
+``vnce_toys``          energy-based densities in the plane, with and without latents
+``search``             which setting of what the paper leaves open comes closest to its table
+``pages``              the pages of the documentation and the part of the README that are made from
+                       ``results`` or from the program
+=====================  ================================================================================
+"""

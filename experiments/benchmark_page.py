@@ -1,0 +1,244 @@
+"""The page of benchmarks: results/bench/*.json → docs/benchmarks.md, a section for each file that is there."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fvnce.report.page import Table
+
+Record = dict[str, Any]
+
+
+def page(results: Path) -> str:
+    """The whole page, in Markdown."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Made by `make pages` from the JSON files in `results/bench`; do not edit by hand. Each",
+        "file holds every number with what made it. Times are those of one machine; ratios travel better.",
+        "",
+    ]
+    found = False
+    for name, section in SECTIONS.items():
+        path = results / name
+        if path.exists():
+            found = True
+            lines += section(json.loads(path.read_text("utf-8")))
+    if not found:
+        raise FileNotFoundError(f"results must hold one of {', '.join(SECTIONS)}, found none in {str(results)!r}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _kde(record: Record) -> list[str]:
+    names = ["ours", "ours, own draws", "naive torch", "scikit-learn"]
+    rows = [
+        [
+            f"{row['images']}, {row['centres']:,} centres, {row['queries']:,} {row['points']}, "
+            f"h = {row['bandwidth']:.3g}",
+            *(_number(row["ratio"].get(name)) for name in names),
+            *(_small(row["error"].get(name)) for name in ("ours", "naive torch", "scikit-learn")),
+        ]
+        for row in record["high dimensions"]
+    ]
+    peers = ["ours", "scipy", "torch-kde"]
+    low = [
+        [
+            f"{row['dimensions']} dimensions, {row['centres']:,} centres, {row['queries']:,} queries",
+            *(_number(row["time / scikit-learn"].get(name), 3) for name in peers),
+            *(_small(row["error"].get(name)) for name in ("ours", "scikit-learn", "torch-kde")),
+        ]
+        for row in record["low dimensions"]
+    ]
+    notes = {name: note for row in record["high dimensions"] for name, note in row.get("notes", {}).items()}
+    loo, large = record["leave one out"], record["large"]
+    return [
+        "## Kernel densities",
+        "",
+        f"`{record['command']}`, torch {record['torch']}, {record['threads']} threads. Errors in nats.",
+        "",
+        "**784 dimensions: time over that of the bare matrix product, largest error**",
+        "",
+        *_table(["what", *names, "error: ours", "naive torch", "scikit-learn"], rows),
+        *(f"* {name}: {' '.join(note.split())}" for name, note in notes.items()),
+        "",
+        "**Few dimensions: time over that of scikit-learn, largest error**",
+        "",
+        *_table(["what", *peers, "error: ours", "scikit-learn", "torch-kde"], low),
+        f"{large['centres']:,} centres and {large['queries']:,} queries took {large['seconds']:.0f} s and "
+        f"{large['peak MiB']:.0f} MiB. The leave-one-out bandwidth of {loo['rows']:,} images took {loo['ratio']:.1f} "
+        "times the product of the images with one another.",
+        "",
+    ]
+
+
+def _training(record: Record) -> list[str]:
+    return [
+        "## Training",
+        "",
+        f"`python benchmarks/training.py`, torch {record['torch']}, {record['threads']} threads, "
+        f"{record['rows']:,} rows, {record['centres']:,} centres. The targets were set before.",
+        "",
+        *_table(["ratio", "found"], [[name, f"{value:.2f}"] for name, value in record["ratios"].items()]),
+        *_table(["an epoch", "seconds"], [[name, f"{value:.2f}"] for name, value in record["seconds"].items()]),
+        *_table(
+            ["before the first step", "tabulating log p_n of the data, s", "filling the pool, s", "live noise"],
+            [
+                [
+                    name,
+                    f"{row['seconds_tabulating_data']:.1f}",
+                    f"{row['seconds_filling_pool']:.1f}",
+                    f"{row['live_noise']:.0%}",
+                ]
+                for name, row in record["before_training"].items()
+            ],
+        ),
+    ]
+
+
+def _scaling(record: Record) -> list[str]:
+    model = record["model"]
+    steps = [
+        [
+            f"{row['width']} columns, ν = {row['noise_ratio']:g}, K = {row['latent_samples']}, "
+            f"{row['rows']:,} rows of data",
+            f"{row['parameters']:,}",
+            f"{1000 * row['seconds']:.2f}",
+        ]
+        for row in record["steps"]
+    ]
+    table = [
+        [f"{row['centres']:,} centres, {row['width']} columns", f"{1e6 * row['seconds_per_row']:.1f}"]
+        for row in record["table"]
+    ]
+    return [
+        "## Scaling",
+        "",
+        f"`python benchmarks/scaling.py`, torch {record['torch']}, {record['threads']} threads.",
+        "What follows from it for large data is told [elsewhere](scaling.md).",
+        "",
+        *_table(["a step", "parameters", "ms"], steps),
+        f"Fitted: an overhead of {1000 * model['overhead_seconds']:.1f} ms, "
+        f"{model['flops_per_second'] / 1e9:.0f} GFLOP/s and "
+        f"{model['updates_per_second'] / 1e6:.0f} M parameter updates a second, within "
+        f"{model['largest_relative_error']:.0%} of every step. At 16 times the rows a step took "
+        f"{record['seconds_of_a_step_at_16_times_the_rows']:.2f} times as long.",
+        "",
+        *_table(["log p_n of a row", "µs"], table),
+        f"That is {1e12 * record['seconds_per_centre_and_dimension']:.0f} ps a centre and dimension.",
+        "",
+    ]
+
+
+def _detection(record: Record) -> list[str]:
+    lines = ["## Detection", "", *(f"* `{_plain(command)}`" for command in record["commands"]), ""]
+    for name, ranking in record["summary"].items():
+        share, _, seeds = name.partition(", ")
+        mine = [row for row in record["rows"] if f"{row['share']:g}" == share]
+        tables = len({row["dataset"] for row in mine})
+        seconds = [row["fit cpu seconds"] for row in mine if "fit cpu seconds" in row]
+        cost = f", median fit {statistics.median(seconds):.0f} s of one core" if seconds else ""
+        known = f"{float(share):.0%} of the anomalies known" if float(share) else "no anomaly known"
+        lines += [
+            f"**{known}, {seeds}, {tables} tables{cost}; means over tables**",
+            "",
+            *_table(
+                ["detector", "AUROC", "average precision", "mean rank by it"],
+                [
+                    [
+                        f"**{row['detector']}**" if row["detector"] == "fvnce" else row["detector"],
+                        f"{row['auroc']:.3f}",
+                        f"{row['ap']:.3f}",
+                        f"{row['mean rank']:.1f}",
+                    ]
+                    for row in ranking
+                ],
+            ),
+        ]
+    return lines
+
+
+def _one_class(record: Record) -> list[str]:
+    data = record["data"]
+    methods = list(dict.fromkeys(method for found in data.values() for method in found["auroc"]))
+    rows = [[method, *(_number(found["auroc"].get(method), 3) for found in data.values())] for method in methods]
+    return [
+        "## One-class methods on the same features",
+        "",
+        f"`{_plain(record['command'])}`, AUROC. What the rows are: [one-class methods as limits](one-class.md).",
+        "",
+        *_table(["method", *data], rows),
+    ]
+
+
+def _images(record: Record) -> list[str]:
+    settings = ", ".join(f"{name} {value}" for name, value in record["settings"].items())
+    kinds = list(dict.fromkeys((row["method"], row["known"]) for row in record["rows"]))
+    found = {(row["task"], row["method"], row["known"]): row["auroc"] for row in record["rows"]}
+    tasks = list(dict.fromkeys(row["task"] for row in record["rows"]))
+    body = [[task, *(_number(found.get((task, *kind)), 3) for kind in kinds)] for task in tasks]
+    means = {(row["method"], row["known"]): row["mean auroc"] for row in record["summary"]}
+    body.append(["mean over held-out digits", *(_number(means.get(kind), 3) for kind in kinds)])
+    return [
+        "## Detection on images",
+        "",
+        f"`{_plain(record['command'])}`: {settings}.",
+        "",
+        "Trained on images of nine digits, to find the tenth; then on all ten, to find other images.",
+        "AUROC on test images; autoencoder and VAE have the networks of the detector's own.",
+        "",
+        *_table(["task", *(f"{method}, {known} known" for method, known in kinds)], body),
+    ]
+
+
+def _density_ratio(record: Record) -> list[str]:
+    problems = record["problems"]
+    methods = list(dict.fromkeys(method for found in problems.values() for method in found))
+
+    def cells(method: str) -> list[str]:
+        found = [problem.get(method) for problem in problems.values()]
+        errors = ["–" if row is None else f"{row['median_error']:.3f} ({row['error']:.3f})" for row in found]
+        return [*errors, *("–" if row is None else f"{row['seconds']:.2f}" for row in found)]
+
+    return [
+        "## Density ratios",
+        "",
+        f"`{_plain(record['command'])}`, {record['seeds']} seeds, {record['rows']} samples of each side, known "
+        f"Gaussian ratios; peer: {record['peer'] or 'not installed'}. Median (mean) over seeds of "
+        "E[(r̂ − r)²]/E[r²] under the denominator, and processor seconds with cross-validation. The seed decides the "
+        "data; a mean far above the median comes from one or two data sets on which cross-validation chose badly.",
+        "",
+        *_table(["method", *problems, *(f"{name}, s" for name in problems)], [[m, *cells(m)] for m in methods]),
+    ]
+
+
+#: The file of each section.
+SECTIONS: dict[str, Callable[[Record], list[str]]] = {
+    "detection.json": _detection,
+    "detection_images.json": _images,
+    "one_class.json": _one_class,
+    "kde.json": _kde,
+    "density_ratio.json": _density_ratio,
+    "training.json": _training,
+    "scaling.json": _scaling,
+}
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [Table("", header, rows).markdown(), ""]
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _small(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0e}" if value < 0.01 else f"{value:.3g}"
+
+
+def _plain(command: str) -> str:
+    """The command without the folders of the machine it ran on."""
+    return " ".join(Path(word).name if word.startswith("/") else word for word in command.split())

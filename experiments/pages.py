@@ -1,0 +1,48 @@
+"""All pages that are made from results or from the program, written or compared.
+
+    python -m experiments.pages            # write them
+    python -m experiments.pages --check    # fail if one differs from what it is made from
+
+No number in them is typed by hand. Results that are not there leave their part out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from . import benchmark_page, commands_page, readme_results, reproduction_page
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+
+#: What each file should hold.
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/benchmarks.md": lambda: benchmark_page.page(RESULTS / "bench"),
+    "docs/reproduction.md": lambda: reproduction_page.page(RESULTS / "paper-mnist"),
+    "docs/reference/commands.md": commands_page.page,
+    "README.md": lambda: readme_results.readme((ROOT / "README.md").read_text("utf-8"), RESULTS),
+}
+
+
+def main() -> None:
+    """Write or compare."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail if a page differs from what it is made from")
+    check = parser.parse_args().check
+    for name, make in PAGES.items():
+        path, text = ROOT / name, make()
+        if check:
+            if not path.exists() or path.read_text("utf-8") != text:
+                sys.exit(f"{name} is not what it is made from: run make pages")
+            continue
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+
+
+if __name__ == "__main__":
+    main()

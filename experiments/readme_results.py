@@ -1,0 +1,140 @@
+"""The results in the README: results/*.json → the part between two marks, from each file that is there."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fvnce.paper import penalised, table
+from fvnce.report.page import Table
+
+Record = dict[str, Any]
+BEGIN, END = "<!-- results: made by `make pages`, do not edit -->", "<!-- end of results -->"
+#: Names of peers as their authors write them.
+NAMES = {
+    "catboost": "CatBoost",
+    "devnet": "DevNet",
+    "xgbod": "XGBOD",
+    "xgboost": "XGBoost",
+    "iforest": "isolation forest",
+    "ecod": "ECOD",
+    "copod": "COPOD",
+    "knn": "nearest neighbours",
+    "ocsvm": "one-class SVM",
+    "lof": "LOF",
+}
+
+
+def readme(text: str, results: Path) -> str:
+    """The README with its results as the files give them."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the README must hold the marks {BEGIN!r} and {END!r}, found {bool(begin)} and {bool(end)}")
+    return "\n".join([before + BEGIN, "", *block(results), END + after])
+
+
+def block(results: Path) -> list[str]:
+    """The lines between the marks."""
+    lines: list[str] = []
+    for name, part in (
+        ("bench/detection.json", _detection),
+        ("paper-mnist/table.json", _table),
+        ("paper-mnist/penalised.json", _penalised),
+    ):
+        path = results / name
+        if path.exists():
+            lines += part(json.loads(path.read_text("utf-8")))
+    return lines
+
+
+def _detection(record: Record) -> list[str]:
+    """Of each share of known anomalies the summary with most seeds."""
+    chosen: dict[float, tuple[int, list[Record]]] = {}
+    for name, ranking in record["summary"].items():
+        share, seeds = float(name.partition(", ")[0]), name.rpartition(" ")[2].count(",") + 1
+        if seeds > chosen.get(share, (0, []))[0]:
+            chosen[share] = seeds, ranking
+    tables = len({row["dataset"] for row in record["rows"]})
+    body = []
+    for share, (seeds, ranking) in sorted(chosen.items(), reverse=True):
+        [ours] = [row for row in ranking if row["detector"] == "fvnce"]
+        peers = [row for row in ranking if row["detector"] != "fvnce"]
+        best = [max(peers, key=lambda row: row[key]) for key in ("ap", "auroc")]
+        others = [row for row in peers if row not in best][: 2 - len({row["detector"] for row in best})]
+        shown = sorted([*{row["detector"]: row for row in [*best, *others]}.values()], key=lambda row: -row["ap"])
+        body.append(
+            [
+                f"{100 * share:g} %" if share else "none",
+                f"{seeds}",
+                _pair(ours, shown),
+                ", ".join(f"{NAMES.get(row['detector'], row['detector'])} {_pair(row, [ours])}" for row in shown),
+            ]
+        )
+    return [
+        "**Finding outliers** of which a share is known: mean AUROC / mean average precision on held-out rows of "
+        f"{tables} real tables,",
+        "every detector with one set of defaults on the same splits and labels; the two best peers, the higher number",
+        "bold.",
+        "[All of them](docs/benchmarks.md), [how the defaults were chosen](docs/detection.md).",
+        "",
+        *_markdown(["known", "seeds", "fvnce", "best peers"], body),
+    ]
+
+
+def _pair(row: Record, beside: Sequence[Record]) -> str:
+    """AUROC and AP, each bold where it is above all others that are shown."""
+    cells = []
+    for key in ("auroc", "ap"):
+        value = f"{row[key]:.3f}".removeprefix("0")
+        cells.append(f"**{value}**" if all(row[key] > other[key] for other in beside) else value)
+    return " / ".join(cells)
+
+
+def _table(record: Record) -> list[str]:
+    body = []
+    for index, network in enumerate(table.networks(record)):
+        line = [network]
+        for name, row in record["rows"].items():
+            mine = table.column(record, network, name, "difference")
+            line.append(f"{_mean(mine)} ({row['paper'][index][2]})" if mine else "–")
+        body.append(line)
+    header = ["network", *(row["label"] for row in record["rows"].values())]
+    return [
+        f"**The paper's table**, MNIST: how many nats log p(x|g(x)) is higher on data than on noise, "
+        f"{_seeds(record['seeds'])}, the paper's number in",
+        "brackets. [The whole reproduction](docs/reproduction.md).",
+        "",
+        *_markdown(header, body),
+    ]
+
+
+def _penalised(record: Record) -> list[str]:
+    body = []
+    for method, label in record["methods"].items():
+        ones, others, auroc = (penalised.mean(record, method, key) for key in ("ones", "others", "auroc"))
+        body.append([label, f"{ones:.1f}", f"{others:.1f}", f"{auroc:.3f}"])
+    return [
+        "**The paper's autoencoder that forgets '1's**, MNIST: squared reconstruction error on test digits, "
+        f"{_seeds(record['seeds'])}, and how",
+        "well that error finds '1's. [The whole reproduction](docs/reproduction.md).",
+        "",
+        *_markdown(["objective", "error of '1's", "error of other digits", "AUROC of '1'"], body),
+    ]
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"mean over {count} seeds"
+
+
+def _mean(values: Sequence[float]) -> str:
+    mean = f"{statistics.fmean(values):.0f}"
+    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.0f}"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [Table("", header, rows).markdown(), ""]

@@ -1,0 +1,98 @@
+"""What the problems of variational NCE share: the command line, how results are written, and an optimiser."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fvnce import __version__
+from fvnce.paper.parallel import one_thread
+from fvnce.paper.reproduce import tell
+from fvnce.paper.setting import Options
+from fvnce.report.page import Section
+
+
+def main(run: Callable[[Path, Options], Section], description: str | None) -> None:
+    """The command line of a problem: tables and sentences on standard error, paths of what was written on output."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("out"), help="the folder to write into")
+    parser.add_argument("--quick", action="store_true", help="tiny settings, to see that everything runs")
+    parser.add_argument("--epochs", type=int, default=None, help="epochs, if not the problem's own")
+    given = parser.parse_args()
+    if given.epochs is not None and given.epochs < 1:
+        parser.error(f"argument --epochs: must be at least 1, found {given.epochs}")
+    if given.out.exists() and not given.out.is_dir():
+        parser.error(f"argument --out: must be a folder, {str(given.out)!r} is a file")
+    with one_thread():  # networks this small are not worth sharing between threads
+        section = run(given.out, Options(epochs=given.epochs, quick=given.quick))
+    tell(section, lambda text: print(text, file=sys.stderr, flush=True))
+    for path in section.files:
+        print(path)
+
+
+def write_results(
+    out: Path, item: str, options: Options, settings: Mapping[str, object], seconds: float, results: Mapping[str, Any]
+) -> Path:
+    """``item.json`` in ``out``: the command, the settings with the seed, the seconds, and what came out.
+
+    ``seconds`` are those of the clock; ``processor_seconds`` those the process has computed since it began, which
+    a busy machine does not change.
+    """
+    command = f"python -m experiments.{item.replace('-', '_')}{' --quick' * options.quick}"
+    if options.epochs is not None:
+        command += f" --epochs {options.epochs}"
+    content = {
+        "command": command,
+        "version": __version__,
+        "settings": dict(settings),
+        "seconds": round(seconds, 1),
+        "processor_seconds": round(time.process_time(), 1),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.processor() or platform.machine(),
+        "results": dict(results),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    path, partial = out / f"{item}.json", out / f".{item}.partial"
+    partial.write_text(json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
+    os.replace(partial, path)
+    return path
+
+
+def lbfgs(loss: Callable[[], Tensor], parameters: Sequence[Tensor], steps: int = 300) -> None:
+    """Minimise a smooth deterministic loss, in place."""
+    optimiser = torch.optim.LBFGS(
+        list(parameters), max_iter=steps, tolerance_grad=1e-9, tolerance_change=1e-13, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        found = loss()
+        found.backward()
+        return found
+
+    optimiser.step(closure)
+
+
+def _plain(value: object) -> object:
+    """What JSON can hold: an infinite or undefined number becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, torch.Tensor):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

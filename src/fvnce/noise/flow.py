@@ -1,0 +1,104 @@
+r"""A normalising flow of zuko as noise, on rows that are standardised first.
+
+log p_n(x) = log p_flow((x − m)/s) − Σ_k log s_k
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution, constraints
+
+from .. import _checks
+from ._batch import expanded, over_batch
+
+FAMILIES = ("NSF", "MAF", "NICE")
+"""Neural splines, masked autoregressive, coupling."""
+
+
+class FlowNoise(Distribution):
+    """A flow with fixed weights; :func:`fvnce.training.fit_flow` fits one to data. Needs zuko.
+
+    It is evaluated in the precision of its weights. An objective moves it, keeps its weights in its state, and never
+    trains them.
+
+    Args:
+        kind: the family, ``"NSF"``, ``"MAF"`` or ``"NICE"``.
+        shift: m, shape (D,).
+        scale: s > 0, shape (D,).
+        transforms: how many.
+        hidden: hidden layers of each.
+        flow: the module that :func:`make_flow` gave, trained; its weights are fixed from here on. If not given, one
+            with new weights.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
+    support = constraints.real_vector
+    has_rsample = False
+
+    def __init__(
+        self,
+        kind: str,
+        shift: Tensor,
+        scale: Tensor,
+        *,
+        transforms: int = 3,
+        hidden: tuple[int, ...] = (64, 64),
+        flow: nn.Module | None = None,
+    ) -> None:
+        self.kind, self.transforms, self.hidden = kind, transforms, tuple(hidden)
+        self.shift = _checks.floating("shift", shift).detach()
+        self.scale = _checks.scale("scale", scale, tuple(self.shift.shape), self.shift).detach()
+        made = make_flow(kind, len(self.shift), transforms, self.hidden) if flow is None else flow
+        self.flow = made.requires_grad_(False).eval()
+        super().__init__(torch.Size(), self.shift.shape, validate_args=False)
+
+    def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> FlowNoise:
+        """The same flow with another batch shape; weights are shared."""
+        return expanded(self, batch_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p_n of points of shape (..., D); the result has shape (...)."""
+        x = _checks.points("x", value, self.event_shape).to(self.shift.dtype)
+        x = over_batch(self, x if _checks.values_are_hidden() else _checks.finite_rows("x", x))
+        density: Tensor = self.flow().log_prob((x - self.shift) / self.scale)
+        return density - self.scale.log().sum()
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Samples of shape sample_shape + batch_shape + (D,), from torch's global generator."""
+        lead = torch.Size(sample_shape) + self.batch_shape
+        return self.draw(lead.numel()).reshape(lead + self.event_shape)
+
+    @torch.no_grad()
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n samples of shape (n, D): standard normal draws sent backwards through the flow."""
+        shape = (_checks.count("n", n, low=0), *self.event_shape)
+        z = torch.randn(shape, generator=generator, dtype=self.shift.dtype, device=self.shift.device)
+        if not n:  # splines refuse an empty batch
+            return z
+        inverse: Tensor = self.flow().transform.inv(z)
+        return inverse * self.scale + self.shift
+
+    def __repr__(self) -> str:
+        return f"FlowNoise({self.kind} over {len(self.shift)} dimensions, {self.transforms} transforms)"
+
+
+def make_flow(kind: str, features: int, transforms: int, hidden: tuple[int, ...]) -> nn.Module:
+    """A flow with new weights, drawn from torch's global generator."""
+    _checks.choice("kind", kind, FAMILIES)
+    made: nn.Module = getattr(_zuko().flows, kind)(features, transforms=transforms, hidden_features=hidden)
+    return made
+
+
+def _zuko() -> Any:
+    # zuko turns off the checks of all of torch's distributions when it is imported; they are turned on again.
+    before = Distribution._validate_args
+    try:
+        import zuko
+    except ImportError:
+        raise ImportError("flows as noise need the zuko package: pip install 'fvnce[flows]'") from None
+    finally:
+        Distribution.set_default_validate_args(before)
+    return zuko

@@ -1,0 +1,85 @@
+"""The search over what the paper leaves open, and the page that is made of results."""
+
+import json
+import math
+
+import pytest
+
+from experiments import search
+from experiments.reproduction_page import page
+from fvnce.diagnostics import SHARES
+from fvnce.paper.setting import MNIST
+from fvnce.paper.table import rows
+
+
+def test_the_distance_of_the_paper_to_itself_is_zero():
+    measured = {
+        (network, row.name, 0): {"train": row.paper[i][0], "test": row.paper[i][0] + 3.0, "noise": row.paper[i][1]}
+        for i, network in enumerate(MNIST.networks)
+        for row in rows(MNIST)
+    }
+    found = search.distance(MNIST, measured)
+    assert found["train"] == 0
+    assert found["test column"] == pytest.approx(3)
+    assert found["test"] == pytest.approx(3 / math.sqrt(2))  # half of the numbers are 3 off
+
+
+def test_helpful_changes_are_combined():
+    def variant(distance, **changes):
+        return {"changes": changes, "distance": {"train": distance, "test": distance + 1}}
+
+    parts = search.helpful(
+        [
+            variant(10),
+            variant(7, lr=1),
+            variant(5, lr=2),
+            variant(12, output="sigmoid"),
+            variant(3, encoder="gaussian"),
+            variant(9, code_activation="relu"),
+        ]
+    )
+    assert parts == [{"encoder": "gaussian"}, {"lr": 2}, {"code_activation": "relu"}]
+    made = search.combinations(parts)
+    assert {"encoder": "gaussian", "lr": 2} in made
+    assert {"encoder": "gaussian", "code_activation": "decoder-relu"} in made
+    assert len(made) == 4
+
+
+def test_the_page_of_the_reproduction_is_written_from_the_files(tmp_path):
+    """The paper's own numbers, with a seed's noise added, give a page in which its order is found again."""
+    cells = []
+    for seed in range(3):
+        for i, network in enumerate(MNIST.networks):
+            for row in rows(MNIST):
+                data, noise, _ = row.paper[i]
+                found = {"train": data + seed, "test": data - 5, "noise": noise - seed * (row.name != "ae")}
+                cells.append({"network": "-".join(map(str, network)), "row": row.name, "seed": seed} | found)
+                if row.rule is not None:
+                    cells[-1] |= dict.fromkeys(SHARES, 0.0)
+    record = {
+        "command": "a command",
+        "version": "1",
+        "torch": "2",
+        "settings": MNIST.named(),
+        "seeds": 3,
+        "rows": {row.name: {"label": row.label, "paper": row.paper} for row in rows(MNIST)},
+        "cells": cells,
+    }
+    (tmp_path / "table.json").write_text(json.dumps(record))
+    text = page(tmp_path)
+    assert "| AE | 767 ± 0.6 | 761 ± 0.0 | -1138 ± 0.0 | 1905 ± 0.6 | 766 | -1138 | 1904 |" in text
+    assert "| 784-128-784: AE → VAE | +470 | +471 ± 0.6 | holds |" in text
+    assert "| 784-128-784: VAE → (0, 1) | +18 | +18 ± 0.0 | close to the VAE |" in text
+    assert text.count("| holds |") == 6
+    assert text.count("On average over rows data are +1 and noise -1 nats from the paper's.") == 2
+    assert "Not counted" not in text
+    assert "not found again" not in text
+    for cell in cells:
+        if cell["row"] == "1-256":
+            cell |= {"noise": cell["noise"] + 100, "ess_data": 0.95}
+    (tmp_path / "table.json").write_text(json.dumps(record))
+    text = page(tmp_path)
+    assert text.count("| does not hold |") == 2
+    assert "to (1/256, 0) is not found again on 784-128-784 and 784-256-128-256-784" in text
+    with pytest.raises(FileNotFoundError, match=r"table\.json"):
+        page(tmp_path / "nowhere")

@@ -1,0 +1,89 @@
+"""``fvnce fit --out``: one writer at a time, and --overwrite replaces a run and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fvnce.cli import main
+from fvnce.runs.folder import sole_writer
+from fvnce.runs.scorer import load_run
+from fvnce.training import FolderInUse
+
+DETECTOR = ["--trees", "5", "--members", "broad_forest", "--set", "calibration_folds=0", "-q"]
+LATENT = ["--latent", "2", "--epochs", "1", "-q"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(60, 3)))
+    return path
+
+
+def fit(*arguments: Any) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", *map(str, arguments)])
+    return int(stop.value.code or 0)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_overwrite_leaves_what_no_run_wrote(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert fit(data, "--out", out, *LATENT) == 0
+    first = files(out)
+    mine = {"notes.txt": "mine", "scores.csv": "row,score\n", "figures/mine.svg": "<svg>mine</svg>", "deep/er.txt": "x"}
+    (out / "deep").mkdir()
+    for name, text in mine.items():
+        (out / name).write_text(text)
+    assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 0
+    assert load_run(out).settings.kind == "detector"
+    for name, text in mine.items():
+        assert (out / name).read_text() == text
+    # No figure of the run before is left: the folder holds what a run made here would, and the user's.
+    assert fit(data, "--out", tmp_path / "new", *DETECTOR) == 0
+    assert first - files(tmp_path / "new")
+    assert files(out) - set(mine) == files(tmp_path / "new")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_overwrite_stops_before_it_has_touched_anything(data: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "run"
+    assert fit(data, "--out", out, *DETECTOR) == 0
+    (out / "report.html").unlink()
+    (out / "report.html").mkdir()
+    before = {name: (out / name).read_bytes() for name in files(out)}
+    assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 1
+    assert "is a folder where a run has a file" in capsys.readouterr().err
+    assert {name: (out / name).read_bytes() for name in files(out)} == before
+
+
+def test_overwrite_does_not_write_through_a_link(data: Path, tmp_path: Path, capsys: Any) -> None:
+    out, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    assert fit(data, "--out", out, *DETECTOR) == 0
+    (out / "figures").rename(elsewhere)
+    (out / "figures").symlink_to(elsewhere)
+    before = files(elsewhere)
+    assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 1
+    assert "is a link" in capsys.readouterr().err
+    assert files(elsewhere) == before
+
+
+def test_a_folder_that_another_process_writes_is_refused_in_one_line(data: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "run"
+    with sole_writer(out):
+        assert fit(data, "--out", out, *DETECTOR) == 1
+        said = capsys.readouterr().err
+        assert said.startswith(f"fvnce: {out} is being written by process {os.getpid()} on ")
+        assert said.count("\n") == 1
+        with pytest.raises(FolderInUse), sole_writer(out):
+            pass
+    assert not out.exists()
+    assert fit(data, "--out", out, *DETECTOR) == 0
