@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import random
-import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,74 +12,25 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Independent, Normal
 
 import fvnce
-from fvnce.models import CouplingEncoder, GaussianDecoder, LinearGaussianModel
-from fvnce.noise import load_noise, save_noise
+from damaged_files import BOMBS, KINDS, bomb, make_files, mutate, objective
+from fvnce.models import LinearGaussianModel
 from fvnce.objectives import VAE
 from fvnce.runs.scorer import RunError, load_run
-from fvnce.serialization import (
-    RecordError,
-    describe,
-    read_document,
-    read_record,
-    rebuild,
-    write_document,
-    write_record,
-)
-from fvnce.training.checkpoint import read_checkpoint
+from fvnce.serialization import RecordError, describe, read_document, read_record, rebuild, write_document, write_record
 
 BYTES = 150  # flips of each kind of file
 
 
-def objective() -> nn.Module:
-    prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
-    model = fvnce.LatentVariableModel(prior, fvnce.GaussianDecoder(fvnce.mlp([2, 4, 3])))
-    noise = fvnce.NoiseMixture(
-        [fvnce.KernelDensity(torch.randn(5, 3), 0.5), Independent(Normal(torch.zeros(3), 1.0), 1)]
-    )
-    return fvnce.FullyVariationalNCE(model, fvnce.GaussianEncoder(fvnce.mlp([3, 4, 4])), noise, fvnce.PowerRule(0.2))
-
-
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Callable[[Path], Any]]]:
-    """One file of every kind with what reads it; each reader gives what can be compared."""
-    folder = tmp_path_factory.mktemp("files")
-    torch.manual_seed(0)
-    fvnce.save(folder / "objective.safetensors", objective())
-    save_noise(fvnce.KernelDensity(torch.randn(6, 2), 0.5), folder)
-    fvnce.fit(objective(), torch.randn(20, 3), epochs=1, seed=0, checkpoint_dir=folder / "run")
-    x = np.random.default_rng(0).normal(size=(40, 2))
-    detector = fvnce.NoiseContrastiveDetector(n_trees=5, n_networks=1, steps=5, calibration_folds=0, random_state=0)
-    detector.fit(x).save(folder / "d.safetensors")
-    content = {"name": "fläche", "shares": [0.1 + 0.2, 1e-7, None, -3], "layout": {"a": "number", "b": "category"}}
-    write_document(folder / "study.json", "study", content)
-
-    def state(path: Path) -> Any:
-        return list(map(str, fvnce.load(path).state_dict().items()))
-
-    def noise(path: Path) -> Any:
-        place = path.parent / "noise"
-        place.mkdir(exist_ok=True)
-        shutil.copy(path, place / "noise.safetensors")
-        return load_noise(place).log_prob(torch.zeros(3, 2)).tolist()
-
-    return {
-        "an objective": (folder / "objective.safetensors", state),
-        "noise": (folder / "noise.safetensors", noise),
-        "a checkpoint": (next((folder / "run").glob("step-*.safetensors")), lambda path: str(read_checkpoint(path))),
-        "a detector": (
-            folder / "d.safetensors",
-            lambda path: fvnce.NoiseContrastiveDetector.load(path).score_samples(x).tolist(),
-        ),
-        "a document": (folder / "study.json", lambda path: read_document(path, "study")),
-    }
+def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return make_files(tmp_path_factory.mktemp("files"))
 
 
-@pytest.mark.parametrize("kind", ["an objective", "noise", "a checkpoint", "a detector", "a document"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_byte_is_refused_or_changes_nothing(files: Any, kind: str, tmp_path: Path) -> None:
-    path, read = files[kind]
+    path, read, _ = files[kind]
     data, wanted = path.read_bytes(), read(path)
     generator = random.Random(0)
     harmless = 0
@@ -98,9 +47,9 @@ def test_a_flipped_byte_is_refused_or_changes_nothing(files: Any, kind: str, tmp
     assert harmless < BYTES / 10  # blanks and the last digits of a float
 
 
-@pytest.mark.parametrize("kind", ["an objective", "noise", "a checkpoint", "a detector", "a document"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_cut_file_is_refused(files: Any, kind: str, tmp_path: Path) -> None:
-    path, read = files[kind]
+    path, read, _ = files[kind]
     data = path.read_bytes()
     for length in {0, 1, 7, 8, 9, len(data) // 2, len(data) - 9, len(data) - 2}:
         (tmp_path / "cut").write_bytes(data[:length])
@@ -146,41 +95,9 @@ def test_numbers_as_keys_come_back_as_json_has_them(tmp_path: Path) -> None:
 # --- what a stranger may write -----------------------------------------------------------------------------------
 
 
-def huge(name: str) -> Any:
-    """The structure of a small object, with sizes that no file of its length can fill."""
-    made: dict[str, nn.Module] = {
-        "Linear": nn.Linear(2, 3),
-        "Conv2d": nn.Conv2d(2, 3, 3),
-        "BatchNorm1d": nn.BatchNorm1d(2),
-        "LayerNorm": nn.LayerNorm(2),
-        "coupling": CouplingEncoder(3, 2, layers=2, hidden=2),
-        "coupling, layers": CouplingEncoder(3, 2, layers=2, hidden=2),
-        "decoder": GaussianDecoder(nn.Linear(2, 3), learned="per_dimension", event_shape=(3,)),
-    }
-    content, tensors = describe(made[name])
-    given = content["structure"]["$arguments"]
-    if name == "coupling":
-        given["latent"] = 10**10
-    elif name == "coupling, layers":
-        given["layers"] = 10**10
-    elif name == "decoder":
-        given["event_shape"] = {"$tuple": [200_000, 200_000]}
-    else:
-        given.update({key: 30_000 for key in given if key in ("in_features", "out_features", "in_channels")})
-        given.update({key: 10**10 for key in given if key == "num_features"})
-        if "normalized_shape" in given:
-            given["normalized_shape"] = {"$tuple": [10**10]}
-        if "kernel_size" in given:
-            given["out_channels"] = 30_000
-    return content, tensors
-
-
-SIZES = ["Linear", "Conv2d", "BatchNorm1d", "LayerNorm", "coupling", "coupling, layers", "decoder"]
-
-
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", BOMBS)
 def test_a_small_file_cannot_ask_for_much_memory(name: str, tmp_path: Path) -> None:
-    content, tensors = huge(name)
+    content, tensors = bomb(name)
     path = tmp_path / "bomb.safetensors"
     write_record(path, "objective", {"module": content}, tensors)
     with pytest.raises(RecordError, match=r"bomb.safetensors asks for [\d,]+ bytes .* raise max_bytes"):
@@ -272,54 +189,19 @@ def test_a_crafted_record_is_refused_in_words(words: str, tmp_path: Path) -> Non
     assert "\n" not in str(failure.value)
 
 
-def nodes(content: Any) -> Iterator[tuple[Any, Any]]:
-    """(container, key) of everything within a nest."""
-    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    for key, value in list(items):
-        yield content, key
-        yield from nodes(value)
-
-
-def mutate(content: Any, generator: random.Random) -> Any:
-    """A copy of a nest with one to three places removed, exchanged or replaced."""
-    content = copy.deepcopy(content)
-    strange = [None, True, -1, 0, 10**10, 1e308, float("nan"), "", "x" * 300, "posterior", [], {}, [[]], {"$id": 0}]
-    strange += [{"$tensor": "x"}, {"$tuple": 3}, {"$pairs": [1]}, {"$kind": "method", "of": 0, "name": "__class__"}]
-    for _ in range(generator.randint(1, 3)):
-        places = list(nodes(content))
-        if not places:
-            break
-        container, key = generator.choice(places)
-        choice = generator.random()
-        if choice < 0.3:
-            del container[key]
-        elif choice < 0.5:
-            other, name = generator.choice(places)
-            container[key] = copy.deepcopy(other[name])
-        elif choice < 0.6 and isinstance(container, dict):
-            container[f"{key}?"] = container.pop(key)
-        else:
-            container[key] = copy.deepcopy(generator.choice(strange))
-    return content
-
-
-@pytest.mark.parametrize("kind", ["an objective", "noise", "a checkpoint", "a detector"])
+@pytest.mark.parametrize("kind", [kind for kind, name in KINDS.items() if name])
 def test_mutated_records_end_in_an_object_or_a_clear_error(files: Any, kind: str, tmp_path: Path) -> None:
-    path, read = files[kind]
-    if kind == "a detector":
-        read = fvnce.NoiseContrastiveDetector.load
-    elif kind == "noise":
-        read = lambda path: load_noise(path.parent)  # noqa: E731
-    names = {"an objective": "objective", "noise": "noise", "a checkpoint": "checkpoint", "a detector": "detector"}
-    content, tensors = read_record(path, names[kind])
+    path, _, load = files[kind]
+    name = str(KINDS[kind])
+    content, tensors = read_record(path, name)
     generator = random.Random(1)
     said: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that another version wrote it
         for _ in range(100):
-            write_record(tmp_path / "noise.safetensors", names[kind], mutate(content, generator), tensors)
+            write_record(tmp_path / "noise.safetensors", name, mutate(content, generator), tensors)
             try:
-                read(tmp_path / "noise.safetensors")
+                load(tmp_path / "noise.safetensors")
             except ValueError as error:
                 said.append(str(error))
     assert len(said) > 10
