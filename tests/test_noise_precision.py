@@ -75,9 +75,10 @@ def test_six_units_in_the_last_place(width: int, single_bandwidth: bool, size: i
     if spread == "uneven":
         x *= torch.randn(200, width, generator=generator, dtype=torch.float64)
     noise = KernelDensity(centres, h)
-    found = [noise.log_prob(x)[:3], noise.log_prob(x.requires_grad_())[:3].detach()]
-    for row in range(3):
-        wanted = exactly(x[row].detach(), centres, h)
+    # Few points and many take different routes, and so does a value with its gradient.
+    found = [noise.log_prob(x), noise.log_prob(x[:12]), noise.log_prob(x.clone().requires_grad_()).detach()]
+    for row in range(3 if size * width > 10_000 else 12):
+        wanted = exactly(x[row], centres, h)
         unit = np.spacing(abs(float(wanted)))
         for values in found:
             assert abs(mpmath.mpf(float(values[row])) - wanted) <= 6 * unit
