@@ -27,7 +27,8 @@ class FixedDistribution(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FixedDistribution:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.distribution = map_tensors(self.distribution, fn)
+        # In half precision a density would be off by nats.
+        self.distribution = map_tensors(self.distribution, lambda tensor: _wide(fn(tensor)))
         return self
 
     def forward(self) -> Distribution:
@@ -98,6 +99,8 @@ class LatentVariableModel(nn.Module):
                 f"x must have rows of the shape that the decoder gives, {tuple(event)}, found x of shape "
                 f"{tuple(x.shape)}; change the decoder's last layer or reshape the data"
             )
+        if _checks.is_half(x):  # what the network gave in half precision is the likelihood's parameter, not its density
+            return map_tensors(likelihood, _wide).log_prob(x.float())
         return likelihood.log_prob(x)
 
     def highest_log_prior(self) -> float:
@@ -114,6 +117,10 @@ class LatentVariableModel(nn.Module):
         z = self.prior.sample((n,))
         x = self.decoder(z).sample()
         return (x, z) if return_latent else x
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if _checks.is_half(tensor) else tensor
 
 
 def _refuse_learned(prior: Distribution) -> None:

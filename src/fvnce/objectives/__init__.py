@@ -2,7 +2,8 @@
 
 ======================  ===============================================================
 ``ratios``              log-ratios Δ⁰ and expectations over the latent
-``partition``           log Z fixed, learned, or profiled out
+``partition``           log Z fixed or learned
+``profiled``            log Z maximised out
 ``contrastive``         what all that tell data from noise share
 ``fully_variational``   fully variational NCE
 ``nce``                 NCE, S-NCE, variational NCE
@@ -17,7 +18,8 @@ from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
 from .fully_variational import FullyVariationalNCE
 from .nce import NCE, SNCE, VariationalNCE
-from .partition import Fixed, Learned, Partition, Profiled
+from .partition import Fixed, Learned, Partition
+from .profiled import Profiled
 from .terms import Terms
 
 __all__ = [

@@ -22,7 +22,8 @@ from ..models.latent import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
 from .base import Objective, check_finite, prior_constant
-from .partition import Fixed, Learned, Partition, Profiled
+from .partition import Fixed, Learned, Partition
+from .profiled import Profiled
 from .ratios import Encoder, LogRatio, log_ratio
 from .statistics import effective_share
 from .terms import Contrasted, Terms
@@ -59,6 +60,7 @@ class ContrastiveObjective(Objective):
         noise_encoder: Encoder | None = None,
         latent_samples: int = 1,
         noise_ratio: float = 1.0,
+        noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
         log_scale: float = 0.0,
     ) -> None:
@@ -79,6 +81,9 @@ class ContrastiveObjective(Objective):
         self.rule = rule
         self.latent_samples = _checks.count("latent_samples", latent_samples)
         self.noise_ratio = _checks.number("noise_ratio", noise_ratio, low=0.0, open_low=True)
+        self.noise_samples = self.noise_ratio
+        if noise_samples is not None:
+            self.noise_samples = _checks.number("noise_samples", noise_samples, low=0.0, open_low=True)
         self.partition = _partition(partition, log_scale)
         self.partition.check(rule)
         # A second pass over some of the rows would be another function under these.
@@ -99,7 +104,7 @@ class ContrastiveObjective(Objective):
         log_noise_x: Tensor | None = None,
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
-        """J on a batch. Without ``x_noise`` it draws round(ν·B) noise samples; densities not given are computed."""
+        """J on a batch of B rows. Without ``x_noise`` it draws round(``noise_samples``·B); densities not given are computed."""
         return self.terms_of(self.log_ratios(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise))
 
     def log_ratios(
@@ -116,7 +121,7 @@ class ContrastiveObjective(Objective):
         if x_noise is None and log_noise_noise is not None:
             raise ValueError("log_noise_noise must come with x_noise, found it alone")
         if x_noise is None:
-            x_noise = draw(self.noise, max(1, round(self.noise_ratio * len(x)))).to(x.dtype)
+            x_noise = draw(self.noise, max(1, round(self.noise_samples * len(x)))).to(x.dtype)
         self._check_rows("x_noise", x_noise)
         log_noise_x = self._log_noise("log_noise_x", log_noise_x, x)
         log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
@@ -190,7 +195,7 @@ class ContrastiveObjective(Objective):
         if check_finite("x_noise", x, ratio, log_noise, may_be_zero=True):
             return ratio
         # A ratio of exactly zero stays one, as a number whose multiples and sums have gradients.
-        return replace(ratio, values=ratio.values.clamp(min=LOWEST), _mean=None)
+        return replace(ratio, values=ratio.values.clamp(min=LOWEST), known_mean=None)
 
     #: Whether a discrete latent is summed inside f0, for a rule whose noise term is no bound.
     _noise_is_marginal = False
@@ -223,6 +228,7 @@ class ContrastiveObjective(Objective):
 
     def _log_noise(self, name: str, given: Tensor | None, x: Tensor) -> Tensor:
         if given is None:
+            x = x.float() if _checks.is_half(x) else x
             with torch.no_grad():
                 return self.noise.log_prob(x) if _checks.values_are_hidden() else log_prob_or_minus_inf(self.noise, x)
         if given.shape != x.shape[:1]:
@@ -310,7 +316,7 @@ def _held_out_value(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ra
     float64, and without the clip, as the profiled form itself.
     """
     rule = rule.unclipped()
-    profiled = Profiled()
+    profiled = Profiled(momentum=0)
     halves = [_rows(data, noise, start) for start in (0, 1)]
     values = []
     for (data_judged, noise_judged), other in zip(halves, halves[::-1], strict=True):

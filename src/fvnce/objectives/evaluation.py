@@ -25,7 +25,7 @@ from torch.nn.functional import softplus
 from ._distributed import Shares, gather, together
 from .base import prior_constant
 from .contrastive import BatchRatios, ContrastiveObjective
-from .partition import Profiled
+from .profiled import Profiled
 from .ratios import LogRatio
 from .terms import Terms
 

@@ -9,7 +9,7 @@ needs the marginal p_θ(x). A rule with the double-ELBO property bounds both ter
     J_fvNCE(θ, q1, q0) = E_{x~data, z~q1} f1(Δ(x, z)) + E_{x~noise, z~q0} f0(Δ(x, z)),            (Eq. fvNCE)
     Δ(x, z) = log p_θ(x, z) − log p_n(x) − log q(z|x),
 
-with equality at q1 = q0 = p_θ(z|x). With ν noise samples per data sample: J = E_d f1(r/ν) + ν E_n f0(r/ν).
+with equality at q1 = q0 = p_θ(z|x). With noise ν times as frequent as data: J = E_d f1(r/ν) + ν E_n f0(r/ν).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ..scoring import ScoringRule
 from .base import check_finite
 from .contrastive import ContrastiveObjective, PartitionName
 from .elbo import evidence_of
-from .partition import Fixed, Partition, power_of
+from .partition import Fixed, Partition
+from .profiled import power_of
 from .ratios import Encoder, LogRatio
 from .terms import Terms
 
@@ -42,7 +43,8 @@ class FullyVariationalNCE(ContrastiveObjective):
         noise_encoder: q0(z|x). The noise term is a bound only if it covers p_θ(x, ·).
         latent_samples: K; more than one uses the tighter multi-sample bound for both terms. A discrete latent with few
             values is summed over instead, and takes no K.
-        noise_ratio: ν.
+        noise_ratio: ν, the weight of the noise term.
+        noise_samples: noise samples drawn for each data sample, by default ν of them.
         partition: ``"fixed"``, ``"learned"``, ``"profiled"``, or a :class:`~fvnce.objectives.partition.Partition`.
         log_scale: s of Δ = Δ⁰ + s, for the fixed partition.
         allow_non_variational: study a rule that has no double bound; J is then no bound either.
@@ -68,6 +70,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         noise_encoder: Encoder | None = None,
         latent_samples: int = 1,
         noise_ratio: float = 1.0,
+        noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
         log_scale: float = 0.0,
         allow_non_variational: bool = False,
@@ -81,6 +84,7 @@ class FullyVariationalNCE(ContrastiveObjective):
             noise_encoder=noise_encoder,
             latent_samples=latent_samples,
             noise_ratio=noise_ratio,
+            noise_samples=noise_samples,
             partition=partition,
             log_scale=log_scale,
         )
@@ -135,7 +139,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         log_noise_x: Tensor | None = None,
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
-        """J on a batch. Without ``x_noise`` it draws round(ν·B) noise samples; densities not given are computed."""
+        """J on a batch of B rows. Without ``x_noise`` it draws round(``noise_samples``·B); densities not given are computed."""
         if not self.variance_reduced:
             return super().terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
         self._check_rows("x", x)
