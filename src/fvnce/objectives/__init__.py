@@ -13,6 +13,7 @@
 ======================  ===============================================================
 """
 
+from .._estimates import LogPartition
 from .base import Objective
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
@@ -32,6 +33,7 @@ __all__ = [
     "Fixed",
     "FullyVariationalNCE",
     "Learned",
+    "LogPartition",
     "Objective",
     "Partition",
     "Profiled",

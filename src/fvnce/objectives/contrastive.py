@@ -5,7 +5,6 @@ J = E_data f1(Δ) + ν E_noise f0(Δ),      Δ = log p_θ(x, z) − log p_n(x) �
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from .. import _checks
+from .._estimates import LogPartition, log_mean_exp
 from ..models.latent import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
@@ -25,7 +25,6 @@ from .base import Objective, check_finite, prior_constant
 from .partition import Fixed, Learned, Partition
 from .profiled import Profiled
 from .ratios import Encoder, LogRatio, log_ratio
-from .statistics import effective_share
 from .terms import Contrasted, Terms
 
 #: Δ⁰ of a noise sample to which the model gives no probability.
@@ -104,7 +103,7 @@ class ContrastiveObjective(Objective):
         log_noise_x: Tensor | None = None,
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
-        """J on a batch of B rows. Without ``x_noise`` it draws round(``noise_samples``·B); densities not given are computed."""
+        """J on a batch of B rows. Without ``x_noise`` it draws round(``noise_samples``·B); missing densities are computed."""
         return self.terms_of(self.log_ratios(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise))
 
     def log_ratios(
@@ -253,12 +252,13 @@ class ContrastiveObjective(Objective):
         log_noise_noise: Tensor | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 1000,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> LogPartition:
         """log Z of the model as it stands, log E_noise[e^Δ⁰], and its standard error, from noise samples.
 
         This is the α = 0 estimate whatever the rule: it is consistent for every model whose support the noise and the
-        noise encoder cover. The standard error is that of the delta method, sd(w)/(√n mean(w)) for w = e^Δ⁰; where the
-        effective sample size is small it is itself not to be trusted.
+        noise encoder cover. The standard error is that of the delta method. Beside ``value, error = …`` the pair has
+        ``effective_samples``, (Σw)²/Σw² for w = e^Δ⁰, and ``trusted``, which is False if they are fewer than 100: then
+        few draws carry the mean, and value and error may both be far too small.
         """
         if x_noise is None and log_noise_noise is not None:
             raise ValueError("log_noise_noise must come with x_noise, found it alone")
@@ -272,11 +272,7 @@ class ContrastiveObjective(Objective):
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
         with seeded(generator):
             log_w = torch.cat([self._graph(x, log_noise, self._noise_draws).mean for x, log_noise in parts])
-        n = len(log_w)
-        estimate = log_w.logsumexp(0) - math.log(n)
-        # var(w)/mean(w)² = n Σw²/(Σw)² − 1 = 1/ESS share − 1, which stays in the log domain.
-        relative_variance = max(0.0, 1 / effective_share(log_w) - 1)
-        return estimate, estimate.new_tensor(math.sqrt(relative_variance / (n - 1)))
+        return log_mean_exp(log_w)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """All parameters at ``lr``, but those of the partition at their own rate."""

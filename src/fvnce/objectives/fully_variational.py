@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
@@ -139,7 +140,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         log_noise_x: Tensor | None = None,
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
-        """J on a batch of B rows. Without ``x_noise`` it draws round(``noise_samples``·B); densities not given are computed."""
+        """J on a batch of B rows. Without ``x_noise`` it draws round(``noise_samples``·B); missing densities are computed."""
         if not self.variance_reduced:
             return super().terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
         self._check_rows("x", x)
@@ -162,14 +163,25 @@ def _covers(noise: Distribution, model: Distribution) -> bool:
     """Whether the noise has the support of the model or more, and the same base measure."""
     if hasattr(noise, "components"):
         return any(_covers(component, model) for component in noise.components)
-    mine, theirs = _kind(noise.support), _kind(model.support)
-    return mine == theirs or (mine == "real" and theirs == "interval")
+    mine, theirs = _base(noise.support), _base(model.support)
+    if isinstance(mine, type(constraints.boolean)) or isinstance(theirs, type(constraints.boolean)):
+        return isinstance(mine, type(theirs))
+    outer, inner = _range(mine), _range(theirs)
+    if outer is None or inner is None:
+        return repr(mine) == repr(theirs)
+    return bool((outer[0] <= inner[0]).all()) and bool((inner[1] <= outer[1]).all())
 
 
-def _kind(support: Any) -> str:
-    base = support.base_constraint if isinstance(support, constraints.independent) else support
-    if base in (constraints.real, constraints.real_vector):
-        return "real"
-    if isinstance(base, type(constraints.boolean)):
-        return "boolean"
-    return "interval" if isinstance(base, constraints.interval) else repr(base)
+def _base(support: Any) -> Any:
+    return _base(support.base_constraint) if isinstance(support, constraints.independent) else support
+
+
+def _range(support: Any) -> tuple[Tensor, Tensor] | None:
+    """The bounds of a continuous support, which may be infinite, or None where it is no interval."""
+    if support in (constraints.real, constraints.real_vector):
+        return torch.tensor(-math.inf), torch.tensor(math.inf)
+    names = ("lower_bound", "upper_bound")
+    if getattr(support, "is_discrete", False) or not any(hasattr(support, name) for name in names):
+        return None
+    low, high = (getattr(support, name, default) for name, default in zip(names, (-math.inf, math.inf), strict=True))
+    return torch.as_tensor(low), torch.as_tensor(high)

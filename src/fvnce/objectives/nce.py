@@ -52,9 +52,9 @@ class SNCE(ContrastiveObjective):
 class NCE(SNCE):
     """Noise-contrastive estimation with the logarithmic rule (Eq. NCE): logistic regression of data against noise.
 
-    With ``noise_ratio=M`` and ``noise_samples=1`` it is noisier NCE: noise counts as if there were M times as much of it,
-    of which the sample drawn is a part. As M grows the gradient tends to that of maximum likelihood, at a distance of
-    order 1/M, and its variance grows, at most like M.
+    With ``noise_ratio=M`` and ``noise_samples=1`` it is noisier NCE: the noise drawn counts as if there were M times as
+    much of it. As M grows the gradient tends to that of maximum likelihood, at a distance of order 1/M, while its
+    variance grows, at most like M.
 
     >>> import torch
     >>> from torch.distributions import Independent, Normal

@@ -8,8 +8,8 @@ with A = E_data[e^(αΔ⁰)] and B = E_noise[e^((1+α)Δ⁰)],
 up to a monotone map. This is the γ-divergence; both terms are log-mean-exps, so it needs no clip. For other rules c is
 found by a safeguarded Newton iteration (``_root``).
 
-The log of a mean over a batch is biased, and so is its gradient, however many batches are averaged. ``_moving`` makes the
-gradient that of the population on average: a batch counts in proportion to P = A·B. For other rules, c̄ is a moving
+The log of a mean over a batch is biased, and so is its gradient, however many batches are averaged. ``_moving`` makes
+the gradient that of the population on average: a batch counts in proportion to P = A·B. For other rules, c̄ is a moving
 average of e^c*, and with Ĝ1 = E_data[df1/dΔ], Ĝ0 = ν E_noise[−df0/dΔ] of the batch at c̄
 
     Ĝ0 ∇E_data[f1] + Ĝ1 ∇ν E_noise[f0]      (f1, f0 at Δ⁰ − c̄ − log ν)
