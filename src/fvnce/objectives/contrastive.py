@@ -103,7 +103,7 @@ class ContrastiveObjective(Objective):
         log_noise_x: Tensor | None = None,
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
-        """J on a batch of B rows. Without ``x_noise`` it draws round(``noise_samples``·B); missing densities are computed."""
+        """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
         return self.terms_of(self.log_ratios(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise))
 
     def log_ratios(

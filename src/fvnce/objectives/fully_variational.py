@@ -140,7 +140,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         log_noise_x: Tensor | None = None,
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
-        """J on a batch of B rows. Without ``x_noise`` it draws round(``noise_samples``·B); missing densities are computed."""
+        """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
         if not self.variance_reduced:
             return super().terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
         self._check_rows("x", x)

@@ -15,7 +15,8 @@ average of e^c*, and with Ĝ1 = E_data[df1/dΔ], Ĝ0 = ν E_noise[−df0/dΔ] of
     Ĝ0 ∇E_data[f1] + Ĝ1 ∇ν E_noise[f0]      (f1, f0 at Δ⁰ − c̄ − log ν)
 
 is unbiased, because data and noise are independent and c̄ is of earlier batches. At the truth e^Δ p_n ∝ p_d, so that
-both terms cancel on average whatever c̄ is. P is then √(Ĝ1 Ĝ0).
+both terms cancel on average whatever c̄ is. It is P = Ĝ1 Ĝ0 times ∇E_data[f1]/Ĝ1 + ∇ν E_noise[f0]/Ĝ0, a difference of
+two weighted means of ∇Δ⁰, as for (α, 0).
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from .ratios import LogRatio
 
 #: The momentum of rules (α, 0) unless another is given.
 MOMENTUM = 0.9
+#: How far c̄ may be from c* of a batch: e^(2·30) is still a number in float32.
+FARTHEST = 30.0
 
 
 class Profiled(Partition):
@@ -117,14 +120,15 @@ class Profiled(Partition):
         if not momentum:
             return c, with_curvature(value[0] + value[1], rule, data, noise, c, noise_ratio)
         moving = self._moving()
-        nearest = -math.log1p(-momentum)
-        centre = float(c) if moving.count == 0 else min(max(moving.centre, float(c) - nearest), float(c) + nearest)
+        own = float(c)
+        centre = own if moving.count == 0 else min(max(moving.centre, own - FARTHEST), own + FARTHEST)
         log1, log0 = log_pulls(rule, data, noise, centre, noise_ratio)
-        log_p, tilt = (log1 + log0) / 2, (log0 - log1) / 2
-        counts = moving.weight(log_p, momentum)
-        self._keep(moving, log_p, float(c), momentum)
+        log_p = log1 + log0
+        usual = math.exp((log_p if moving.count == 0 else moving.log_mean) / 2)
+        counts = usual * moving.weight(log_p, momentum)
+        self._keep(moving, log_p, own, momentum)
         there = _at(rule, data, noise, centre, noise_ratio)
-        towards = counts * (math.exp(tilt) * there[0] + math.exp(-tilt) * there[1])
+        towards = counts * (math.exp(-log1) * there[0] + math.exp(-log0) * there[1])
         return c, _valued(value[0] + value[1], first_order_only(towards))
 
     def _momentum_in_use(self, default: float) -> float:

@@ -195,7 +195,7 @@ def _is_summed(q: Distribution) -> bool:
 
 def narrowed(z: Tensor, x: Tensor) -> Tensor:
     """The latents as a network in half precision takes them; log q and the prior see them as they were drawn."""
-    return z.to(x.dtype) if _checks.is_half(x) else z
+    return z.to(x.dtype) if _checks.is_half(x) and z.is_floating_point() else z
 
 
 def _wide(value: Tensor) -> Tensor:
