@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
 from fvnce.models import CouplingEncoder, CoveringEncoder, GaussianEncoder, mlp
-from fvnce.objectives import ContrastiveObjective, FullyVariationalNCE, VariationalNCE
+from fvnce.objectives import ContrastiveObjective, FullyVariationalNCE, Profiled, VariationalNCE
 from fvnce.paper.cells import Cells
 from fvnce.paper.setting import Options, standard_normal
 from fvnce.report.figures import new_figure, save
@@ -189,7 +189,7 @@ def _objective(
             noise_encoder=CoveringEncoder(first, standard_normal(2)),
         )
     rule = PowerRule(0.5 if "1/2" in method else 0)
-    how: dict[str, Any] = {"partition": "profiled"}
+    how: dict[str, Any] = {"partition": Profiled(momentum=0)}
     if "Gaussian" in method:
         gaussian = GaussianEncoder(mlp([1, 32, 4], nn.Tanh))
         covering = CoveringEncoder(gaussian, standard_normal(2))

@@ -24,7 +24,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from fvnce.models import EnergyDecoder, EnergyModel, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.noise import NoiseMixture, fit_gaussian, smoothed
-from fvnce.objectives import NCE, ContrastiveObjective, FullyVariationalNCE
+from fvnce.objectives import NCE, ContrastiveObjective, FullyVariationalNCE, Profiled
 from fvnce.paper.cells import Cells
 from fvnce.paper.setting import Options
 from fvnce.report.figures import new_figure, save
@@ -171,12 +171,12 @@ def _objective(method: str, settings: Settings, reference: Distribution, noise: 
         encoder = GaussianEncoder(mlp([2, size, 2], nn.SiLU))
         model = LatentVariableModel(prior, decoder)
         return FullyVariationalNCE(
-            model, encoder, noise, PowerRule(0), partition="profiled", latent_samples=settings.latent_samples
+            model, encoder, noise, PowerRule(0), partition=Profiled(momentum=0), latent_samples=settings.latent_samples
         )
     energy = EnergyModel(_network(2, settings), reference=reference)
     if method == "NCE":
         return NCE(energy, noise, partition="learned")
-    return FullyVariationalNCE(energy, None, noise, PowerRule(0), partition="profiled")
+    return FullyVariationalNCE(energy, None, noise, PowerRule(0), partition=Profiled(momentum=0))
 
 
 def _network(inputs: int, settings: Settings) -> nn.Sequential:

@@ -347,6 +347,8 @@ def test_compiled(partition, encoder):
     x, y = torch.randn(8, 6), torch.randn(8, 6)
     kwargs = {"log_noise_x": objective.noise.log_prob(x), "log_noise_noise": objective.noise.log_prob(y)}
     objective(x, y, **kwargs)
+    if partition == "profiled":  # a compiled call keeps no average of earlier batches, and neither does a first one
+        objective.partition.load_state_dict(Profiled().state_dict())
     results = []
     for function in (objective, torch.compile(objective, backend="eager", fullgraph=True)):
         torch.manual_seed(3)
@@ -519,11 +521,6 @@ def test_one_calling_convention(name):
         (lambda: GaussianEncoder(mlp([6, 3]))(torch.zeros(1, 6)), ValueError, "even number of outputs.*found 3"),
         (lambda: Profiled(momentum=1.0), ValueError, "momentum must be below 1"),
         (lambda: Learned(lr_factor=0), ValueError, "lr_factor must be a finite number > 0"),
-        (
-            lambda: make(rule=PowerRule(0, 1), partition=Profiled(momentum=0.9)),
-            ValueError,
-            "momentum must be 0 for",
-        ),
         (
             lambda: NCE(Direct(), standard(1), partition="profiled"),
             ValueError,

@@ -18,6 +18,11 @@ def values_are_hidden() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
+def is_half(value: Tensor) -> bool:
+    """Whether a tensor is in half precision, in which log-densities are not computed."""
+    return value.dtype in (torch.bfloat16, torch.float16)
+
+
 def number(
     name: str,
     value: object,
@@ -263,6 +268,22 @@ def distribution(name: str, value: object) -> None:
         raise ValueError(
             f"{name} must be one distribution over whole rows, found batch shape {tuple(value.batch_shape)} and event "
             f"shape {tuple(value.event_shape)}; wrap it in torch.distributions.Independent"
+        )
+
+
+def latents(q: Distribution, prior: Distribution) -> None:
+    """Latents of the shape that the prior has.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> standard = lambda d: Independent(Normal(torch.zeros(d), torch.ones(d)), 1)
+    >>> latents(standard(3), standard(2))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: encoder must give latents of the prior's shape (2,), found shape (3,); change its last layer ...
+    """
+    if q.event_shape != prior.event_shape:
+        raise ValueError(
+            f"encoder must give latents of the prior's shape {tuple(prior.event_shape)}, found shape "
+            f"{tuple(q.event_shape)}; change its last layer or the prior"
         )
 
 

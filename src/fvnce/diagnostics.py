@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from . import _checks
+from ._estimates import ENOUGH
 from .noise import draw_with_log_prob, log_prob_or_minus_inf
-from .objectives import ContrastiveObjective
+from .objectives import ContrastiveObjective, Profiled
 from .objectives.contrastive import seeded
 from .objectives.ratios import Encoder, log_ratio
 
@@ -67,6 +68,7 @@ class Diagnostics:
         calibration: of the implied classifier.
         log_partition: log Z, the α = 0 estimate.
         log_partition_error: its standard error.
+        log_partition_samples: effective samples that carry the two; below 100 neither is to be trusted.
     """
 
     live_noise: float
@@ -80,6 +82,12 @@ class Diagnostics:
     calibration: Calibration = field(repr=False)
     log_partition: float
     log_partition_error: float
+    log_partition_samples: float
+
+    @property
+    def log_partition_trusted(self) -> bool:
+        """Whether enough draws carry log Z for its value and its error to mean something."""
+        return self.log_partition_samples >= ENOUGH
 
     @property
     def advice(self) -> list[str]:
@@ -93,8 +101,8 @@ class Diagnostics:
             )
         elif self.ess_noise < 0.01:
             found.append(
-                f"few noise samples carry the noise term (effective share {self.ess_noise:.2%}): use a larger "
-                "noise_ratio or noise closer to the model"
+                f"few noise samples carry the noise term (effective share {self.ess_noise:.2%}): use more "
+                "noise_samples or noise closer to the model"
             )
         if self.clipped_data > 0.5:
             found.append(
@@ -103,7 +111,12 @@ class Diagnostics:
             )
         if self.clipped_noise > 0.05:
             found.append(f"{self.clipped_noise:.0%} of the noise lies above the clip, where J is no bound")
-        if self.log_partition_error > 0.5:
+        if not self.log_partition_trusted:
+            found.append(
+                f"log Z is not to be trusted, nor is its error: {self.log_partition_samples:.1f} effective samples "
+                f"carry it, and {ENOUGH} are wanted. Draw more noise samples, or move the noise towards the model"
+            )
+        elif self.log_partition_error > 0.5:
             found.append(f"log Z is uncertain by {self.log_partition_error:.2f} nats: draw more noise samples")
         return found
 
@@ -114,7 +127,8 @@ class Diagnostics:
             f"data      effective {self.ess_data:.1%}, clipped {self.clipped_data:.1%}",
             f"bound     one draw to many: data +{self.gap_data:.3g}, noise +{self.gap_noise:.3g}",
             f"classify  log loss {self.calibration.log_loss:.3g} nats, calibration error {self.calibration.error:.3g}",
-            f"log Z     {self.log_partition:.3f} ± {self.log_partition_error:.3f}",
+            f"log Z     {self.log_partition:.3f} ± {self.log_partition_error:.3f}"
+            + ("" if self.log_partition_trusted else ", not to be trusted"),
         ]
         return "\n".join(lines + [f"! {advice}" for advice in self.advice])
 
@@ -148,21 +162,24 @@ def diagnose(
             if terms.delta_data is None or terms.delta_noise is None:
                 raise ValueError("objective must draw noise to be diagnosed, found one with variance_reduced=True")
             shift = -terms.statistics["log_scale"] - math.log(objective.noise_ratio)
-            rule, gap = objective.rule, []
+            # A profiled objective ignores the clip.
+            rule = objective.rule.unclipped() if isinstance(objective.partition, Profiled) else objective.rule
+            gap = []
             for function, encoder, points, log_noise in (
                 (rule.f1, objective.encoder, x, log_noise_x),
                 (rule.f0, objective.noise_encoder or objective.encoder, x_noise, log_noise_noise),
             ):
                 gap.append(_gap(objective.model, encoder, points, log_noise, function, shift, many))
-        value, error = objective.log_partition(x_noise=x_noise, log_noise_noise=log_noise_noise, generator=generator)
+        log_z = objective.log_partition(x_noise=x_noise, log_noise_noise=log_noise_noise, generator=generator)
         shares = {name: terms.statistics[name] for name in SHARES}
         return Diagnostics(
             **shares,
             gap_data=gap[0],
             gap_noise=gap[1],
             calibration=calibrate(terms.delta_data, terms.delta_noise, objective.noise_ratio, bins=bins),
-            log_partition=float(value),
-            log_partition_error=float(error),
+            log_partition=float(log_z.value),
+            log_partition_error=float(log_z.error),
+            log_partition_samples=log_z.effective_samples,
         )
     finally:
         objective.train(was_training)

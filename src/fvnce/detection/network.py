@@ -23,7 +23,7 @@ from torch.distributions import Distribution, Independent, Normal
 from torch.optim import AdamW, Optimizer
 
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder
-from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective
+from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective, Profiled
 from ..scoring import PowerRule
 from ..training import EarlyStopping, History, fit
 from .noise import BaseMeasure
@@ -163,7 +163,7 @@ def train_ratio_networks(
     for member in range(count):
         network = _seeded(make, seed + 7919 * member)
         objective = FullyVariationalNCE(
-            _Relative(network), None, BaseMeasure(noise), PowerRule(alpha=how.alpha), partition="profiled"
+            _Relative(network), None, BaseMeasure(noise), PowerRule(alpha=how.alpha), partition=Profiled(momentum=0)
         )
         histories.append(_train(objective, rows, weights, how, seed + 7919 * member))
         network = network.cpu().eval().double()
@@ -198,7 +198,9 @@ def train_latent_model(
     if noise is None:
         objective = VAE(model, encoder) if stochastic else Autoencoder(model, encoder)
     else:
-        objective = FullyVariationalNCE(model, encoder, noise, PowerRule(alpha=how.alpha), partition="profiled")
+        objective = FullyVariationalNCE(
+            model, encoder, noise, PowerRule(alpha=how.alpha), partition=Profiled(momentum=0)
+        )
     history = _train(objective, rows, weights, how, seed)
     return LatentModel(encoder.cpu(), decoder.cpu()), [history]
 

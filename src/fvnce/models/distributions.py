@@ -64,7 +64,9 @@ class DiagonalNormal(Independent[Normal]):
     def mapped(self, function: Callable[[Tensor], Tensor]) -> DiagonalNormal:
         """A copy whose tensors have passed through ``function``."""
         log_scale = None if self._log_scale is None else function(self._log_scale)
-        made = DiagonalNormal(function(self._loc), function(self._scale), len(self.event_shape), log_scale=log_scale)
+        # A scale rounded on its own would not be the one that the density is normalised with.
+        scale = function(self._scale) if log_scale is None else log_scale.exp()
+        made = DiagonalNormal(function(self._loc), scale, len(self.event_shape), log_scale=log_scale)
         if self._kept is not None:
             made.keep_constants()
         return made

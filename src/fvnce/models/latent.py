@@ -15,7 +15,7 @@ from torch.distributions import Distribution, Independent, Normal, Uniform
 
 from .. import _checks
 from .distributions import DiagonalNormal
-from .fixed import FixedDistribution, map_tensors
+from .fixed import FixedDistribution, map_tensors, wide
 
 __all__ = ["FixedDistribution", "LatentVariableModel"]
 
@@ -79,6 +79,8 @@ class LatentVariableModel(nn.Module):
                 f"x must have rows of the shape that the decoder gives, {tuple(event)}, found x of shape "
                 f"{tuple(x.shape)}; change the decoder's last layer or reshape the data"
             )
+        if _checks.is_half(x):  # what the network gave in half precision is the likelihood's parameter, not its density
+            return map_tensors(likelihood, wide).log_prob(x.float())
         return likelihood.log_prob(x)
 
     def highest_log_prior(self) -> float:

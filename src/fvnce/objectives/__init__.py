@@ -2,7 +2,8 @@
 
 ======================  ===============================================================
 ``ratios``              log-ratios Δ⁰ and expectations over the latent
-``partition``           log Z fixed, learned, or profiled out
+``partition``           log Z fixed or learned
+``profiled``            log Z maximised out
 ``contrastive``         what all that tell data from noise share
 ``fully_variational``   fully variational NCE
 ``nce``                 NCE, S-NCE, variational NCE
@@ -12,13 +13,15 @@
 ======================  ===============================================================
 """
 
+from .._estimates import LogPartition
 from ..serialization import register
 from .base import Objective
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
 from .fully_variational import FullyVariationalNCE
 from .nce import NCE, SNCE, VariationalNCE
-from .partition import Fixed, Learned, Partition, Profiled
+from .partition import Fixed, Learned, Partition
+from .profiled import Profiled
 from .terms import Terms
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "Fixed",
     "FullyVariationalNCE",
     "Learned",
+    "LogPartition",
     "Objective",
     "Partition",
     "Profiled",

@@ -26,7 +26,9 @@ class Objective(nn.Module):
     noise: Distribution | None = None
     """p_n, or None where the objective has no noise term."""
     noise_ratio: float = 0.0
-    """ν, noise samples per data sample."""
+    """ν, how much more frequent noise is than data in what the classifier is told: the weight of the noise term."""
+    noise_samples: float = 0.0
+    """Noise samples drawn for each data sample."""
 
     @abstractmethod
     def terms(

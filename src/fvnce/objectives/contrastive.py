@@ -5,7 +5,6 @@ J = E_data f1(Δ) + ν E_noise f0(Δ),      Δ = log p_θ(x, z) − log p_n(x) �
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,13 +17,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from .. import _checks
+from .._estimates import LogPartition, log_mean_exp
 from ..models.latent import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
 from .base import Objective, check_finite, prior_constant
-from .partition import Fixed, Learned, Partition, Profiled
+from .partition import Fixed, Learned, Partition
+from .profiled import Profiled
 from .ratios import Encoder, LogRatio, log_ratio
-from .statistics import effective_share
 from .terms import Contrasted, Terms
 
 #: Δ⁰ of a noise sample to which the model gives no probability.
@@ -59,6 +59,7 @@ class ContrastiveObjective(Objective):
         noise_encoder: Encoder | None = None,
         latent_samples: int = 1,
         noise_ratio: float = 1.0,
+        noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
         log_scale: float = 0.0,
     ) -> None:
@@ -79,6 +80,9 @@ class ContrastiveObjective(Objective):
         self.rule = rule
         self.latent_samples = _checks.count("latent_samples", latent_samples)
         self.noise_ratio = _checks.number("noise_ratio", noise_ratio, low=0.0, open_low=True)
+        self.noise_samples = self.noise_ratio
+        if noise_samples is not None:
+            self.noise_samples = _checks.number("noise_samples", noise_samples, low=0.0, open_low=True)
         self.partition = _partition(partition, log_scale)
         self.partition.check(rule)
         # A second pass over some of the rows would be another function under these.
@@ -99,7 +103,7 @@ class ContrastiveObjective(Objective):
         log_noise_x: Tensor | None = None,
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
-        """J on a batch. Without ``x_noise`` it draws round(ν·B) noise samples; densities not given are computed."""
+        """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
         return self.terms_of(self.log_ratios(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise))
 
     def log_ratios(
@@ -116,7 +120,7 @@ class ContrastiveObjective(Objective):
         if x_noise is None and log_noise_noise is not None:
             raise ValueError("log_noise_noise must come with x_noise, found it alone")
         if x_noise is None:
-            x_noise = draw(self.noise, max(1, round(self.noise_ratio * len(x)))).to(x.dtype)
+            x_noise = draw(self.noise, max(1, round(self.noise_samples * len(x)))).to(x.dtype)
         self._check_rows("x_noise", x_noise)
         log_noise_x = self._log_noise("log_noise_x", log_noise_x, x)
         log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
@@ -190,7 +194,7 @@ class ContrastiveObjective(Objective):
         if check_finite("x_noise", x, ratio, log_noise, may_be_zero=True):
             return ratio
         # A ratio of exactly zero stays one, as a number whose multiples and sums have gradients.
-        return replace(ratio, values=ratio.values.clamp(min=LOWEST), _mean=None)
+        return replace(ratio, values=ratio.values.clamp(min=LOWEST), known_mean=None)
 
     #: Whether a discrete latent is summed inside f0, for a rule whose noise term is no bound.
     _noise_is_marginal = False
@@ -223,6 +227,7 @@ class ContrastiveObjective(Objective):
 
     def _log_noise(self, name: str, given: Tensor | None, x: Tensor) -> Tensor:
         if given is None:
+            x = x.float() if _checks.is_half(x) else x
             with torch.no_grad():
                 return self.noise.log_prob(x) if _checks.values_are_hidden() else log_prob_or_minus_inf(self.noise, x)
         if given.shape != x.shape[:1]:
@@ -247,12 +252,13 @@ class ContrastiveObjective(Objective):
         log_noise_noise: Tensor | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 1000,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> LogPartition:
         """log Z of the model as it stands, log E_noise[e^Δ⁰], and its standard error, from noise samples.
 
         This is the α = 0 estimate whatever the rule: it is consistent for every model whose support the noise and the
-        noise encoder cover. The standard error is that of the delta method, sd(w)/(√n mean(w)) for w = e^Δ⁰; where the
-        effective sample size is small it is itself not to be trusted.
+        noise encoder cover. The standard error is that of the delta method. Beside ``value, error = …`` the pair has
+        ``effective_samples``, (Σw)²/Σw² for w = e^Δ⁰, and ``trusted``, which is False if they are fewer than 100: then
+        few draws carry the mean, and value and error may both be far too small.
         """
         if x_noise is None and log_noise_noise is not None:
             raise ValueError("log_noise_noise must come with x_noise, found it alone")
@@ -266,11 +272,7 @@ class ContrastiveObjective(Objective):
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
         with seeded(generator):
             log_w = torch.cat([self._graph(x, log_noise, self._noise_draws).mean for x, log_noise in parts])
-        n = len(log_w)
-        estimate = log_w.logsumexp(0) - math.log(n)
-        # var(w)/mean(w)² = n Σw²/(Σw)² − 1 = 1/ESS share − 1, which stays in the log domain.
-        relative_variance = max(0.0, 1 / effective_share(log_w) - 1)
-        return estimate, estimate.new_tensor(math.sqrt(relative_variance / (n - 1)))
+        return log_mean_exp(log_w)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """All parameters at ``lr``, but those of the partition at their own rate."""
@@ -310,7 +312,7 @@ def _held_out_value(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ra
     float64, and without the clip, as the profiled form itself.
     """
     rule = rule.unclipped()
-    profiled = Profiled()
+    profiled = Profiled(momentum=0)
     halves = [_rows(data, noise, start) for start in (0, 1)]
     values = []
     for (data_judged, noise_judged), other in zip(halves, halves[::-1], strict=True):

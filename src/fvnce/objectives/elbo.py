@@ -20,7 +20,7 @@ from .. import _checks
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass
 from .base import Objective, check_finite, prior_constant
-from .ratios import Encoder, LogRatio, log_ratio
+from .ratios import Encoder, LogRatio, log_ratio, narrowed
 from .terms import Terms
 
 
@@ -120,7 +120,7 @@ class Autoencoder(Objective):
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
         """The reconstruction term on a batch; the noise arguments are accepted and not used."""
-        return _terms(x, self.model.log_likelihood(x, self.encoder(x).mean))
+        return _terms(x, self.model.log_likelihood(x, narrowed(self.encoder(x).mean, x)))
 
 
 def _terms(x: Tensor, earned: Tensor) -> Terms:
@@ -144,13 +144,15 @@ def _check_normalised(name: str, model: Any) -> None:
 def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, closed_form: bool = True) -> Tensor:
     """The evidence lower bound of each point, shape (B,)."""
     if closed_form and isinstance(model, LatentVariableModel) and q.has_rsample and not isinstance(q, PointMass):
+        prior = model.prior
+        _checks.latents(q, prior)
         try:
-            divergence = kl_divergence(q, model.prior)
+            divergence = kl_divergence(q, prior)
         except NotImplementedError:
             pass
         else:
             z = q.rsample() if draws == 1 else q.rsample((draws,))
-            fit = model.log_likelihood(x, z)
+            fit = model.log_likelihood(x, narrowed(z, x))
             return (fit if draws == 1 else fit.mean(0)) - divergence
     ratio = log_ratio(model, q, x, x.new_zeros(len(x)), draws, averaged_outside=True)
     return ratio.expectation(lambda delta: delta)

@@ -5,9 +5,11 @@ so the log-ratios of all batches are put together and every log-mean-exp is take
 
 Losses of different rules are in different units. Two criteria are not:
 
-    bound     E_data[Δ⁰] − c − e^(−c) E_noise[e^Δ⁰] + 1,   the α = 0 bound on E_data log p_θ/p_n, at a c from other
-    samples log loss  E_data log(1 + e^(−Δ)) + ν E_noise log(1 + e^Δ),  Δ = Δ⁰ − c − log ν,   of the classifier that the
-    model implies
+    bound       E_data[Δ⁰] − c − e^(−c) E_noise[e^Δ⁰] + 1
+    log_loss    E_data[log(1 + e^(−Δ))] + ν E_noise[log(1 + e^Δ)],    Δ = Δ⁰ − c − log ν
+
+The first is the α = 0 bound on E_data[log p_θ/p_n], best at c = log E_noise[e^Δ⁰]; the second is the logarithmic loss
+of the classifier that the model implies.
 
 c is the objective's own where it is fixed or learned; where it is profiled out, each half of the noise is judged at the
 c of the other half.
@@ -25,7 +27,7 @@ from torch.nn.functional import softplus
 from ._distributed import Shares, gather, together
 from .base import prior_constant
 from .contrastive import BatchRatios, ContrastiveObjective
-from .partition import Profiled
+from .profiled import Profiled
 from .ratios import LogRatio
 from .terms import Terms
 

@@ -9,7 +9,7 @@ needs the marginal p_θ(x). A rule with the double-ELBO property bounds both ter
     J_fvNCE(θ, q1, q0) = E_{x~data, z~q1} f1(Δ(x, z)) + E_{x~noise, z~q0} f0(Δ(x, z)),            (Eq. fvNCE)
     Δ(x, z) = log p_θ(x, z) − log p_n(x) − log q(z|x),
 
-with equality at q1 = q0 = p_θ(z|x). With ν noise samples per data sample: J = E_d f1(r/ν) + ν E_n f0(r/ν).
+with equality at q1 = q0 = p_θ(z|x). With noise ν times as frequent as data: J = E_d f1(r/ν) + ν E_n f0(r/ν).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
@@ -26,7 +27,8 @@ from ..scoring import ScoringRule
 from .base import check_finite
 from .contrastive import ContrastiveObjective, PartitionName
 from .elbo import evidence_of
-from .partition import Fixed, Partition, power_of
+from .partition import Fixed, Partition
+from .profiled import power_of
 from .ratios import Encoder, LogRatio
 from .terms import Terms
 
@@ -42,7 +44,8 @@ class FullyVariationalNCE(ContrastiveObjective):
         noise_encoder: q0(z|x). The noise term is a bound only if it covers p_θ(x, ·).
         latent_samples: K; more than one uses the tighter multi-sample bound for both terms. A discrete latent with few
             values is summed over instead, and takes no K.
-        noise_ratio: ν.
+        noise_ratio: ν, the weight of the noise term.
+        noise_samples: noise samples drawn for each data sample, by default ν of them.
         partition: ``"fixed"``, ``"learned"``, ``"profiled"``, or a :class:`~fvnce.objectives.partition.Partition`.
         log_scale: s of Δ = Δ⁰ + s, for the fixed partition.
         allow_non_variational: study a rule that has no double bound; J is then no bound either.
@@ -68,6 +71,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         noise_encoder: Encoder | None = None,
         latent_samples: int = 1,
         noise_ratio: float = 1.0,
+        noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
         log_scale: float = 0.0,
         allow_non_variational: bool = False,
@@ -81,6 +85,7 @@ class FullyVariationalNCE(ContrastiveObjective):
             noise_encoder=noise_encoder,
             latent_samples=latent_samples,
             noise_ratio=noise_ratio,
+            noise_samples=noise_samples,
             partition=partition,
             log_scale=log_scale,
         )
@@ -135,7 +140,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         log_noise_x: Tensor | None = None,
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
-        """J on a batch. Without ``x_noise`` it draws round(ν·B) noise samples; densities not given are computed."""
+        """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
         if not self.variance_reduced:
             return super().terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
         self._check_rows("x", x)
@@ -158,14 +163,25 @@ def _covers(noise: Distribution, model: Distribution) -> bool:
     """Whether the noise has the support of the model or more, and the same base measure."""
     if hasattr(noise, "components"):
         return any(_covers(component, model) for component in noise.components)
-    mine, theirs = _kind(noise.support), _kind(model.support)
-    return mine == theirs or (mine == "real" and theirs == "interval")
+    mine, theirs = _base(noise.support), _base(model.support)
+    if isinstance(mine, type(constraints.boolean)) or isinstance(theirs, type(constraints.boolean)):
+        return isinstance(mine, type(theirs))
+    outer, inner = _range(mine), _range(theirs)
+    if outer is None or inner is None:
+        return repr(mine) == repr(theirs)
+    return bool((outer[0] <= inner[0]).all()) and bool((inner[1] <= outer[1]).all())
 
 
-def _kind(support: Any) -> str:
-    base = support.base_constraint if isinstance(support, constraints.independent) else support
-    if base in (constraints.real, constraints.real_vector):
-        return "real"
-    if isinstance(base, type(constraints.boolean)):
-        return "boolean"
-    return "interval" if isinstance(base, constraints.interval) else repr(base)
+def _base(support: Any) -> Any:
+    return _base(support.base_constraint) if isinstance(support, constraints.independent) else support
+
+
+def _range(support: Any) -> tuple[Tensor, Tensor] | None:
+    """The bounds of a continuous support, which may be infinite, or None where it is no interval."""
+    if support in (constraints.real, constraints.real_vector):
+        return torch.tensor(-math.inf), torch.tensor(math.inf)
+    names = ("lower_bound", "upper_bound")
+    if getattr(support, "is_discrete", False) or not any(hasattr(support, name) for name in names):
+        return None
+    low, high = (getattr(support, name, default) for name, default in zip(names, (-math.inf, math.inf), strict=True))
+    return torch.as_tensor(low), torch.as_tensor(high)

@@ -33,14 +33,28 @@ class SNCE(ContrastiveObjective):
         rule: ScoringRule,
         *,
         noise_ratio: float = 1.0,
+        noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
         log_scale: float = 0.0,
     ) -> None:
-        super().__init__(model, None, noise, rule, noise_ratio=noise_ratio, partition=partition, log_scale=log_scale)
+        super().__init__(
+            model,
+            None,
+            noise,
+            rule,
+            noise_ratio=noise_ratio,
+            noise_samples=noise_samples,
+            partition=partition,
+            log_scale=log_scale,
+        )
 
 
 class NCE(SNCE):
     """Noise-contrastive estimation with the logarithmic rule (Eq. NCE): logistic regression of data against noise.
+
+    With ``noise_ratio=M`` and ``noise_samples=1`` it is noisier NCE: the noise drawn counts as if there were M times as
+    much of it. As M grows the gradient tends to that of maximum likelihood, at a distance of order 1/M, while its
+    variance grows, at most like M.
 
     >>> import torch
     >>> from torch.distributions import Independent, Normal
@@ -55,10 +69,19 @@ class NCE(SNCE):
         noise: Distribution,
         *,
         noise_ratio: float = 1.0,
+        noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
         log_scale: float = 0.0,
     ) -> None:
-        super().__init__(model, noise, Logarithmic(), noise_ratio=noise_ratio, partition=partition, log_scale=log_scale)
+        super().__init__(
+            model,
+            noise,
+            Logarithmic(),
+            noise_ratio=noise_ratio,
+            noise_samples=noise_samples,
+            partition=partition,
+            log_scale=log_scale,
+        )
 
 
 class VariationalNCE(ContrastiveObjective):
@@ -74,7 +97,8 @@ class VariationalNCE(ContrastiveObjective):
         noise_encoder: the importance distribution of the noise term, by default the encoder.
         latent_samples: draws that the data term is averaged over.
         importance_samples: draws inside the noise term.
-        noise_ratio: ν.
+        noise_ratio: ν, the weight of the noise term.
+        noise_samples: noise samples drawn for each data sample, by default ν of them.
         partition: ``"fixed"`` or ``"learned"``.
         log_scale: s of Δ = Δ⁰ + s, for the fixed partition.
 
@@ -96,6 +120,7 @@ class VariationalNCE(ContrastiveObjective):
         latent_samples: int = 1,
         importance_samples: int = 10,
         noise_ratio: float = 1.0,
+        noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
         log_scale: float = 0.0,
     ) -> None:
@@ -107,6 +132,7 @@ class VariationalNCE(ContrastiveObjective):
             noise_encoder=noise_encoder,
             latent_samples=latent_samples,
             noise_ratio=noise_ratio,
+            noise_samples=noise_samples,
             partition=partition,
             log_scale=log_scale,
         )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical
 
+from .. import _checks
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass, drawn_against
 
@@ -39,6 +40,7 @@ class LogRatio:
         source: what the latents were drawn from, if a later pass can draw them again with gradients.
         drawn: whether latents were drawn, and not summed over or absent.
         point: whether q is a point mass.
+        known_mean: the mean, where it was computed together with the values and so shares their graph.
     """
 
     values: Tensor
@@ -46,19 +48,19 @@ class LogRatio:
     source: Tensor | None = None
     drawn: bool = False
     point: bool = False
-    _mean: Tensor | None = field(default=None, repr=False)
+    known_mean: Tensor | None = field(default=None, repr=False)
 
     @property
     def mean(self) -> Tensor:
-        """log of the mean ratio over the latents, shape (B,): the estimate of log p_θ(x)/p_n(x)."""
-        if self._mean is None:  # kept by hand: torch.compile cannot trace functools.cached_property
-            if self.log_weights is not None:
-                self._mean = (self.values + self.log_weights).logsumexp(0)
-            elif len(self.values) == 1:
-                self._mean = self.values[0]
-            else:
-                self._mean = self.values.logsumexp(0) - math.log(len(self.values))
-        return self._mean
+        """log of the mean ratio over the latents, shape (B,): the estimate of log p_θ(x)/p_n(x).
+
+        Nothing is kept that was not given: the mean of values with a graph has one, wherever it was first asked for.
+        """
+        if self.known_mean is not None:
+            return self.known_mean
+        if self.log_weights is not None:
+            return (self.values + self.log_weights).logsumexp(0)
+        return self.values[0] if len(self.values) == 1 else self.values.logsumexp(0) - math.log(len(self.values))
 
     @property
     def averaged(self) -> Tensor:
@@ -80,7 +82,7 @@ class LogRatio:
     def detach(self) -> LogRatio:
         """The same numbers without their graph."""
         weights = None if self.log_weights is None else self.log_weights.detach()
-        mean = None if self._mean is None else self._mean.detach()
+        mean = None if self.known_mean is None else self.known_mean.detach()
         return LogRatio(self.values.detach(), weights, self.source, self.drawn, self.point, mean)
 
 
@@ -108,15 +110,20 @@ def log_ratio(
         at: the source of an earlier pass, to draw the same latents again with gradients.
     """
     if q is None:
-        return LogRatio((_wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise).unsqueeze(0))
-    if _is_summed(q):
-        if draws > 1 and not marginal:
-            raise ValueError(
-                f"latent_samples must be 1 for an encoder whose {type(q).__name__} latent is summed over, found {draws}"
-            )
+        value = _wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise
+        return LogRatio(value.unsqueeze(0), known_mean=value)
+    summed_over = _is_summed(q)
+    if summed_over and draws > 1 and not marginal:
+        raise ValueError(
+            f"latent_samples must be 1 for an encoder whose {type(q).__name__} latent is summed over, found {draws}"
+        )
+    prior = model.prior if isinstance(model, LatentVariableModel) else None
+    if prior is not None:
+        _checks.latents(q, prior)
+    if summed_over:
         z = q.enumerate_support()
         log_q = q.log_prob(z)
-        joint = _wide(_checked(model.log_joint(x, z), tuple(log_q.shape), "log_joint"))
+        joint = _wide(_checked(model.log_joint(x, narrowed(z, x)), tuple(log_q.shape), "log_joint"))
         summed = LogRatio(joint - log_noise - log_q, _wide(log_q))
         return LogRatio(summed.mean.unsqueeze(0)) if marginal else summed
     if at is None and not q.has_rsample:
@@ -127,22 +134,25 @@ def log_ratio(
     drawn = () if draws == 1 else (draws,)
     shape = (*drawn, len(x))
     source = _source(q, drawn) if at is None else at
-    if source is not None and getattr(type(model), "log_joint", None) is LatentVariableModel.log_joint:
-        z, gained = drawn_against(q, model.prior, source)
-        values = _wide(_checked(model.log_likelihood(x, z), shape, "log_likelihood")) - log_noise + _wide(gained)
+    if source is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
+        z, gained = drawn_against(q, prior, source)
+        fit = _checked(model.log_likelihood(x, narrowed(z, x)), shape, "log_likelihood")
+        values = _wide(fit) - log_noise + _wide(gained)
     else:
         z, log_q = _drawn(q, drawn, source)
-        values = _wide(_checked(model.log_joint(x, z), shape, "log_joint")) - log_noise - _wide(log_q)
-    mean = values if draws == 1 else None
-    values = values.unsqueeze(0) if draws == 1 else values
+        values = _wide(_checked(model.log_joint(x, narrowed(z, x)), shape, "log_joint")) - log_noise - _wide(log_q)
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
+    mean = None
+    if weights is None:
+        mean = values if draws == 1 else values.logsumexp(0) - math.log(draws)
+    values = values.unsqueeze(0) if draws == 1 else values
     return LogRatio(
         values,
         weights,
         source,
         drawn=True,
         point=isinstance(q, PointMass),
-        _mean=mean,
+        known_mean=mean,
     )
 
 
@@ -181,6 +191,11 @@ def _is_summed(q: Distribution) -> bool:
     if isinstance(q, (Categorical, OneHotCategorical)):
         return q.param_shape[-1] <= MOST_VALUES
     return len(q.enumerate_support(expand=False)) <= MOST_VALUES
+
+
+def narrowed(z: Tensor, x: Tensor) -> Tensor:
+    """The latents as a network in half precision takes them; log q and the prior see them as they were drawn."""
+    return z.to(x.dtype) if _checks.is_half(x) and z.is_floating_point() else z
 
 
 def _wide(value: Tensor) -> Tensor:

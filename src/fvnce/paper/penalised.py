@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..data import Images
 from ..noise import KernelDensity, NoiseMixture, smoothed
-from ..objectives import VAE, FullyVariationalNCE, Objective
+from ..objectives import VAE, FullyVariationalNCE, Objective, Profiled
 from ..report.page import Picture, Section, Table
 from ..scoring import PowerRule
 from ..training import fit
@@ -150,7 +150,7 @@ def _objective(name: str, pair: Pair, noise: KernelDensity, train: Tensor, penal
     generator = torch.Generator().manual_seed(seed)
     cover = smoothed(train, penalty.cover_scale, max_centres=1000, generator=generator)
     mixture = NoiseMixture([noise, cover])
-    return FullyVariationalNCE(pair.model, pair.encoder, mixture, PowerRule(0), partition="profiled")
+    return FullyVariationalNCE(pair.model, pair.encoder, mixture, PowerRule(0), partition=Profiled(momentum=0))
 
 
 @lru_cache(maxsize=1)

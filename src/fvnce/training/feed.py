@@ -18,7 +18,7 @@ from .batches import Batch, IndexBatches, LoaderBatches, Rows, bounds
 from .step import Inputs, Step
 from .supply import make_supply
 from .tabulate import tabulate
-from .validation import Validation
+from .validation import Validation, noise_samples
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -59,7 +59,7 @@ class Feed:
         floating = (p.dtype for p in objective.parameters() if p.is_floating_point())
         self.dtype = next(floating, torch.get_default_dtype())
         self.noise = objective.noise if step.takes_noise else None
-        self.noise_ratio = float(getattr(objective, "noise_ratio", 1.0))
+        self.noise_samples = noise_samples(objective)
         self.progress, self.notes = progress, notes
         self.fingerprint = "DataLoader"
         self.log_noise: Tensor | None = None
@@ -132,7 +132,7 @@ class Feed:
 
     def _noise_rows(self, data_rows: int) -> tuple[int, int]:
         """Noise samples that go with so many rows of data: of all processes, and of this one."""
-        wide = max(self.world, round(self.noise_ratio * data_rows))
+        wide = max(self.world, round(self.noise_samples * data_rows))
         low, high = bounds(wide, self.rank, self.world)
         return wide, high - low
 

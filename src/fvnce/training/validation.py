@@ -27,6 +27,11 @@ MOST_NOISE = 10_000
 _CHUNK = 2048
 
 
+def noise_samples(objective: object) -> float:
+    """Noise samples that an objective wants for each row of data; one of another make may know no more than its ν."""
+    return float(getattr(objective, "noise_samples", getattr(objective, "noise_ratio", 1.0)))
+
+
 class Validation:
     """The criteria on held-out data.
 
@@ -50,7 +55,7 @@ class Validation:
         self.noise: tuple[Tensor, Tensor] | None = None
         if log_noise is not None:
             objective: Any = step.objective
-            wanted = max(2, min(round(objective.noise_ratio * self.total), MOST_NOISE))
+            wanted = max(2, min(round(noise_samples(objective) * self.total), MOST_NOISE))
             low, high = bounds(max(wanted, world), rank, world)
             drawn = draw_with_log_prob(
                 objective.noise, high - low, randomness.generator(seed, randomness.HELD_OUT_NOISE, rank)

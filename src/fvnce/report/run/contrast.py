@@ -44,4 +44,9 @@ def contrast_section(facts: dict[str, Any], figures: list[Chart]) -> Section:
         f"log Z = {partition['value']:.3f} ± {partition['error']:.3f} (one standard error); the fitted log-scale is "
         f"{partition['log_scale']:.3f}.",
     ]
+    if not partition.get("trusted", True):  # studies of earlier versions do not say
+        reading.append(
+            f"Neither log Z nor its error is to be trusted: {partition['effective_samples']:.1f} effective samples "
+            "carry them, and 100 are wanted. Both may be far too small."
+        )
     return Section("Data against noise", reading, blocks=[grid(charts)])

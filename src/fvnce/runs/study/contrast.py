@@ -47,7 +47,13 @@ def contrast(run: LoadedRun, held_out: Tensor | None) -> dict[str, Any]:
             "error": calibration.error,
             "log_loss": calibration.log_loss,
         },
-        "log_partition": {"value": found.log_partition, "error": found.log_partition_error, "log_scale": scale},
+        "log_partition": {
+            "value": found.log_partition,
+            "error": found.log_partition_error,
+            "effective_samples": found.log_partition_samples,
+            "trusted": found.log_partition_trusted,
+            "log_scale": scale,
+        },
         "advice": found.advice,
     }
 
