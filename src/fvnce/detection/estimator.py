@@ -74,7 +74,8 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         device: "cpu", "cuda", "mps" or "auto", for networks in training.
         precision: None, "64-true", "bf16-mixed", …, for networks in training.
         verbose: 1 shows progress bars.
-        random_state: an integer for scores that are the same every time, to the last bit.
+        random_state: an integer for scores that are the same every time, to the last bit, in whatever thread; None for
+            others every time. No global generator is read or changed.
 
     Attributes:
         offset_: ``decision_function`` is ``score_samples − offset_``.
@@ -168,8 +169,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
             sample_weight: how often a row counts.
         """
         plan = self._plan()
-        rng = check_random_state(self.random_state)
-        seed = int(rng.randint(2**31 - 1))
+        seed = _seed(self.random_state)
         matrix = self._learn_layout(X)
         known = check_labels(y, len(matrix))
         weights = check_weights(sample_weight, matrix)
@@ -382,6 +382,13 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "ensemble_")
+
+
+def _seed(random_state: Any) -> int:
+    """A seed from what scikit-learn takes for one; None asks the operating system, not numpy's global generator."""
+    if random_state is None:
+        random_state = np.random.RandomState(np.random.MT19937())
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _count_or_none(name: str, value: int | None) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 #: Precisions in which parameters stay float32 or float64; log-ratios of hundreds of nats need no less.
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
+_ALONE = threading.Lock()
 
 
 def make_fabric(
@@ -29,6 +31,14 @@ def make_fabric(
     precision: str | None = None,
 ) -> Fabric:
     """A launched Fabric."""
+    # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
+    with _ALONE:
+        return _launched(accelerator, devices, num_nodes, strategy, precision)
+
+
+def _launched(
+    accelerator: str, devices: int | str | list[int] | None, num_nodes: int | None, strategy: Any, precision: str | None
+) -> Fabric:
     # Imported here: it takes as long as torch itself, and only training needs it.
     with warnings.catch_warnings():
         # lightning-utilities imports pkg_resources, whose deprecation is its own affair.
