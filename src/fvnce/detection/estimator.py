@@ -6,6 +6,7 @@ several models of that ratio whose answers are averaged (:mod:`fvnce.detection.m
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .. import _checks
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-#: Rows scored at once.
-BATCH = 4096
+#: Rows that are looked at together, at most, and numbers in them.
+BATCH, NUMBERS = 4096, 2**21
 #: Members that put known outliers to use.
 NAMES_WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
 
@@ -170,6 +171,8 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         """
         plan = self._plan()
         seed = _seed(self.random_state)
+        # A fit that fails leaves no detector, rather than one that is half of another.
+        self.__dict__.pop("ensemble_", None)
         matrix = self._learn_layout(X)
         known = check_labels(y, len(matrix))
         weights = check_weights(sample_weight, matrix)
@@ -304,12 +307,13 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
             images = check_images(X)
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
-            parts = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+            step = _rows_at_once(images)
+            parts = [images[start : start + step] for start in range(0, len(images), step)]
             low, high = min(float(p.min()) for p in parts), max(float(p.max()) for p in parts)
             self._image = ImageShape(tuple(int(side) for side in images.shape[1:]), low, high)
             self.n_features_in_ = int(np.prod(images.shape[1:]))
             return images
-        return validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        return self._matrix(X, reset=True)
 
     def _learn_rows(self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int) -> Rows:
         """Training rows, encoded, with weights; at most ``max_rows`` of those without a label."""
@@ -356,10 +360,26 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
                     raise ValueError(
                         f"X must be a data frame as in training, where it had categories, found {type(X).__name__}"
                     )
-                return validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+                return self._matrix(X, reset=False)
             validate_data(self, X, reset=False, skip_check_array=True)
             return table.frame_to_matrix(X, self._categories)
-        return validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return self._matrix(X, reset=False)
+
+    def _matrix(self, X: Any, *, reset: bool) -> Any:
+        """A matrix of numbers that scikit-learn has checked; a large one in parts, and it stays as it is stored."""
+        if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
+            raise ValueError("X must not be masked, found masked values; fill them, or pass a data frame with NaN")
+        how: dict[str, Any] = {"dtype": [np.float64, np.float32]}
+        is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf"
+        step = max(2, _rows_at_once(X)) if is_matrix else 0
+        whole = not is_matrix or len(X) <= step
+        first = X if whole else X[:step]
+        checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
+        if whole:
+            return checked
+        for start in range(step, len(X), step):
+            check_array(X[start : start + step], input_name="X", **how)
+        return X
 
     def _encode(self, part: Any) -> Array:
         if self._image is not None:
@@ -377,11 +397,17 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         check_is_fitted(self)
         assert function is not None
         matrix = self._checked(X)
-        parts = [function(self._encode(matrix[start : start + BATCH])) for start in range(0, len(matrix), BATCH)]
+        step = _rows_at_once(matrix)
+        parts = [function(self._encode(matrix[start : start + step])) for start in range(0, len(matrix), step)]
         return np.concatenate(parts)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "ensemble_")
+
+
+def _rows_at_once(X: Any) -> int:
+    """How many rows of a matrix or images are looked at together, so that wide ones do not fill the memory."""
+    return max(1, min(BATCH, NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
 
 
 def _seed(random_state: Any) -> int:

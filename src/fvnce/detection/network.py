@@ -79,7 +79,7 @@ class _Relative(nn.Module):
 
 
 class _OwnDraws(GaussianEncoder):
-    """A Gaussian encoder that draws from generators of its own: one for training, one that begins anew at a validation."""
+    """A Gaussian encoder with generators of its own: one for training, one that begins anew at every validation."""
 
     def __init__(self, network: nn.Module, seed: int) -> None:
         super().__init__(network)

@@ -164,7 +164,8 @@ def _check_own_generators(seed: int | None, data: object, checkpoints: Checkpoin
         raise ValueError("data must be rows where seed_globals is False, found a DataLoader, which draws its own seed")
     if checkpoints is not None:
         raise ValueError(
-            "checkpoint_dir must be None where seed_globals is False: an objective's own generators are in no checkpoint"
+            f"checkpoint_dir must be None where seed_globals is False, found {checkpoints.folder}: it would not hold "
+            "an objective's own generators"
         )
 
 
