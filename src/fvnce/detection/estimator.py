@@ -20,7 +20,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .. import _checks
-from . import storing, table
+from . import storing, table, validity
 from .calibration import Calibration, calibrate_by_share, calibrate_with_outliers, calibrate_without
 from .explanation import Explanation, explain
 from .images import ImageShape, check_images
@@ -239,9 +239,16 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         return storing.write(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> NoiseContrastiveDetector:
-        """The detector that :meth:`save` wrote; it scores to the same bits."""
-        return storing.read(cls, Path(path))
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = validity.MAX_BYTES) -> NoiseContrastiveDetector:
+        """The detector that :meth:`save` wrote; it scores to the same bits.
+
+        The file may be a stranger's: it runs no code, and what it holds is checked to be a detector, tree by tree.
+
+        Args:
+            path: the file.
+            max_bytes: the largest file that is read, 4 GiB by default.
+        """
+        return storing.read(cls, Path(path), _checks.count("max_bytes", max_bytes))
 
     def _plan(self) -> Plan:
         """Every setting checked, what depends on the data left open."""

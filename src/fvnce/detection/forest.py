@@ -26,6 +26,9 @@ from torch import Tensor
 
 Array = NDArray[np.float64]
 
+#: Places of rows in trees that are followed at a time.
+PLACES = 2**20
+
 
 @dataclass(frozen=True)
 class RatioForest:
@@ -50,12 +53,20 @@ class RatioForest:
     def anomaly(self, X: Array) -> Array:
         """μ averaged over the trees, shape (n,)."""
         rows = X.astype(np.float32)
+        return np.concatenate([self._shares(rows[low:high]).mean(1) for low, high in self._parts(len(X))])
+
+    def _shares(self, rows: NDArray[np.float32]) -> Array:
         node = self._start(rows)
         while True:
             new = self._step(rows, node)
             if np.array_equal(new, node):
-                return np.asarray(self.share[node].mean(1))
+                return self.share[node]
             node = new
+
+    def _parts(self, n: int) -> list[tuple[int, int]]:
+        """Rows in parts that a forest of many trees has the memory for; one empty part of no rows."""
+        size = max(1, PLACES // len(self.roots))
+        return [(low, min(low + size, n)) for low in range(0, max(n, 1), size)]
 
     def contributions(self, X: Array) -> Array:
         """How much each column moved μ on the way from the roots to the leaves, shape (n, D).
@@ -63,9 +74,12 @@ class RatioForest:
         Sums over columns to ``anomaly(X) − base``.
         """
         rows = X.astype(np.float32)
+        return np.concatenate([self._moves(rows[low:high]) for low, high in self._parts(len(X))])
+
+    def _moves(self, rows: NDArray[np.float32]) -> Array:
         node = self._start(rows)
-        found = np.zeros(X.shape)
-        index = np.arange(len(X))[:, None]
+        found = np.zeros(rows.shape)
+        index = np.arange(len(rows))[:, None]
         while True:
             new = self._step(rows, node)
             if np.array_equal(new, node):

@@ -31,8 +31,6 @@ from .noise import BaseMeasure
 
 Array = NDArray[np.float64]
 
-#: Inputs of networks are cut here: a row a thousand deviations away is an outlier, not a thousand times one.
-LIMIT = 4.0
 #: Into how many epochs the steps are divided.
 EPOCHS = 10
 #: Points of the path along which a gradient is integrated.

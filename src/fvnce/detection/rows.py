@@ -77,7 +77,7 @@ def check_weights(sample_weight: Any, X: Any) -> Array:
     """Non-negative weights with a positive and finite sum, ones by default.
 
     >>> check_weights([3e307, 1e308], np.zeros((2, 1)))
-    array([0.16689297, 0.55630989])
+    array([0.16688054, 0.55626846])
     """
     weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     largest = float(weights.max(initial=0.0))

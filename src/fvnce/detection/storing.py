@@ -13,7 +13,7 @@ from ..training import History, RecordError
 from ..training.registry import describe, rebuild
 from ..training.storage import read_record, write_record
 from ..training.tree import flatten, unflatten
-from . import table
+from . import table, validity
 from .calibration import Calibration
 from .codes import OnCodes, PrincipalCodes
 from .forest import RatioForest
@@ -57,8 +57,9 @@ def write(detector: NoiseContrastiveDetector, path: Path) -> Path:
     return path
 
 
-def read(detector_class: type[NoiseContrastiveDetector], path: Path) -> NoiseContrastiveDetector:
+def read(detector_class: type[NoiseContrastiveDetector], path: Path, max_bytes: int) -> NoiseContrastiveDetector:
     """The detector that :func:`write` wrote."""
+    validity.check_size(path, max_bytes)
     content, tensors = read_record(path, KIND)
     parameters, fitted = content["parameters"], content["fitted"]
     known = set(detector_class._get_param_names())
@@ -89,6 +90,7 @@ def read(detector_class: type[NoiseContrastiveDetector], path: Path) -> NoiseCon
         members.append(_put_together(item, own))
     names = [item["name"] for item in saved["members"]]
     detector.ensemble_ = Ensemble(names, members, saved["centres"], saved["scales"])
+    validity.check(detector, str(path))
     return detector
 
 
