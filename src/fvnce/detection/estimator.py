@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,13 +22,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .. import _checks
 from . import storing, table, validity
-from .calibration import Calibration, calibrate_by_share, calibrate_with_outliers, calibrate_without
+from .calibration import (
+    Calibration,
+    calibrate_by_share,
+    calibrate_with_outliers,
+    calibrate_without,
+    threshold_at,
+)
 from .explanation import Explanation, explain
 from .images import ImageShape, check_images
-from .members import NAMES, Ensemble, Plan, Rows, train_members
+from .members import Ensemble, Plan, Rows, train_members
 from .metrics import outlier_auroc
-from .network import Schooling
 from .rows import check_labels, check_weights, merge
+from .settings import plan_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,7 +176,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
             y: 1 for known outliers, 0 for all other rows, whatever they are.
             sample_weight: how often a row counts.
         """
-        plan = self._plan()
+        plan = plan_of(self)
         seed = _seed(self.random_state)
         # A fit that fails leaves no detector, rather than one that is half of another.
         self.__dict__.pop("ensemble_", None)
@@ -190,7 +197,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         else:
             scores = -np.concatenate([own, self._anomaly_of(rows.outliers)])
             share = np.concatenate([rows.weights, rows.outlier_weights])
-            self.offset_ = _quantile(scores, share, float(self.contamination))
+            self.offset_ = threshold_at(scores, share, float(self.contamination))
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
@@ -250,45 +257,6 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         """
         return storing.read(cls, Path(path), _checks.count("max_bytes", max_bytes))
 
-    def _plan(self) -> Plan:
-        """Every setting checked, what depends on the data left open."""
-        members = (self.members,) if isinstance(self.members, str) and self.members != "auto" else self.members
-        names = () if members == "auto" else tuple(members)
-        for name in names:
-            _checks.choice("members", name, NAMES)
-        if self.contamination != "auto":
-            _checks.number("contamination", self.contamination, low=0.0, high=0.5, open_low=True)
-        if self.prior is not None:
-            _checks.number("prior", self.prior, low=0.0, high=0.5, open_low=True)
-        _checks.count("calibration_folds", self.calibration_folds, low=0)
-        _checks.count("max_rows", self.max_rows, low=2)
-        schooling = Schooling(
-            steps=_checks.count("steps", self.steps),
-            batch_size=_checks.count("batch_size", self.batch_size, low=2),
-            learning_rate=_checks.number("learning_rate", self.learning_rate, low=0.0, open_low=True),
-            weight_decay=_checks.number("weight_decay", self.weight_decay, low=0.0),
-            alpha=_checks.number("alpha", self.alpha, low=0.0, high=1.0),
-            early_stopping=None
-            if self.early_stopping is None
-            else _checks.count("early_stopping", self.early_stopping),
-            device=self.device,
-            precision=self.precision,
-            progress=bool(self.verbose),
-        )
-        return Plan(
-            members=names,
-            trees=_checks.count("n_trees", self.n_trees),
-            leaf=_checks.count("min_samples_leaf", self.min_samples_leaf),
-            networks=_checks.count("n_networks", self.n_networks),
-            hidden=tuple(_checks.count(f"hidden[{i}]", size) for i, size in enumerate(self.hidden)),
-            latent=_count_or_none("latent_dim", self.latent_dim) or 0,
-            image=None,
-            outlier_share=_checks.number("outlier_share", self.outlier_share, low=0.0, high=1.0),
-            outlier_bandwidth=_checks.number("outlier_bandwidth", self.outlier_bandwidth, low=0.0, open_low=True),
-            data_bandwidth=_checks.number("data_bandwidth", self.data_bandwidth, low=0.0, open_low=True),
-            schooling=schooling,
-        )
-
     def _complete(self, plan: Plan, rows: Rows) -> Plan:
         some = len(rows.outliers) > 0
         names = plan.members
@@ -305,12 +273,14 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         """Check X and remember what it looks like; the rows, still as they were given."""
         self._image, self._columns, self._categories = None, None, None
         if table.is_frame(X):
+            table.check_frame(X)
             validate_data(self, X, skip_check_array=True)
             self._categories = table.learn_names(X)
             if len(X) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(X)}")
             return table.frame_to_matrix(X, self._categories)
         if getattr(X, "ndim", 0) in (3, 4):
+            X = X if isinstance(X, np.ndarray) else np.asarray(X)
             images = check_images(X)
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
@@ -359,8 +329,10 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         return self.ensemble_.anomaly(encoded) if len(encoded) else np.empty(0)
 
     def _checked(self, X: Any) -> Any:
+        if table.is_frame(X):
+            table.check_frame(X)
         if self._image is not None:
-            return check_images(X if hasattr(X, "dtype") else np.asarray(X), self._image.shape)
+            return check_images(X if isinstance(X, np.ndarray) else np.asarray(X), self._image.shape)
         if self._categories is not None:
             if not table.is_frame(X):
                 if any(names is not None for names in self._categories):
@@ -381,12 +353,12 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         step = max(2, _rows_at_once(X)) if is_matrix else 0
         whole = not is_matrix or len(X) <= step
         first = X if whole else X[:step]
-        checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
-        if whole:
-            return checked
-        for start in range(step, len(X), step):
-            check_array(X[start : start + step], input_name="X", **how)
-        return X
+        # Whether all are finite is asked of their sum, and that of huge numbers has none.
+        with np.errstate(over="ignore", invalid="ignore"):
+            checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
+            for start in () if whole else range(step, len(X), step):
+                check_array(X[start : start + step], input_name="X", **how)
+        return checked if whole else X
 
     def _encode(self, part: Any) -> Array:
         if self._image is not None:
@@ -421,20 +393,6 @@ def _seed(random_state: Any) -> int:
     """A seed from what scikit-learn takes for one; None asks the operating system, not numpy's global generator."""
     if random_state is None:
         random_state = np.random.RandomState(np.random.MT19937())
+    if isinstance(random_state, Integral) and not 0 <= int(random_state) < 2**32:
+        raise ValueError(f"random_state must be None, a generator or an integer in [0, 2**32), found {random_state!r}")
     return int(check_random_state(random_state).randint(2**31 - 1))
-
-
-def _count_or_none(name: str, value: int | None) -> int | None:
-    return None if value is None else _checks.count(name, value)
-
-
-def _quantile(scores: Array, weights: Array, share: float) -> float:
-    """A number above the scores that make up the lowest ``share`` of the weight, and below the next."""
-    order = np.argsort(scores, kind="stable")
-    below = np.cumsum(weights[order]) / weights.sum()
-    last = int(np.searchsorted(below, share + 1e-12, side="right"))
-    if last == 0:
-        return float(scores[order[0]])
-    if last == len(scores):
-        return float(np.nextafter(scores[order[-1]], np.inf))
-    return float((scores[order[last - 1]] + scores[order[last]]) / 2)

@@ -81,6 +81,8 @@ def check_weights(sample_weight: Any, X: Any) -> Array:
     """
     weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     largest = float(weights.max(initial=0.0))
+    if not math.isfinite(largest):  # a single number is not looked at by scikit-learn
+        raise ValueError(f"sample_weight must be finite, found {largest}")
     if not largest > 0:
         raise ValueError("sample_weight must have a positive sum, found only zeros")
     # Only ratios of weights count. A power of two changes no digit of them, and leaves sums an exponent to grow into.

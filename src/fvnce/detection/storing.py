@@ -28,7 +28,7 @@ KIND = "detector"
 
 def write(detector: NoiseContrastiveDetector, path: Path) -> Path:
     """Write a fitted detector, whole or not at all."""
-    parameters = detector.get_params(deep=False)
+    parameters = {name: _plain(value) for name, value in detector.get_params(deep=False).items()}
     if not isinstance(parameters["random_state"], int | None):
         parameters["random_state"] = None  # a generator's state is no setting
     names = getattr(detector, "feature_names_in_", None)
@@ -92,6 +92,13 @@ def read(detector_class: type[NoiseContrastiveDetector], path: Path, max_bytes: 
     detector.ensemble_ = Ensemble(names, members, saved["centres"], saved["scales"])
     validity.check(detector, str(path))
     return detector
+
+
+def _plain(value: Any) -> Any:
+    """A setting without numpy's own numbers, which JSON does not know."""
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(item) for item in value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _take_apart(member: Member) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -50,6 +50,15 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes") and hasattr(X, "iloc")
 
 
+def check_frame(X: Any) -> None:
+    """At least one column, and no name twice: a column that is named is one."""
+    if len(X.columns) == 0:
+        raise ValueError(f"X must hold at least one column, found 0 feature(s) (shape={tuple(X.shape)})")
+    if not X.columns.is_unique:
+        twice = X.columns[X.columns.duplicated()][0]
+        raise ValueError(f"X must have a name of its own for each column, found {twice!r} more than once; rename one")
+
+
 def learn_names(X: Any) -> list[dict[str, int] | None]:
     """For each column of a data frame, the code of each category, or None for numbers."""
     found: list[dict[str, int] | None] = []
