@@ -112,6 +112,18 @@ def prior_bound(unlabelled: Array, weights: Array, known: Array, known_weights: 
     return float(np.clip(min(bounds), 1e-6, 0.5))
 
 
+def threshold_at(scores: Array, weights: Array, share: float) -> float:
+    """A number above the scores that make up the lowest ``share`` of the weight, and below the next."""
+    order = np.argsort(scores, kind="stable")
+    below = np.cumsum(weights[order]) / weights.sum()
+    last = int(np.searchsorted(below, share + 1e-12, side="right"))
+    if last == 0:
+        return float(scores[order[0]])
+    if last == len(scores):
+        return float(np.nextafter(scores[order[-1]], np.inf))
+    return float((scores[order[last - 1]] + scores[order[last]]) / 2)
+
+
 def _logistic(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float]:
     """Newton's method for two parameters, both kinds of row with total weight one; the slope stays positive."""
     s = np.concatenate([unlabelled, known])

@@ -6,27 +6,35 @@ several models of that ratio whose answers are averaged (:mod:`fvnce.detection.m
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .. import _checks
-from . import storing, table
-from .calibration import Calibration, calibrate_by_share, calibrate_with_outliers, calibrate_without
+from . import storing, table, validity
+from .calibration import (
+    Calibration,
+    calibrate_by_share,
+    calibrate_with_outliers,
+    calibrate_without,
+    threshold_at,
+)
 from .explanation import Explanation, explain
 from .images import ImageShape, check_images
-from .members import NAMES, Ensemble, Plan, Rows, train_members
+from .members import Ensemble, Plan, Rows, train_members
 from .metrics import outlier_auroc
-from .network import Schooling
 from .rows import check_labels, check_weights, merge
+from .settings import plan_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +43,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-#: Rows scored at once.
-BATCH = 4096
+#: Rows that are looked at together, at most, and numbers in them.
+BATCH, NUMBERS = 4096, 2**21
 #: Members that put known outliers to use.
 NAMES_WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
 
@@ -74,7 +82,8 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         device: "cpu", "cuda", "mps" or "auto", for networks in training.
         precision: None, "64-true", "bf16-mixed", …, for networks in training.
         verbose: 1 shows progress bars.
-        random_state: an integer for scores that are the same every time, to the last bit.
+        random_state: an integer for scores that are the same every time, to the last bit, in whatever thread; None for
+            others every time. No global generator is read or changed.
 
     Attributes:
         offset_: ``decision_function`` is ``score_samples − offset_``.
@@ -167,9 +176,10 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
             y: 1 for known outliers, 0 for all other rows, whatever they are.
             sample_weight: how often a row counts.
         """
-        plan = self._plan()
-        rng = check_random_state(self.random_state)
-        seed = int(rng.randint(2**31 - 1))
+        plan = plan_of(self)
+        seed = _seed(self.random_state)
+        # A fit that fails leaves no detector, rather than one that is half of another.
+        self.__dict__.pop("ensemble_", None)
         matrix = self._learn_layout(X)
         known = check_labels(y, len(matrix))
         weights = check_weights(sample_weight, matrix)
@@ -187,7 +197,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         else:
             scores = -np.concatenate([own, self._anomaly_of(rows.outliers)])
             share = np.concatenate([rows.weights, rows.outlier_weights])
-            self.offset_ = _quantile(scores, share, float(self.contamination))
+            self.offset_ = threshold_at(scores, share, float(self.contamination))
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
@@ -236,48 +246,16 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         return storing.write(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> NoiseContrastiveDetector:
-        """The detector that :meth:`save` wrote; it scores to the same bits."""
-        return storing.read(cls, Path(path))
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = validity.MAX_BYTES) -> NoiseContrastiveDetector:
+        """The detector that :meth:`save` wrote; it scores to the same bits.
 
-    def _plan(self) -> Plan:
-        """Every setting checked, what depends on the data left open."""
-        members = (self.members,) if isinstance(self.members, str) and self.members != "auto" else self.members
-        names = () if members == "auto" else tuple(members)
-        for name in names:
-            _checks.choice("members", name, NAMES)
-        if self.contamination != "auto":
-            _checks.number("contamination", self.contamination, low=0.0, high=0.5, open_low=True)
-        if self.prior is not None:
-            _checks.number("prior", self.prior, low=0.0, high=0.5, open_low=True)
-        _checks.count("calibration_folds", self.calibration_folds, low=0)
-        _checks.count("max_rows", self.max_rows, low=2)
-        schooling = Schooling(
-            steps=_checks.count("steps", self.steps),
-            batch_size=_checks.count("batch_size", self.batch_size, low=2),
-            learning_rate=_checks.number("learning_rate", self.learning_rate, low=0.0, open_low=True),
-            weight_decay=_checks.number("weight_decay", self.weight_decay, low=0.0),
-            alpha=_checks.number("alpha", self.alpha, low=0.0, high=1.0),
-            early_stopping=None
-            if self.early_stopping is None
-            else _checks.count("early_stopping", self.early_stopping),
-            device=self.device,
-            precision=self.precision,
-            progress=bool(self.verbose),
-        )
-        return Plan(
-            members=names,
-            trees=_checks.count("n_trees", self.n_trees),
-            leaf=_checks.count("min_samples_leaf", self.min_samples_leaf),
-            networks=_checks.count("n_networks", self.n_networks),
-            hidden=tuple(_checks.count(f"hidden[{i}]", size) for i, size in enumerate(self.hidden)),
-            latent=_count_or_none("latent_dim", self.latent_dim) or 0,
-            image=None,
-            outlier_share=_checks.number("outlier_share", self.outlier_share, low=0.0, high=1.0),
-            outlier_bandwidth=_checks.number("outlier_bandwidth", self.outlier_bandwidth, low=0.0, open_low=True),
-            data_bandwidth=_checks.number("data_bandwidth", self.data_bandwidth, low=0.0, open_low=True),
-            schooling=schooling,
-        )
+        The file may be a stranger's: it runs no code, and what it holds is checked to be a detector, tree by tree.
+
+        Args:
+            path: the file.
+            max_bytes: the largest file that is read, 4 GiB by default.
+        """
+        return storing.read(cls, Path(path), _checks.count("max_bytes", max_bytes))
 
     def _complete(self, plan: Plan, rows: Rows) -> Plan:
         some = len(rows.outliers) > 0
@@ -295,21 +273,24 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         """Check X and remember what it looks like; the rows, still as they were given."""
         self._image, self._columns, self._categories = None, None, None
         if table.is_frame(X):
+            table.check_frame(X)
             validate_data(self, X, skip_check_array=True)
             self._categories = table.learn_names(X)
             if len(X) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(X)}")
             return table.frame_to_matrix(X, self._categories)
         if getattr(X, "ndim", 0) in (3, 4):
+            X = X if isinstance(X, np.ndarray) else np.asarray(X)
             images = check_images(X)
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
-            parts = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+            step = _rows_at_once(images)
+            parts = [images[start : start + step] for start in range(0, len(images), step)]
             low, high = min(float(p.min()) for p in parts), max(float(p.max()) for p in parts)
             self._image = ImageShape(tuple(int(side) for side in images.shape[1:]), low, high)
             self.n_features_in_ = int(np.prod(images.shape[1:]))
             return images
-        return validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        return self._matrix(X, reset=True)
 
     def _learn_rows(self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int) -> Rows:
         """Training rows, encoded, with weights; at most ``max_rows`` of those without a label."""
@@ -348,18 +329,36 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         return self.ensemble_.anomaly(encoded) if len(encoded) else np.empty(0)
 
     def _checked(self, X: Any) -> Any:
+        if table.is_frame(X):
+            table.check_frame(X)
         if self._image is not None:
-            return check_images(X if hasattr(X, "dtype") else np.asarray(X), self._image.shape)
+            return check_images(X if isinstance(X, np.ndarray) else np.asarray(X), self._image.shape)
         if self._categories is not None:
             if not table.is_frame(X):
                 if any(names is not None for names in self._categories):
                     raise ValueError(
                         f"X must be a data frame as in training, where it had categories, found {type(X).__name__}"
                     )
-                return validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+                return self._matrix(X, reset=False)
             validate_data(self, X, reset=False, skip_check_array=True)
             return table.frame_to_matrix(X, self._categories)
-        return validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return self._matrix(X, reset=False)
+
+    def _matrix(self, X: Any, *, reset: bool) -> Any:
+        """A matrix of numbers that scikit-learn has checked; a large one in parts, and it stays as it is stored."""
+        if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
+            raise ValueError("X must not be masked, found masked values; fill them, or pass a data frame with NaN")
+        how: dict[str, Any] = {"dtype": [np.float64, np.float32]}
+        is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf"
+        step = max(2, _rows_at_once(X)) if is_matrix else 0
+        whole = not is_matrix or len(X) <= step
+        first = X if whole else X[:step]
+        # Whether all are finite is asked of their sum, and that of huge numbers has none.
+        with np.errstate(over="ignore", invalid="ignore"):
+            checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
+            for start in () if whole else range(step, len(X), step):
+                check_array(X[start : start + step], input_name="X", **how)
+        return checked if whole else X
 
     def _encode(self, part: Any) -> Array:
         if self._image is not None:
@@ -377,24 +376,23 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         check_is_fitted(self)
         assert function is not None
         matrix = self._checked(X)
-        parts = [function(self._encode(matrix[start : start + BATCH])) for start in range(0, len(matrix), BATCH)]
+        step = _rows_at_once(matrix)
+        parts = [function(self._encode(matrix[start : start + step])) for start in range(0, len(matrix), step)]
         return np.concatenate(parts)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "ensemble_")
 
 
-def _count_or_none(name: str, value: int | None) -> int | None:
-    return None if value is None else _checks.count(name, value)
+def _rows_at_once(X: Any) -> int:
+    """How many rows of a matrix or images are looked at together, so that wide ones do not fill the memory."""
+    return max(1, min(BATCH, NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
 
 
-def _quantile(scores: Array, weights: Array, share: float) -> float:
-    """A number above the scores that make up the lowest ``share`` of the weight, and below the next."""
-    order = np.argsort(scores, kind="stable")
-    below = np.cumsum(weights[order]) / weights.sum()
-    last = int(np.searchsorted(below, share + 1e-12, side="right"))
-    if last == 0:
-        return float(scores[order[0]])
-    if last == len(scores):
-        return float(np.nextafter(scores[order[-1]], np.inf))
-    return float((scores[order[last - 1]] + scores[order[last]]) / 2)
+def _seed(random_state: Any) -> int:
+    """A seed from what scikit-learn takes for one; None asks the operating system, not numpy's global generator."""
+    if random_state is None:
+        random_state = np.random.RandomState(np.random.MT19937())
+    if isinstance(random_state, Integral) and not 0 <= int(random_state) < 2**32:
+        raise ValueError(f"random_state must be None, a generator or an integer in [0, 2**32), found {random_state!r}")
+    return int(check_random_state(random_state).randint(2**31 - 1))

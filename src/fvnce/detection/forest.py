@@ -13,16 +13,21 @@ Trees are kept as plain arrays: nothing of scikit-learn is needed to score, to e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.tree import ExtraTreeClassifier
 from torch import Tensor
 
 Array = NDArray[np.float64]
+
+#: Places of rows in trees that are followed at a time.
+PLACES = 2**20
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,20 @@ class RatioForest:
     def anomaly(self, X: Array) -> Array:
         """μ averaged over the trees, shape (n,)."""
         rows = X.astype(np.float32)
+        return np.concatenate([self._shares(rows[low:high]).mean(1) for low, high in self._parts(len(X))])
+
+    def _shares(self, rows: NDArray[np.float32]) -> Array:
         node = self._start(rows)
         while True:
             new = self._step(rows, node)
             if np.array_equal(new, node):
-                return np.asarray(self.share[node].mean(1))
+                return self.share[node]
             node = new
+
+    def _parts(self, n: int) -> list[tuple[int, int]]:
+        """Rows in parts that a forest of many trees has the memory for; one empty part of no rows."""
+        size = max(1, PLACES // len(self.roots))
+        return [(low, min(low + size, n)) for low in range(0, max(n, 1), size)]
 
     def contributions(self, X: Array) -> Array:
         """How much each column moved μ on the way from the roots to the leaves, shape (n, D).
@@ -61,9 +74,12 @@ class RatioForest:
         Sums over columns to ``anomaly(X) − base``.
         """
         rows = X.astype(np.float32)
+        return np.concatenate([self._moves(rows[low:high]) for low, high in self._parts(len(X))])
+
+    def _moves(self, rows: NDArray[np.float32]) -> Array:
         node = self._start(rows)
-        found = np.zeros(X.shape)
-        index = np.arange(len(X))[:, None]
+        found = np.zeros(rows.shape)
+        index = np.arange(len(rows))[:, None]
         while True:
             new = self._step(rows, node)
             if np.array_equal(new, node):
@@ -118,28 +134,39 @@ def grow_forest(
         sample: data rows of a tree, with as many of noise, drawn anew for each; None for all.
         seed: of the partitions.
     """
-    X = np.concatenate([rows, noise])
+    X = np.concatenate([rows, noise]).astype(np.float32)
     kind = np.repeat([0, 1], [len(rows), len(noise)])
-    total = len(rows)
-    weight = total * np.concatenate([weights / weights.sum(), noise_weights / noise_weights.sum()])
-    forest = ExtraTreesClassifier(
-        trees,
-        min_samples_leaf=leaf,
-        max_features=features,
-        bootstrap=sample is not None,
-        max_samples=None if sample is None else min(2 * sample, len(X)),
-        random_state=seed,
-    ).fit(X, kind, sample_weight=weight)
-    return _flat(forest)
+    weight = len(rows) * np.concatenate([weights / weights.sum(), noise_weights / noise_weights.sum()])
+    shape: dict[str, Any] = {"min_samples_leaf": leaf, "max_features": features}
+    if sample is None:
+        forest = ExtraTreesClassifier(trees, random_state=seed, **shape).fit(X, kind, sample_weight=weight)
+        return _flat([estimator.tree_ for estimator in forest.estimators_])
+    seeds = np.random.RandomState(seed).randint(2**31 - 1, size=trees)
+    size = min(2 * sample, len(X))
+    return _flat([_tree_of_draws(X, kind, weight / weight.sum(), size, int(own), shape) for own in seeds])
 
 
-def _flat(forest: ExtraTreesClassifier) -> RatioForest:
+def _tree_of_draws(
+    X: NDArray[np.float32], kind: NDArray[np.int64], share: Array, size: int, seed: int, shape: Mapping[str, Any]
+) -> Any:
+    """One tree on ``size`` samples of both kinds, drawn by their share of the weight, with replacement.
+
+    They are drawn here because scikit-learn's own bootstrap does not always: before 1.9 it draws evenly and weighs what
+    it drew, so that a value which a thousand rows have in common is in as few trees as one that occurs once.
+    """
+    counts = np.bincount(np.random.RandomState(seed).choice(len(X), size, p=share), minlength=len(X))
+    # Both kinds are named in every tree, if need be by a sample of weight zero.
+    there = np.union1d(np.flatnonzero(counts), [0, len(X) - 1])
+    tree = ExtraTreeClassifier(random_state=seed, **shape)
+    return tree.fit(X[there], kind[there], sample_weight=counts[there]).tree_
+
+
+def _flat(trees: Sequence[Any]) -> RatioForest:
     parts: dict[str, list[NDArray[np.generic]]] = {
         name: [] for name in ("left", "right", "feature", "threshold", "share")
     }
     roots, first = [], 0
-    for estimator in forest.estimators_:
-        tree = estimator.tree_
+    for tree in trees:
         own = np.arange(tree.node_count)
         leaf = tree.children_left < 0
         roots.append(first)

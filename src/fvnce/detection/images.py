@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +35,11 @@ class ImageShape:
 
     def encode(self, X: Any) -> Array:
         """Images of shape (n, …) as rows of floats."""
-        spread = self.high - self.low or 1.0
-        scaled = (np.asarray(X, dtype=np.float64) - self.low) / spread
+        # Half of everything where the range itself is too large for a float; half a difference of floats never is.
+        unit = 1.0 if math.isfinite(self.high - self.low) else 0.5
+        spread = unit * self.high - unit * self.low or 1.0
+        with np.errstate(over="ignore"):
+            scaled = (unit * np.asarray(X, dtype=np.float64) - unit * self.low) / spread
         scaled = np.clip(scaled, -1.0, 2.0).reshape(len(X), -1, *self.shape[-2:])
         _, height, width = self.padded
         wanted = ((0, 0), (0, 0), (0, height - self.shape[-2]), (0, width - self.shape[-1]))

@@ -19,19 +19,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from ..models import convolutional_pair, mlp
 from ..noise import draw
 from ..training import History
+from .architecture import image_pair, ratio_network, table_pair
 from .codes import OnCodes, learn_codes
 from .forest import grow_forest
-from .network import LIMIT, LatentModel, RatioNetworks, Schooling, train_latent_model, train_ratio_networks
+from .network import LatentModel, RatioNetworks, Schooling, train_latent_model, train_ratio_networks
 from .noise import box, draw_from_marginals, mixture_noise
 
 Array = NDArray[np.float64]
@@ -164,10 +164,15 @@ def _train(name: str, rows: Rows, plan: Plan, seed: int) -> tuple[Member, list[H
     generator = torch.Generator().manual_seed(seed)
     noise = _mixture(rows, plan, generator)
     if name == "network":
-        make = _ratio_network(rows.X.shape[1], plan)
+        make = partial(ratio_network, rows.X.shape[1], plan.hidden)
         return train_ratio_networks(make, rows.X, rows.weights, noise, plan.schooling, plan.networks, seed)
     stochastic = name == "variational"
-    pair = _pair(rows.X.shape[1], plan, 2 * plan.latent if stochastic else plan.latent)
+    outputs = 2 * plan.latent if stochastic else plan.latent
+    pair = (
+        partial(table_pair, rows.X.shape[1], plan.hidden, plan.latent, outputs)
+        if plan.image is None
+        else partial(image_pair, plan.image, plan.latent, outputs)
+    )
     # In hundreds of dimensions no noise sample is live against a density: what is left is the limit without noise.
     against = None if plan.image is not None else noise
     return train_latent_model(
@@ -211,28 +216,6 @@ def _mixture(rows: Rows, plan: Plan, generator: torch.Generator) -> Any:
         data_bandwidth=plan.data_bandwidth,
         generator=generator,
     )
-
-
-def _ratio_network(width: int, plan: Plan) -> Callable[[], nn.Module]:
-    return lambda: nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), mlp([width, *plan.hidden, 1], nn.SiLU))
-
-
-def _pair(width: int, plan: Plan, outputs: int) -> Callable[[], tuple[nn.Module, nn.Module]]:
-    if plan.image is None:
-        return lambda: (
-            nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), mlp([width, *plan.hidden, outputs], nn.SiLU)),
-            mlp([plan.latent, *reversed(plan.hidden), width], nn.SiLU),
-        )
-    channels, height, across = plan.image
-
-    def make() -> tuple[nn.Module, nn.Module]:
-        encoder, decoder = convolutional_pair(
-            plan.latent, channels=channels, width=16, outputs=outputs, size=(height, across)
-        )
-        unfold = nn.Unflatten(-1, plan.image)  # type: ignore[arg-type]
-        return nn.Sequential(unfold, encoder), nn.Sequential(decoder, nn.Flatten(-3))
-
-    return make
 
 
 __all__ = ["NAMES", "Ensemble", "LatentModel", "Member", "Plan", "RatioNetworks", "Rows", "train_members"]

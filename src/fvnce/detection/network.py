@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,13 +25,12 @@ from torch.optim import AdamW, Optimizer
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective, Profiled
 from ..scoring import PowerRule
-from ..training import EarlyStopping, History, fit
+from ..training import EarlyStopping, History, fit, randomness
+from .initial import initialised
 from .noise import BaseMeasure
 
 Array = NDArray[np.float64]
 
-#: Inputs of networks are cut here: a row a thousand deviations away is an outlier, not a thousand times one.
-LIMIT = 4.0
 #: Into how many epochs the steps are divided.
 EPOCHS = 10
 #: Points of the path along which a gradient is integrated.
@@ -75,6 +74,22 @@ class _Relative(nn.Module):
     def log_prob(self, x: Tensor) -> Tensor:
         value: Tensor = self.network(x)
         return value.squeeze(-1)
+
+
+class _OwnDraws(GaussianEncoder):
+    """A Gaussian encoder with generators of its own: one for training, one that begins anew at every validation."""
+
+    def __init__(self, network: nn.Module, seed: int) -> None:
+        super().__init__(network)
+        self._for_training = randomness.generator(seed, randomness.GLOBAL, 0, 0)
+        self._seed = seed
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        """Choose the generator."""
+        fresh = randomness.generator(self._seed, randomness.VALIDATION, 0, 0)
+        self._generator = self._for_training if mode else fresh
+        return super().train(mode)
 
 
 class RatioNetworks:
@@ -161,7 +176,7 @@ def train_ratio_networks(
     """``count`` networks against the noise, each from its own start."""
     networks, centres, scales, histories = [], [], [], []
     for member in range(count):
-        network = _seeded(make, seed + 7919 * member)
+        (network,) = initialised(lambda: (make(),), seed + 7919 * member)
         objective = FullyVariationalNCE(
             _Relative(network), None, BaseMeasure(noise), PowerRule(alpha=how.alpha), partition=Profiled(momentum=0)
         )
@@ -189,8 +204,8 @@ def train_latent_model(
     stochastic: bool,
 ) -> tuple[LatentModel, list[History]]:
     """A latent-variable model against the noise; without noise, the autoencoder or VAE that is its limit."""
-    first, second = _seeded(make, seed)
-    encoder = GaussianEncoder(first) if stochastic else PointEncoder(first)
+    first, second = initialised(make, seed)
+    encoder = _OwnDraws(first, seed) if stochastic else PointEncoder(first)
     decoder = GaussianDecoder(second, learned="shared")
     prior = Independent(Normal(torch.zeros(latent), torch.ones(latent)), 1)
     model = LatentVariableModel(prior, decoder)
@@ -202,7 +217,8 @@ def train_latent_model(
             model, encoder, noise, PowerRule(alpha=how.alpha), partition=Profiled(momentum=0)
         )
     history = _train(objective, rows, weights, how, seed)
-    return LatentModel(encoder.cpu(), decoder.cpu()), [history]
+    trained = GaussianEncoder(first) if stochastic else encoder  # without the generators of the training
+    return LatentModel(trained.cpu(), decoder.cpu()), [history]
 
 
 def _train(objective: Objective, rows: Array, weights: Array, how: Schooling, seed: int) -> History:
@@ -231,6 +247,7 @@ def _train(objective: Objective, rows: Array, weights: Array, how: Schooling, se
         lr=how.learning_rate,
         schedule="warmup-cosine",
         seed=seed,
+        seed_globals=False,
         noise_pool=_pool(objective, EPOCHS * wanted),
         early_stopping=None if held_out is None else EarlyStopping(how.early_stopping or 1),
         accelerator=how.device,
@@ -249,10 +266,3 @@ def _pool(objective: Objective, rows: int) -> int | None:
 def _aligned(X: Array) -> Tensor:
     """X in memory of torch's own, which is aligned: the last bit of a product may depend on where its factors lie."""
     return torch.from_numpy(X).clone()
-
-
-def _seeded(make: Callable[[], Any], seed: int) -> Any:
-    """What ``make`` makes from this seed, with the global random state left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return make()

@@ -98,7 +98,22 @@ def draw_from_marginals(rows: Tensor, weights: Tensor, n: int, generator: torch.
     return rows.gather(0, chosen.reshape(n, rows.shape[1]))
 
 
-def box(rows: Tensor) -> Independent[Uniform]:
+class Box(Independent[Uniform]):
+    """Uniform between ``low`` and ``high``, with draws that follow a generator of their own."""
+
+    def __init__(self, low: Tensor, high: Tensor) -> None:
+        super().__init__(Uniform(low, high, validate_args=False), 1)
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n draws, low + (high − low) u."""
+        low, high = self.base_dist.low, self.base_dist.high
+        if generator is not None:
+            # One number of the caller's stream, whatever n is.
+            generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, (), generator=generator)))
+        return low + torch.rand(n, len(low), dtype=low.dtype, generator=generator) * (high - low)
+
+
+def box(rows: Tensor) -> Box:
     """The uniform distribution over the smallest box that holds the rows, with constant columns widened.
 
     >>> box(torch.tensor([[0.0, 1.0], [2.0, 1.0]])).base_dist.high
@@ -107,4 +122,4 @@ def box(rows: Tensor) -> Independent[Uniform]:
     low, high = rows.amin(0), rows.amax(0)
     flat = (high - low) < 1e-6
     low, high = torch.where(flat, low - 0.5, low), torch.where(flat, high + 0.5, high)
-    return Independent(Uniform(low, high, validate_args=False), 1)
+    return Box(low, high)

@@ -19,8 +19,8 @@ def plot_scores(anomaly: NDArray[np.float64], threshold: float, y: Any = None, a
         ax = Figure(figsize=(5, 3), layout="constrained").subplots()
     edges = np.histogram_bin_edges(anomaly, 50).tolist()
     known = np.zeros(len(anomaly), dtype=bool) if y is None else np.asarray(y) == 1
-    if len(known) != len(anomaly):
-        raise ValueError(f"y must hold one label for each of the {len(anomaly)} rows, found {len(known)}")
+    if known.shape != anomaly.shape:
+        raise ValueError(f"y must hold one label for each of the {len(anomaly)} rows, found shape {known.shape}")
     ax.hist(anomaly[~known], edges, color="0.7", label="rows")
     if known.any():
         ax.hist(anomaly[known], edges, color="0.15", label="outliers (y = 1)")

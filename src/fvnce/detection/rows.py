@@ -6,14 +6,21 @@ of 2 is the same as two rows to the last bit, a weight of 0 the same as no row, 
 
 from __future__ import annotations
 
+import math
 import warnings
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
+from .table import is_missing
+
 Array = NDArray[np.float64]
+
+#: Weights whose largest has a binary exponent beyond this are scaled.
+EXPONENT = 500
 
 
 def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
@@ -27,9 +34,16 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
     labels = column_or_1d(y, warn=True)
     if len(labels) != n:
         raise ValueError(f"y must hold one label for each of the {n} rows, found {len(labels)}")
+    if labels.dtype.kind == "O":
+        for value in labels:
+            if is_missing(value):
+                raise ValueError(
+                    f"y must be 1 for known outliers and 0 for unlabelled rows, found {value}: contains NaN"
+                )
+        # Numbers in a column of objects, as data frames with missing values have them, are numbers.
+        if all(isinstance(value, Real | np.bool_) for value in labels):
+            labels = labels.astype(np.float64)
     if labels.dtype.kind not in "biuf":
-        if labels.dtype.kind == "O" and any(value is None for value in labels):
-            raise ValueError("y must be 1 for known outliers and 0 for unlabelled rows, found None")
         warnings.warn(
             "y must be 1 for known outliers and 0 for unlabelled rows, found text: no row counts as a known outlier",
             stacklevel=3,
@@ -60,11 +74,20 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
 
 
 def check_weights(sample_weight: Any, X: Any) -> Array:
-    """Non-negative weights with a positive sum, ones by default."""
+    """Non-negative weights with a positive and finite sum, ones by default.
+
+    >>> check_weights([3e307, 1e308], np.zeros((2, 1)))
+    array([0.16688054, 0.55626846])
+    """
     weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if not weights.sum() > 0:
+    largest = float(weights.max(initial=0.0))
+    if not math.isfinite(largest):  # a single number is not looked at by scikit-learn
+        raise ValueError(f"sample_weight must be finite, found {largest}")
+    if not largest > 0:
         raise ValueError("sample_weight must have a positive sum, found only zeros")
-    return weights
+    # Only ratios of weights count. A power of two changes no digit of them, and leaves sums an exponent to grow into.
+    exponent = math.frexp(largest)[1]
+    return np.ldexp(weights, -exponent) if abs(exponent) > EXPONENT else weights
 
 
 def merge(X: Array, known: NDArray[np.bool_], weights: Array) -> tuple[Array, NDArray[np.bool_], Array]:
@@ -75,9 +98,20 @@ def merge(X: Array, known: NDArray[np.bool_], weights: Array) -> tuple[Array, ND
     """
     there = weights > 0
     table = np.column_stack([known[there], X[there]]) + 0.0  # −0.0 is 0.0
-    # A missing value equals another for this purpose; the largest float stands for it, and infinity is refused earlier.
-    table = np.where(np.isnan(table), np.finfo(float).max, table)
-    rows, place = np.unique(table, axis=0, return_inverse=True)
-    summed = np.bincount(place.ravel(), weights[there], minlength=len(rows)).astype(np.float64)
-    rows = np.where(rows == np.finfo(float).max, np.nan, rows)
+    keys, place = np.unique(_ordered(table), axis=0, return_inverse=True)
+    summed = np.bincount(place.ravel(), weights[there], minlength=len(keys)).astype(np.float64)
+    rows = _flipped(keys).view(np.float64)
     return np.ascontiguousarray(rows[:, 1:]), rows[:, 0] > 0.5, summed
+
+
+def _ordered(values: Array) -> NDArray[np.int64]:
+    """Integers in the order of the numbers, one for each of them; missing values are alike, and the last.
+
+    The bits of a positive float, read as an integer, are in its order; those of a negative one in the opposite.
+    """
+    return _flipped(np.where(np.isnan(values), np.nan, values).view(np.int64))
+
+
+def _flipped(bits: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All bits but the sign of negative numbers inverted, which is its own inverse."""
+    return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..serialization import RecordError, describe, flatten, read_record, reading, rebuild, unflatten, write_record
 from ..training import History
-from . import table
+from . import table, validity
 from .calibration import Calibration
 from .codes import OnCodes, PrincipalCodes
 from .forest import RatioForest
@@ -26,7 +26,7 @@ KIND = "detector"
 
 def write(detector: NoiseContrastiveDetector, path: Path) -> Path:
     """Write a fitted detector, whole or not at all."""
-    parameters = detector.get_params(deep=False)
+    parameters = {name: _plain(value) for name, value in detector.get_params(deep=False).items()}
     if not isinstance(parameters["random_state"], int | None):
         parameters["random_state"] = None  # a generator's state is no setting
     names = getattr(detector, "feature_names_in_", None)
@@ -55,8 +55,9 @@ def write(detector: NoiseContrastiveDetector, path: Path) -> Path:
     return path
 
 
-def read(detector_class: type[NoiseContrastiveDetector], path: Path) -> NoiseContrastiveDetector:
+def read(detector_class: type[NoiseContrastiveDetector], path: Path, max_bytes: int) -> NoiseContrastiveDetector:
     """The detector that :func:`write` wrote."""
+    validity.check_size(path, max_bytes)
     content, tensors = read_record(path, KIND)
     with reading(path):
         return _read(detector_class, path, content, tensors)
@@ -94,7 +95,15 @@ def _read(
         members.append(_put_together(item, own))
     names = [item["name"] for item in saved["members"]]
     detector.ensemble_ = Ensemble(names, members, saved["centres"], saved["scales"])
+    validity.check(detector, str(path))
     return detector
+
+
+def _plain(value: Any) -> Any:
+    """A setting without numpy's own numbers, which JSON does not know."""
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(item) for item in value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _take_apart(member: Member) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -9,6 +9,7 @@ the median beside a 0/1 column that says so, a missing category a value of its o
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ Array = NDArray[np.float64]
 
 LIMIT = 10.0
 CATEGORIES = 32
+#: The smallest number above zero: a deviation below it would be one to divide by.
+SMALLEST = 5e-324
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,15 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes") and hasattr(X, "iloc")
 
 
+def check_frame(X: Any) -> None:
+    """At least one column, and no name twice: a column that is named is one."""
+    if len(X.columns) == 0:
+        raise ValueError(f"X must hold at least one column, found 0 feature(s) (shape={tuple(X.shape)})")
+    if not X.columns.is_unique:
+        twice = X.columns[X.columns.duplicated()][0]
+        raise ValueError(f"X must have a name of its own for each column, found {twice!r} more than once; rename one")
+
+
 def learn_names(X: Any) -> list[dict[str, int] | None]:
     """For each column of a data frame, the code of each category, or None for numbers."""
     found: list[dict[str, int] | None] = []
@@ -54,7 +66,7 @@ def learn_names(X: Any) -> list[dict[str, int] | None]:
         if _is_number(dtype):
             found.append(None)
         else:
-            texts = sorted({str(value) for value in X.iloc[:, position] if not _is_missing(value)})
+            texts = sorted({str(value) for value in X.iloc[:, position] if not is_missing(value)})
             found.append({text: code for code, text in enumerate(texts)})
     return found
 
@@ -65,13 +77,13 @@ def frame_to_matrix(X: Any, names: list[dict[str, int] | None]) -> Array:
     for position, codes in enumerate(names):
         column = X.iloc[:, position]
         if codes is not None:
-            result[:, position] = [-1 if _is_missing(v) else codes.get(str(v), -1) for v in column]
+            result[:, position] = [-1 if is_missing(v) else codes.get(str(v), -1) for v in column]
             continue
         if not _is_number(X.dtypes.iloc[position]):
             raise ValueError(
                 f"column {X.columns[position]!r} must hold numbers as in training, found {X.dtypes.iloc[position]}"
             )
-        result[:, position] = [np.nan if _is_missing(v) else float(v) for v in column]
+        result[:, position] = [np.nan if is_missing(v) else float(v) for v in column]
     if np.isinf(result).any():
         row, position = np.argwhere(np.isinf(result))[0]
         raise ValueError(f"X must not hold infinity, found it in row {row} of column {X.columns[position]!r}")
@@ -102,8 +114,7 @@ def encode(X: Array, columns: list[Column]) -> Array:
     if all(column.categories is None and not column.missing for column in columns):
         centre = np.array([column.centre for column in columns])
         scale = np.array([column.scale for column in columns])
-        filled = np.where(np.isnan(X), centre, X)
-        return np.asarray(np.clip(filled / scale - centre / scale, -LIMIT, LIMIT))
+        return _scaled(np.where(np.isnan(X), centre, X), centre, scale)
     parts = []
     for values, column in zip(X.T, columns, strict=True):
         if column.categories is not None:
@@ -111,11 +122,16 @@ def encode(X: Array, columns: list[Column]) -> Array:
             parts.append(np.concatenate([hits, ~hits.any(1, keepdims=True)], 1).astype(float))
             continue
         gone = np.isnan(values)
-        scaled = np.where(gone, column.centre, values) / column.scale - column.centre / column.scale
-        parts.append(np.clip(scaled, -LIMIT, LIMIT)[:, None])
+        parts.append(_scaled(np.where(gone, column.centre, values), column.centre, column.scale)[:, None])
         if column.missing:
             parts.append(gone[:, None].astype(float))
     return np.concatenate(parts, 1)
+
+
+def _scaled(values: Array, centre: Array | float, scale: Array | float) -> Array:
+    """(values − centre)/scale, cut at ±LIMIT; what lies too far away for a float is cut as well."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.clip(values / scale - centre / scale, -LIMIT, LIMIT))
 
 
 def gather(values: Array, columns: list[Column]) -> Array:
@@ -136,25 +152,37 @@ def from_json(content: list[dict[str, Any]]) -> list[Column]:
 
 def _robust(values: Array, weights: Array) -> tuple[float, float]:
     order = np.argsort(values, kind="stable")
-    unit = float(np.abs(values).max()) or 1.0  # squares of huge or tiny numbers have no exponent left
-    v, share = values[order] / unit, np.cumsum(weights[order]) / weights.sum()
+    v, share = values[order], np.cumsum(weights[order]) / weights.sum()
 
     def quantile(level: float) -> float:
         return float(v[min(len(v) - 1, int(np.searchsorted(share, level - 1e-12)))])
 
     for low, high in ((quantile(0.01), quantile(0.99)), (float(v[0]), float(v[-1]))):
-        pulled = np.clip(v, low, high)
+        # Squares of huge or tiny numbers have no exponent left. The unit is that of what the pulling leaves, since one
+        # huge value would leave the others none.
+        unit = max(abs(low), abs(high)) or 1.0
+        pulled = np.clip(v, low, high) / unit
         mean = np.average(pulled, weights=weights[order])
         scale = float(np.sqrt(np.average((pulled - mean) ** 2, weights=weights[order])))
         # A deviation that is rounding noise beside the values themselves is that of a constant column.
-        if scale > 1e-10 * max(abs(low), abs(high)):
-            return quantile(0.5) * unit, scale * unit
-    return quantile(0.5) * unit, 1.0
+        if scale > 1e-10:
+            return quantile(0.5), max(scale * unit, SMALLEST)
+    return quantile(0.5), 1.0
 
 
 def _is_number(dtype: Any) -> bool:
     return getattr(dtype, "kind", "O") in "iuf"
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or value != value or type(value).__name__ in ("NAType", "NaTType")
+def is_missing(value: Any) -> bool:
+    """Whether a value of a data frame stands for none: None, NaN, or one of pandas' own.
+
+    >>> [is_missing(value) for value in (None, np.nan, 0.0, "")]
+    [True, True, False, False]
+    """
+    # By name first: pandas.NA compared with anything, itself included, is neither true nor false.
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | complex | Decimal | np.inexact | np.datetime64 | np.timedelta64) and bool(
+        value != value
+    )

@@ -18,15 +18,24 @@ class DiagonalNormal(Independent[Normal]):
     """N(loc, diag(scale²)) over the last ``event_dims`` dimensions.
 
     As ``Independent(Normal(loc, scale), event_dims)``, but with one pass over the event where the scale is a
-    single number: log N = −‖x − loc‖²/2σ² − D log σ − (D/2) log 2π.
+    single number: log N = −‖x − loc‖²/2σ² − D log σ − (D/2) log 2π. Draws follow ``generator``, where there is one,
+    and torch's global generator otherwise.
 
     >>> q = DiagonalNormal(torch.zeros(5, 3), torch.tensor(0.5))
     >>> q.batch_shape, q.event_shape
     (torch.Size([5]), torch.Size([3]))
     """
 
-    def __init__(self, loc: Tensor, scale: Tensor, event_dims: int = 1, *, log_scale: Tensor | None = None) -> None:
-        self._loc, self._scale, self._log_scale = loc, scale, log_scale
+    def __init__(
+        self,
+        loc: Tensor,
+        scale: Tensor,
+        event_dims: int = 1,
+        *,
+        log_scale: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._loc, self._scale, self._log_scale, self._generator = loc, scale, log_scale, generator
         self._kept: Constants | None = None
         self.reinterpreted_batch_ndims = event_dims
         split = loc.dim() - event_dims
@@ -59,14 +68,16 @@ class DiagonalNormal(Independent[Normal]):
         """The same distribution over a larger batch."""
         shape = Size(batch_shape) + self.event_shape
         scale = self._scale if self._scale.dim() == 0 else self._scale.expand(shape)
-        return DiagonalNormal(self._loc.expand(shape), scale, len(self.event_shape))
+        return DiagonalNormal(self._loc.expand(shape), scale, len(self.event_shape), generator=self._generator)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> DiagonalNormal:
         """A copy whose tensors have passed through ``function``."""
         log_scale = None if self._log_scale is None else function(self._log_scale)
         # A scale rounded on its own would not be the one that the density is normalised with.
         scale = function(self._scale) if log_scale is None else log_scale.exp()
-        made = DiagonalNormal(function(self._loc), scale, len(self.event_shape), log_scale=log_scale)
+        made = DiagonalNormal(
+            function(self._loc), scale, len(self.event_shape), log_scale=log_scale, generator=self._generator
+        )
         if self._kept is not None:
             made.keep_constants()
         return made
@@ -78,7 +89,10 @@ class DiagonalNormal(Independent[Normal]):
     def source(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
         """ε, standard normal: all that is random about a draw."""
         shape = Size(sample_shape) + self._loc.shape
-        return torch.randn(shape, dtype=self._loc.dtype, device=self._loc.device)
+        if self._generator is None:
+            return torch.randn(shape, dtype=self._loc.dtype, device=self._loc.device)
+        own = self._generator
+        return torch.randn(shape, dtype=self._loc.dtype, device=own.device, generator=own).to(self._loc.device)
 
     def drawn_from(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """The draw z = loc + scale·ε, and log N(z) = −‖ε‖²/2 − Σ log scale − (D/2) log 2π.

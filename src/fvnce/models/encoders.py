@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn.functional import hardtanh
@@ -36,14 +37,17 @@ class PointEncoder(nn.Module):
 class GaussianEncoder(nn.Module):
     """q(z|x) = N(m(x), diag s(x)²), reparameterised; the network gives m and log s side by side.
 
+    Draws of z follow ``generator``, by default torch's global one.
+
     >>> import torch
     >>> GaussianEncoder(nn.Linear(5, 4))(torch.zeros(3, 5)).event_shape
     torch.Size([2])
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.network = network
+        self._generator = generator
 
     def forward(self, x: Tensor) -> DiagonalNormal:
         """q(z|x)."""
@@ -56,7 +60,7 @@ class GaussianEncoder(nn.Module):
         mean, log_scale = output.chunk(2, dim=-1)
         # A clamp whose backward pass is one operation.
         log_scale = hardtanh(log_scale, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
-        return DiagonalNormal(mean, log_scale.exp(), log_scale=log_scale)
+        return DiagonalNormal(mean, log_scale.exp(), log_scale=log_scale, generator=self._generator)
 
 
 class CategoricalEncoder(nn.Module):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from .. import _checks
 from . import randomness
@@ -54,6 +55,7 @@ def fit(
     schedule: ScheduleLike = None,
     grad_clip: float | None = None,
     seed: int | None = None,
+    seed_globals: bool = True,
     noise_pool: int | None = None,
     early_stopping: int | EarlyStopping | None = None,
     callbacks: Iterable[Callback | Callable[[Any], None]] = (),
@@ -88,6 +90,9 @@ def fit(
         grad_clip: the largest norm of the gradient.
         seed: an integer; by default drawn from torch's global generator. The caller's random states are the same after
             as before.
+        seed_globals: False leaves the global generators of torch, numpy and Python alone, neither seeded nor read: for
+            objectives that draw from generators of their own, and for runs in several threads, which share them. Then
+            a seed must be given, data must be rows, and there are no checkpoints.
         noise_pool: rows of the pool of noise, 0 for fresh noise at every step, None to choose by cost.
         early_stopping: epochs without a better ``val_loss`` after which to stop and take the best weights, or an
             :class:`EarlyStopping`.
@@ -150,23 +155,42 @@ def fit(
     chosen = [callback if isinstance(callback, Callback) else _Each(callback) for callback in callbacks]
     if early_stopping is not None:
         chosen.append(early_stopping if isinstance(early_stopping, EarlyStopping) else EarlyStopping(early_stopping))
-    with randomness.alone(), ExitStack() as held:
-        fabric = make_fabric(
-            accelerator=accelerator,
-            devices=devices,
-            num_nodes=num_nodes,
-            strategy=strategy,
-            precision=precision,
-            timeout=timeout,
-        )
+    if not seed_globals:
+        _check_own_generators(seed, data, checkpoints)
+    with ExitStack() as held:
+        if seed_globals:
+            held.enter_context(randomness.alone())
+        # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
+        with randomness.alone():
+            fabric = make_fabric(
+                accelerator=accelerator,
+                devices=devices,
+                num_nodes=num_nodes,
+                strategy=strategy,
+                precision=precision,
+                timeout=timeout,
+            )
         if seed is None:
             seed = fabric.broadcast(int(torch.randint(2**31 - 1, ())))
         seed = _checks.count("seed", seed, low=0)
-        held.enter_context(randomness.preserve_rng_state(fabric.device))
+        held.enter_context(randomness.preserve_rng_state(fabric.device, seed_globals))
         if checkpoints is not None:
             on_main(fabric, lambda: held.enter_context(checkpoints.locked()))
-        run = Run(objective, data, validation, settings, seed, chosen, checkpoints, fabric, progress)
+        run = Run(objective, data, validation, settings, seed, chosen, checkpoints, fabric, progress, seed_globals)
         return run.train(resume, accept_changes=accept_changes)
+
+
+def _check_own_generators(seed: int | None, data: object, checkpoints: Checkpoints | None) -> None:
+    """What needs the global generators is refused where they are to be left alone."""
+    if seed is None:
+        raise ValueError("seed must be given where seed_globals is False, found None")
+    if isinstance(data, DataLoader):
+        raise ValueError("data must be rows where seed_globals is False, found a DataLoader, which draws its own seed")
+    if checkpoints is not None:
+        raise ValueError(
+            f"checkpoint_dir must be None where seed_globals is False, found {checkpoints.folder}: it would not hold "
+            "an objective's own generators"
+        )
 
 
 class Run:
@@ -183,8 +207,10 @@ class Run:
         checkpoints: Checkpoints | None,
         fabric: Fabric,
         progress: bool | None,
+        seed_globals: bool = True,
     ) -> None:
         self.objective, self.settings, self.seed = objective, settings, seed
+        self.seed_globals = seed_globals
         self.callbacks, self.fabric = callbacks, fabric
         self.world, self.is_main = fabric.world_size, fabric.is_global_zero
         self.device: torch.device = fabric.device
@@ -193,7 +219,8 @@ class Run:
         precision = str(fabric.strategy.precision.precision)
         objective.to(self.device, torch.float64 if precision == "64-true" else None)
         # After the device has been started by the objective's arrival, so that its generator is seeded too.
-        randomness.seed_everything(seed, randomness.GLOBAL, fabric.global_rank)
+        if seed_globals:
+            randomness.seed_everything(seed, randomness.GLOBAL, fabric.global_rank)
         # The gradient scaler and a fused optimiser cannot both unscale what is to be clipped.
         scaled = precision == "16-mixed"
         fused = not (scaled and settings.grad_clip is not None)
@@ -221,6 +248,8 @@ class Run:
                 notes=self.history.notes,
             )
             self.validation = None if validation is None else self.feed.held_out(validation)
+            if self.validation is not None:
+                self.validation.seed_globals = seed_globals
         except BaseException:
             self.progress.close()
             raise
@@ -323,7 +352,7 @@ class Run:
         if self.validation is not None and due:
             found = self.validation(self.fabric.autocast, lambda t: self._over_processes(t, "sum"))
         self.recorder.close_epoch(self.epoch, self.step, found)
-        with randomness.preserve_rng_state(self.device):
+        with randomness.preserve_rng_state(self.device, self.seed_globals):
             for callback in self.callbacks:
                 callback.epoch(self)
         self.epoch += 1

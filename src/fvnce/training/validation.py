@@ -46,6 +46,8 @@ class Validation:
 
     def __init__(self, rows: Rows, log_noise: Tensor | None, step: Step, seed: int, rank: int, world: int) -> None:
         self.seed, self.rank, self.step = seed, rank, step
+        #: Whether draws of the objective are those of the global generators, to be seeded here.
+        self.seed_globals = True
         self.total = len(rows)
         if self.total < world:
             raise ValueError(f"validation must have a row for each of the {world} processes, found {self.total}")
@@ -77,8 +79,9 @@ class Validation:
         was_training = objective.training
         objective.eval()
         try:
-            with randomness.preserve_rng_state(self.rows.device), torch.no_grad(), autocast():
-                randomness.seed_everything(self.seed, randomness.VALIDATION, self.rank)
+            with randomness.preserve_rng_state(self.rows.device, self.seed_globals), torch.no_grad(), autocast():
+                if self.seed_globals:
+                    randomness.seed_everything(self.seed, randomness.VALIDATION, self.rank)
                 if isinstance(objective, ContrastiveObjective) and not getattr(objective, "variance_reduced", False):
                     return self._contrastive(objective)
                 return self._mean(total_of)

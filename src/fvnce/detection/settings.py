@@ -1,0 +1,88 @@
+"""The settings of a detector, checked: each error names the setting, what it must be and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import _checks
+from ..training.processes import PRECISIONS
+from .members import NAMES, Plan
+from .network import Schooling
+
+if TYPE_CHECKING:
+    from .estimator import NoiseContrastiveDetector
+
+DEVICES = ("auto", "cpu", "cuda", "gpu", "mps")
+#: The smallest α above zero whose mean of e^(αΔ) networks in float32 can tell from one.
+SMALLEST_ALPHA = 1e-4
+
+
+def plan_of(detector: NoiseContrastiveDetector) -> Plan:
+    """Every setting checked, what depends on the data left open."""
+    names = _names(detector.members)
+    if not (isinstance(detector.contamination, str) and detector.contamination == "auto"):
+        _checks.number("contamination", detector.contamination, low=0.0, high=0.5, open_low=True)
+    if detector.prior is not None:
+        _checks.number("prior", detector.prior, low=0.0, high=0.5, open_low=True)
+    _checks.count("calibration_folds", detector.calibration_folds, low=0)
+    _checks.count("max_rows", detector.max_rows, low=2)
+    schooling = Schooling(
+        steps=_checks.count("steps", detector.steps),
+        batch_size=_checks.count("batch_size", detector.batch_size, low=2),
+        learning_rate=_checks.number("learning_rate", detector.learning_rate, low=0.0, open_low=True),
+        weight_decay=_checks.number("weight_decay", detector.weight_decay, low=0.0),
+        alpha=_alpha(detector.alpha),
+        early_stopping=None
+        if detector.early_stopping is None
+        else _checks.count("early_stopping", detector.early_stopping),
+        device=_checks.choice("device", detector.device, DEVICES),
+        precision=None
+        if detector.precision is None
+        else _checks.choice("precision", detector.precision, tuple(PRECISIONS)),
+        progress=_checks.count("verbose", _number(detector.verbose), low=0) > 0,
+    )
+    return Plan(
+        members=names,
+        trees=_checks.count("n_trees", detector.n_trees),
+        leaf=_checks.count("min_samples_leaf", detector.min_samples_leaf),
+        networks=_checks.count("n_networks", detector.n_networks),
+        hidden=_sizes(detector.hidden),
+        latent=0 if detector.latent_dim is None else _checks.count("latent_dim", detector.latent_dim),
+        image=None,
+        outlier_share=_checks.number("outlier_share", detector.outlier_share, low=0.0, high=1.0),
+        outlier_bandwidth=_checks.number("outlier_bandwidth", detector.outlier_bandwidth, low=0.0, open_low=True),
+        data_bandwidth=_checks.number("data_bandwidth", detector.data_bandwidth, low=0.0, open_low=True),
+        schooling=schooling,
+    )
+
+
+def _names(members: Any) -> tuple[str, ...]:
+    """The members that are named, none for "auto"."""
+    if isinstance(members, str):
+        return () if members == "auto" else (_checks.choice("members", members, ("auto", *NAMES)),)
+    if not isinstance(members, Sequence) or isinstance(members, bytes) or len(members) == 0:
+        raise TypeError(f"members must be 'auto' or names of members, found {members!r}")
+    return tuple(_checks.choice("members", name, NAMES) for name in members)
+
+
+def _sizes(hidden: Any) -> tuple[int, ...]:
+    if not isinstance(hidden, Sequence) or isinstance(hidden, str | bytes):
+        raise TypeError(
+            f"hidden must be sizes of layers such as (64, 64), found {hidden!r} of type {type(hidden).__name__}"
+        )
+    return tuple(_checks.count(f"hidden[{i}]", size) for i, size in enumerate(hidden))
+
+
+def _alpha(alpha: Any) -> float:
+    found = _checks.number("alpha", alpha, low=0.0, high=1.0)
+    if 0 < found < SMALLEST_ALPHA:
+        raise ValueError(
+            f"alpha must be 0 or at least {SMALLEST_ALPHA}, found {alpha!r}: (1/α) log E e^(αΔ) has no digits left"
+        )
+    return found
+
+
+def _number(value: Any) -> Any:
+    """True and False as 1 and 0, for settings that are levels."""
+    return int(value) if isinstance(value, bool) else value
