@@ -233,7 +233,7 @@ def test_the_batch_machinery_has_the_librarys_objective_and_its_gradient(rule):
 
 
 def test_asymptotic_variances_have_their_known_limits():
-    """Much noise: every rule is maximum likelihood. And the logarithmic rule is the best at any amount."""
+    """Much noise: NCE and (0, 0) are maximum likelihood. And the logarithmic rule is the best at any amount."""
     settings = mixture.Settings()
     x, cell = mixture._grid(settings)
     density = mixture._true_density(x, 3.0, settings)
