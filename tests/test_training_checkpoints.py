@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fvnce.serialization.records import read_record, write_record
+from fvnce.serialization.tree import flatten, unflatten
 from fvnce.training import RecordError, fit, load
 from fvnce.training.checkpoint import Checkpoints
-from fvnce.training.storage import read_record, write_record
-from fvnce.training.tree import flatten, unflatten
 from training_runs import digest, rows, vae
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -147,7 +147,7 @@ def test_a_run_goes_on_while_the_disk_is_full_and_saves_when_it_is_not(
             raise OSError(errno.ENOSPC, "No space left on device")
         real(handle)
 
-    monkeypatch.setattr("fvnce.training.storage.os.fsync", full)
+    monkeypatch.setattr("fvnce.serialization.files.os.fsync", full)
     objective = vae(seed=3)
     with pytest.warns(UserWarning, match=r"step 8: nothing could be saved .*No space left.*earlier files are intact"):
         fit(objective, rows(40), epochs=5, batch_size=20, seed=1, checkpoint_dir=run, resume=True)
@@ -160,7 +160,7 @@ def test_a_full_disk_at_the_end_is_an_error(run: Path, monkeypatch: pytest.Monke
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("fvnce.training.storage.os.fsync", full)
+    monkeypatch.setattr("fvnce.serialization.files.os.fsync", full)
     with pytest.warns(UserWarning, match="nothing could be saved"), pytest.raises(OSError, match="No space left"):
         resumed(run)
     assert Checkpoints(run).steps() == [4, 6]
@@ -169,7 +169,7 @@ def test_a_full_disk_at_the_end_is_an_error(run: Path, monkeypatch: pytest.Monke
 
 
 def test_what_a_killed_process_left_is_swept_away(run: Path) -> None:
-    (run / ".incomplete-step-000000008.safetensors-ab12").write_bytes(b"half")
+    (run / ".fvnce-0123456789abcdef.incomplete").write_bytes(b"half")
     resumed(run)
     assert not list(run.glob(".*"))
 

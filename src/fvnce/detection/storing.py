@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
+from ..serialization.records import read_record, write_record
+from ..serialization.tree import flatten, unflatten
 from ..training import History, RecordError
 from ..training.registry import describe, rebuild
-from ..training.storage import read_record, write_record
-from ..training.tree import flatten, unflatten
 from . import table
 from .calibration import Calibration
 from .codes import OnCodes, PrincipalCodes

@@ -27,9 +27,9 @@ from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, Poin
 from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
 from ..scoring.text import parse
+from ..serialization.records import read_record, write_record
 from ..training import History, fit
 from ..training.registry import describe, rebuild
-from ..training.storage import read_record, write_record
 from .settings import ModelSettings, SettingsError
 
 Array = NDArray[np.float64]

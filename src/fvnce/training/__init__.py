@@ -1,12 +1,12 @@
 """Training: fit an objective, watch it, stop it, resume it, scale it."""
 
+from ..serialization.records import RecordError
 from .callbacks import Callback, CSVLog, EarlyStopping, TensorBoardLog
 from .files import load, load_weights, save
 from .flow import fit_flow
 from .history import History, Table
 from .interrupt import Interrupted
 from .loop import NonFiniteLoss, fit
-from .storage import RecordError
 
 __all__ = [
     "CSVLog",

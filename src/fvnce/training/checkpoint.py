@@ -1,7 +1,8 @@
 """Checkpoints of a run: ``step-000000120.safetensors``, and ``best.safetensors``.
 
-A checkpoint holds all that the next step depends on. Written atomically and checksummed (see ``storage``); with several
-processes each of the others writes a file of its own before the main process writes the one that names them all.
+A checkpoint holds all that the next step depends on. Written atomically and checksummed (see ``serialization``);
+with several processes each of the others writes a file of its own before the main process writes the one that names
+them all.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .storage import RecordError, read_record, sweep, write_record
-from .tree import flatten, unflatten
+from ..serialization.files import sweep
+from ..serialization.records import RecordError, read_record, write_record
+from ..serialization.tree import flatten, unflatten
 
 KIND = "checkpoint"
 _NAME = re.compile(r"step-(\d+)\.safetensors")

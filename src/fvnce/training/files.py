@@ -10,9 +10,9 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from ..serialization.records import RecordError, kind_of, read_record, write_record
 from . import registry
 from .checkpoint import KIND, Checkpoints, read_checkpoint
-from .storage import RecordError, kind_of, read_record, write_record
 
 OBJECTIVE_NAME = "objective.safetensors"
 BEST_NAME = "best.safetensors"

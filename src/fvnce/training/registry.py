@@ -21,7 +21,7 @@ from ..models.latent import FixedDistribution
 from ..models.networks import _Images
 from ..noise import from_state, to_state
 from ..scoring import ScoringRule, parse
-from .tree import flatten, unflatten
+from ..serialization.tree import flatten, unflatten
 
 #: Classes of this package that can be rebuilt.
 _OWN: tuple[type[nn.Module], ...] = (

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from .files import atomic_write
 from .tree import to_cpu
 
 FORMAT_VERSION = 1
-_HIDDEN = ".incomplete-"
 
 
 class RecordError(ValueError):
@@ -44,17 +42,8 @@ def write_record(path: Path, kind: str, content: Mapping[str, Any], tensors: Map
     checksum = _checksum(text, plain)
     data = safetensors.torch.save(plain, metadata={"fvnce": text, "sha256": checksum})
     path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.parent / f"{_HIDDEN}{path.name}-{secrets.token_hex(4)}"
-    try:
-        with hidden.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(path)
-    except BaseException:
-        hidden.unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
+    with atomic_write(path) as file:
+        file.write(data)
     return checksum
 
 
@@ -77,12 +66,6 @@ def read_record(path: Path, kind: str, checksum: str | None = None) -> tuple[dic
 def kind_of(path: Path) -> str:
     """What a record is, from its header alone."""
     return str(_document(path, _header(path, "file"))["kind"])
-
-
-def sweep(folder: Path) -> None:
-    """Remove what killed processes left half written."""
-    for path in folder.glob(f"{_HIDDEN}*"):
-        path.unlink(missing_ok=True)
 
 
 def _open(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor], str]:
@@ -128,13 +111,3 @@ def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _flush_folder(folder: Path) -> None:
-    # Windows cannot open folders; there the rename is all one can do.
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
