@@ -25,13 +25,24 @@ from .._version import __version__
 from ..data.frame import Frame
 from ..detection import NoiseContrastiveDetector
 from ..report.run import write_run_page
+from ..report.run.shape import check_facts
 from ..serialization import RecordError, read_document, write_document, write_text
 from ..serialization.text import checksum
 from ..training import History
 from .folder import check_replaceable, put_in_place, sole_writer
 from .latent import train
 from .material import Material, gather
-from .scorer import MODEL, RECORD, LoadedRun, OfDetector, OfLatent, RunError, check_config, read_record_file
+from .scorer import (
+    MODEL,
+    RECORD,
+    LoadedRun,
+    OfDetector,
+    OfLatent,
+    RunError,
+    check_config,
+    damaged,
+    read_record_file,
+)
 from .settings import RunSettings, SettingsError, fingerprint, read_config
 from .study import study
 
@@ -88,8 +99,11 @@ def make_page(folder: Path) -> Path:
     record = read_record_file(folder / RECORD)
     try:
         facts = read_document(folder / "study.json", "study")
+        check_facts(facts)
     except RecordError as error:
         raise RunError(f"{error}; make the run again with fvnce fit") from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(folder / "study.json", error) from None
     settings = read_config(folder / "config.toml")
     check_config(folder, record)
     config = (folder / "config.toml").read_text(encoding="utf-8")
