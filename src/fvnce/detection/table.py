@@ -54,7 +54,7 @@ def check_frame(X: Any) -> None:
     """At least one column, and no name twice: a column that is named is one."""
     if len(X.columns) == 0:
         raise ValueError(f"X must hold at least one column, found 0 feature(s) (shape={tuple(X.shape)})")
-    if not X.columns.is_unique:
+    if len(set(X.columns)) < len(X.columns):
         twice = X.columns[X.columns.duplicated()][0]
         raise ValueError(f"X must have a name of its own for each column, found {twice!r} more than once; rename one")
 
