@@ -54,8 +54,9 @@ def check_frame(X: Any) -> None:
     """At least one column, and no name twice: a column that is named is one."""
     if len(X.columns) == 0:
         raise ValueError(f"X must hold at least one column, found 0 feature(s) (shape={tuple(X.shape)})")
-    if len(set(X.columns)) < len(X.columns):
-        twice = X.columns[X.columns.duplicated()][0]
+    names = list(X.columns)
+    if len(set(names)) < len(names):
+        twice = next(name for position, name in enumerate(names) if name in names[:position])
         raise ValueError(f"X must have a name of its own for each column, found {twice!r} more than once; rename one")
 
 

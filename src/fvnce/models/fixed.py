@@ -30,8 +30,8 @@ class FixedDistribution(nn.Module):
     gradients, so that p_n stays what it was. Their weights are in ``state_dict()``. To learn the distribution instead,
     train the module it comes from and give the result to a new objective.
 
-    Nothing is kept in half precision, whose log-densities would be off by whole nats: asked for it, what has float32
-    stays as it is.
+    Nothing is kept in half precision, whose log-densities would be off by whole nats: asked for it, the distribution is
+    in float32.
     """
 
     distribution: Distribution
@@ -114,11 +114,12 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def at_least_single(function: TensorMap) -> TensorMap:
-    """A function that moves a tensor, without taking it below float32."""
+    """A function that moves a tensor, without taking it, or rounding it, below float32."""
 
     def moved(tensor: Tensor) -> Tensor:
         found = function(tensor)
-        return tensor.to(found.device) if found.dtype in (torch.float16, torch.bfloat16) else found
+        half = found.dtype in (torch.float16, torch.bfloat16)
+        return tensor.to(found.device, torch.float32) if half else found
 
     return moved
 

@@ -39,8 +39,9 @@ class GradientCheck:
             groups.setdefault(parameter.dtype, []).append(parameter)
         self._groups = list(groups.values())
         self._fused = _KERNEL is not None and set(groups) <= {torch.float32, torch.float64}
-        self._found = torch.zeros((), device=device)
-        self._one = torch.ones((), device=device)
+        # The kernel wants float32 for these two, whatever the gradients and the default are.
+        self._found = torch.zeros((), device=device, dtype=torch.float32)
+        self._one = torch.ones((), device=device, dtype=torch.float32)
 
     @torch.no_grad()
     def note(self) -> None:
