@@ -151,7 +151,7 @@ class Profiled(Partition):
     @torch.no_grad()
     def _keep(self, moving: Moving, log_p: float, c: float, momentum: float) -> None:
         moving.add(log_p, c, momentum)
-        self.moving.copy_(torch.tensor(astuple(moving)))  # type: ignore[operator]
+        self.moving.copy_(torch.tensor(astuple(moving), dtype=torch.float64))  # type: ignore[operator]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Files of earlier versions hold another average, which starts anew.
