@@ -190,7 +190,6 @@ def test_00_with_binary_noise_is_the_vae_in_expectation():
     torch.testing.assert_close(-a.loss, b.evidence.mean() - noise.log_prob(nets.x).mean() - 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["gaussian"])
 @pytest.mark.parametrize("ratio", [1.0, 3.0])
 def test_00_is_the_vae_exactly_on_the_variance_reduced_path(decoder, ratio):
@@ -209,6 +208,7 @@ def test_00_is_the_vae_exactly_on_the_variance_reduced_path(decoder, ratio):
     torch.testing.assert_close(nets.gradient(loss_fv), nets.gradient(loss_vae), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_00_is_the_vae_in_expectation_on_the_sampled_path():
     """Over draws of z and noise, mean loss and gradient agree within 5 standard errors of each component."""
     nets = Networks()
@@ -631,6 +631,7 @@ def test_held_out_value_does_not_flatter_for_positive_alpha():
     assert np.mean(values) < best + 4 * error
 
 
+@pytest.mark.slow
 def test_momentum_reduces_the_bias_of_the_gradient():
     """The gradient of −log mean e^(θx) at θ = 2 is −2 in truth, nearer 0 from a batch of 16, less so with momentum."""
     torch.manual_seed(0)

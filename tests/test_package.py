@@ -35,7 +35,6 @@ def test_public_names_exist():
         _ = fvnce.nothing
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("statement", ["import fvnce", "from fvnce.cli import main"])
 def test_starting_imports_nothing_heavy(statement):
     """What makes ``fvnce --help`` start at once."""
@@ -45,6 +44,7 @@ def test_starting_imports_nothing_heavy(statement):
     assert run.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_help_of_the_program_imports_no_command():
     code = (
         "import sys; from fvnce.cli import main\n"
@@ -75,7 +75,6 @@ def test_without_arguments_the_help_is_shown():
     assert run.stdout == command("--help").stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -96,6 +95,7 @@ def test_mistakes_are_one_line(arguments, words, tmp_path):
     assert words in run.stderr
 
 
+@pytest.mark.slow
 def test_reproduce_draws_the_two_figures(tmp_path):
     run = command("reproduce", "pairs", "losses", "--out", tmp_path / "a" / "b")
     assert run.returncode == 0, run.stderr
@@ -160,6 +160,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), names)
 
 
+@pytest.mark.slow
 def test_the_script_for_several_machines_runs_on_two_processes(tmp_path):
     """As the page has it, but for the folder and the length of the run."""
     page = (ROOT / "docs" / "tutorials" / "machines.md").read_text()

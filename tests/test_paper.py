@@ -25,7 +25,6 @@ from fvnce.training import load as load_saved
 from fvnce.training import save
 
 
-@pytest.mark.slow
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("paper")
@@ -34,6 +33,7 @@ def made(tmp_path_factory):
     return out, files, "\n".join(said)
 
 
+@pytest.mark.slow
 def test_every_item_writes_its_files(made):
     out, files, _ = made
     names = {path.name for path in files}
@@ -48,6 +48,7 @@ def test_every_item_writes_its_files(made):
     assert all(len(row) == len(instances["header"]) for row in instances["rows"])
 
 
+@pytest.mark.slow
 def test_the_table_has_every_cell_and_they_are_what_they_say(made):
     out, _, _ = made
     cells = [json.loads(path.read_text()) for path in sorted((out / "cells" / "table-digits").glob("*.json"))]
@@ -61,6 +62,7 @@ def test_the_table_has_every_cell_and_they_are_what_they_say(made):
             assert 0 <= cell["zero_noise"] <= 1 - cell["live_noise"] + 1e-9
 
 
+@pytest.mark.slow
 def test_finished_cells_are_not_made_again(made, tmp_path):
     cells = Cells(tmp_path, {"a": 1})
     made_times = []
@@ -77,6 +79,7 @@ def test_finished_cells_are_not_made_again(made, tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_instances_hold(made):
     """Every identity and inequality of the paper, on the (barely) trained models."""
     _, _, said = made
@@ -117,6 +120,7 @@ class _Reader(HTMLParser):
         self.text.append(data)
 
 
+@pytest.mark.slow
 def test_the_page_is_self_contained(made):
     out, _, _ = made
     reader = _Reader()
@@ -169,6 +173,7 @@ def test_every_item_has_its_file():
         assert (folder / f"{item.replace('-', '_')}.py").exists()
 
 
+@pytest.mark.slow
 def test_cells_are_the_same_whichever_process_made_them(made, tmp_path):
     out, _, _ = made
     setting = setting_for(Options(quick=True))

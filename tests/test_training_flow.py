@@ -20,12 +20,12 @@ def moons() -> torch.Tensor:
     return torch.tensor(make_moons(600, noise=0.1, random_state=0)[0], dtype=torch.float32) * 3 + 5
 
 
-@pytest.mark.slow
 @pytest.fixture(scope="module")
 def flow(moons: torch.Tensor) -> Distribution:
     return fit_flow(moons, transforms=2, hidden=(32, 32), epochs=25, batch_size=100, lr=5e-3, seed=0)
 
 
+@pytest.mark.slow
 def test_it_integrates_to_one_and_beats_a_gaussian(flow: Distribution, moons: torch.Tensor) -> None:
     """A Riemann sum over a box that holds all but a millionth; held-out gain of half a nat."""
     axis = torch.linspace(-7.0, 20.0, 600)

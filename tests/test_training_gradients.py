@@ -104,7 +104,15 @@ def test_large_gradients_are_not_called_infinite() -> None:
     assert torch.allclose(objective.weight, torch.full((3,), -0.1))
 
 
-def test_looking_changes_no_bit_of_a_gradient() -> None:
+@pytest.fixture(params=[torch.float32, torch.float64])
+def default_dtype(request):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(before)
+
+
+def test_looking_changes_no_bit_of_a_gradient(default_dtype) -> None:
     for dtype in (torch.float32, torch.float64):
         layer = nn.Linear(50, 40, dtype=dtype)
         layer(torch.randn(7, 50, dtype=dtype) * 1e-38).sum().backward()

@@ -60,6 +60,7 @@ def test_a_second_writer_is_refused_and_told_of_the_first(tmp_path: Path) -> Non
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_dead_writer_locks_nobody_out(tmp_path: Path) -> None:
     first = writer(tmp_path)
     first.send_signal(signal.SIGKILL)

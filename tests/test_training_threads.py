@@ -30,7 +30,6 @@ class Dropped(nn.Module):
         return (self.layers(x) - shift).square().mean()
 
 
-@pytest.mark.slow
 @pytest.fixture
 def hasty() -> Iterator[None]:
     """Threads take turns as often as they can."""
@@ -40,6 +39,7 @@ def hasty() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.slow
 def test_threads_agree_with_turns(hasty: None) -> None:
     makers: list[Any] = [Dropped, vae, lambda: contrastive(noise=kernels(), partition="profiled")] * 2
     settings: dict[str, Any] = {"epochs": 4, "batch_size": 5, "validation": rows(20, seed=2), "progress": False}

@@ -186,6 +186,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench" / "reliability-runs.json")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
+    # nohup and shells in the background have signals ignored, and what is ignored does not interrupt a run.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     begun = time.perf_counter()
     table = []
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,6 @@ bit of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,29 +33,26 @@ class GradientCheck:
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self._named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        groups: dict[torch.dtype, list[Tensor]] = {}
+        # Embeddings give sparse gradients always or never; the kernel knows neither those nor other dtypes.
+        kinds = [isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse for part in module.modules()]
+        known = {p.dtype for _, p in self._named} <= {torch.float32, torch.float64}
+        self._groups: dict[torch.dtype, list[Tensor]] = {}
         for _, parameter in self._named:
-            groups.setdefault(parameter.dtype, []).append(parameter)
-        self._groups = list(groups.values())
-        self._fused = _KERNEL is not None and set(groups) <= {torch.float32, torch.float64}
+            self._groups.setdefault(parameter.dtype, []).append(parameter)
+        self._fused = known and not any(kinds)
         # The kernel wants float32 for these two, whatever the gradients and the default are.
         self._found = torch.zeros((), device=device, dtype=torch.float32)
         self._one = torch.ones((), device=device, dtype=torch.float32)
 
-    @torch.no_grad()
     def note(self) -> None:
         """Look at the gradients as they are now; an accelerator is not waited for."""
-        for group in self._groups:
-            gradients = [parameter.grad for parameter in group if parameter.grad is not None]
-            if not gradients:
-                continue
-            if self._fused and not any(gradient.is_sparse for gradient in gradients):
-                assert _KERNEL is not None
+        for parameters in self._groups.values():
+            gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
+            if self._fused and _KERNEL is not None:
                 _KERNEL(gradients, self._found, self._one)
             else:
                 for gradient in gradients:
-                    values: Any = gradient.coalesce().values() if gradient.is_sparse else gradient
-                    self._found.add_((~torch.isfinite(values)).any())
+                    self._found.add_((~torch.isfinite(_dense(gradient))).any())
 
     def found(self) -> bool:
         """Whether any gradient that was looked at was not finite."""
@@ -64,9 +60,8 @@ class GradientCheck:
 
     def names(self) -> list[str]:
         """Parameters whose gradient is not finite now."""
-        return [name for name, p in self._named if p.grad is not None and not _finite(p.grad)]
+        return [n for n, p in self._named if p.grad is not None and not bool(torch.isfinite(_dense(p.grad)).all())]
 
 
-def _finite(gradient: Tensor) -> bool:
-    values = gradient.coalesce().values() if gradient.is_sparse else gradient
-    return bool(torch.isfinite(values).all())
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
