@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOWEST := .venv-lowest
 
-.PHONY: run reproduce bench test test-fast lint types layers check package docs pages digests clean
+.PHONY: run reproduce bench test test-fast test-lowest fuzz lint types layers check package docs pages digests clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
@@ -37,6 +38,14 @@ check: $(STAMP) $(VENV)/lightning
 # For development: what is not marked slow, under a minute on two idle cores. `make test` leaves nothing out.
 test-fast: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+# The fast tests with the oldest versions that pyproject.toml allows, in an environment of their own.
+test-lowest: $(LOWEST)/.installed
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/pytest -n 2 --dist worksteal -m "not slow" tests
+
+# Ten thousand inputs that nobody would make on purpose: how many end in anything but a result or a clear sentence?
+fuzz: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py
 
 # The wheel alone, in an environment of its own that borrows only the dependencies, not this source.
 package: $(STAMP)
@@ -72,5 +81,12 @@ $(STAMP): pyproject.toml constraints.txt src/fvnce/_version.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
+# Linters and builders are of no use here, and have bounds of their own.
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt src/fvnce/_version.py
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt \
+		-e ".[flows,parquet]" pytest pytest-xdist hypothesis pandas sympy scipy
+	touch $@
+
 clean:
-	rm -rf $(VENV) out dist build site
+	rm -rf $(VENV) $(LOWEST) out dist build site

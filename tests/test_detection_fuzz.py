@@ -87,6 +87,10 @@ def test_frames_without_columns_and_with_a_name_twice_are_refused() -> None:
             method(X)
         with pytest.raises(ValueError, match="at least one column"):
             method(X.iloc[:, :0])
+        with pytest.raises(ValueError, match="at least one row"):
+            method(X.iloc[:0, :1])
+    with pytest.raises(ValueError, match="'d' must hold numbers as in training"):
+        fitted.score_samples(pd.DataFrame({"c": [1.0], "d": pd.to_timedelta([1])}))
 
 
 def test_a_single_infinite_weight_is_refused() -> None:

@@ -331,6 +331,8 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
     def _checked(self, X: Any) -> Any:
         if table.is_frame(X):
             table.check_frame(X)
+            if self._categories is None:
+                table.check_no_times(X)
         if self._image is not None:
             return check_images(X if isinstance(X, np.ndarray) else np.asarray(X), self._image.shape)
         if self._categories is not None:

@@ -8,6 +8,7 @@ the median beside a 0/1 column that says so, a missing category a value of its o
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
@@ -51,13 +52,22 @@ def is_frame(X: Any) -> bool:
 
 
 def check_frame(X: Any) -> None:
-    """At least one column, and no name twice: a column that is named is one."""
-    if len(X.columns) == 0:
-        raise ValueError(f"X must hold at least one column, found 0 feature(s) (shape={tuple(X.shape)})")
+    """At least one row and one column, and no name twice: a column that is named is one."""
     names = list(X.columns)
-    if len(set(names)) < len(names):
-        twice = next(name for position, name in enumerate(names) if name in names[:position])
+    if len(names) == 0:
+        raise ValueError("X must hold at least one column, found 0 feature(s)")
+    if len(X) == 0:
+        raise ValueError("X must hold at least one row, found 0 sample(s)")
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if len(set(names)) < len(names):  # None is a name too
         raise ValueError(f"X must have a name of its own for each column, found {twice!r} more than once; rename one")
+
+
+def check_no_times(X: Any) -> None:
+    """No dates and durations, where numbers are wanted."""
+    for name, dtype in zip(X.columns, X.dtypes, strict=True):
+        if getattr(dtype, "kind", "O") in "mM":
+            raise ValueError(f"column {name!r} must hold numbers as in training, found {dtype}")
 
 
 def learn_names(X: Any) -> list[dict[str, int] | None]:
@@ -162,7 +172,8 @@ def _robust(values: Array, weights: Array) -> tuple[float, float]:
         # Squares of huge or tiny numbers have no exponent left. The unit is that of what the pulling leaves, since one
         # huge value would leave the others none.
         unit = max(abs(low), abs(high)) or 1.0
-        pulled = np.clip(v, low, high) / unit
+        with np.errstate(over="ignore"):  # numpy 1.26 warns of places in its registers that hold no value at all
+            pulled = np.clip(v, low, high) / unit
         mean = np.average(pulled, weights=weights[order])
         scale = float(np.sqrt(np.average((pulled - mean) ** 2, weights=weights[order])))
         # A deviation that is rounding noise beside the values themselves is that of a constant column.
