@@ -1,7 +1,9 @@
 """Options that say how a file is to be read, shared by the commands that read one."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
@@ -28,6 +30,19 @@ def writable(path: str, option: str) -> None:
     if Path(path).is_dir():
         raise typer.BadParameter(f"{option} must name a file, {path!r} is a folder")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[str]]:
+    """A text file that is there when it is whole; a link in its place is replaced, a device or a pipe written to."""
+    from ..serialization import atomic_write
+
+    if path.parent == Path("/dev") or (path.exists() and not path.is_file()):
+        with path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        return
+    with atomic_write(path, "w") as file:
+        yield file
 
 
 def one_character(delimiter: str | None) -> str | None:

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 
 import typer
 
+from ..report.escape import visible
+
 
 def sayer(quiet: bool) -> Callable[[str], None]:
     """A function that says a sentence, or does nothing."""
-    return (lambda text: None) if quiet else (lambda text: typer.echo(text, err=True))
+    return (lambda text: None) if quiet else (lambda text: typer.echo(visible(text), err=True))
 
 
 @contextmanager

@@ -1,11 +1,12 @@
 """``fvnce data``: data sets, and how a file will be read."""
 
-import json as json_module
 from typing import Annotated, Any
 
 import typer
 
+from ..report.escape import line_json, visible
 from . import _files
+from ._say import sayer
 from .deferred import SUMMARIES
 
 HELP = f"""{SUMMARIES["data"]}
@@ -44,7 +45,7 @@ def data(
     if name == "mnist":
         from ..data import fetch_mnist
 
-        typer.echo(fetch_mnist(lambda sentence: typer.echo(sentence, err=True)))
+        typer.echo(fetch_mnist(sayer(False)))
         return
     from pathlib import Path
 
@@ -55,7 +56,7 @@ def data(
 
     options = TableOptions(_files.one_character(delimiter), header, tuple(missing or ()), tuple(categorical or ()))
     content = _describe(open_source(name, ReadOptions(options, array)))
-    typer.echo(json_module.dumps(content, ensure_ascii=False) if json else _text(content))
+    typer.echo(line_json(content) if json else _text(content))
 
 
 def _describe(source: Any) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def _text(content: dict[str, Any]) -> str:
         size = "×".join(map(str, content["shape"]))
         gone = f", {content['missing']:,} missing" if content["missing"] else ""
         return (
-            f"{content['file']}: {content['kind']}, {content['rows']:,} rows of {size}, "
+            f"{visible(content['file'])}: {content['kind']}, {content['rows']:,} rows of {size}, "
             f"values from {content['low']:.6g} to {content['high']:.6g}{gone}"
         )
     from ..report.page import Table

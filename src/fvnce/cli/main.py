@@ -91,6 +91,13 @@ def _explained(error: Any, usage: bool) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {text or 'no message'}; run it again with --debug for the traceback", 1
 
 
+def _visible(text: str) -> str:
+    # Not at the top: the program starts without it, and most runs of it go well.
+    from ..report.escape import visible
+
+    return visible(text)
+
+
 def _help_of(error: Any) -> str:
     """The help that belongs to a mistake: that of the command, if it was one's own."""
     context = getattr(error, "ctx", None)
@@ -98,9 +105,9 @@ def _help_of(error: Any) -> str:
 
 
 def _warn(message: Any, *_: Any) -> None:
-    typer.echo(f"fvnce: {' '.join(str(message).split())}", err=True)
+    typer.echo(f"fvnce: {_visible(' '.join(str(message).split()))}", err=True)
 
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(f"fvnce: {message}", err=True)
+    typer.echo(f"fvnce: {_visible(message)}", err=True)
     sys.exit(code)

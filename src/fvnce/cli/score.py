@@ -1,6 +1,5 @@
 """``fvnce score``: scores of rows, as a stream."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,9 @@ HELP = f"""{SUMMARIES["score"]}
 
 Rows are numbered from 1; images go by their file's name. Higher scores are stranger; outlier is 1 above the threshold
 of the run. DATA may be larger than memory, and - reads csv or npy from standard input.
+
+In csv, a name that a spreadsheet would compute (one that begins with =, +, - or @) has ' before it, and control
+characters are shown as \\x1b; --json gives names as they are.
 
 Examples:
 
@@ -73,14 +75,8 @@ def score(
         if out == "-":
             summary = stream_scores(loaded, source, sys.stdout, top=top, explain=explain, as_json=json, tick=tick)
         else:
-            place = Path(out)
-            partial = place.with_name(f".{place.name}.partial")
-            try:
-                with partial.open("w", encoding="utf-8", newline="") as file:
-                    summary = stream_scores(loaded, source, file, top=top, explain=explain, as_json=json, tick=tick)
-                os.replace(partial, place)
-            finally:
-                partial.unlink(missing_ok=True)
+            with _files.writing(Path(out)) as file:
+                summary = stream_scores(loaded, source, file, top=top, explain=explain, as_json=json, tick=tick)
     where = "" if out == "-" else f", written to {out}"
     sayer(quiet)(
         f"{summary.rows:,} rows, {summary.outliers:,} above the threshold {loaded.scorer.threshold:.4g}{where}"

@@ -19,12 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .frame import DataError, Frame
+from .budget import budget
+from .frame import DataError, Frame, listed
 
 #: Texts that stand for nothing, in lower case.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
 DELIMITERS = ",;\t| "
-SAMPLE_LINES = 200
+#: The first lines, in which delimiter and header are looked for: so many, or as many as have so many characters.
+SAMPLE_LINES, SAMPLE_CHARACTERS = 200, 2**20
+#: Rows of a part may take this share of the memory allowed.
+PART_SHARE = 8
 #: Below this share of values that are no numbers, a column is neither clearly text nor clearly numbers.
 FEW = 0.1
 _COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
@@ -63,13 +67,17 @@ class DelimitedReader:
     def __init__(self, name: str, lines: Iterable[str], options: TableOptions) -> None:
         self.name, self._options = name, options
         rest = iter(lines)
-        sample = list(itertools.islice(rest, SAMPLE_LINES))
-        if not "".join(sample).strip():
-            raise DataError(f"{name} is empty: a table needs at least one row")
-        whole = len(sample) < SAMPLE_LINES
+        sample, whole = _sample(rest)
+        if not any(line.strip() for line in sample):
+            raise DataError(f"{name} is empty: a table needs at least one row; give a file that has one")
         self.delimiter = options.delimiter or find_delimiter(sample, whole=whole)
         self._missing = MISSING | {text.strip().lower() for text in options.missing}
-        rows = _split(sample, self.delimiter, whole=whole)
+        try:
+            rows = _split(sample, self.delimiter, whole=whole)
+        except csv.Error as error:
+            raise self._unreadable(error, "near its beginning") from None
+        if not rows:
+            raise DataError(f"{name} is empty: a table needs at least one row; give a file that has one")
         self.header = self._has_header(rows) if options.header is None else options.header
         if options.header is None and options.kinds is not None:
             # Names known from training settle it.
@@ -97,7 +105,7 @@ class DelimitedReader:
             part, lines = self._rows(rows)
             if not part:
                 if start == 0:
-                    raise DataError(f"{self.name} has a header but no rows")
+                    raise DataError(f"{self.name} has a header but no rows; give a file that has some")
                 return
             texts = dict(zip(self.columns, zip(*part, strict=True), strict=True))
             yield Frame({name: self._parse(name, texts[name], lines) for name in self.wanted})
@@ -122,7 +130,9 @@ class DelimitedReader:
     def _rows(self, count: int) -> tuple[list[list[str]], list[int]]:
         part: list[list[str]] = []
         lines: list[int] = []
-        while len(part) < count:
+        # A field costs some 64 bytes beside its letters, so that a wide table is read in parts of fewer rows.
+        left = budget() // PART_SHARE
+        while len(part) < count and left > 0:
             row = self._next_row() if self._pending is None else self._pending
             self._pending = None
             if row is None:
@@ -134,6 +144,7 @@ class DelimitedReader:
                 )
             part.append(row)
             lines.append(self.line)
+            left -= 64 * len(row) + sum(map(len, row))
         return part, lines
 
     def _next_row(self) -> list[str] | None:
@@ -147,8 +158,16 @@ class DelimitedReader:
                 "convert it, for instance with iconv -f latin1 -t utf-8"
             ) from None
         except csv.Error as error:
-            raise DataError(f"{self.name}, line {self.line}: {error}; is it a text table?") from None
+            raise self._unreadable(error, f"line {self.line}") from None
         return None
+
+    def _unreadable(self, error: csv.Error, where: str) -> DataError:
+        if "field limit" in str(error):
+            return DataError(
+                f"{self.name}, {where}: a field has more than {csv.field_size_limit():,} characters; close the quote "
+                "that opens it, or leave its column out of the file"
+            )
+        return DataError(f"{self.name}, {where}: {error}; give a text table, or name the delimiter with --delimiter")
 
     def _has_header(self, rows: list[list[str]]) -> bool:
         """The first line names columns if none of it is a number and some number stands below, or if all is text and
@@ -244,9 +263,16 @@ def find_delimiter(sample: Sequence[str], *, whole: bool = True) -> str:
     return chosen
 
 
-def listed(names: Sequence[str], most: int = 12) -> str:
-    """Names in a sentence, the first few of them."""
-    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
+def _sample(lines: Iterator[str]) -> tuple[list[str], bool]:
+    """The first lines, and whether they are all."""
+    sample: list[str] = []
+    size = 0
+    for line in lines:
+        sample.append(line)
+        size += len(line)
+        if len(sample) == SAMPLE_LINES or size > SAMPLE_CHARACTERS:
+            return sample, False
+    return sample, True
 
 
 def _split(sample: Sequence[str], delimiter: str, *, whole: bool) -> list[list[str]]:

@@ -17,6 +17,16 @@ class DataError(ValueError):
     """A file that cannot be used as it is; the message says where and what to do."""
 
 
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Names in a sentence: the first few of them, and of each no more than fits there.
+
+    >>> listed(["a", "b" * 100], 12)[:12], listed(list("abc"), 2)
+    ('a, bbbbbbbbb', 'a, b, … (3 in all)')
+    """
+    shown = ", ".join(name if len(name) <= 60 else f"{name[:59]}…" for name in names[:most])
+    return shown + (f", … ({len(names)} in all)" if len(names) > most else "")
+
+
 class Frame:
     """Columns of equal length by name.
 
@@ -53,6 +63,13 @@ class Frame:
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return self._length, len(self._columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, about: a text costs some 56 bytes and its letters, and as many again for its place."""
+        numbers = sum(values.nbytes for values in self._columns.values())
+        texts = (values for values in self._columns.values() if values.dtype.kind == "O")
+        return numbers + sum(56 + len(text) for values in texts for text in values.tolist() if text is not None)
 
     def __len__(self) -> int:
         return self._length

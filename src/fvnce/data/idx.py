@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import zlib
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .budget import budget, over_budget
 
 #: Types by their code.
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -35,25 +38,38 @@ def read_bytes(path: Path | str) -> bytes:
     if not content.startswith(_GZIP):
         return content
     try:
-        return gzip.decompress(content)
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            limit = budget()
+            whole = file.read(limit + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is a damaged gzip file ({error}); delete it and fetch it again") from None
+    if len(whole) > limit:
+        raise over_budget(str(path), "what is compressed in it")
+    return whole
 
 
 def parse_idx(content: bytes, name: str) -> NDArray[Any]:
     """The array in the bytes of an idx file; ``name`` is for the error."""
     if len(content) < 4 or content[:2] != b"\x00\x00" or content[2] not in TYPES or content[3] == 0:
-        raise ValueError(f"{name} is not an idx file: it starts with {content[:4].hex(' ') or 'nothing'}")
+        raise ValueError(
+            f"{name} is not an idx file: it starts with {content[:4].hex(' ') or 'nothing'}; fetch it again"
+        )
     dtype, rank = np.dtype(TYPES[content[2]]), content[3]
     start = 4 + 4 * rank
     if len(content) < start:
-        raise ValueError(f"{name} is a truncated idx file: its header promises {rank} dimensions and ends before them")
+        raise ValueError(
+            f"{name} is a truncated idx file: its header promises {rank} dimensions and ends before them; "
+            "fetch it again"
+        )
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", rank, offset=4))
     expected = start + math.prod(shape) * dtype.itemsize
     if len(content) != expected:
         raise ValueError(
             f"{name} is a damaged idx file: {shape} values of {dtype.itemsize} bytes make {expected} bytes, "
-            f"found {len(content)}"
+            f"found {len(content)}; fetch it again"
         )
-    values = np.frombuffer(content, dtype, offset=start).reshape(shape)
+    try:
+        values = np.frombuffer(content, dtype, offset=start).reshape(shape)
+    except ValueError as error:  # more dimensions than NumPy has, or none of one size and too many of another
+        raise ValueError(f"{name} is a damaged idx file: {error}; fetch it again") from None
     return values.astype(dtype.newbyteorder("="))

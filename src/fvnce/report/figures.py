@@ -5,13 +5,14 @@ Curves differ in lightness and in dash as well as in hue, so that a grey print s
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 from matplotlib.figure import Figure
+
+from ..serialization import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,11 +66,9 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
     paths = []
     for suffix in ("png", "pdf"):
         path = out / f"{name}.{suffix}"
-        partial = out / f".{name}.partial.{suffix}"
         # Without the date, the same figure is the same file.
         metadata = {"CreationDate": None} if suffix == "pdf" else {"Software": None}
-        with matplotlib.rc_context(STYLE):
-            figure.savefig(partial, dpi=200, metadata=metadata)
-        os.replace(partial, path)
+        with matplotlib.rc_context(STYLE), atomic_write(path) as file:
+            figure.savefig(file, dpi=200, metadata=metadata, format=suffix)
         paths.append(path)
     return paths

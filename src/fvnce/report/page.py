@@ -6,13 +6,13 @@ No request to anywhere, which its content policy forbids; light and dark; readab
 from __future__ import annotations
 
 import base64
-import html
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..serialization import write_text
 from . import charts
+from .escape import markup, visible
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #ffffff; --soft: #5c5c5c; --line: #d9d9d9; --tint: #f4f5f7; }
@@ -50,14 +50,15 @@ class Table:
 
     def text(self) -> str:
         """The table for a terminal."""
-        columns = [list(column) for column in zip(self.header, *self.rows, strict=True)]
+        header, rows = list(map(visible, self.header)), [list(map(visible, row)) for row in self.rows]
+        columns = [list(column) for column in zip(header, *rows, strict=True)]
         widths = [max(map(len, column)) for column in columns]
 
         def line(cells: Sequence[str]) -> str:
             first = cells[0].ljust(widths[0])
             return "  ".join([first, *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))]).rstrip()
 
-        return "\n".join([self.caption, line(self.header), *(line(row) for row in self.rows)])
+        return "\n".join([visible(self.caption), line(header), *map(line, rows)])
 
     def markdown(self) -> str:
         """The table for a document."""
@@ -106,33 +107,31 @@ def write_page(
     """Write the page, whole or not at all."""
     own = "".join(f"<script>{text}</script>" for text in scripts)
     looks = _STYLE + charts.COLOURS + charts.STYLE + style
-    links = "".join(f'<li><a href="#s{i}">{html.escape(s.title)}</a></li>' for i, s in enumerate(sections))
+    links = "".join(f'<li><a href="#s{i}">{markup(s.title)}</a></li>' for i, s in enumerate(sections))
     body = "".join(_section(i, section) for i, section in enumerate(sections))
     page = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{html.escape(title)}</title><style>{looks}</style></head><body><main>"
-        f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>"
+        f"<title>{markup(title)}</title><style>{looks}</style></head><body><main>"
+        f"<h1>{markup(title)}</h1><p>{markup(introduction)}</p>"
         f'<nav aria-label="Contents"><ul>{links}</ul></nav>{body}</main>{own}</body></html>\n'
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, path)
+    write_text(path, page)
     return path
 
 
 def _section(index: int, section: Section) -> str:
-    parts = [f'<section id="s{index}"><h2>{html.escape(section.title)}</h2>']
-    parts += [f"<p>{html.escape(sentence)}</p>" for sentence in section.reading]
+    parts = [f'<section id="s{index}"><h2>{markup(section.title)}</h2>']
+    parts += [f"<p>{markup(sentence)}</p>" for sentence in section.reading]
     parts += [_picture(picture) for picture in section.pictures]
     parts += section.blocks
     parts += [_table(table) for table in section.tables]
     if section.settings:
         settings = "\n".join(f"{name} = {value}" for name, value in section.settings.items())
         parts.append(
-            f"<details><summary>Settings, {section.seconds:.0f} s</summary><pre>{html.escape(settings)}</pre></details>"
+            f"<details><summary>Settings, {section.seconds:.0f} s</summary><pre>{markup(settings)}</pre></details>"
         )
     return "".join([*parts, "</section>"])
 
@@ -140,20 +139,18 @@ def _section(index: int, section: Section) -> str:
 def _picture(picture: Picture) -> str:
     data = base64.b64encode(picture.path.read_bytes()).decode("ascii")
     return (
-        f'<figure><img src="data:image/png;base64,{data}" alt="{html.escape(picture.alt, quote=True)}">'
-        f"<figcaption>{html.escape(picture.caption)}</figcaption></figure>"
+        f'<figure><img src="data:image/png;base64,{data}" alt="{markup(picture.alt)}">'
+        f"<figcaption>{markup(picture.caption)}</figcaption></figure>"
     )
 
 
 def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.header)
+    head = "".join(f'<th scope="col">{markup(cell)}</th>' for cell in table.header)
     rows = "".join(
-        f'<tr><th scope="row">{html.escape(row[0])}</th>'
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
-        + "</tr>"
+        f'<tr><th scope="row">{markup(row[0])}</th>' + "".join(f"<td>{markup(cell)}</td>" for cell in row[1:]) + "</tr>"
         for row in table.rows
     )
-    caption = html.escape(table.caption, quote=True)
+    caption = markup(table.caption)
     # The caption stays in sight when a wide table is scrolled; the box can be scrolled with the keyboard.
     return (
         f'<p class="caption">{caption}</p><div class="scroll" role="region" aria-label="{caption}" tabindex="0">'

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.delimited import Kinds, TableOptions, listed
-from ..data.frame import DataError, Frame
+from ..data.arrays import read_labels
+from ..data.delimited import Kinds, TableOptions
+from ..data.frame import DataError, Frame, listed
 from ..data.pictures import PictureReader
 from ..data.sources import ArraySource, ReadOptions, Rows, Source, TableSource, open_source
 from .settings import DataSettings
@@ -122,14 +124,9 @@ def _labelled(rows: Rows, settings: DataSettings, source: Source) -> tuple[NDArr
         column = find_column(rows.columns.tolist(), name, settings.path)
         return marks(rows[column], column, value), rows.without([column])
     if source.kind == "npz":
-        with np.load(settings.path, allow_pickle=False) as archive:
-            if name in archive.files:
-                labels = archive[name]
-                if labels.shape != (len(rows),):
-                    raise DataError(
-                        f"array {name!r} must hold one label for each of {len(rows)} rows, found {labels.shape}"
-                    )
-                return marks(labels, name, value), rows
+        labels = read_labels(Path(settings.path), name, len(rows))
+        if labels is not None:
+            return marks(labels, name, value), rows
     if rows.ndim != 2:
         raise DataError(f"--label cannot name a column of images ({settings.path}); give known outliers by --outliers")
     position = _position(name, rows.shape[1], settings.path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import heapq
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import numpy as np
 
 from ..data.frame import Frame
 from ..data.sources import Part, Source
+from ..report.escape import cell, line_json
 from .scorer import LoadedRun
 
 #: Columns named as reasons for a score.
@@ -157,14 +157,14 @@ class _Writer:
 
     def row(self, scored: Scored) -> None:
         if self._json:
-            self._file.write(json.dumps(scored.content(), ensure_ascii=False) + "\n")
+            self._file.write(line_json(scored.content()) + "\n")
             return
-        cells: list[Any] = [scored.name, repr(scored.score)]
+        cells: list[Any] = [cell(scored.name), repr(scored.score)]
         if self._probability:
             cells.append(repr(scored.probability))
         cells.append(int(scored.outlier))
         if self._explain:
-            named = [(name, f"{part:.6g}") for name, part in scored.reasons or []]
+            named = [(cell(name), f"{part:.6g}") for name, part in scored.reasons or []]
             named += [("", "")] * (REASONS - len(named))
             cells += itertools.chain.from_iterable(named)
         self._csv.writerow(cells)

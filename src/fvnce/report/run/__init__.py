@@ -6,13 +6,14 @@ Each section has a file of its own.
 
 from __future__ import annotations
 
-import html
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ...serialization import write_text
 from .. import explorer
 from ..charts import Chart
+from ..escape import markup
 from ..page import Section, Table, write_page
 from .contrast import contrast_section
 from .plane import plane_section
@@ -48,9 +49,11 @@ def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], 
         _made(record, config),
     ]
     place = folder / "figures"
+    if place.is_symlink():
+        raise ValueError(f"{place} must be a folder, found a symbolic link, which is not followed; remove the link")
     place.mkdir(exist_ok=True)
     for chart in figures:
-        (place / f"{chart.name}.svg").write_text(chart.file(), encoding="utf-8")
+        write_text(place / f"{chart.name}.svg", chart.file())
     kind = "detector" if record["kind"] == "detector" else "latent-variable model"
     known = record["known"]
     introduction = (
@@ -72,6 +75,6 @@ def _made(record: dict[str, Any], config: str) -> Section:
     versions = Table("Versions", ["program", "version"], [[k, v] for k, v in record["versions"].items()])
     block = (
         "<p>The settings; <code>fvnce fit --config config.toml --out FOLDER</code> makes the same weights from the "
-        f'same data.</p><pre tabindex="0" aria-label="config.toml">{html.escape(config)}</pre>'
+        f'same data.</p><pre tabindex="0" aria-label="config.toml">{markup(config)}</pre>'
     )
     return Section("How it was made", reading, tables=[versions], blocks=[block])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
 from ..charts import Chart
+from ..escape import markup, png_uri
 
 
 def grid(charts: Sequence[Chart]) -> str:
@@ -17,9 +17,9 @@ def grid(charts: Sequence[Chart]) -> str:
 def sheet_figure(sheet: dict[str, Any], caption: str) -> str:
     """Many images in one, with its caption."""
     return (
-        f'<figure><img class="sheet" src="data:image/png;base64,{sheet["png"]}" width="{sheet["width"]}" '
-        f'height="{sheet["height"]}" alt="{html.escape(caption, quote=True)}">'
-        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+        f'<figure><img class="sheet" src="{png_uri(sheet["png"])}" width="{sheet["width"]:d}" '
+        f'height="{sheet["height"]:d}" alt="{markup(caption)}">'
+        f"<figcaption>{markup(caption)}</figcaption></figure>"
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ..charts import Chart, scatter_chart
+from ..escape import png_uri, script_json, visible
 from ..page import Section
 
 
@@ -13,7 +13,7 @@ def plane_section(facts: dict[str, Any], figures: list[Chart]) -> Section:
     """The chart, and the place where the row under the pointer is told."""
     plane = facts["plane"]
     codes = plane["of"] == "codes"
-    titles = [f"{text} · score {score:.4g}" for text, score in zip(plane["text"], plane["score"], strict=True)]
+    titles = [f"{visible(text)} · score {score:.4g}" for text, score in zip(plane["text"], plane["score"], strict=True)]
     names = ["rows", "known outliers"] if any(plane["known"]) else ["rows"]
     chart = scatter_chart(
         "plane",
@@ -34,8 +34,8 @@ def plane_section(facts: dict[str, Any], figures: list[Chart]) -> Section:
         "standardised columns,"
     )
     reading = [f"{what} along the two directions in which they vary most, {plane['share']:.0%} of the variance."]
-    items = json.dumps({"text": titles, "sprite": _sprite_shape(plane)}, ensure_ascii=False).replace("</", "<\\/")
-    picture = f"background-image:url(data:image/png;base64,{plane['sprite']['png']})" if "sprite" in plane else ""
+    items = script_json({"text": titles, "sprite": _sprite_shape(plane)})
+    picture = f"background-image:url({png_uri(plane['sprite']['png'])})" if "sprite" in plane else ""
     figure = chart.figure().replace("<svg ", '<svg tabindex="0" data-plane ', 1)
     block = (
         f'{figure}<div id="plane-info"><span id="plane-picture" hidden style="{picture}"></span>'

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 from ..charts import Chart, histogram_chart, line_chart
+from ..escape import markup, png_uri
 from ..page import Section
 from .blocks import grid
 
@@ -68,18 +68,18 @@ def anomalies_section(facts: dict[str, Any]) -> Section:
     for entry in facts["top"]:
         name = entry["name"] if not entry["name"].isdigit() else f"row {int(entry['name']):,}"
         chance = "" if entry["probability"] is None else f", P(outlier) = {entry['probability']:.2f}"
-        lines = [f"<strong>{html.escape(name)}</strong>: score {entry['score']:.4g}{chance}<br>"]
+        lines = [f"<strong>{markup(name)}</strong>: score {entry['score']:.4g}{chance}<br>"]
         if "picture" in entry:
             lines += [
-                f'<img class="thumb" src="data:image/png;base64,{entry["picture"]}" alt="{html.escape(name)}">',
-                f'<img class="thumb" src="data:image/png;base64,{entry["heat"]}" '
-                f'alt="Where {html.escape(name)} is strange, bright for much">',
+                f'<img class="thumb" src="{png_uri(entry["picture"])}" alt="{markup(name)}">',
+                f'<img class="thumb" src="{png_uri(entry["heat"])}" '
+                f'alt="Where {markup(name)} is strange, bright for much">',
             ]
         else:
-            lines.append(f'<span class="caption">{html.escape(entry["values"])}</span><br>')
+            lines.append(f'<span class="caption">{markup(entry["values"])}</span><br>')
             lines += [
                 f'<span class="bar" style="width:{max(2, round(90 * max(0.0, part) / largest))}px"></span> '
-                f"{html.escape(column)} {part:+.3g}<br>"
+                f"{markup(column)} {part:+.3g}<br>"
                 for column, part in entry["reasons"]
             ]
         items.append(f"<li>{''.join(lines)}</li>")
