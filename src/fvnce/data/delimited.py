@@ -66,6 +66,10 @@ class DelimitedReader:
 
     def __init__(self, name: str, lines: Iterable[str], options: TableOptions) -> None:
         self.name, self._options = name, options
+        if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '\r\n"\0'):
+            raise DataError(
+                f"delimiter must be one character, and neither a quote nor a line end, found {options.delimiter[:20]!r}"
+            )
         rest = iter(lines)
         sample, whole = _sample(rest)
         if not any(line.strip() for line in sample):

@@ -25,10 +25,11 @@ from .._version import __version__
 from ..data.frame import Frame
 from ..detection import NoiseContrastiveDetector
 from ..report.run import write_run_page
+from ..report.run.shape import check_facts
 from ..training import History
 from .latent import train
 from .material import Material, gather
-from .scorer import MODEL, RECORD, LoadedRun, OfDetector, OfLatent, RunError, read_record_file
+from .scorer import MODEL, RECORD, LoadedRun, OfDetector, OfLatent, RunError, damaged, read_record_file
 from .settings import RunSettings, SettingsError, fingerprint, read_config
 from .study import study
 
@@ -90,9 +91,9 @@ def make_page(folder: Path) -> Path:
     record = read_record_file(folder / RECORD)
     try:
         facts = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-        _ = facts["scores"], facts["top"]
-    except (ValueError, KeyError, TypeError):
-        raise RunError(f"{folder / 'study.json'} is damaged; make the run again with fvnce fit") from None
+        check_facts(facts)
+    except (ValueError, RecursionError) as error:
+        raise damaged(folder / "study.json", error) from None
     settings = read_config(folder / "config.toml")
     config = (folder / "config.toml").read_text(encoding="utf-8")
     rule = settings.model.rule if settings.kind == "latent" else f"power({settings.detector.get('alpha', 0.3)})"

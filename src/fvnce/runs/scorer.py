@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..data.frame import DataError, Frame
 from ..data.sources import Rows
 from ..detection import NoiseContrastiveDetector
+from ..report.run.shape import check_record
 from .latent import LatentDetector
 from .material import Layout, to_frame
 from .settings import RunSettings, read_config
@@ -134,16 +135,27 @@ def load_run(folder: Path) -> LoadedRun:
             scorer = OfLatent(LatentDetector.load(path))
     except ValueError as error:
         raise RunError(f"{error}; make the run again with fvnce fit") from None
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise RunError(
+            f"{path} is damaged ({type(error).__name__}: {' '.join(str(error).split())[:200]}); make the run again "
+            "with fvnce fit"
+        ) from error
     return LoadedRun(folder, settings, record, layout, scorer)
+
+
+def damaged(path: Path, error: Exception) -> RunError:
+    """The error for a file of a run that is not what a run writes."""
+    said = "its lists are nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+    return RunError(f"{path} is damaged; make the run again with fvnce fit ({said[:200]})")
 
 
 def read_record_file(path: Path) -> dict[str, Any]:
     """The JSON of a run."""
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _ = record["layout"]
-    except (ValueError, KeyError, TypeError):
-        raise RunError(f"{path} is damaged; make the run again with fvnce fit") from None
+        check_record(record)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from None
     return record
 
 

@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,8 @@ class ModelSettings:
                 raise SettingsError(f"{name} must be in [{low:g}, {high:g}], found {getattr(self, name)}")
         if self.latent < 0 or any(size < 1 for size in self.hidden):
             raise SettingsError(f"latent and hidden must be positive, found {self.latent} and {self.hidden}")
+        if self.epochs < 1 or self.batch_size < 1:
+            raise SettingsError(f"epochs and batch_size must be positive, found {self.epochs} and {self.batch_size}")
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,9 @@ def read_config(path: Path) -> RunSettings:
         raise SettingsError(f"{place} does not exist; give the config.toml of a run")
     try:
         content = tomllib.loads(place.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{place} is not TOML: {error}; correct it, or make the run again") from None
+    except (ValueError, RecursionError) as error:
+        said = "its lists are nested too deeply" if isinstance(error, RecursionError) else error
+        raise SettingsError(f"{place} is not TOML: {said}; correct it, or make the run again") from None
     return from_content(content, str(place))
 
 
@@ -162,14 +166,23 @@ def from_content(content: Mapping[str, Any], name: str) -> RunSettings:
     _checked(content, {"run", "data", "detector" if kind == "detector" else "model"}, name)
     data = _checked(content.get("data", {}), {f.name for f in fields(DataSettings)}, f"{name} [data]")
     if "path" not in data:
-        raise SettingsError(f"{name} [data] must name the path of the rows")
+        raise SettingsError(f'{name} [data] must name the path of the rows; write path = "rows.csv"')
     model = _checked(content.get("model", {}), {f.name for f in fields(ModelSettings)}, f"{name} [model]")
+    detector = content.get("detector", {})
+    _checked(detector, set(detector) if isinstance(detector, Mapping) else set(), f"{name} [detector]")
+    for key, value in detector.items():
+        if not all(isinstance(v, _PLAIN) for v in (value if isinstance(value, list) else [value])):
+            wanted = "true, false, a number, a text or a list of these"
+            raise SettingsError(f"{name} [detector]: {key} must be {wanted}, found {_short(value)}; correct it")
+    seed = run.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise SettingsError(f"{name} [run]: seed must be an integer >= 0, found {_short(seed)}; correct it")
     return RunSettings(
-        DataSettings(**_tuples(data)),
+        DataSettings(**_typed(data, DataSettings, f"{name} [data]")),
         kind,
-        int(run.get("seed", 0)),
-        dict(content.get("detector", {})),
-        ModelSettings(**_tuples(model)),
+        seed,
+        dict(detector),
+        ModelSettings(**_typed(model, ModelSettings, f"{name} [model]")),
     )
 
 
@@ -194,15 +207,57 @@ def fingerprint(path: str) -> str | None:
 
 def _checked(table: Any, allowed: set[str], where: str) -> dict[str, Any]:
     if not isinstance(table, Mapping):
-        raise SettingsError(f"{where} must be a table, found {table!r}")
+        raise SettingsError(f"{where} must be a table, found {_short(table)}; correct it")
     for key in table:
         if key not in allowed:
-            raise SettingsError(f"{where} has an unknown entry {key!r}; the entries are {', '.join(sorted(allowed))}")
+            raise SettingsError(
+                f"{where} has an unknown entry {key[:60]!r}; the entries are {', '.join(sorted(allowed))}"
+            )
     return dict(table)
 
 
-def _tuples(table: dict[str, Any]) -> dict[str, Any]:
+def _typed(table: dict[str, Any], settings: type, where: str) -> dict[str, Any]:
+    """The entries of a table, each of the type its setting has: a text is no list of letters, and true is no 1."""
+    kinds = {field.name: str(field.type) for field in fields(settings)}
+    for key, value in table.items():
+        fits, wanted, example = _TYPES[kinds[key].removesuffix(" | None")]
+        if not fits(value):
+            raise SettingsError(f"{where}: {key} must be {wanted}, found {_short(value)}; write {key} = {example}")
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping | list):
+        return f"a {'list' if isinstance(value, list) else 'table'}"
+    return repr(value)[:60]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_PLAIN = (bool, int, float, str)
+#: By the annotation of a setting: what fits, how it is called, and an example.
+_TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "str": (_is_text, "a text", '"text"'),
+    "bool": (lambda value: isinstance(value, bool), "true or false", "true"),
+    "int": (_is_integer, "an integer", "1"),
+    "float": (_is_number, "a finite number", "0.5"),
+    "tuple[str, ...]": (_list_of(_is_text), "a list of texts", '["one", "two"]'),
+    "tuple[int, ...]": (_list_of(_is_integer), "a list of integers", "[64, 64]"),
+}
 
 
 def _compact(table: dict[str, Any]) -> dict[str, Any]:

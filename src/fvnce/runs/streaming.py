@@ -45,7 +45,10 @@ class Scored:
 
     def content(self) -> dict[str, Any]:
         """For JSON."""
-        content: dict[str, Any] = {"row": int(self.name) if self.name.isdigit() else self.name, "score": self.score}
+        content: dict[str, Any] = {
+            "row": int(self.name) if self.name.isascii() and self.name.isdecimal() else self.name,
+            "score": self.score,
+        }
         if self.probability is not None:
             content["probability"] = self.probability
         content["outlier"] = self.outlier

@@ -23,6 +23,6 @@ def sheet_figure(sheet: dict[str, Any], caption: str) -> str:
     )
 
 
-def number(value: float | None) -> str:
-    """Three digits, or a dash."""
-    return "–" if value is None else f"{value:.3g}"
+def number(value: float | None, digits: int = 3) -> str:
+    """So many digits, or a dash."""
+    return "–" if value is None else f"{value:.{digits}g}"

@@ -7,13 +7,16 @@ from typing import Any
 from ..charts import Chart, scatter_chart
 from ..escape import png_uri, script_json, visible
 from ..page import Section
+from .blocks import number
 
 
 def plane_section(facts: dict[str, Any], figures: list[Chart]) -> Section:
     """The chart, and the place where the row under the pointer is told."""
     plane = facts["plane"]
     codes = plane["of"] == "codes"
-    titles = [f"{visible(text)} · score {score:.4g}" for text, score in zip(plane["text"], plane["score"], strict=True)]
+    titles = [
+        f"{visible(text)} · score {number(score, 4)}" for text, score in zip(plane["text"], plane["score"], strict=True)
+    ]
     names = ["rows", "known outliers"] if any(plane["known"]) else ["rows"]
     chart = scatter_chart(
         "plane",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from .. import explorer
@@ -34,4 +35,8 @@ def _arguments(text: str) -> tuple[float, float, float | None]:
 
 def _fraction(text: str) -> float:
     above, _, below = text.partition("/")
-    return float(above) / float(below or 1)
+    try:
+        value = float(above) / float(below or 1)
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return 0.0
+    return value if math.isfinite(value) else 0.0

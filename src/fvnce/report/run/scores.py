@@ -66,7 +66,8 @@ def anomalies_section(facts: dict[str, Any]) -> Section:
     items = []
     largest = max((abs(part) for entry in facts["top"] for _, part in entry["reasons"]), default=1.0) or 1.0
     for entry in facts["top"]:
-        name = entry["name"] if not entry["name"].isdigit() else f"row {int(entry['name']):,}"
+        number = entry["name"] if entry["name"].isascii() and entry["name"].isdecimal() else ""
+        name = f"row {int(number):,}" if 0 < len(number) < 20 else entry["name"]
         chance = "" if entry["probability"] is None else f", P(outlier) = {entry['probability']:.2f}"
         lines = [f"<strong>{markup(name)}</strong>: score {entry['score']:.4g}{chance}<br>"]
         if "picture" in entry:

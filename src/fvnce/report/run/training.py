@@ -21,7 +21,7 @@ def training_section(facts: dict[str, Any], figures: list[Chart]) -> Section:
         epochs, steps = history["epochs"], history["steps"]
         name = history["name"].replace(" ", "-")
         who = history["name"] if any(c.isdigit() for c in history["name"]) else f"the {history['name']}"
-        if len(epochs.get("epoch", [])) > 1:
+        if len(epochs.get("epoch", [])) > 1 or "step" not in steps:
             at, losses = epochs["epoch"], {k: epochs[k] for k in ("loss", "val_loss") if k in epochs}
             axis = "epoch"
         else:
