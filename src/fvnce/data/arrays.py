@@ -132,7 +132,9 @@ def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.d
     magic = _read_exactly(file, len(NPY_MAGIC) + 2, name)
     version = tuple(magic[len(NPY_MAGIC) :])
     if not magic.startswith(NPY_MAGIC) or len(version) < 2:
-        raise DataError(f"{name} is not an npy file, or damaged: it starts with {magic.hex(' ') or 'nothing'}")
+        raise DataError(
+            f"{name} is not an npy file, or damaged: it starts with {magic.hex(' ') or 'nothing'}; save it again"
+        )
     if version not in ((1, 0), (2, 0)):
         raise DataError(f"{name} has version {version} of the npy format, which is not known; save it with numpy")
     width, read = (
@@ -146,7 +148,7 @@ def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.d
     try:
         return read(io.BytesIO(length + _read_exactly(file, wanted, name)))
     except (ValueError, tokenize.TokenError, SyntaxError, TypeError, EOFError, RecursionError, MemoryError) as error:
-        raise DataError(f"{name} is not an npy file, or damaged: {_one_line(error)}") from None
+        raise DataError(f"{name} is not an npy file, or damaged: {_one_line(error)}; save it again") from None
 
 
 def open_npz(path: Path, array: str | None) -> ArrayReader:

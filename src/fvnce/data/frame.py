@@ -18,12 +18,13 @@ class DataError(ValueError):
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """Names in a sentence: the first few of them, and of each no more than fits there.
+    """Names in one line of a sentence: the first few of them, and of each no more than fits there.
 
     >>> listed(["a", "b" * 100], 12)[:12], listed(list("abc"), 2)
     ('a, bbbbbbbbb', 'a, b, … (3 in all)')
     """
-    shown = ", ".join(name if len(name) <= 60 else f"{name[:59]}…" for name in names[:most])
+    lines = (" ".join(name[:200].split()) for name in names[:most])
+    shown = ", ".join(name if len(name) <= 60 else f"{name[:59]}…" for name in lines)
     return shown + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 

@@ -151,7 +151,7 @@ def marks(values: NDArray[Any], column: str, value: str = "") -> NDArray[np.bool
     if odd:
         raise DataError(
             f"column {column!r} must mark known outliers by 1 and other rows by 0, found {listed(odd, 5)}; "
-            f"say which value marks them, as in --label {column}={odd[0]}"
+            f"say which value marks them, as in --label {column}={listed(odd[:1])}"
         )
     return np.array([text.lower() in YES for text in texts], dtype=bool)
 

@@ -33,6 +33,8 @@ def check_record(content: Any) -> None:
 def check_facts(content: Any) -> None:
     """Compare with what ``study.json`` must be."""
     _FACTS(content, "")
+    if len({isinstance(content[name], str) for name in ("ratios", "reliability", "log_partition")}) > 1:
+        raise ShapeError("ratios, reliability and log_partition must all be there, or all be sentences")
 
 
 def _fail(place: str, wanted: str, value: Any) -> ShapeError:
@@ -276,7 +278,7 @@ _FACTS = _table(
                     )
                 },
             ),
-            *((lambda value, name=name: value[name]) for name in ("x", "y", "known", "score", "text")),  # type: ignore[misc]
+            *((lambda value, name=name: value[name]) for name in ("x", "y", "known", "score", "text")),
         ),
         "rebuilt": _or_why(_rebuilt),
         "samples": _or_why(_samples),
