@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import DAMAGED, NPY_MAGIC, ArrayReader, map_npy, npy_from, open_idx, open_npy, open_npz
-from .budget import budget, over_budget, within_budget
+from .budget import VARIABLE, budget, over_budget, within_budget
 from .delimited import DelimitedReader, TableOptions
 from .frame import DataError, Frame
 from .parquet import ParquetReader
@@ -250,7 +250,10 @@ def _lines(name: str, text: IO[str]) -> Iterator[str]:
             if "\0" in line:
                 raise DataError(f"{name} is no text table: line {number} holds a zero byte; give a text file")
             if len(line) > longest:
-                raise over_budget(name, f"line {number}, of more than {longest:,} characters")
+                raise DataError(
+                    f"{name}, line {number} has more than {longest:,} characters; break it into lines, or, if you "
+                    f"trust the file and have the memory, set {VARIABLE} higher, as in {VARIABLE}=16G"
+                )
             yield line
     except UnicodeDecodeError as error:
         raise DataError(

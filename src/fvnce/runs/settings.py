@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -198,7 +199,7 @@ def fingerprint(path: str) -> str | None:
         return None
     for file in files:
         if place.is_dir():
-            digest.update(str(file.relative_to(place)).encode())
+            digest.update(os.fsencode(file.relative_to(place)))
         with file.open("rb") as content:
             while block := content.read(2**20):
                 digest.update(block)
