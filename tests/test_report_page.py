@@ -1,21 +1,26 @@
 """The page of a run in a real browser: sliders move curves, numbers are those of the library, nothing is fetched."""
 
+import copy
 import itertools
 import json
 import math
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from browser import CHROMIUM, Browser
+from browser import Browser, needs_browser
 from fvnce import PowerRule
 from fvnce.cli import main
 from fvnce.report.charts import histogram_chart, line_chart, ticks
+from fvnce.report.run import write_run_page
 from fvnce.scoring import check_double_elbo
 
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+from fuzz_seeds import FACTS, RECORDS
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +55,12 @@ def pages(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+def browser():
+    with Browser() as browser:
         yield browser
 
 
 def opened(browser, path):
-    browser.problems.clear()
-    browser.requests.clear()
     browser.open(path.as_uri())
 
 
@@ -178,6 +181,25 @@ def test_a_point_tells_which_row_it_is(browser, pages, name):
     assert browser.run(said) == browser.run("document.querySelector('circle[data-i=\"6\"] title').textContent")
     assert browser.run("document.getElementById('plane-picture').hidden") == (name == "table")
     check_clean(browser, path)
+
+
+@needs_browser
+def test_names_that_are_markup_hide_no_section(browser, tmp_path):
+    """A browser ends no script at "</script>" that follows "<!--<script>": all that comes after would be part of it."""
+    attack = "<!--<script>"
+    facts = copy.deepcopy(FACTS[0])
+    facts["plane"]["score"] = [1.0, 2.0, 3.0]
+    facts["plane"]["text"] = [attack, f"{attack}</script><script>alert(1)</script>", "\u2028\x00"]
+    facts["top"][0] |= {"name": attack, "values": attack, "reasons": [[attack, 1.0]]}
+    facts["rebuilt"]["columns"] = [attack, "</section>"]
+    write_run_page(tmp_path, RECORDS[0], facts, f"{attack}\n", "power(0)")
+    opened(browser, tmp_path / "report.html")
+    titles = browser.run("[...document.querySelectorAll('section > h2')].map(title => title.textContent)")
+    assert len(titles) == 8
+    assert browser.run("document.querySelectorAll('nav a').length") == 8
+    assert browser.run("JSON.parse(document.getElementById('plane-items').textContent).text[0]").startswith(attack)
+    assert attack in browser.run("document.querySelector('.anomalies').textContent")
+    check_clean(browser, tmp_path / "report.html")
 
 
 def test_what_does_not_apply_is_left_out_with_a_sentence(pages):

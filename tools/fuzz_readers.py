@@ -5,7 +5,7 @@
 A try takes a good file, changes it (bytes, fields of a header, entries of a tree, what lies beneath a compression) and
 reads it as the program would: in parts, as a whole, for training, for scoring, to draw a page. A failure is any other
 exception than the readers' own, or one of theirs without a sentence. Each try has a generator of its own, so that
-``--only N`` repeats one; ``--memory 4`` (gigabytes) makes an allocation beyond the budget a failure as well.
+``--first N --tries 1`` repeats one; ``--memory 4`` (gigabytes) makes an allocation beyond the budget a failure as well.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import gzip
 import io
 import json
 import os
+import platform
 import random
 import struct
 import sys
@@ -336,13 +337,13 @@ def _parquet() -> None:
 _parquet()
 
 
-def readers(seed: int, tries: int, only: int | None = None) -> list[str]:
-    """Make so many tries; a sentence for each that ended in neither a result nor a clear error."""
+def readers(seed: int, tries: int, first: int = 0) -> list[str]:
+    """Make so many tries, beginning with that number; a line for each that ended in neither result nor clear error."""
     failures = []
     before = os.environ.get("FVNCE_MAX_MEMORY")
     os.environ["FVNCE_MAX_MEMORY"] = MEMORY
     try:
-        for number in range(tries) if only is None else [only]:
+        for number in range(first, first + tries):
             rng = random.Random(f"{seed}:{number}")
             name = list(ATTEMPTS)[number % len(ATTEMPTS)]
             with tempfile.TemporaryDirectory() as folder:
@@ -381,7 +382,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="repeat one try")
+    parser.add_argument("--first", type=int, default=0, help="number of the first try, to repeat one")
     parser.add_argument("--memory", type=int, default=8, help="gigabytes of address space")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -390,21 +391,22 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (given.memory * 2**30, given.memory * 2**30))
     start = time.perf_counter()
-    failures = readers(given.seed, given.tries, given.only)
+    failures = readers(given.seed, given.tries, given.first)
     seconds = time.perf_counter() - start
     for failure in failures[:50]:
         print(failure)
-    kinds = Counter(list(ATTEMPTS)[number % len(ATTEMPTS)] for number in range(given.tries))
+    kinds = Counter(list(ATTEMPTS)[number % len(ATTEMPTS)] for number in range(given.first, given.first + given.tries))
     print(f"{len(failures)} of {given.tries} tries failed, in {seconds:.0f} s")
     if given.out is not None:
         content = {
-            "command": f"python tools/fuzz_readers.py --tries {given.tries} --seed {given.seed}",
+            "command": f"python tools/fuzz_readers.py --tries {given.tries} --seed {given.seed} --first {given.first}",
+            "target": "readers",
             "seed": given.seed,
             "tries": given.tries,
             "kinds": dict(kinds),
-            "failures": len(failures),
-            "failed": failures[:50],
+            "failures": failures,
             "seconds": round(seconds, 1),
+            "python": platform.python_version(),
         }
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
