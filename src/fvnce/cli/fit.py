@@ -12,7 +12,8 @@ from .deferred import SUMMARIES
 HELP = f"""{SUMMARIES["fit"]}
 
 DATA is csv or tsv (any delimiter, header or not, missing values and text columns welcome), parquet, npy, npz, idx(.gz),
-a folder of PNG images, or - for standard input.
+a folder of PNG images, or - for standard input. Rows that would take more than 2G of memory are refused before any of
+it is taken; the environment variable FVNCE_MAX_MEMORY, such as FVNCE_MAX_MEMORY=16G, allows more.
 
 By default a detector is trained, which needs no settings and uses the outliers you know. Options of a latent-variable
 model (--rule, --noise, --partition, --log-scale, --latent, --encoder, --epochs, --bandwidth, --noise-ratio, --score)
