@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz_seeds import FACTS, RECORDS
 
+from fuzz_seeds import FACTS, RECORDS
 from fvnce.data import DataError, Frame, ReadOptions, open_source, read_idx
 from fvnce.data.delimited import TableOptions
 from fvnce.report.run import write_run_page
