@@ -1,7 +1,7 @@
 """The page of measured reliability: what was attacked, how often, and how often it gave way.
 
-Every row comes from a file in ``results/bench`` that a program of ``tools`` wrote: ``attack_runs`` (runs), ``attack_files``
-(files) and ``fuzz`` (inputs). A file that is not there leaves its table out.
+Every row comes from a file in ``results/bench`` that a program of ``tools`` wrote: ``attack_runs`` (runs),
+``attack_files`` (files) and ``fuzz`` (inputs). A file that is not there leaves its table out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 #: What each attack does, and what must hold.
 ATTACKS = {
     "kills": "SIGKILL at an evaluation, between two files or inside a write: resumed, every bit is the same",
-    "damage": "the newest checkpoint is damaged: the run goes on from the one before, says so, and ends with the same bits",
+    "damage": "the newest checkpoint is damaged: the run goes on from the one before, says so, and ends as it would have",
     "signals": "SIGINT, SIGTERM or SIGHUP: saved, and resumed to the same bits",
     "disks": "the disk is full: every checkpoint that is left can be read, and with room again the bits are the same",
     "writers": "a second process wants the folder: refused, and the first ends as if alone",
@@ -23,14 +23,15 @@ ATTACKS = {
     "bombs": "a few hundred bytes that name gigabytes: refused before memory is taken",
 }
 TARGETS = {
-    "detector": "tables, labels, weights, settings and images that nobody would make on purpose, to fit, score and explain",
+    "detector": "tables, labels, weights, settings and images that nobody would make on purpose",
     "readers": "damaged and crafted csv, npy, npz, idx, png and toml files, pages and files of a run",
 }
 
 OPENING = """# How reliable is it?
 
-Made from `results/bench` by `make pages`; `make fuzz` and the programs in `tools` make the numbers again. A *failure* is anything but
-what the row says must hold: another result, a traceback, a message that does not say what is wrong, a program that hangs.
+Made from `results/bench` by `make pages`; `make fuzz` and the programs in `tools` make the numbers again. A *failure* is
+anything but what the row says must hold: another result, a traceback, a message that does not say what is wrong, a program
+that hangs.
 """
 
 CLOSING = """
@@ -57,7 +58,8 @@ def page(results: Path) -> str:
     fuzzed = [found for target in TARGETS if (found := _read(results / f"fuzz-{target}.json")) is not None]
     if fuzzed:
         rows = [[TARGETS[row["target"]], f"{row['tries']:,}", str(len(row["failures"]))] for row in fuzzed]
-        parts.append(_section("Inputs", "a result or one clear sentence", rows, "; ".join(f["command"] for f in fuzzed)))
+        commands = "; ".join(found["command"] for found in fuzzed)
+        parts.append(_section("Inputs", "a result or one clear sentence", rows, commands))
     return "\n\n".join([*(part.strip() for part in parts), CLOSING.lstrip()])
 
 
