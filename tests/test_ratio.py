@@ -57,7 +57,7 @@ def test_least_squares_is_the_linear_system_where_no_constraint_binds():
     ids=repr,
 )
 def test_the_solution_meets_the_conditions_of_the_maximum(rule, make, penalty):
-    """Karush, Kuhn and Tucker: θ ≥ 0, no gradient points up, and none is left where θ > 0. J is concave: that is all."""
+    """Karush, Kuhn and Tucker: θ ≥ 0, no gradient points up, none is left where θ > 0. J is concave: that is all."""
     k_num, k_den = make()
     theta = fit_coefficients(rule, k_num, k_den, penalty)
     assert (theta >= 0).all()

@@ -8,8 +8,8 @@ importance fitting. Each Newton step maximises the quadratic model *under the co
 
     max over θ ≥ 0:   gᵀ(θ − θ₀) − ½ (θ − θ₀)ᵀ H (θ − θ₀)   ⇔   min over θ ≥ 0:   ‖Aθ − b‖²,   AᵀA = H,  Aᵀb = Hθ₀ + g,
 
-a non-negative least-squares problem, which an active-set method solves exactly. At α = 1 the model is the problem, and one
-step is the solution.
+a non-negative least-squares problem, which an active-set method solves exactly. At α = 1 the model is the problem,
+and one step is the solution.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def _constrained(square: Tensor, linear: Tensor, penalty: float) -> Tensor:
     values, vectors = torch.linalg.eigh(square)
     # No eigenvalue is below 0 but by rounding, so none of the sum is below λ.
     root = (values.clamp(min=0.0) + penalty).sqrt()
-    found, _ = nnls((root * vectors).T.cpu().numpy(), (vectors.T @ linear / root).cpu().numpy(), maxiter=30 * len(linear))
+    found, _ = nnls(
+        (root * vectors).T.cpu().numpy(), (vectors.T @ linear / root).cpu().numpy(), maxiter=30 * len(linear)
+    )
     return torch.from_numpy(found).to(linear)
 
 

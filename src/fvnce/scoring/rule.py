@@ -66,6 +66,10 @@ class ScoringRule(ABC):
         """The smaller of the two."""
         return min(self.tangent_above)
 
+    def condition(self, delta: Tensor) -> Tensor:
+        """How many times the rounding of one operation its values and slopes may be off, relatively."""
+        return torch.ones_like(delta)
+
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """log df1/dΔ of the unclipped rule, and its own derivative in Δ, in [0, 1] for a double-ELBO rule.
 
@@ -207,6 +211,10 @@ class Combination(ScoringRule):
         thresholds = [rule.tangent_above for _, rule in self.parts]
         return min((f1 for f1, _ in thresholds), default=math.inf), min((f0 for _, f0 in thresholds), default=math.inf)
 
+    def condition(self, delta: Tensor) -> Tensor:
+        """That of the worst part."""
+        return torch.stack([torch.ones_like(delta), *(rule.condition(delta) for _, rule in self.parts)]).amax(0)
+
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The log of the sum of the slopes."""
         if not self.parts:
@@ -288,6 +296,10 @@ class Normalised(ScoringRule):
     def tangent_above(self) -> tuple[float, float]:
         """As the rule itself."""
         return self.rule.tangent_above
+
+    def condition(self, delta: Tensor) -> Tensor:
+        """As the rule itself."""
+        return self.rule.condition(delta)
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """That of the rule, over its slope at r = 1."""
