@@ -9,9 +9,9 @@ With φ_k = df_k/dΔ and r = e^Δ, each law of the paper's first lemma is a sign
 and is judged relative to the size of the terms that make it up. Derivatives at points know nothing of jumps and kinks,
 so the same laws are examined between points as well, by chords and in integrated form (``chords``).
 
-An examination is evidence, not a proof: it says nothing beyond its range, and a feature that lies between two points and
-leaves value and derivatives at both as they were is not seen. The built-in families need none: their property follows
-from their formulas.
+An examination is evidence, not a proof: it says nothing beyond its range, and a feature that lies between two points
+and leaves value and derivatives at both as they were is not seen. The built-in families need none: their property
+follows from their formulas.
 """
 
 from __future__ import annotations

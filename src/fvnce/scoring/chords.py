@@ -1,7 +1,7 @@
 r"""The laws of a rule between points: what no derivative at a point can see.
 
-At a jump or a kink autograd reports the derivative of one side, as if nothing were there. So each law is also examined as
-an inequality between points a < b of Δ, with r = e^Δ, D_k = f_k(b) − f_k(a) and φ_k = df_k/dΔ:
+At a jump or a kink autograd reports the derivative of one side, as if nothing were there. So each law is also examined
+as an inequality between points a < b of Δ, with r = e^Δ, D_k = f_k(b) − f_k(a) and φ_k = df_k/dΔ:
 
     f_k concave in r      the chord D_k/(r_b − r_a) does not rise from one interval to the next, nor does the slope
                           φ_k/r from one point to the next, and the chord lies between the slopes at its ends

@@ -44,12 +44,12 @@ def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
         clip: the Δ above which f1 and f0 follow their tangents, ``None`` for never.
 
     Integrals are evaluated in float64 by Gauss–Legendre quadrature between knots whose integrals are tabulated
-    once, and which lie close together around a kink of w. Below Δ = −700 and above 350, where r or r² leaves float64, f1
-    is continued along its tangent, which is again a weight that obeys the laws. The rule holds the user's function, so it
-    has no text form and is hashed by identity.
+    once, and which lie close together around a kink of w. Below Δ = −700 and above 350, where r or r² leaves float64,
+    f1 is continued along its tangent, which is again a weight that obeys the laws. The rule holds the user's function,
+    so it has no text form and is hashed by identity.
 
-    ``variational`` examines the rule as :func:`~fvnce.scoring.check_double_elbo` does. A kink of w is allowed, a jump is not:
-    downwards, r·w would fall.
+    ``variational`` examines the rule as :func:`~fvnce.scoring.check_double_elbo` does. A kink of w is allowed and a
+    jump is not: downwards, r·w would fall.
 
     >>> rule = from_weight(lambda r: 1 / (1 + r) ** 0.5)
     >>> rule.variational
@@ -147,7 +147,7 @@ class _WeightRule(_Unwritable, SmoothRule):
         return knots, torch.cat([left, right], dim=1)
 
     def _refined(self, knots: Tensor) -> Tensor:
-        """More knots where φ at the ends and middle of a panel is not what its nodes predict: around kinks and jumps."""
+        """More knots where φ at the ends and middle of a panel is not what its nodes predict: at kinks and jumps."""
         found, left, right = [knots], knots[:-1], knots[1:]
         for _ in range(MOST_HALVINGS):
             middle = (left + right) / 2
@@ -160,13 +160,13 @@ class _WeightRule(_Unwritable, SmoothRule):
             right = torch.cat([middle[rough], right[rough]])
             if len(left) == 0 or len(left) > MOST_PANELS:
                 break
-        return torch.cat(found).unique()
+        every: Tensor = torch.cat(found).unique()
+        return every
 
     def _phi(self, start: Tensor, stop: Tensor, points: np.ndarray) -> Tensor:
         """φ = r·w(r) at the given points of (−1, 1) in each panel, shape (panels, points)."""
         t = ((start + stop) / 2).unsqueeze(-1) + (stop - start).unsqueeze(-1) / 2 * torch.from_numpy(points).to(start)
-        phi: Tensor = t.exp() * self._w(t)
-        return phi
+        return t.exp() * self._w(t)
 
     def _w(self, delta: Tensor) -> Tensor:
         return self._weight(delta.exp())
@@ -183,9 +183,10 @@ class _WeightRule(_Unwritable, SmoothRule):
     def _values(self, delta: Tensor, which: int) -> Tensor:
         knots, integrals = (part.to(delta.device) for part in self._table)
         x = delta.double().clamp(LOWEST, HIGHEST)
-        nearest = torch.bucketize(x, knots[:-1], right=True) - 1
-        nearest = nearest.clamp(min=0)
-        value = integrals[which][nearest] + self._integrals(knots[nearest], x)[which]
+        nearest = (torch.bucketize(x, knots[:-1], right=True) - 1).clamp(min=0).reshape(-1)
+        # gather, as indexing by a single number asks for its value, which vmap does not give
+        start, known = (values.gather(0, nearest).reshape(x.shape) for values in (knots, integrals[which]))
+        value = known + self._integrals(start, x)[which]
         beyond = delta.double() - x
         slope = self._slope1(x) if which == 0 else self._slope0(x)
         return torch.where(beyond == 0, value, value + slope * beyond).to(delta.dtype)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import _checks
 from ._autograd import slope_of, with_slope
@@ -176,7 +177,11 @@ def _evaluate(
         result = value(inner)
     if result is delta:  # log r: no slope is more exact than autograd's
         return delta
-    differentiated = _checks.values_are_hidden() or (delta.requires_grad and torch.is_grad_enabled())
+    differentiated = (
+        _checks.values_are_hidden()
+        or (delta.requires_grad and torch.is_grad_enabled())
+        or forward_ad.unpack_dual(delta).tangent is not None
+    )
     if inner is delta and not differentiated:
         return result
     inner_slope = slope(inner)
