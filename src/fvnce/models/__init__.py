@@ -25,9 +25,10 @@ from .energy import EnergyDecoder, EnergyModel
 from .exact import GaussianMixtureModel, LinearGaussianModel
 from .latent import LatentVariableModel
 from .networks import convolutional_pair, mlp
-from .ratios import KernelRatio, TelescopedRatio
+from .ratios import AveragedRatio, DistributionRatio, KernelRatio, TelescopedRatio
 
 __all__ = [
+    "AveragedRatio",
     "BernoulliDecoder",
     "BinaryEncoder",
     "BinaryVector",
@@ -36,6 +37,7 @@ __all__ = [
     "CouplingEncoder",
     "CoveringEncoder",
     "DiagonalNormal",
+    "DistributionRatio",
     "EnergyDecoder",
     "EnergyModel",
     "GaussianDecoder",

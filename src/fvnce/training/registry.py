@@ -25,12 +25,14 @@ from .tree import flatten, unflatten
 
 #: Classes of this package that can be rebuilt.
 _OWN: tuple[type[nn.Module], ...] = (
+    models.AveragedRatio,
     models.BernoulliDecoder,
     models.BinaryEncoder,
     models.CategoricalEncoder,
     models.ContinuousBernoulliDecoder,
     models.CouplingEncoder,
     models.CoveringEncoder,
+    models.DistributionRatio,
     models.EnergyDecoder,
     models.EnergyModel,
     models.GaussianDecoder,
