@@ -359,15 +359,6 @@ def test_a_run_continues_to_the_bit_with_its_average(rule, tmp_path):
         assert torch.equal(value, again.state_dict()[name]), name
 
 
-def test_a_file_of_an_earlier_version_is_read():
-    objective = SNCE(Curve(), normal(), PowerRule(0), partition="profiled")
-    state = dict(objective.state_dict())
-    del state["partition.moving"]
-    state["partition.average"] = torch.tensor(1.5)
-    objective.load_state_dict(state)
-    assert objective.partition.moving[0] == 0
-
-
 # How much noise is drawn, and how much it weighs.
 
 

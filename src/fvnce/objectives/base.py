@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 
 from .. import _checks
 from ..models import LatentVariableModel
+from .batch import Batch
 from .ratios import LogRatio
 from .terms import Terms
 
@@ -31,6 +32,9 @@ class Objective(nn.Module):
     """Noise samples drawn for each data sample."""
 
     @abstractmethod
+    def terms_of(self, batch: Batch) -> Terms:
+        """The loss, the terms per sample, and statistics of a batch."""
+
     def terms(
         self,
         x: Tensor,
@@ -40,6 +44,7 @@ class Objective(nn.Module):
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
         """The loss, the terms per sample, and statistics."""
+        return self.terms_of(Batch(x, x_noise, log_noise_x, log_noise_noise))
 
     def forward(
         self,
@@ -50,7 +55,7 @@ class Objective(nn.Module):
         log_noise_noise: Tensor | None = None,
     ) -> Tensor:
         """The loss −J, a scalar."""
-        return self.terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise).loss
+        return self.terms_of(Batch(x, x_noise, log_noise_x, log_noise_noise)).loss
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Groups for an optimiser: all parameters at ``lr``, but a learned log Z at its own rate."""

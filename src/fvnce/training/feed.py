@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..noise import log_prob_or_minus_inf
-from ..objectives._distributed import Shares
+from ..objectives import BatchShare
 from . import randomness
 from .batches import Batch, IndexBatches, LoaderBatches, Rows, bounds
 from .step import Inputs, Step
@@ -113,22 +113,21 @@ class Feed:
             else:
                 with torch.no_grad():
                     inputs.log_noise_x = log_prob_or_minus_inf(self.noise, batch.x)  # type: ignore[arg-type]
-            share = getattr(self.step.objective, "_live_share", None)
+            share = getattr(self.step.objective, "live_share", None)
             live = share is None or float(share) > 0
             x_noise, log_noise = self.supply.batch(self._noise_rows(batch.total)[1], live=live)
             inputs.x_noise = x_noise.to(self.device, self.dtype, non_blocking=True)
             inputs.log_noise_noise = log_noise.to(self.device, non_blocking=True)
         if self.world > 1:
-            inputs.shares = self._shares(batch)
+            inputs.share = self._share(batch)
         return inputs
 
-    def _shares(self, batch: Batch) -> Shares:
-        shares = Shares(data=len(batch.x) * self.world / batch.total, equal=batch.total % self.world == 0)
-        if self.supply is not None:
-            wide, own = self._noise_rows(batch.total)
-            shares.noise = own * self.world / wide
-            shares.equal = shares.equal and wide % self.world == 0
-        return shares
+    def _share(self, batch: Batch) -> BatchShare:
+        data, equal = len(batch.x) * self.world / batch.total, batch.total % self.world == 0
+        if self.supply is None:
+            return BatchShare(data, equal=equal)
+        wide, own = self._noise_rows(batch.total)
+        return BatchShare(data, own * self.world / wide, equal and wide % self.world == 0)
 
     def _noise_rows(self, data_rows: int) -> tuple[int, int]:
         """Noise samples that go with so many rows of data: of all processes, and of this one."""

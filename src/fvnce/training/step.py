@@ -8,19 +8,18 @@ precision, densities and ratios stay in float32.
 from __future__ import annotations
 
 import inspect
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..objectives._distributed import Shares, together
+from ..objectives import Batch, BatchShare
 
 
 class Inputs:
     """A batch of data and noise with their log densities, and what came out."""
 
-    __slots__ = ("log_noise_noise", "log_noise_x", "loss", "shares", "terms", "x", "x_noise")
+    __slots__ = ("log_noise_noise", "log_noise_x", "loss", "share", "terms", "x", "x_noise")
 
     def __init__(
         self,
@@ -28,13 +27,13 @@ class Inputs:
         x_noise: Tensor | None = None,
         log_noise_x: Tensor | None = None,
         log_noise_noise: Tensor | None = None,
-        shares: Shares | None = None,
+        share: BatchShare | None = None,
     ) -> None:
         self.x = x
         self.x_noise = x_noise
         self.log_noise_x = log_noise_x
         self.log_noise_noise = log_noise_noise
-        self.shares = shares
+        self.share = share
         self.terms: Any = None
         self.loss: Tensor | None = None
 
@@ -60,32 +59,41 @@ class Step(nn.Module):
         names = {p.name for p in parameters}
         self.takes_noise = getattr(objective, "noise", None) is not None and ("x_noise" in names or anything)
         self.densities = tuple(n for n in ("log_noise_x", "log_noise_noise") if n in names or anything)
+        self.takes_batch = callable(getattr(objective, "terms_of", None))
         self.has_terms = callable(getattr(objective, "terms", None))
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The loss, a scalar."""
+        loss = self._of_batch(inputs) if self.takes_batch else self._of_another_make(inputs)
+        # Fabric casts what a module returns to the default dtype: good enough to start a backward pass from.
+        inputs.loss = loss.detach()
+        return loss
+
+    def _of_batch(self, inputs: Inputs) -> Tensor:
+        objective: Any = self.objective
+        batch = Batch(inputs.x, inputs.x_noise, inputs.log_noise_x, inputs.log_noise_noise, inputs.share)
+        inputs.terms = objective.terms_of(batch)
+        loss: Tensor = inputs.terms.loss
+        return loss
+
+    def _of_another_make(self, inputs: Inputs) -> Tensor:
         objective: Any = self.objective
         arguments: tuple[Tensor | None, ...] = (inputs.x,)
         densities: dict[str, Tensor | None] = {}
         if self.takes_noise:
             arguments = (inputs.x, inputs.x_noise)
             densities = {name: getattr(inputs, name) for name in self.densities}
-        with nullcontext() if inputs.shares is None else together(inputs.shares):
-            if self.has_terms:
-                inputs.terms = objective.terms(*arguments, **densities)
-                loss = inputs.terms.loss
-            else:
-                loss = objective(*arguments, **densities)
+        if self.has_terms:
+            inputs.terms = objective.terms(*arguments, **densities)
+            loss = inputs.terms.loss
+        else:
+            loss = objective(*arguments, **densities)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"objective must return a scalar tensor, found {found}")
         loss = loss if loss.ndim == 0 else loss.reshape(())
-        if inputs.shares is not None and not inputs.shares.used:
-            # Contrastive objectives weight their two sums themselves; any other loss is taken for a mean over x.
-            loss = loss * inputs.shares.data
-        # Fabric casts what a module returns to the default dtype: good enough to start a backward pass from.
-        inputs.loss = loss.detach()
-        return loss
+        # A loss that knows nothing of processes is taken for a mean over x.
+        return loss if inputs.share is None else loss * inputs.share.data
 
 
 def _describe(value: Tensor) -> str:

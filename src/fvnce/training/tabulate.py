@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..noise import log_prob_of_rows
-from ..objectives._distributed import Shares, gather, together
+from ..objectives.batch import BatchShare, gather
 from .batches import Rows, bounds
 
 if TYPE_CHECKING:
@@ -44,5 +44,4 @@ def tabulate(
             raise
         if progress is not None:
             progress(stop - low, high - low)
-    with together(Shares()):
-        return gather(torch.cat(parts))
+    return gather(torch.cat(parts), BatchShare())
