@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fvnce.training.adam import Adam
-from fvnce.training.optimisation import make_optimizer
+from fvnce.training.optimiser import make_optimizer
 
 
 def _network(dtype: torch.dtype) -> nn.Sequential:

@@ -15,7 +15,7 @@ import pytest
 
 from fvnce.training import Callback, FolderInUse, fit
 from fvnce.training.checkpoint import Checkpoints
-from fvnce.training.lock import locked
+from fvnce.serialization.lock import locked
 from training_runs import digest, rows, vae
 
 HERE = Path(__file__).parent

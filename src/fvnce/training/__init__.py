@@ -6,7 +6,7 @@ from .files import load, load_weights, save
 from .flow import fit_flow
 from .history import History, Table
 from .interrupt import Interrupted
-from .lock import FolderInUse
+from ..serialization.lock import FolderInUse
 from .loop import NonFiniteLoss, fit
 
 __all__ = [

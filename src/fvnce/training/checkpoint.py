@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..serialization import RecordError, fields, flatten, read_record, reading, sweep, unflatten, write_record
-from .lock import locked
+from ..serialization.lock import locked
 
 KIND = "checkpoint"
 #: Ends the names of checkpoints that could not be read when a run was resumed.

@@ -20,12 +20,12 @@ from .. import _checks
 from . import randomness
 from .callbacks import Callback, EarlyStopping
 from .checkpoint import Checkpoints
-from .feed import Feed
+from .batch_stream import Feed
 from .gradients import GradientCheck
 from .history import History
 from .interrupt import Interrupted, Watch
-from .optimisation import OptimizerLike, ScheduleLike, make_optimizer, make_schedule
-from .processes import make_fabric, on_main
+from .optimiser import OptimizerLike, ScheduleLike, make_optimizer, make_schedule
+from .distributed import make_fabric, on_main
 from .progress import make_progress
 from .recorder import Recorder
 from .saving import Saver

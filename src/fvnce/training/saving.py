@@ -13,8 +13,8 @@ from ..serialization import RecordError
 from . import randomness
 from .checkpoint import UNREADABLE, Checkpoints, read_checkpoint
 from .files import BEST_NAME, OBJECTIVE_NAME, save, save_weights
-from .optimisation import take_over
-from .processes import first_failure, on_main
+from .optimiser import take_over
+from .distributed import first_failure, on_main
 from .resume_key import ObjectiveKey, compare, listed, settings_facts
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _checks
-from .optimisation import OptimizerLike, ScheduleLike
+from .optimiser import OptimizerLike, ScheduleLike
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..objectives import BatchShare
 from . import randomness
 from .batches import Batch, IndexBatches, LoaderBatches, Rows, bounds
 from .step import Inputs, Step
-from .supply import make_supply
+from .noise_sampler import make_supply
 from .tabulate import tabulate
 from .validation import Validation, noise_samples
 
