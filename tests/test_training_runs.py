@@ -166,7 +166,7 @@ def test_a_pool_is_renewed_only_while_noise_is_live() -> None:
 
         class Look(Callback):
             def start(self, run: Any) -> None:
-                pools.append(run.feed.supply.pool)
+                pools.append(run.batches.noise_sampler.pool)
 
         objective = contrastive(alpha=0.5, noise=noise)
         fit(objective, rows(100), epochs=20, batch_size=20, seed=1, noise_pool=64, callbacks=[Look()])

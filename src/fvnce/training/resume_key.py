@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .loop import Run
 
 #: Of a noise's settings, those that change no bit.
-_NO_MATTER = ("validate_args", "block_bytes")
+_IDLE = ("validate_args", "block_bytes")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 #: Attributes by which a distribution that is no noise of ours holds others.
 _INNER = ("base_dist", "transforms", "component_distribution", "mixture_distribution")
@@ -121,7 +121,7 @@ def settings_facts(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "processes": run.world,
         "precision": str(run.fabric.strategy.precision.precision),
-        "data": run.feed.fingerprint,
+        "data": run.batches.fingerprint,
         "validation": None,
         "callbacks": [type(callback).__name__ for callback in run.callbacks],
     }
@@ -209,7 +209,7 @@ def _distribution(noise: Distribution, depth: int) -> str:
         config, tensors = to_state(noise)
     except (TypeError, ValueError):
         return _foreign(noise, depth)
-    digest = hashlib.sha256(json.dumps(_that_matter(config), sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(_deciding(config), sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(f"{name} {_text(tensors[name])}".encode())
     return f"{_ADDRESS.sub('', repr(noise))} {digest.hexdigest()[:12]}"
@@ -230,10 +230,10 @@ def _foreign(noise: Distribution, depth: int) -> str:
     return f"{name}({inside})"
 
 
-def _that_matter(config: Any) -> Any:
+def _deciding(config: Any) -> Any:
     if isinstance(config, Mapping):
-        return {key: _that_matter(value) for key, value in config.items() if key not in _NO_MATTER}
-    return [_that_matter(item) for item in config] if isinstance(config, list) else config
+        return {key: _deciding(value) for key, value in config.items() if key not in _IDLE}
+    return [_deciding(item) for item in config] if isinstance(config, list) else config
 
 
 def _digest(value: Tensor) -> str:
