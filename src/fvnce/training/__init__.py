@@ -1,7 +1,6 @@
 """Training: fit an objective, watch it, stop it, resume it, scale it."""
 
-from ..serialization import RecordError
-from ..serialization.lock import FolderInUse
+from ..serialization import FolderInUse, RecordError
 from .callbacks import Callback, CSVLog, EarlyStopping, TensorBoardLog
 from .checkpoint import load, load_weights, save
 from .fitting import fit

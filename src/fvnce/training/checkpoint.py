@@ -30,6 +30,7 @@ from ..serialization import (
     fields,
     flatten,
     kind_of,
+    locked,
     read_record,
     reading,
     rebuild,
@@ -37,7 +38,6 @@ from ..serialization import (
     unflatten,
     write_record,
 )
-from ..serialization.lock import locked
 
 OBJECTIVE_NAME = "objective.safetensors"
 BEST_NAME = "best.safetensors"
