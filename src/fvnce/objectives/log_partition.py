@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
+from .._estimates import log_mean_exp
 from ..scoring import ScoringRule
 from .batch import gather
-from .ratios import BatchRatios, LogRatio, is_nothing, log_mean_exp
+from .ratios import BatchRatios, LogRatio, is_nothing
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks
+from .._estimates import log_mean_exp
 from ..models import mlp
-from ..models.ratios import TelescopedRatio, log_mean_exp
+from ..models.ratios import TelescopedRatio
 from ..noise import EmpiricalNoise, draw
 from ..objectives import SNCE
 from ..objectives.statistics import effective_share, ratio_statistics
