@@ -52,12 +52,12 @@ class DiagonalNormal(Independent[Normal]):
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        """True."""
+        """True: a draw has gradients in loc and scale."""
         return True
 
     @property
     def has_enumerate_support(self) -> bool:  # type: ignore[override]
-        """False."""
+        """False: there are no values to sum over."""
         return False
 
     @property

@@ -58,7 +58,7 @@ class EmpiricalNoise(Distribution):
         return self.samples[torch.randint(len(self.samples), tuple(sample_shape))]
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n draws."""
+        """n draws, seeded by the generator."""
         if isinstance(self.samples, Distribution):
             return draw(self.samples, n, generator)
         index = torch.randint(len(self.samples), (_checks.count("n", n, low=0),), generator=generator)

@@ -40,7 +40,7 @@ class LogScale:
 
 
 class Partition(nn.Module):
-    """A treatment of log Z."""
+    """A treatment of log Z: it says what c is, and the objective computes J there."""
 
     @abstractmethod
     def log_scale_of(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
@@ -92,7 +92,7 @@ class Fixed(Partition):
         return -float(self.log_scale)
 
     def extra_repr(self) -> str:
-        """The scale."""
+        """The log-scale s."""
         return f"log_scale={self.log_scale}"
 
 

@@ -115,6 +115,7 @@ class Profiled(Partition):
         c = best_log_scale(rule, data.detach(), noise.detach(), noise_ratio)
 
         def terms_at(c: Tensor | float) -> tuple[Tensor, Tensor]:
+            """E_data f1 and ν E_noise f0 at c, apart, because their gradients are weighed apart."""
             shift = -c - math.log(noise_ratio)
             return data.expectation(rule.f1, shift).mean(), noise_ratio * noise.expectation(rule.f0, shift).mean()
 
