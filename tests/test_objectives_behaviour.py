@@ -214,6 +214,12 @@ def test_effective_share_has_its_limits():
     assert effective_share(torch.tensor([0.0, -900.0, -900.0, -900.0])) == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("name", ["terms", "forward"])
+def test_a_method_that_training_would_pass_over_is_refused(name):
+    with pytest.raises(TypeError, match=rf"Penalised must define terms_of\(batch\), found {name}"):
+        type("Penalised", (VAE,), {name: lambda self, x: x.mean()})
+
+
 def test_terms_name_what_they_hold():
     terms = make().terms(torch.randn(9, 6), torch.randn(4, 6))
     assert terms.data.shape == terms.evidence.shape == terms.delta_data.shape == (9,)

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from . import _checks
-from ._estimates import LogPartition, log_mean_exp
+from ._estimates import LogPartition, estimate_log_mean
 from .noise import draw
 
 __all__ = ["Chain", "annealed_log_partition", "langevin"]
@@ -163,7 +163,7 @@ def annealed_log_partition(
         state, accepted = _langevin_step(tempered, state, step_size, generator=generator)
         # The step of the next temperature follows from all chains of this one: with many chains a constant.
         step_size *= 1.1 if float(accepted.float().mean()) > 0.6 else 1 / 1.1
-    return log_mean_exp(log_w)
+    return estimate_log_mean(log_w)
 
 
 def _langevin_step(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,18 +52,28 @@ class DiagonalNormal(Independent[Normal]):
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        """True."""
+        """True: a draw has gradients in loc and scale."""
         return True
 
     @property
     def has_enumerate_support(self) -> bool:  # type: ignore[override]
-        """False."""
+        """False: there are no values to sum over."""
         return False
 
     @property
     def mean(self) -> Tensor:
         """loc."""
         return self._loc
+
+    @property
+    def scale(self) -> Tensor:
+        """σ, one number or one for each dimension."""
+        return self._scale
+
+    @cached_property
+    def is_standard(self) -> bool:
+        """Whether this is N(0, 1) in every dimension, and not learned."""
+        return _is_standard_normal(self.base_dist)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> DiagonalNormal:
         """The same distribution over a larger batch."""
@@ -173,14 +184,14 @@ def _kl_of_diagonal_normals(q: DiagonalNormal, p: Independent[Any]) -> Tensor:
 
 
 def _is_standard(p: Independent[Any]) -> bool:
-    """Whether a Gaussian that is not learned has mean 0 and variance 1; looked up once for each."""
-    known: bool | None = p.__dict__.get("_standard")
-    if known is None:
-        inner = p.base_dist
-        known = isinstance(inner, Normal) and not (inner.loc.requires_grad or inner.scale.requires_grad)
-        known = known and bool((inner.loc == 0).all()) and bool((inner.scale == 1).all())
-        p.__dict__["_standard"] = known
-    return known
+    """Whether p is a Gaussian that is not learned, of mean 0 and variance 1."""
+    return p.is_standard if isinstance(p, DiagonalNormal) else _is_standard_normal(p.base_dist)
+
+
+def _is_standard_normal(p: Distribution) -> bool:
+    if not isinstance(p, Normal) or p.loc.requires_grad or p.scale.requires_grad:
+        return False
+    return bool((p.loc == 0).all()) and bool((p.scale == 1).all())
 
 
 class PointMass(Distribution):

@@ -6,7 +6,6 @@ telescoped   log r(x) = Σ_k (g_k(x) − o_k),  each g_k the log-ratio of two ne
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -108,8 +107,3 @@ class TelescopedRatio(nn.Module):
             raise ValueError("log_prob needs the density of the noise, found a ratio of two samples; use log_ratio")
         density: Tensor = self.noise.log_prob(x)
         return density + self.log_ratio(x)
-
-
-def log_mean_exp(values: Tensor) -> Tensor:
-    """log of the mean of e^values over the first dimension."""
-    return values.logsumexp(0) - math.log(len(values))

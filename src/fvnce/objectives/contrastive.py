@@ -1,6 +1,9 @@
-r"""What the objectives that tell data from noise share: p_n, a scoring rule, a treatment of log Z, and the two sums
+r"""What the objectives that tell data from noise share: p_n, a scoring rule (f1, f0), a treatment of log Z, and
 
-J = E_data f1(Δ) + ν E_noise f0(Δ),      Δ = log p_θ(x, z) − log p_n(x) − log q(z|x) + shift − log ν.
+    J = E_data f1(Δ) + ν E_noise f0(Δ),
+    Δ = Δ⁰ − c − log ν,      Δ⁰ = log p⁰_θ(x, z) − log p_n(x) − log q(z|x),
+
+with ν the noise ratio and c the log Z that the partition gives.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from .. import _checks
-from .._estimates import LogPartition, log_mean_exp
+from .._estimates import LogPartition, estimate_log_mean
 from ..models.latent import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
@@ -298,7 +301,7 @@ class ContrastiveObjective(Objective):
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
         with seeded(generator):
             log_w = torch.cat([self.noise_log_ratio(x, log_noise).mean for x, log_noise in parts])
-        return log_mean_exp(log_w)
+        return estimate_log_mean(log_w)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """All parameters at ``lr``, but those of the partition at their own rate."""

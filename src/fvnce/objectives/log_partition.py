@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
+from .._estimates import log_mean_exp
 from ..scoring import ScoringRule
 from .batch import gather
-from .ratios import BatchRatios, LogRatio, is_nothing, log_mean_exp
+from .ratios import BatchRatios, LogRatio, is_nothing
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class LogScale:
 
 
 class Partition(nn.Module):
-    """A treatment of log Z."""
+    """A treatment of log Z: it says what c is, and the objective computes J there."""
 
     @abstractmethod
     def log_scale_of(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
@@ -91,7 +92,7 @@ class Fixed(Partition):
         return -float(self.log_scale)
 
     def extra_repr(self) -> str:
-        """The scale."""
+        """The log-scale s."""
         return f"log_scale={self.log_scale}"
 
 

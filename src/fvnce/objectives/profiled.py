@@ -28,13 +28,14 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from .._estimates import log_mean_exp
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalised
 from ._moving import Moving
 from ._root import best_log_scale, first_order_only, log_pulls, with_curvature
 from .batch import gather
 from .log_partition import LogScale, Partition, log_noise_slopes
-from .ratios import BatchRatios, LogRatio, log_mean_exp
+from .ratios import BatchRatios, LogRatio
 
 #: The momentum of rules (α, 0) unless another is given.
 MOMENTUM = 0.9
@@ -114,6 +115,7 @@ class Profiled(Partition):
         c = best_log_scale(rule, data.detach(), noise.detach(), noise_ratio)
 
         def terms_at(c: Tensor | float) -> tuple[Tensor, Tensor]:
+            """E_data f1 and ν E_noise f0 at c, apart, because their gradients are weighed apart."""
             shift = -c - math.log(noise_ratio)
             return data.expectation(rule.f1, shift).mean(), noise_ratio * noise.expectation(rule.f0, shift).mean()
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical
 
 from .. import _checks
+from .._estimates import log_mean_exp
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass, rsample_with_log_ratio
 from ..scoring import ScoringRule
@@ -62,7 +63,7 @@ class LogRatio:
             return self.known_mean
         if self.log_weights is not None:
             return (self.values + self.log_weights).logsumexp(0)
-        return self.values[0] if len(self.values) == 1 else self.values.logsumexp(0) - math.log(len(self.values))
+        return self.values[0] if len(self.values) == 1 else log_mean_exp(self.values)
 
     @property
     def averaged(self) -> Tensor:
@@ -114,11 +115,6 @@ class BatchRatios:
     def earned(self, rule: ScoringRule, shift: Tensor | float) -> tuple[Tensor, Tensor]:
         """f1(Δ) of each data sample and f0(Δ) of each noise sample, Δ = Δ⁰ + shift, shapes (B,) and (N,)."""
         return self.data.expectation(rule.f1, shift), self.noise.expectation(rule.f0, shift)
-
-
-def log_mean_exp(values: Tensor) -> Tensor:
-    """log of the mean of e^values over the first dimension."""
-    return values.logsumexp(0) - math.log(len(values))
 
 
 def log_ratio(
@@ -179,7 +175,7 @@ def log_ratio(
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
     mean = None
     if weights is None:
-        mean = values if draws == 1 else values.logsumexp(0) - math.log(draws)
+        mean = values if draws == 1 else log_mean_exp(values)
     values = values.unsqueeze(0) if draws == 1 else values
     return LogRatio(
         values,

@@ -105,7 +105,7 @@ class Terms:
 
     @cached_property
     def statistics(self) -> dict[str, float]:
-        """Named numbers."""
+        """By name: means of the terms, and what the log-ratios tell about the noise term."""
         return statistics_of([self.snapshot()])[0]
 
 

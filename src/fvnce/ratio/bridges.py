@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks
+from .._estimates import log_mean_exp
 from ..models import mlp
-from ..models.ratios import TelescopedRatio, log_mean_exp
-from ..noise import draw
-from ..noise.rows import Rows
+from ..models.ratios import TelescopedRatio
+from ..noise import EmpiricalNoise, draw
 from ..objectives import SNCE
 from ..objectives.statistics import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
@@ -124,7 +124,7 @@ def telescope(
     False
     """
     data = _checks.table("x", x, rows=10)
-    source = noise if isinstance(noise, Distribution) else Rows(_checks.table("noise", noise))
+    source = noise if isinstance(noise, Distribution) else EmpiricalNoise(_checks.table("noise", noise))
     if tuple(source.event_shape) != tuple(data.shape[1:]):
         raise ValueError(f"noise must have rows of {data.shape[1]} numbers like x, found {tuple(source.event_shape)}")
     seed = _checks.count("seed", seed, low=0)
@@ -193,7 +193,7 @@ def _build(
     train, test = (
         [waypoints(rows, draw(noise, len(rows), generator).to(rows.dtype), share) for share in shares] for rows in parts
     )
-    objective = SNCE(_LogRatio(network), Rows(train[1]), rule, partition="profiled")
+    objective = SNCE(_LogRatio(network), EmpiricalNoise(train[1]), rule, partition="profiled")
     fit(objective, train[0], seed=seed, schedule="cosine", **how)
     with torch.no_grad():
         offset = log_mean_exp(network(train[1]).squeeze(-1))
