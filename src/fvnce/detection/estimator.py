@@ -30,7 +30,7 @@ from .calibration import (
     threshold_at,
 )
 from .explanation import Explanation, explain
-from .images import ImageShape, check_images
+from .images import ImageShape, as_images, check_images
 from .members import Ensemble, Plan, Rows, train_members
 from .metrics import outlier_auroc
 from .rows import check_labels, check_weights, merge
@@ -280,8 +280,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(X)}")
             return table.frame_to_matrix(X, self._categories)
         if getattr(X, "ndim", 0) in (3, 4):
-            X = X if isinstance(X, np.ndarray) else np.asarray(X)
-            images = check_images(X)
+            images = check_images(as_images(X))
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             step = _rows_at_once(images)
@@ -334,7 +333,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
             if self._categories is None:
                 table.check_no_times(X)
         if self._image is not None:
-            return check_images(X if isinstance(X, np.ndarray) else np.asarray(X), self._image.shape)
+            return check_images(as_images(X), self._image.shape)
         if self._categories is not None:
             if not table.is_frame(X):
                 if any(names is not None for names in self._categories):
