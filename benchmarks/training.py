@@ -38,9 +38,9 @@ from torch.distributions import Independent, Normal
 from fvnce import KernelDensity, PowerRule
 from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.objectives import VAE, FullyVariationalNCE
-from fvnce.training import Callback, fit, supply
+from fvnce.training import Callback, fit, noise_sampler
 from fvnce.training.callbacks import Run
-from fvnce.training.supply import RENEWAL_SHARE
+from fvnce.training.noise_sampler import RENEWAL_SHARE
 
 WIDTH, HIDDEN, CODE, BATCH = 784, 256, 128, 128
 
@@ -145,7 +145,7 @@ def ours(
     """Seconds of each epoch of ``fit``, and of the others beside it; what comes before the first step is told apart."""
     # Noise that is live, or dead, shall stay so: a learning rate of 0 costs what any other does.
     rate = 1e-3 if name == VAE_FIT else 0.0
-    supply.RENEWAL_SHARE = renewal
+    noise_sampler.RENEWAL_SHARE = renewal
     beside = Beside(others)
     history = fit(
         objective,

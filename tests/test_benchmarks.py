@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmark_page import page
-from fvnce.training import supply
+from fvnce.training import noise_sampler
 
 ROOT = Path(__file__).resolve().parent.parent
 #: A peer's numbers, measured elsewhere on the same splits.
@@ -29,7 +29,7 @@ def run(tmp_path, monkeypatch):
     def run(name, *arguments):
         out = tmp_path / "results" / f"{name}.json"
         monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick", "--out", str(out), *arguments])
-        monkeypatch.setattr(supply, "RENEWAL_SHARE", supply.RENEWAL_SHARE)  # set back afterwards
+        monkeypatch.setattr(noise_sampler, "RENEWAL_SHARE", noise_sampler.RENEWAL_SHARE)  # set back afterwards
         load(ROOT / "benchmarks" / f"{name}.py").main()
         return json.loads(out.read_text()), page(out.parent)
 

@@ -14,8 +14,9 @@ from fvnce.detection.calibration import calibrate_with_outliers, calibrate_witho
 from fvnce.detection.forest import RatioForest, grow_forest
 from fvnce.detection.members import RatioNetworks
 from fvnce.detection.network import Schooling, train_ratio_networks
-from fvnce.detection.noise import BaseMeasure, box, mixture_noise
+from fvnce.detection.noise import box, mixture_noise
 from fvnce.models import mlp
+from fvnce.noise import EmpiricalNoise
 from fvnce.scoring import Logarithmic, ScoringRule
 
 Array = NDArray[np.float64]
@@ -73,7 +74,7 @@ def test_a_model_relative_to_the_noise_learns_the_log_ratio() -> None:
 
 def test_noise_relative_to_itself_has_density_one_and_the_same_draws() -> None:
     inner = box(torch.tensor([[0.0, 0.0], [1.0, 2.0]]))
-    relative = BaseMeasure(inner)
+    relative = EmpiricalNoise(inner)
     x, log_density = relative.draw_with_log_prob(1000, torch.Generator().manual_seed(0))
     assert torch.equal(log_density, torch.zeros(1000))
     assert bool(((x >= 0) & (x <= torch.tensor([1.0, 2.0]))).all())
@@ -190,7 +191,7 @@ def test_alpha_discounts_rows_that_are_likelier_noise(alpha: float) -> None:
     # The pull of a data row on its own log-ratio is its softmax weight in αΔ: equal at α = 0, less for low ratios else.
     delta = torch.tensor([2.0, 1.0, -3.0, 0.5, 0.0], dtype=torch.float64)
     model = _Table(delta)
-    noise = BaseMeasure(Independent(Normal(torch.zeros(1).double(), torch.ones(1).double()), 1))
+    noise = EmpiricalNoise(Independent(Normal(torch.zeros(1).double(), torch.ones(1).double()), 1))
     objective = FullyVariationalNCE(model, None, noise, PowerRule(alpha=alpha), partition="profiled")
     rows = torch.arange(5, dtype=torch.float64)[:, None]
     objective(rows[:3], rows[3:]).backward()

@@ -13,6 +13,7 @@ from fvnce import KernelDensity, NoiseMixture, NoisePool, PowerRule, annealed_lo
 from fvnce.models import EnergyModel, mlp
 from fvnce.noise import (
     BernoulliNoise,
+    EmpiricalNoise,
     draw,
     draw_with_log_prob,
     fit_gaussian,
@@ -22,7 +23,6 @@ from fvnce.noise import (
     save_noise,
     select_bandwidth,
 )
-from fvnce.noise.rows import Rows
 from fvnce.objectives import SNCE
 from noise_contract import data
 
@@ -46,7 +46,7 @@ MEMBERS: dict[str, Make] = {
     "gaussian": fit_gaussian,
     "mixture": lambda x: NoiseMixture([KernelDensity(x, 0.6), fit_gaussian(x)], [0.7, 0.3]),
     "bernoulli": lambda x: BernoulliNoise.from_data((x > 0).to(x.dtype)),
-    "rows": Rows,
+    "rows": EmpiricalNoise,
 }
 every_member = pytest.mark.parametrize("make", MEMBERS.values(), ids=MEMBERS)
 
@@ -76,9 +76,9 @@ def test_arrays_have_the_law_of_their_numbers(make: Make, shape: tuple[int, ...]
 def test_moments_and_storage_keep_the_shape(make: Make, tmp_path) -> None:
     x = data(60, WIDTH, torch.float64)
     flat, noise = make(x), make(x.reshape(60, 2, 3, 4))
-    if not isinstance(noise, Rows):
+    if not isinstance(noise, EmpiricalNoise):
         assert torch.equal(noise.mean, flat.mean.reshape(2, 3, 4))
-    if not isinstance(noise, (Rows, NoiseMixture)):
+    if not isinstance(noise, (EmpiricalNoise, NoiseMixture)):
         assert torch.equal(noise.variance, flat.variance.reshape(2, 3, 4))
     save_noise(noise, tmp_path)
     back, at = load_noise(tmp_path), draw(noise, 9, torch.Generator().manual_seed(0))

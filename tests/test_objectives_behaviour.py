@@ -75,10 +75,10 @@ def test_skipping_dead_noise_changes_nothing(encoder, rule, partition, draws):
         objective(x, y)
     results = []
     for share in (1.0, 0.0):
-        objective._live_share.fill_(share)
+        objective.live_share.fill_(share)
         torch.manual_seed(1)
         loss = objective(x, y)
-        results.append((loss.detach(), gradients(objective, loss), objective._live_share.item()))
+        results.append((loss.detach(), gradients(objective, loss), objective.live_share.item()))
     (loss_a, grads_a, live_a), (loss_b, grads_b, live_b) = results
     assert live_a == live_b < 0.5
     torch.testing.assert_close(loss_a, loss_b)
@@ -88,9 +88,9 @@ def test_skipping_dead_noise_changes_nothing(encoder, rule, partition, draws):
 
 def test_parameters_that_no_live_sample_reaches_have_zero_gradients_not_none():
     objective = make(scale=0.02, noise_encoder=GaussianEncoder(mlp([6, 8, 4])))
-    objective._live_share.fill_(0.0)
+    objective.live_share.fill_(0.0)
     objective(torch.randn(5, 6), 80 * torch.randn(7, 6)).backward()
-    assert objective._live_share == 0
+    assert objective.live_share == 0
     for name, p in objective.named_parameters():
         assert p.grad is not None, name
     assert all((p.grad == 0).all() for p in objective.noise_encoder.parameters())
@@ -108,7 +108,7 @@ def test_an_encoder_that_cannot_be_taken_again_is_never_looked_at_first():
     for _ in range(3):
         objective(torch.randn(5, 6), 50 * torch.randn(7, 6)).backward()
     assert calls == [5, 7] * 3
-    assert objective._live_share == 1
+    assert objective.live_share == 1
 
 
 def test_the_most_important_noise_of_a_classical_rule_is_not_taken_for_dead():
@@ -120,7 +120,7 @@ def test_the_most_important_noise_of_a_classical_rule_is_not_taken_for_dead():
     ):
         results = []
         for share in (1.0, 0.0):
-            objective._live_share.fill_(share)
+            objective.live_share.fill_(share)
             loss = objective(torch.zeros(3, 1), torch.full((3, 1), 200.0), log_noise_noise=torch.zeros(3))
             results.append(gradients(objective, loss)["model.shift"])
         torch.testing.assert_close(results[0], results[1])
@@ -145,7 +145,7 @@ def test_skipping_dead_noise_with_a_latent_that_is_summed_over(name, partition):
     x, y = torch.randn(10, 1), torch.cat([torch.randn(6, 1), 90 * torch.ones(20, 1)])
     grads = []
     for share in (1.0, 0.0):
-        objective._live_share.fill_(share)
+        objective.live_share.fill_(share)
         loss = objective(x, y)
         grads.append(gradients(objective, loss))
     for key, grad in grads[0].items():
@@ -157,7 +157,7 @@ def test_batch_statistics_and_dropout_are_computed_whole():
     model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 8, 6]), 0.05))
     network = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
     objective = FullyVariationalNCE(model, PointEncoder(network), standard(6, 2.0), PowerRule(0))
-    objective._live_share.fill_(0.0)
+    objective.live_share.fill_(0.0)
     objective(torch.randn(5, 6), 50 * torch.randn(7, 6))
     assert network[1].num_batches_tracked == 2  # one pass over the data, one over the noise
 
@@ -182,10 +182,10 @@ def test_noise_outside_the_models_support_has_ratio_zero():
 def test_the_look_first_path_is_part_of_the_state():
     objective = make(scale=0.05)
     objective(torch.randn(5, 6), 50 * torch.randn(7, 6))
-    assert objective.state_dict()["_live_share"] == 0
+    assert objective.state_dict()["live_share"] == 0
     other = make(scale=0.05)
     other.load_state_dict(objective.state_dict())
-    assert other._live_share == 0
+    assert other.live_share == 0
 
 
 # Statistics.
@@ -214,6 +214,12 @@ def test_effective_share_has_its_limits():
     assert effective_share(torch.tensor([0.0, -900.0, -900.0, -900.0])) == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("name", ["terms", "forward"])
+def test_a_method_that_training_would_pass_over_is_refused(name):
+    with pytest.raises(TypeError, match=rf"Penalised must define terms_of\(batch\), found {name}"):
+        type("Penalised", (VAE,), {name: lambda self, x: x.mean()})
+
+
 def test_terms_name_what_they_hold():
     terms = make().terms(torch.randn(9, 6), torch.randn(4, 6))
     assert terms.data.shape == terms.evidence.shape == terms.delta_data.shape == (9,)
@@ -229,7 +235,7 @@ def test_statistics_of_many_batches_are_those_of_each(partition):
     """But for the held-out value, which is that of the last alone; batches may differ in size."""
     objective = make(partition=partition)
     batches = [objective.terms(torch.randn(n, 6), torch.randn(4, 6)) for n in (9, 9, 5, 9)]
-    found = statistics_of([terms.look() for terms in batches])
+    found = statistics_of([terms.snapshot() for terms in batches])
     for number, (terms, named) in enumerate(zip(batches, found, strict=True)):
         expected = dict(terms.statistics)
         if partition == "profiled" and number < 3:

@@ -372,15 +372,6 @@ def test_a_run_continues_to_the_bit_with_its_average(rule, tmp_path):
         assert torch.equal(value, again.state_dict()[name]), name
 
 
-def test_a_file_of_an_earlier_version_is_read():
-    objective = SNCE(Curve(), normal(), PowerRule(0), partition="profiled")
-    state = dict(objective.state_dict())
-    del state["partition.moving"]
-    state["partition.average"] = torch.tensor(1.5)
-    objective.load_state_dict(state)
-    assert objective.partition.moving[0] == 0
-
-
 # How much noise is drawn, and how much it weighs.
 
 
@@ -404,15 +395,15 @@ def test_training_draws_as_many_as_asked_and_a_file_remembers(tmp_path):
         model, GaussianEncoder(mlp([3, 4])), normal(3, 2.0), PowerRule(0), noise_ratio=5.0, noise_samples=2.0
     ).float()
     seen = []
-    terms = objective.terms
+    terms_of = objective.terms_of
 
-    def looking(x, x_noise=None, **kwargs):
-        seen.append((len(x), len(x_noise)))
-        return terms(x, x_noise, **kwargs)
+    def looking(batch):
+        seen.append((len(batch.x), len(batch.x_noise)))
+        return terms_of(batch)
 
-    objective.terms = looking
+    objective.terms_of = looking
     fit(objective, torch.randn(20, 3), validation=torch.randn(8, 3), epochs=1, batch_size=10, progress=False)
-    del objective.terms
+    del objective.terms_of
     assert seen == [(10, 20), (10, 20)]
     save(tmp_path / "objective.safetensors", objective)
     again = load(tmp_path / "objective.safetensors")

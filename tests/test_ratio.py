@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
-from fvnce import PowerRule, Quadratic, density_ratio, load, save, telescope
+from fvnce import KernelDensity, PowerRule, Quadratic, density_ratio, load, save, telescope
 from fvnce.models import TelescopedRatio
 from fvnce.models.ratios import gaussian_kernels
-from fvnce.noise import Rows, from_state, to_state
+from fvnce.noise import EmpiricalNoise, draw, from_state, to_state
 from fvnce.ratio.bridges import waypoints
 from fvnce.ratio.concave import fit_coefficients, value_of
 from fvnce.scoring import from_weight
@@ -143,11 +143,32 @@ def test_waypoints_end_at_data_and_noise():
 
 def test_rows_stand_for_a_distribution_without_a_density():
     rows = torch.arange(6.0).reshape(3, 2)
-    noise = Rows(rows)
+    noise = EmpiricalNoise(rows)
     drawn = noise.draw(300, torch.Generator().manual_seed(0))
     assert set(drawn[:, 0].tolist()) == {0.0, 2.0, 4.0}
     assert torch.equal(noise.log_prob(rows), torch.zeros(3))
-    assert torch.equal(from_state(*to_state(noise)).rows, rows)
+    assert torch.equal(from_state(*to_state(noise)).samples, rows)
+
+
+def test_noise_that_is_only_drawn_from_is_bridged_by_its_draws():
+    generator = torch.Generator().manual_seed(0)
+    data, noise = 0.5 * torch.randn(200, 1, generator=generator), normal(0.0, 1.0, 1, torch.float32)
+    rows = draw(noise, 200, torch.Generator().manual_seed(1))
+    found, expected = (telescope(data, q, bridges=2, epochs=1, folds=2) for q in (EmpiricalNoise(noise), rows))
+    assert torch.equal(found.model.log_ratio(data), expected.model.log_ratio(data))
+    with pytest.raises(ValueError, match="log_prob needs the density of the noise"):
+        found.model.log_prob(data)
+
+
+def test_a_distribution_that_is_only_drawn_from_is_saved_with_its_noise():
+    noise = EmpiricalNoise(KernelDensity(torch.arange(6.0).reshape(3, 2), 0.5))
+    again = from_state(*to_state(noise))
+    drawn = [each.draw(20, torch.Generator().manual_seed(0)) for each in (noise, again, noise.samples)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[0], drawn[2])
+    assert torch.equal(again.log_prob(drawn[0]), torch.zeros(20))
+    with pytest.raises(ValueError, match="samples must be one distribution over whole rows"):
+        EmpiricalNoise(torch.distributions.Normal(torch.zeros(2), 1.0))
 
 
 def test_bridges_are_asked_for_where_noise_is_far_and_only_there():

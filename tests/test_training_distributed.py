@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import two_processes
-from fvnce.objectives._distributed import Shares, gather, mean_over_data, together
+from fvnce.objectives.batch import BatchShare, gather, mean_over_data
 
 pytestmark = pytest.mark.slow  # processes are started for almost all of them
 HERE = Path(__file__).parent
@@ -145,9 +145,7 @@ def test_how_long_processes_wait_can_be_set(failures: list[dict[str, Any]]) -> N
 
 def test_an_objective_evaluated_by_one_process_waits_for_nobody() -> None:
     values = torch.arange(3.0)
-    assert gather(values) is values
-    assert mean_over_data(values) == 1
-    with together(Shares(data=0.5)):
-        assert mean_over_data(values) == 0.5
-        assert gather(values) is values
-    assert mean_over_data(values) == 1
+    assert gather(values, None) is values
+    assert mean_over_data(values, None) == 1
+    assert mean_over_data(values, BatchShare(data=0.5)) == 0.5
+    assert gather(values, BatchShare(data=0.5)) is values

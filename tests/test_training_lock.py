@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from fvnce.serialization.lock import locked
 from fvnce.training import Callback, FolderInUse, fit
 from fvnce.training.checkpoint import Checkpoints
-from fvnce.training.lock import locked
 from training_runs import digest, rows, vae
 
 HERE = Path(__file__).parent

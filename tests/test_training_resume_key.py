@@ -52,11 +52,14 @@ class Steps:
     sizes: tuple[float, ...]
 
 
-def two(wide: int = 8, activation: type[nn.Module] = nn.ReLU, scale: float | None = None) -> VAE:
+def two(
+    wide: int = 8, activation: type[nn.Module] = nn.ReLU, scale: float | None = None, highest: float | None = None
+) -> VAE:
     decoder = GaussianDecoder(
         mlp([2, wide, WIDTH], activation), **({"scale": scale} if scale else {"learned": "shared"})
     )
-    return VAE(LatentVariableModel(normal(2), decoder), GaussianEncoder(mlp([WIDTH, wide, 4], activation)))
+    model = LatentVariableModel(normal(2), decoder, highest_log_prior=highest)
+    return VAE(model, GaussianEncoder(mlp([WIDTH, wide, 4], activation)))
 
 
 Make = Callable[[], nn.Module]
@@ -104,6 +107,7 @@ CHANGES: list[tuple[Make, Make, str]] = [
     (two, lambda: two(wide=9), r"Linear\(in_features=4, out_features=8.*, is Linear\(in_features=4, out_features=9"),
     (two, lambda: two(activation=nn.Tanh), r"encoder.network.1 was ReLU, is Tanh"),
     (lambda: two(scale=0.5), lambda: two(scale=0.6), r"model.decoder.log_scale was"),
+    (two, lambda: two(highest=0.5), r"model.highest_log_prior was -1.83788, is 0.5"),
     (lambda: Own(2.0), lambda: Own(3.0), "exponent was 2.0, is 3.0"),
     (lambda: Own(wide=3), lambda: Own(wide=4), r"layer was Linear\(.*out_features=3.*out_features=4"),
     (lambda: Own(noise=Normal(0.0, 1.0)), lambda: Own(noise=Normal(0.0, 2.0)), "other was Normal"),

@@ -16,6 +16,7 @@ from torch.distributions import Independent, Normal, Uniform
 from torch.utils.data import DataLoader
 
 from fvnce import KernelDensity
+from fvnce.objectives import Batch
 from fvnce.training import Callback, EarlyStopping, Interrupted, NonFiniteLoss, fit
 from fvnce.training.checkpoint import Checkpoints
 from fvnce.training.randomness import order
@@ -120,13 +121,13 @@ def test_every_row_is_seen_once_an_epoch_in_a_new_order() -> None:
 def test_every_row_comes_with_its_own_density() -> None:
     seen = []
     objective = contrastive(noise=kernels())
-    plain = objective.terms
+    plain = objective.terms_of
 
-    def spy(x: Tensor, x_noise: Tensor, *, log_noise_x: Tensor, log_noise_noise: Tensor) -> Any:
-        seen.append((x, log_noise_x, x_noise, log_noise_noise))
-        return plain(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
+    def spy(batch: Batch) -> Any:
+        seen.append((batch.x, batch.log_noise_x, batch.x_noise, batch.log_noise_noise))
+        return plain(batch)
 
-    objective.terms = spy
+    objective.terms_of = spy
     fit(objective, rows(50), epochs=2, batch_size=16, seed=1, noise_pool=40)
     assert len(seen) == 8
     for x, log_x, noise, log_noise in seen:
@@ -166,7 +167,7 @@ def test_a_pool_is_renewed_only_while_noise_is_live() -> None:
 
         class Look(Callback):
             def start(self, run: Any) -> None:
-                pools.append(run.feed.supply.pool)
+                pools.append(run.batches.noise_sampler.pool)
 
         objective = contrastive(alpha=0.5, noise=noise)
         fit(objective, rows(100), epochs=20, batch_size=20, seed=1, noise_pool=64, callbacks=[Look()])

@@ -28,7 +28,7 @@ def test_log_q_is_computed_in_float32_whatever_the_network_works_in() -> None:
     encoder = GaussianEncoder(nn.Linear(4, 1024))
     with torch.autocast("cpu", torch.bfloat16):
         q = encoder(torch.randn(8, 4))
-        z, log_q = q.drawn_from(q.source())
+        z, log_q = q.rsample_from(q.base_sample())
     expected = Independent(Normal(q.mean.double(), q.stddev.double()), 1).log_prob(z.double())
     assert log_q.dtype == torch.float32
     torch.testing.assert_close(log_q.double(), expected, rtol=1e-4, atol=1e-2)

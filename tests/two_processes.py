@@ -21,7 +21,7 @@ from fvnce import PowerRule
 from fvnce.models import GaussianEncoder, PointEncoder, mlp
 from fvnce.objectives import VAE, FullyVariationalNCE, Profiled
 from fvnce.training import fit
-from fvnce.training.batches import bounds
+from fvnce.training.distributed import bounds
 from training_runs import WIDTH, digest, model, rows
 
 WIDE = 14

@@ -27,8 +27,8 @@ class LogPartition(tuple[Tensor, Tensor]):
         effective_samples: n_eff, how many equal weights would know as much.
 
     >>> import torch
-    >>> value, error = log_mean_exp(torch.zeros(1000))
-    >>> log_mean_exp(torch.zeros(1000)).trusted, log_mean_exp(torch.tensor([30.0] + 999 * [0.0])).trusted
+    >>> value, error = estimate_log_mean(torch.zeros(1000))
+    >>> estimate_log_mean(torch.zeros(1000)).trusted, estimate_log_mean(torch.tensor([30.0] + 999 * [0.0])).trusted
     (True, False)
     """
 
@@ -63,10 +63,15 @@ class LogPartition(tuple[Tensor, Tensor]):
         return f"{float(self[0]):.4g} ± {float(self[1]):.2g} ({self.effective_samples:.1f} effective samples{note})"
 
 
-def log_mean_exp(log_weights: Tensor) -> LogPartition:
-    """log of the mean of e^l over n ≥ 2 draws, from l of shape (n,)."""
+def log_mean_exp(values: Tensor) -> Tensor:
+    """log of the mean of e^values over the first dimension."""
+    return values.logsumexp(0) - math.log(len(values))
+
+
+def estimate_log_mean(log_weights: Tensor) -> LogPartition:
+    """log of the mean of e^l over n ≥ 2 draws, from l of shape (n,), with its standard error."""
     n = len(log_weights)
-    value = log_weights.logsumexp(0) - math.log(n)
+    value = log_mean_exp(log_weights)
     weights = (log_weights - log_weights.max()).double().exp()
     effective = float(weights.sum().square() / weights.square().sum())
     # var(w)/mean(w)² = n/n_eff − 1, which stays in the log domain.

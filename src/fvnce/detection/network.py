@@ -23,11 +23,11 @@ from torch.distributions import Distribution, Independent, Normal
 from torch.optim import AdamW, Optimizer
 
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder
+from ..noise import EmpiricalNoise
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective, Profiled
 from ..scoring import PowerRule
 from ..training import EarlyStopping, History, fit, randomness
 from .initial import initialised
-from .noise import BaseMeasure
 
 Array = NDArray[np.float64]
 
@@ -178,7 +178,7 @@ def train_ratio_networks(
     for member in range(count):
         (network,) = initialised(lambda: (make(),), seed + 7919 * member)
         objective = FullyVariationalNCE(
-            _Relative(network), None, BaseMeasure(noise), PowerRule(alpha=how.alpha), partition=Profiled(momentum=0)
+            _Relative(network), None, EmpiricalNoise(noise), PowerRule(alpha=how.alpha), partition=Profiled(momentum=0)
         )
         histories.append(_train(objective, rows, weights, how, seed + 7919 * member))
         network = network.cpu().eval().double()
@@ -260,7 +260,7 @@ def _pool(objective: Objective, rows: int) -> int | None:
     """As many noise rows as training takes, drawn in one go; 8,192 at most where each needs its density."""
     if objective.noise is None:
         return None
-    return rows if isinstance(objective.noise, BaseMeasure) else min(rows, 8192)
+    return rows if isinstance(objective.noise, EmpiricalNoise) else min(rows, 8192)
 
 
 def _aligned(X: Array) -> Tensor:

@@ -6,63 +6,23 @@ each over several bandwidths at once, because the best one differs from table to
 is broad: uniform over the box that holds the data.
 
 A model can be written relative to the noise, p_θ = e^f p_n. Densities are then taken with respect to the measure p_n,
-under which the noise has density one and Δ = f: :class:`BaseMeasure` is the noise as it looks there, and p_n is drawn
-from but never evaluated.
+under which the noise has density one and Δ = f: :class:`~fvnce.noise.EmpiricalNoise` is the noise as it looks there,
+and p_n is drawn from but never evaluated.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Uniform, constraints
+from torch.distributions import Independent, Uniform
 
-from ..noise import KernelDensity, NoiseMixture, draw
+from ..noise import KernelDensity, NoiseMixture
 
 #: Shares of the outlier bandwidth, and of the data bandwidth, that are used side by side.
 OUTLIER_SCALES = (0.2, 0.6, 1.0)
 DATA_SCALES = (0.3, 1.0, 1.7)
 #: Centres of the smoothed data.
 CENTRES = 1024
-
-
-class BaseMeasure(Distribution):
-    """p_n with respect to itself: its draws, with log-density zero.
-
-    >>> inner = KernelDensity(torch.zeros(1, 2), 1.0)
-    >>> BaseMeasure(inner).log_prob(torch.ones(3, 2))
-    tensor([0., 0., 0.])
-    """
-
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
-    has_rsample = False
-
-    def __init__(self, noise: Distribution) -> None:
-        self.noise = noise
-        super().__init__(torch.Size(), noise.event_shape, validate_args=False)
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """All rows: where p_n vanishes no row is drawn."""
-        return constraints.real_vector
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Zero."""
-        return value.new_zeros(value.shape[: value.dim() - len(self.event_shape)])
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Draws of p_n."""
-        return self.noise.sample(sample_shape)
-
-    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n draws of p_n."""
-        return draw(self.noise, n, generator)
-
-    def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """n draws of p_n and zeros."""
-        x = self.draw(n, generator)
-        return x, x.new_zeros(n)
 
 
 def mixture_noise(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _checks
-from ..training.processes import PRECISIONS
+from ..training.distributed import PRECISIONS
 from .members import NAMES, Plan
 from .network import Schooling
 

@@ -64,7 +64,6 @@ register(
     *(AveragedRatio, DistributionRatio, TelescopedRatio, _Images),
     omit=("scale",),
 )
-register(LatentVariableModel, stand_ins={"highest_log_prior": lambda model: model._gamma})
 register(RestrictedBoltzmannMachine, methods=("posterior",))
 register(LinearGaussianModel, stand_ins={"scale": lambda _: 1.0}, methods=("posterior",))
 register(GaussianMixtureModel, stand_ins={"scales": lambda model: model.log_scales.exp()}, methods=("posterior",))

@@ -69,7 +69,7 @@ class BinaryVector(Distribution):
         return (logsigmoid(-self.logits) + value * self.logits).sum(-1)
 
     def sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Draws."""
+        """Draws of zeros and ones."""
         return torch.bernoulli(self.mean.detach().expand(Size(sample_shape) + self.logits.shape))
 
     def enumerate_support(self, expand: bool = True) -> Tensor:

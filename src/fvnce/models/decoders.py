@@ -80,7 +80,7 @@ class GaussianDecoder(nn.Module):
         key = (log_scale.item(), log_scale.dtype, mean.shape[mean.dim() - self.event_dims :])
         if self._kept is None or self._kept[0] != key:
             likelihood = DiagonalNormal(mean, log_scale.exp(), self.event_dims, log_scale=log_scale)
-            self._kept = (key, likelihood._scale, likelihood.keep_constants())
+            self._kept = (key, likelihood.scale, likelihood.keep_constants())
             return likelihood
         _, scale, constants = self._kept
         likelihood = DiagonalNormal(mean, scale, self.event_dims, log_scale=log_scale)

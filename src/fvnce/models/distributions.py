@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,18 +52,28 @@ class DiagonalNormal(Independent[Normal]):
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        """True."""
+        """True: a draw has gradients in loc and scale."""
         return True
 
     @property
     def has_enumerate_support(self) -> bool:  # type: ignore[override]
-        """False."""
+        """False: there are no values to sum over."""
         return False
 
     @property
     def mean(self) -> Tensor:
         """loc."""
         return self._loc
+
+    @property
+    def scale(self) -> Tensor:
+        """σ, one number or one for each dimension."""
+        return self._scale
+
+    @cached_property
+    def is_standard(self) -> bool:
+        """Whether this is N(0, 1) in every dimension, and not learned."""
+        return _is_standard_normal(self.base_dist)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> DiagonalNormal:
         """The same distribution over a larger batch."""
@@ -84,9 +95,9 @@ class DiagonalNormal(Independent[Normal]):
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
         """loc + scale·ε."""
-        return torch.addcmul(self._loc, self.source(sample_shape), self._scale)
+        return torch.addcmul(self._loc, self.base_sample(sample_shape), self._scale)
 
-    def source(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
+    def base_sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
         """ε, standard normal: all that is random about a draw."""
         shape = Size(sample_shape) + self._loc.shape
         if self._generator is None:
@@ -94,7 +105,7 @@ class DiagonalNormal(Independent[Normal]):
         own = self._generator
         return torch.randn(shape, dtype=self._loc.dtype, device=own.device, generator=own).to(self._loc.device)
 
-    def drawn_from(self, source: Tensor) -> tuple[Tensor, Tensor]:
+    def rsample_from(self, base_sample: Tensor) -> tuple[Tensor, Tensor]:
         """The draw z = loc + scale·ε, and log N(z) = −‖ε‖²/2 − Σ log scale − (D/2) log 2π.
 
         The derivative of the log-density along the draw is that of −Σ log scale alone: what passes through z and
@@ -104,8 +115,8 @@ class DiagonalNormal(Independent[Normal]):
         log_scale = self.log_scale
         total = log_scale * self.event_shape.numel() if log_scale.dim() == 0 else log_scale.sum(dims)
         constant = 0.5 * self.event_shape.numel() * math.log(2 * math.pi)
-        log_prob = torch.add(-constant - total, source.square().sum(dims), alpha=-0.5)
-        return torch.addcmul(self._loc, source, self._scale), log_prob
+        log_prob = torch.add(-constant - total, base_sample.square().sum(dims), alpha=-0.5)
+        return torch.addcmul(self._loc, base_sample, self._scale), log_prob
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Sum over the event."""
@@ -146,17 +157,17 @@ def _squared_differences(one: Tensor, other: Tensor) -> Tensor:
     return squares
 
 
-def drawn_against(q: Any, p: Distribution, source: Tensor) -> tuple[Tensor, Tensor]:
-    """The draw z of q from its source, and log p(z) − log q(z).
+def rsample_with_log_ratio(q: Any, p: Distribution, base_sample: Tensor) -> tuple[Tensor, Tensor]:
+    """The draw z of q from its base sample, and log p(z) − log q(z).
 
     For a diagonal q and a standard p that is Σ log scale + ½(ε² − z²), two operations and a sum.
     """
     plain = isinstance(q, DiagonalNormal) and q._scale.shape == q._loc.shape
     if not plain or not isinstance(p, Independent) or not _is_standard(p):
-        z, log_q = q.drawn_from(source)
+        z, log_q = q.rsample_from(base_sample)
         return z, p.log_prob(z) - log_q
-    z = torch.addcmul(q._loc, source, q._scale)
-    summands = torch.addcmul(torch.addcmul(q.log_scale, source, source, value=0.5), z, z, value=-0.5)
+    z = torch.addcmul(q._loc, base_sample, q._scale)
+    summands = torch.addcmul(torch.addcmul(q.log_scale, base_sample, base_sample, value=0.5), z, z, value=-0.5)
     return z, summands.sum(tuple(range(-len(q.event_shape), 0)))
 
 
@@ -173,14 +184,14 @@ def _kl_of_diagonal_normals(q: DiagonalNormal, p: Independent[Any]) -> Tensor:
 
 
 def _is_standard(p: Independent[Any]) -> bool:
-    """Whether a Gaussian that is not learned has mean 0 and variance 1; looked up once for each."""
-    known: bool | None = p.__dict__.get("_standard")
-    if known is None:
-        inner = p.base_dist
-        known = isinstance(inner, Normal) and not (inner.loc.requires_grad or inner.scale.requires_grad)
-        known = known and bool((inner.loc == 0).all()) and bool((inner.scale == 1).all())
-        p.__dict__["_standard"] = known
-    return known
+    """Whether p is a Gaussian that is not learned, of mean 0 and variance 1."""
+    return p.is_standard if isinstance(p, DiagonalNormal) else _is_standard_normal(p.base_dist)
+
+
+def _is_standard_normal(p: Distribution) -> bool:
+    if not isinstance(p, Normal) or p.loc.requires_grad or p.scale.requires_grad:
+        return False
+    return bool((p.loc == 0).all()) and bool((p.scale == 1).all())
 
 
 class PointMass(Distribution):
@@ -221,10 +232,10 @@ class PointMass(Distribution):
         """Zero, wherever."""
         return self.location.new_zeros(value.shape[: value.dim() - len(self.event_shape)])
 
-    def source(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
+    def base_sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
         """Nothing about a draw is random: the location, repeated."""
         return self.rsample(sample_shape).detach()
 
-    def drawn_from(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """The location and log q = 0, as often as there are sources."""
-        return self.location.expand(source.shape), self.log_prob(source)
+    def rsample_from(self, base_sample: Tensor) -> tuple[Tensor, Tensor]:
+        """The location and log q = 0, as often as there are base samples."""
+        return self.location.expand(base_sample.shape), self.log_prob(base_sample)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal, Uniform
 
 from .. import _checks
+from ..serialization import register
 from .distributions import DiagonalNormal
 from .fixed import FixedDistribution, map_tensors, wide
 
@@ -143,3 +144,6 @@ def _height(prior: Distribution) -> float:
 
 def _base(prior: Distribution) -> Distribution:
     return _base(prior.base_dist) if isinstance(prior, Independent) else prior
+
+
+register(LatentVariableModel, stand_ins={"highest_log_prior": lambda model: model._gamma})

@@ -6,7 +6,6 @@ telescoped   log r(x) = Σ_k (g_k(x) − o_k),  each g_k the log-ratio of two ne
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -160,8 +159,3 @@ class DistributionRatio(nn.Module):
         """The log-ratio, shape (n, 1)."""
         found: Tensor = self.numerator.log_prob(x) - self.denominator.log_prob(x)
         return found.unsqueeze(-1)
-
-
-def log_mean_exp(values: Tensor) -> Tensor:
-    """log of the mean of e^values over the first dimension."""
-    return values.logsumexp(0) - math.log(len(values))

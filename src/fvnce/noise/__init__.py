@@ -3,21 +3,21 @@
 from .bandwidth import select_bandwidth
 from .binary import BernoulliNoise
 from .drawing import draw, draw_with_log_prob, log_prob_of_rows, log_prob_or_minus_inf
+from .empirical import EmpiricalNoise
 from .fitted import fit_gaussian, smoothed
 from .flow import FlowNoise
 from .kde import KernelDensity
 from .mixture import NoiseMixture
 from .pool import NoisePool, row_flops
-from .rows import Rows
 from .state import from_state, load_noise, save_noise, to_state
 
 __all__ = [
     "BernoulliNoise",
+    "EmpiricalNoise",
     "FlowNoise",
     "KernelDensity",
     "NoiseMixture",
     "NoisePool",
-    "Rows",
     "draw",
     "draw_with_log_prob",
     "fit_gaussian",

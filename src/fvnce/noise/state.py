@@ -12,10 +12,10 @@ from torch.distributions import Distribution
 
 from ..serialization import Kind, add, describe, fields, read_record, rebuild, register, write_record
 from .binary import BernoulliNoise
+from .empirical import EmpiricalNoise
 from .flow import FlowNoise
 from .kde import KernelDensity
 from .mixture import NoiseMixture
-from .rows import Rows
 
 FILE_NAME = "noise.safetensors"
 KIND = "noise"
@@ -31,7 +31,7 @@ def _unbatched(noise: Distribution) -> None:
 # What a file may name. Weights are kept as they were given, before they are made to sum to one.
 _given = {"weights": lambda noise: noise.given_weights}
 register(KernelDensity, NoiseMixture, stand_ins=_given, check=_unbatched)
-register(BernoulliNoise, Rows, check=_unbatched)
+register(BernoulliNoise, EmpiricalNoise, check=_unbatched)
 
 
 def _flow_arguments(noise: FlowNoise) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 ======================  ===============================================================
 ``ratios``              log-ratios Δ⁰ and expectations over the latent
-``partition``           log Z fixed or learned
+``batch``               data, noise and their densities, whole or one process's part
+``log_partition``       log Z fixed or learned
 ``profiled``            log Z maximised out
-``contrastive``         what all that tell data from noise share
+``contrastive``         J itself, and what all that tell data from noise share
 ``fully_variational``   fully variational NCE
 ``nce``                 NCE, S-NCE, variational NCE
 ``elbo``                autoencoder, VAE, IWAE, log p(x) by importance sampling
@@ -16,11 +17,12 @@
 from .._estimates import LogPartition
 from ..serialization import register
 from .base import Objective
+from .batch import Batch, BatchShare
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
 from .fully_variational import FullyVariationalNCE
+from .log_partition import Fixed, Learned, Partition
 from .nce import NCE, SNCE, VariationalNCE
-from .partition import Fixed, Learned, Partition
 from .profiled import Profiled
 from .terms import Terms
 
@@ -30,6 +32,8 @@ __all__ = [
     "SNCE",
     "VAE",
     "Autoencoder",
+    "Batch",
+    "BatchShare",
     "ContrastiveObjective",
     "Fixed",
     "FullyVariationalNCE",

@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 
 from .. import _checks
 from ..models import LatentVariableModel
+from .batch import Batch
 from .ratios import LogRatio
 from .terms import Terms
 
@@ -21,6 +22,15 @@ class Objective(nn.Module):
 
     ``objective(x)`` draws its own noise. Where log p_n is expensive, noise and its density can be handed in,
     and so can the tabulated density of the data rows: ``objective(x, x_noise, log_noise_x=…, log_noise_noise=…)``.
+
+    An objective of one's own defines :meth:`terms_of`, from which the two ways of calling it follow.
+
+    >>> class Spread(Objective):
+    ...     def terms_of(self, batch):
+    ...         earned = -batch.x.square().sum(1)
+    ...         return Terms(-earned.mean(), earned.detach())
+    >>> Spread()(torch.ones(4, 3))
+    tensor(3.)
     """
 
     noise: Distribution | None = None
@@ -30,7 +40,17 @@ class Objective(nn.Module):
     noise_samples: float = 0.0
     """Noise samples drawn for each data sample."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Training evaluates batches by terms_of: what another method added would be left out without a word.
+        for name in ("terms", "forward"):
+            if name in vars(cls):
+                raise TypeError(f"{cls.__name__} must define terms_of(batch), found {name}, which is made from it")
+
     @abstractmethod
+    def terms_of(self, batch: Batch) -> Terms:
+        """The loss, the terms per sample, and statistics of a batch."""
+
     def terms(
         self,
         x: Tensor,
@@ -40,6 +60,7 @@ class Objective(nn.Module):
         log_noise_noise: Tensor | None = None,
     ) -> Terms:
         """The loss, the terms per sample, and statistics."""
+        return self.terms_of(Batch(x, x_noise, log_noise_x, log_noise_noise))
 
     def forward(
         self,
@@ -50,7 +71,7 @@ class Objective(nn.Module):
         log_noise_noise: Tensor | None = None,
     ) -> Tensor:
         """The loss −J, a scalar."""
-        return self.terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise).loss
+        return self.terms_of(Batch(x, x_noise, log_noise_x, log_noise_noise)).loss
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Groups for an optimiser: all parameters at ``lr``, but a learned log Z at its own rate."""

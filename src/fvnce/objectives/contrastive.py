@@ -1,10 +1,14 @@
-r"""What the objectives that tell data from noise share: p_n, a scoring rule, a treatment of log Z, and the two sums
+r"""What the objectives that tell data from noise share: p_n, a scoring rule (f1, f0), a treatment of log Z, and
 
-J = E_data f1(Δ) + ν E_noise f0(Δ),      Δ = log p_θ(x, z) − log p_n(x) − log q(z|x) + shift − log ν.
+    J = E_data f1(Δ) + ν E_noise f0(Δ),
+    Δ = Δ⁰ − c − log ν,      Δ⁰ = log p⁰_θ(x, z) − log p_n(x) − log q(z|x),
+
+with ν the noise ratio and c the log Z that the partition gives.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,20 +21,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from .. import _checks
-from .._estimates import LogPartition, log_mean_exp
+from .._estimates import LogPartition, estimate_log_mean
 from ..models.latent import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
 from .base import Objective, check_finite, prior_constant
-from .partition import Fixed, Learned, Partition
+from .batch import Batch, mean_over_data, mean_over_noise
+from .log_partition import Fixed, Learned, Partition
 from .profiled import Profiled
-from .ratios import Encoder, LogRatio, log_ratio
-from .terms import Contrasted, Terms
+from .ratios import BatchRatios, Encoder, LogRatio, log_ratio
+from .terms import ContrastInfo, Terms
 
 #: Δ⁰ of a noise sample to which the model gives no probability.
 LOWEST = -1e30
-#: Noise samples are looked at before they are differentiated when at most this share of the last batch counted.
-WORTH_LOOKING = 0.5
+#: Where at most this share of the last noise batch counted, samples that do not count are not differentiated.
+SKIP_BELOW = 0.5
 
 _NONE = torch.empty((0, 1), dtype=torch.long)
 
@@ -38,12 +43,27 @@ PartitionName = Literal["fixed", "learned", "profiled"]
 
 
 @dataclass(frozen=True)
-class BatchRatios:
-    """Δ⁰ of a data batch and of a noise batch, and what turns a data Δ⁰ into the evidence: log p_n − γ."""
+class ObjectiveValue:
+    """J of a batch with its graph; what each sample earns, and the shift −c − log ν, without.
 
-    data: LogRatio
-    noise: LogRatio
-    evidence_offset: Tensor
+    Attributes:
+        value: J, a scalar.
+        data: f1(Δ) of each data sample, shape (B,).
+        noise: f0(Δ) of each noise sample, shape (N,).
+        shift: Δ − Δ⁰.
+    """
+
+    value: Tensor
+    data: Tensor
+    noise: Tensor
+    shift: Tensor | float
+
+
+def contrast(rule: ScoringRule, ratios: BatchRatios, shift: Tensor | float, noise_ratio: float) -> ObjectiveValue:
+    """J = E_data f1(Δ) + ν E_noise f0(Δ) at Δ = Δ⁰ + shift."""
+    f1, f0 = ratios.earned(rule, shift)
+    value = torch.add(mean_over_data(f1, ratios.share), mean_over_noise(f0, ratios.share), alpha=noise_ratio)
+    return ObjectiveValue(value, f1.detach(), f0.detach(), shift.detach() if isinstance(shift, Tensor) else shift)
 
 
 class ContrastiveObjective(Objective):
@@ -86,121 +106,130 @@ class ContrastiveObjective(Objective):
         self.partition = _partition(partition, log_scale)
         self.partition.check(rule)
         # A second pass over some of the rows would be another function under these.
-        self._can_look_first = not any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in self.modules())
+        self._can_skip = not any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in self.modules())
         # Part of the state: what the last batch showed decides how the next one is computed, to the last bit.
-        self.register_buffer("_live_share", torch.ones(()))
+        self.register_buffer("live_share", torch.ones(()))
 
     @property
     def noise(self) -> Distribution:  # type: ignore[override]
         """p_n."""
         return self._noise.distribution
 
-    def terms(
-        self,
-        x: Tensor,
-        x_noise: Tensor | None = None,
-        *,
-        log_noise_x: Tensor | None = None,
-        log_noise_noise: Tensor | None = None,
-    ) -> Terms:
+    def terms_of(self, batch: Batch) -> Terms:
         """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
-        return self.terms_of(self.log_ratios(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise))
+        return self.terms_of_ratios(self.log_ratios(batch))
 
-    def log_ratios(
-        self,
-        x: Tensor,
-        x_noise: Tensor | None = None,
-        *,
-        log_noise_x: Tensor | None = None,
-        log_noise_noise: Tensor | None = None,
-        latent_samples: int | None = None,
-    ) -> BatchRatios:
-        """Δ⁰ of a data batch and a noise batch; ``latent_samples`` overrides the objective's own."""
+    def log_ratios(self, batch: Batch) -> BatchRatios:
+        """Δ⁰ of a batch; noise that it does not bring is drawn, and densities that it does not bring are evaluated."""
+        x, x_noise = batch.x, batch.x_noise
         self._check_rows("x", x)
-        if x_noise is None and log_noise_noise is not None:
+        if x_noise is None and batch.log_noise_noise is not None:
             raise ValueError("log_noise_noise must come with x_noise, found it alone")
         if x_noise is None:
             x_noise = draw(self.noise, max(1, round(self.noise_samples * len(x)))).to(x.dtype)
         self._check_rows("x_noise", x_noise)
-        log_noise_x = self._log_noise("log_noise_x", log_noise_x, x)
-        log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
-        data = self._data_ratio(x, log_noise_x, latent_samples or self.latent_samples)
+        log_noise_x = self._log_noise("log_noise_x", batch.log_noise_x, x)
+        log_noise_noise = self._log_noise("log_noise_noise", batch.log_noise_noise, x_noise)
+        data = self.data_log_ratio(x, log_noise_x)
         check_finite("x", x, data, log_noise_x, may_be_zero=False)
-        noise = self._noise_ratio(data, x_noise, log_noise_noise, latent_samples or self._noise_draws)
-        gamma = prior_constant(self.model, data.point)
-        return BatchRatios(data, noise, log_noise_x - gamma if gamma else log_noise_x)
+        noise = self._sparse_noise_log_ratio(data, x_noise, log_noise_noise)
+        return BatchRatios(data, noise, self.evidence_offset(data, log_noise_x), batch.share)
 
-    def terms_of(self, ratios: BatchRatios) -> Terms:
+    def terms_of_ratios(self, ratios: BatchRatios) -> Terms:
         """J of log-ratios that are already computed."""
-        contrast = self.partition.contrast(self.rule, ratios.data, ratios.noise, self.noise_ratio)
-        chosen_here = isinstance(self.partition, Profiled)
-        profiled = chosen_here and ratios.noise.values.shape[1] > 1  # one sample cannot be held out from itself
+        found = self.value_of(ratios)
+        maximised = isinstance(self.partition, Profiled)
+        profiled = maximised and ratios.noise.values.shape[1] > 1  # one sample cannot be held out from itself
 
         def evidence() -> Tensor:
             return ratios.data.detach().expectation(lambda delta: delta) + ratios.evidence_offset
 
         def deltas() -> tuple[Tensor, Tensor]:
-            return ratios.data.mean.detach() + contrast.shift, ratios.noise.mean.detach() + contrast.shift
+            return ratios.data.mean.detach() + found.shift, ratios.noise.mean.detach() + found.shift
 
         def held_out_value() -> float:
-            return _held_out_value(self.rule, ratios.data.detach(), ratios.noise.detach(), self.noise_ratio).item()
+            return _held_out_value(self.rule.unclipped(), ratios, self.noise_ratio).item()
 
-        contrasted = Contrasted(
-            self.rule.unclipped() if chosen_here else self.rule,
+        info = ContrastInfo(
+            self.rule.unclipped() if maximised else self.rule,
             self.noise_ratio,
-            contrast.shift,
+            found.shift,
             profiled,
             held_out_value if profiled else None,
         )
-        return Terms(-contrast.value, contrast.data, contrast.noise, evidence, deltas, contrasted)
+        return Terms(-found.value, found.data, found.noise, evidence, deltas, info)
 
-    def _data_ratio(self, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
+    def value_of(self, ratios: BatchRatios) -> ObjectiveValue:
+        """J at the c of the partition, or its maximum over c in the form that the partition gives it."""
+        scale = self.partition.log_scale_of(self.rule, ratios, self.noise_ratio)
+        shift = -scale.c - math.log(self.noise_ratio)
+        if scale.maximum is None:
+            return contrast(self.rule, ratios, shift, self.noise_ratio)
+        with torch.no_grad():
+            return ObjectiveValue(scale.maximum, *ratios.earned(self.rule.unclipped(), shift), shift)
+
+    def data_log_ratio(self, x: Tensor, log_noise: Tensor) -> LogRatio:
+        """Δ⁰ of data, whose log p_n is ``log_noise``."""
         q = None if self.encoder is None else self.encoder(x)
-        return log_ratio(self.model, q, x, log_noise, draws)
+        return log_ratio(
+            self.model, q, x, log_noise, self.latent_samples, averaged_outside=self._data_is_averaged_outside
+        )
 
-    def _noise_ratio(self, data: LogRatio, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
+    def noise_log_ratio(self, x: Tensor, log_noise: Tensor, at: Tensor | None = None) -> LogRatio:
+        """Δ⁰ of noise samples, whose log p_n is ``log_noise``; ``at`` gives the base samples of their latents."""
+        q = None if self.encoder is None else self._encoder_of_noise(x)
+        ratio = log_ratio(
+            self.model, q, x, log_noise, self.noise_latent_samples, at=at, marginal=self._noise_is_marginal
+        )
+        if check_finite("x_noise", x, ratio, log_noise, may_be_zero=True):
+            return ratio
+        # A ratio of exactly zero stays one, as a number whose multiples and sums have gradients.
+        return replace(ratio, values=ratio.values.clamp(min=LOWEST), known_mean=None)
+
+    def evidence_offset(self, data: LogRatio, log_noise: Tensor) -> Tensor:
+        """What turns Δ⁰ of data into the evidence: log p_n − γ."""
+        gamma = prior_constant(self.model, data.point)
+        return log_noise - gamma if gamma else log_noise
+
+    def _sparse_noise_log_ratio(self, data: LogRatio, x: Tensor, log_noise: Tensor) -> LogRatio:
         """Δ⁰ of the noise batch, without a graph where its gradient is exactly zero.
 
         In high dimension e^Δ of most noise samples is 0 in the working precision. Where the last batch was like that,
         this one is first evaluated without a graph; the samples that count are then taken again with one. An encoder of
         the noise alone always gets one sample, so that its parameters have a gradient, if only of zeros.
         """
-        if _checks.values_are_hidden() or not torch.is_grad_enabled() or not self._can_look_first:
-            return self._graph(x, log_noise, draws)
-        if float(self._live_share) > WORTH_LOOKING:  # type: ignore[arg-type]
-            ratio = self._graph(x, log_noise, draws)
-            if not ratio.drawn or ratio.source is not None:  # else no draw can be taken again, now or later
-                self._remember(self._weights(data, ratio))
+        if _checks.values_are_hidden() or not torch.is_grad_enabled() or not self._can_skip:
+            return self.noise_log_ratio(x, log_noise)
+        if float(self.live_share) > SKIP_BELOW:  # type: ignore[arg-type]
+            ratio = self.noise_log_ratio(x, log_noise)
+            if not ratio.drawn or ratio.base_sample is not None:  # else no draw can be taken again, now or later
+                self._update_live_share(self._weights(data, ratio))
             return ratio
         with torch.no_grad():
-            ratio = self._graph(x, log_noise, draws)
-        chosen = self._remember(self._weights(data, ratio)).squeeze(1)
+            ratio = self.noise_log_ratio(x, log_noise)
+        chosen = self._update_live_share(self._weights(data, ratio)).squeeze(1)
         if len(chosen) == 0:
             if self.noise_encoder is None:
                 return ratio
             chosen = ratio.mean.argmax().unsqueeze(0)
         at = None
-        if ratio.source is not None:
-            at = ratio.source.index_select(0 if draws == 1 else 1, chosen)
-        again = self._graph(x[chosen], log_noise[chosen], draws, at)
+        if ratio.base_sample is not None:
+            at = ratio.base_sample.index_select(0 if self.noise_latent_samples == 1 else 1, chosen)
+        again = self.noise_log_ratio(x[chosen], log_noise[chosen], at)
         values = ratio.values.index_copy(1, chosen, again.values)
         if ratio.log_weights is None or again.log_weights is None:
             return LogRatio(values)
         return LogRatio(values, ratio.log_weights.index_copy(1, chosen, again.log_weights))
 
-    def _graph(self, x: Tensor, log_noise: Tensor, draws: int, at: Tensor | None = None) -> LogRatio:
-        q = None if self.encoder is None else self._encoder_of_noise(x)
-        ratio = log_ratio(self.model, q, x, log_noise, draws, at=at, marginal=self._noise_is_marginal)
-        if check_finite("x_noise", x, ratio, log_noise, may_be_zero=True):
-            return ratio
-        # A ratio of exactly zero stays one, as a number whose multiples and sums have gradients.
-        return replace(ratio, values=ratio.values.clamp(min=LOWEST), known_mean=None)
-
     #: Whether a discrete latent is summed inside f0, for a rule whose noise term is no bound.
     _noise_is_marginal = False
 
+    #: Whether draws of a data latent are averaged outside f1, for a rule whose f1 need not be concave in r.
+    _data_is_averaged_outside = False
+
     @property
-    def _noise_draws(self) -> int:
+    def noise_latent_samples(self) -> int:
+        """Draws of the latent for each noise sample."""
         return self.latent_samples
 
     @property
@@ -214,12 +243,12 @@ class ContrastiveObjective(Objective):
         """The weight of each noise sample, which is exactly zero where its gradient is."""
         return self.partition.log_noise_weights(self.rule, data.detach(), noise.detach(), self.noise_ratio).exp()
 
-    def _remember(self, weights: Tensor) -> Tensor:
+    def _update_live_share(self, weights: Tensor) -> Tensor:
         """Indices of the samples that count, shape (n, 1); their share decides how the next batch is computed."""
         chosen = weights.nonzero() if weights.any() else _NONE  # which costs less to see, and is the usual case here
         share = len(chosen) / len(weights)
-        if share != float(self._live_share):  # type: ignore[arg-type]
-            self._live_share.fill_(share)  # type: ignore[operator]
+        if share != float(self.live_share):  # type: ignore[arg-type]
+            self.live_share.fill_(share)  # type: ignore[operator]
         return chosen
 
     def _check_rows(self, name: str, x: Tensor) -> None:
@@ -271,8 +300,8 @@ class ContrastiveObjective(Objective):
         log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
         with seeded(generator):
-            log_w = torch.cat([self._graph(x, log_noise, self._noise_draws).mean for x, log_noise in parts])
-        return log_mean_exp(log_w)
+            log_w = torch.cat([self.noise_log_ratio(x, log_noise).mean for x, log_noise in parts])
+        return estimate_log_mean(log_w)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """All parameters at ``lr``, but those of the partition at their own rate."""
@@ -305,28 +334,26 @@ def seeded(generator: torch.Generator | None) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _held_out_value(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
+def _held_out_value(rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> Tensor:
     """J at a c from other samples: each half of the batch is judged at the c* of the other half.
 
     On its own samples the profiled value is too high, because c* is chosen on them; at an independent c it is not. In
     float64, and without the clip, as the profiled form itself.
     """
-    rule = rule.unclipped()
-    profiled = Profiled(momentum=0)
-    halves = [_rows(data, noise, start) for start in (0, 1)]
+    halves = [_every_other(ratios, start) for start in (0, 1)]
     values = []
-    for (data_judged, noise_judged), other in zip(halves, halves[::-1], strict=True):
-        shift = profiled.contrast(rule, *other, noise_ratio).shift
-        earned = noise_judged.expectation(rule.f0, shift).mean()
-        values.append(data_judged.expectation(rule.f1, shift).mean() + noise_ratio * earned)
+    for judged, other in zip(halves, halves[::-1], strict=True):
+        shift = -Profiled(momentum=0).log_scale_of(rule, other, noise_ratio).c - math.log(noise_ratio)
+        values.append(contrast(rule, judged, shift, noise_ratio).value)
     return (values[0] + values[1]) / 2
 
 
-def _rows(data: LogRatio, noise: LogRatio, start: int) -> tuple[LogRatio, LogRatio]:
-    """Every other sample, from ``start``; a single data sample is in both halves."""
-    return _every_other(data, start if data.values.shape[1] > 1 else 0), _every_other(noise, start)
+def _every_other(ratios: BatchRatios, start: int) -> BatchRatios:
+    """Every other sample, from ``start``, in float64; a single data sample is in both halves."""
 
+    def half(ratio: LogRatio, start: int) -> LogRatio:
+        weights = None if ratio.log_weights is None else ratio.log_weights[:, start::2].double()
+        return LogRatio(ratio.averaged[:, start::2].double(), weights)
 
-def _every_other(ratio: LogRatio, start: int) -> LogRatio:
-    weights = None if ratio.log_weights is None else ratio.log_weights[:, start::2].double()
-    return LogRatio(ratio.averaged[:, start::2].double(), weights)
+    data = half(ratios.data, start if ratios.data.values.shape[1] > 1 else 0)
+    return BatchRatios(data, half(ratios.noise, start), ratios.evidence_offset)

@@ -20,6 +20,7 @@ from .. import _checks
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass
 from .base import Objective, check_finite, prior_constant
+from .batch import Batch, mean_over_data
 from .ratios import Encoder, LogRatio, log_ratio, narrowed
 from .terms import Terms
 
@@ -48,20 +49,14 @@ class VAE(Objective):
         self.latent_samples = _checks.count("latent_samples", latent_samples)
         self.closed_form = closed_form
 
-    def terms(
-        self,
-        x: Tensor,
-        x_noise: Tensor | None = None,
-        *,
-        log_noise_x: Tensor | None = None,
-        log_noise_noise: Tensor | None = None,
-    ) -> Terms:
-        """The bound on a batch; the noise arguments are accepted and not used."""
+    def terms_of(self, batch: Batch) -> Terms:
+        """The bound on a batch, of which only ``x`` is used."""
+        x = batch.x
         q = self.encoder(x)
         evidence = evidence_of(self.model, q, x, draws=self.latent_samples, closed_form=self.closed_form)
         gamma = prior_constant(self.model, isinstance(q, PointMass))
         evidence = evidence - gamma if gamma else evidence
-        return _terms(x, evidence)
+        return _terms(batch, evidence)
 
 
 class IWAE(Objective):
@@ -81,18 +76,12 @@ class IWAE(Objective):
         self.encoder = encoder
         self.latent_samples = _checks.count("latent_samples", latent_samples)
 
-    def terms(
-        self,
-        x: Tensor,
-        x_noise: Tensor | None = None,
-        *,
-        log_noise_x: Tensor | None = None,
-        log_noise_noise: Tensor | None = None,
-    ) -> Terms:
-        """The bound on a batch; the noise arguments are accepted and not used."""
+    def terms_of(self, batch: Batch) -> Terms:
+        """The bound on a batch, of which only ``x`` is used."""
+        x = batch.x
         ratio = log_ratio(self.model, self.encoder(x), x, x.new_zeros(len(x)), self.latent_samples)
         check_finite("x", x, ratio, may_be_zero=False)
-        return _terms(x, ratio.mean - prior_constant(self.model, ratio.point))
+        return _terms(batch, ratio.mean - prior_constant(self.model, ratio.point))
 
 
 class Autoencoder(Objective):
@@ -111,24 +100,18 @@ class Autoencoder(Objective):
         self.model = model
         self.encoder = encoder
 
-    def terms(
-        self,
-        x: Tensor,
-        x_noise: Tensor | None = None,
-        *,
-        log_noise_x: Tensor | None = None,
-        log_noise_noise: Tensor | None = None,
-    ) -> Terms:
-        """The reconstruction term on a batch; the noise arguments are accepted and not used."""
-        return _terms(x, self.model.log_likelihood(x, narrowed(self.encoder(x).mean, x)))
+    def terms_of(self, batch: Batch) -> Terms:
+        """The reconstruction term on a batch, of which only ``x`` is used."""
+        x = batch.x
+        return _terms(batch, self.model.log_likelihood(x, narrowed(self.encoder(x).mean, x)))
 
 
-def _terms(x: Tensor, earned: Tensor) -> Terms:
+def _terms(batch: Batch, earned: Tensor) -> Terms:
     """The loss −E_data of what each point earned."""
-    loss = -earned.mean()
+    loss = -mean_over_data(earned, batch.share)
     # The mean is finite only if all are, and is wanted anyway.
     if not _checks.values_are_hidden() and not math.isfinite(loss.item()):
-        check_finite("x", x, LogRatio(earned.unsqueeze(0)), may_be_zero=False)
+        check_finite("x", batch.x, LogRatio(earned.unsqueeze(0)), may_be_zero=False)
     return Terms(loss, earned.detach())
 
 

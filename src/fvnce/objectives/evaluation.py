@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ._distributed import Shares, gather, together
-from .base import prior_constant
-from .contrastive import BatchRatios, ContrastiveObjective
+from .._estimates import log_mean_exp
+from .batch import BatchShare, gather
+from .contrastive import ContrastiveObjective
 from .profiled import Profiled
-from .ratios import LogRatio
+from .ratios import BatchRatios, LogRatio
 from .terms import Terms
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -45,15 +45,15 @@ def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches) -> 
     """
     ratios, offsets = [], []
     for x, log_noise in data:
-        ratios.append(objective._data_ratio(x, log_noise, objective.latent_samples))
-        offsets.append(log_noise - prior_constant(objective.model, ratios[-1].point))
+        ratios.append(objective.data_log_ratio(x, log_noise))
+        offsets.append(objective.evidence_offset(ratios[-1], log_noise))
     if not ratios:
         raise ValueError("data must hold at least one batch, found none")
-    draws = objective._noise_draws
-    contrary = [objective._graph(x, log_noise, draws) for x, log_noise in noise]
-    with together(Shares()):
-        whole = BatchRatios(_joined(ratios), _joined(contrary), gather(torch.cat(offsets)))
-    return objective.terms_of(whole)
+    contrary = [objective.noise_log_ratio(x, log_noise) for x, log_noise in noise]
+    share = BatchShare()
+    offset = gather(torch.cat(offsets), share)
+    whole = BatchRatios(_joined(ratios).gathered(share), _joined(contrary).gathered(share), offset)
+    return objective.terms_of_ratios(whole)
 
 
 @torch.no_grad()
@@ -68,23 +68,18 @@ def comparable(objective: ContrastiveObjective, terms: Terms) -> dict[str, float
     pairs = [(noise, own)]
     if isinstance(objective.partition, Profiled) and len(noise) > 1:
         one, other = noise[::2], noise[1::2]
-        pairs = [(one, float(_log_mean_exp(other))), (other, float(_log_mean_exp(one)))]
+        pairs = [(one, float(log_mean_exp(other))), (other, float(log_mean_exp(one)))]
     bounds, losses = [], []
     for judged, c in pairs:
-        bounds.append(data.mean() - c - (_log_mean_exp(judged) - c).exp() + 1)
+        bounds.append(data.mean() - c - (log_mean_exp(judged) - c).exp() + 1)
         shift = c + math.log(nu)
         losses.append(softplus(shift - data).mean() + nu * softplus(judged - shift).mean())
     return {"bound": float(sum(bounds)) / len(pairs), "log_loss": float(sum(losses)) / len(pairs)}
 
 
 def _joined(ratios: list[LogRatio]) -> LogRatio:
-    """One log-ratio of all batches and processes; draws that are averaged inside are averaged first."""
+    """One log-ratio of all batches; draws that are averaged inside f are averaged first."""
     if any(ratio.log_weights is None for ratio in ratios):
-        return LogRatio(gather(torch.cat([ratio.mean for ratio in ratios])).unsqueeze(0))
-    values = torch.cat([ratio.values for ratio in ratios], 1)
-    weights = torch.cat([ratio.log_weights for ratio in ratios if ratio.log_weights is not None], 1)
-    return LogRatio(gather(values.T).T, gather(weights.T).T)
-
-
-def _log_mean_exp(values: Tensor) -> Tensor:
-    return values.logsumexp(0) - math.log(len(values))
+        return LogRatio(torch.cat([ratio.mean for ratio in ratios]).unsqueeze(0))
+    weights = [ratio.log_weights for ratio in ratios if ratio.log_weights is not None]
+    return LogRatio(torch.cat([ratio.values for ratio in ratios], 1), torch.cat(weights, 1))

@@ -25,9 +25,10 @@ from ..models import LatentVariableModel
 from ..models.distributions import PointMass
 from ..scoring import ScoringRule
 from .base import check_finite
+from .batch import Batch
 from .contrastive import ContrastiveObjective, PartitionName
 from .elbo import evidence_of
-from .partition import Fixed, Partition
+from .log_partition import Fixed, Partition
 from .profiled import power_of
 from .ratios import Encoder, LogRatio
 from .terms import Terms
@@ -46,7 +47,7 @@ class FullyVariationalNCE(ContrastiveObjective):
             values is summed over instead, and takes no K.
         noise_ratio: ν, the weight of the noise term.
         noise_samples: noise samples drawn for each data sample, by default ν of them.
-        partition: ``"fixed"``, ``"learned"``, ``"profiled"``, or a :class:`~fvnce.objectives.partition.Partition`.
+        partition: ``"fixed"``, ``"learned"``, ``"profiled"``, or a :class:`~fvnce.objectives.Partition`.
         log_scale: s of Δ = Δ⁰ + s, for the fixed partition.
         allow_non_variational: study a rule that has no double bound; J is then no bound either.
         variance_reduced: for (0, 0) and a normalised model whose support the noise covers, the noise term is −1
@@ -132,19 +133,13 @@ class FullyVariationalNCE(ContrastiveObjective):
                 f"{type(getattr(likelihood, 'base_dist', likelihood)).__name__}"
             )
 
-    def terms(
-        self,
-        x: Tensor,
-        x_noise: Tensor | None = None,
-        *,
-        log_noise_x: Tensor | None = None,
-        log_noise_noise: Tensor | None = None,
-    ) -> Terms:
+    def terms_of(self, batch: Batch) -> Terms:
         """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
         if not self.variance_reduced:
-            return super().terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
+            return super().terms_of(batch)
+        x = batch.x
         self._check_rows("x", x)
-        log_noise_x = self._log_noise("log_noise_x", log_noise_x, x)
+        log_noise_x = self._log_noise("log_noise_x", batch.log_noise_x, x)
         assert self.encoder is not None
         q = self.encoder(x)
         if not self._known_to_be_covered:
@@ -155,8 +150,9 @@ class FullyVariationalNCE(ContrastiveObjective):
         delta = evidence - log_noise_x - math.log(self.noise_ratio)
         check_finite("x", x, LogRatio(delta.unsqueeze(0)), log_noise_x, may_be_zero=False)
         # E_noise[r] = 1, so ν E_noise f0(r/ν) = −1.
-        value = weight * (delta.mean() - 1)
-        return Terms(-value, weight * delta.detach(), None, evidence.detach, lambda: (delta.detach(), None))
+        loss = -weight * (delta.mean() - 1)
+        loss = loss if batch.share is None else loss * batch.share.data
+        return Terms(loss, weight * delta.detach(), None, evidence.detach, lambda: (delta.detach(), None))
 
 
 def _covers(noise: Distribution, model: Distribution) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _checks
 from ..scoring import Logarithmic, ScoringRule
 from .contrastive import ContrastiveObjective, PartitionName
-from .partition import Partition
-from .ratios import Encoder, LogRatio, log_ratio
+from .log_partition import Partition
+from .ratios import Encoder
 
 
 class SNCE(ContrastiveObjective):
@@ -139,11 +138,9 @@ class VariationalNCE(ContrastiveObjective):
         self.importance_samples = _checks.count("importance_samples", importance_samples)
 
     _noise_is_marginal = True
+    _data_is_averaged_outside = True
 
     @property
-    def _noise_draws(self) -> int:
+    def noise_latent_samples(self) -> int:
+        """Draws inside the noise term."""
         return self.importance_samples
-
-    def _data_ratio(self, x: Tensor, log_noise: Tensor, draws: int) -> LogRatio:
-        assert self.encoder is not None
-        return log_ratio(self.model, self.encoder(x), x, log_noise, draws, averaged_outside=True)

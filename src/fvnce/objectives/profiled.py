@@ -23,19 +23,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import astuple
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _checks
+from .._estimates import log_mean_exp
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalised
-from ._distributed import gather
 from ._moving import Moving
 from ._root import best_log_scale, first_order_only, log_pulls, with_curvature
-from .partition import Contrast, Partition, log_noise_slopes
-from .ratios import LogRatio
+from .batch import gather
+from .log_partition import LogScale, Partition, log_noise_slopes
+from .ratios import BatchRatios, LogRatio
 
 #: The momentum of rules (α, 0) unless another is given.
 MOMENTUM = 0.9
@@ -79,46 +79,51 @@ class Profiled(Partition):
                 "have several maxima in log Z; use partition='learned'"
             )
 
-    def contrast(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Contrast:
-        """J at its best c."""
+    def log_scale_of(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
+        """c* of the batch, and J there."""
         power = power_of(rule)
-        rule = rule.unclipped()
         if power is None:
-            c, value = self._by_root(rule, data, noise, noise_ratio)
+            found = self._by_root(rule.unclipped(), ratios, noise_ratio)
         else:
-            c, value = self._in_closed_form(*power, data, noise)
-        shift = -c - math.log(noise_ratio)
-        with torch.no_grad():
-            if not _checks.values_are_hidden() and self.training:
-                self.last.copy_(c)  # type: ignore[operator]
-            return Contrast(value, data.expectation(rule.f1, shift), noise.expectation(rule.f0, shift), shift)
+            found = self._in_closed_form(*power, ratios)
+        if self.training and not _checks.values_are_hidden():
+            with torch.no_grad():
+                self.last.copy_(torch.as_tensor(found.c))  # type: ignore[operator]
+        return found
 
-    def _in_closed_form(self, weight: float, alpha: float, data: LogRatio, noise: LogRatio) -> tuple[Tensor, Tensor]:
-        log_b = _log_mean_exp(gather(noise.log_moment(1 + alpha)))
+    def _in_closed_form(self, weight: float, alpha: float, ratios: BatchRatios) -> LogScale:
+        log_b = log_mean_exp(gather(ratios.noise.log_moment(1 + alpha), ratios.share))
         if alpha == 0:
-            first = gather(data.expectation(_identity)).mean()
+            first = gather(ratios.data.expectation(_identity), ratios.share).mean()
             c = log_p = log_b.detach()
         else:
-            log_a = _log_mean_exp(gather(data.log_moment(alpha)))
+            log_a = log_mean_exp(gather(ratios.data.log_moment(alpha), ratios.share))
             first = log_a / alpha
             c = (log_b - log_a).detach()
             log_p = (log_b + log_a).detach()
         value = weight * (first - log_b / (1 + alpha))
         momentum = self._momentum_in_use(MOMENTUM)
         if not momentum:
-            return c, value
+            return LogScale(c, value)
         moving = self._moving()
         counts = moving.weight(float(log_p), momentum)
         self._keep(moving, float(log_p), float(c), momentum)
-        return c, value if counts == 1 else _valued(value, counts * value)
+        return LogScale(c, value if counts == 1 else _valued(value, counts * value))
 
-    def _by_root(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> tuple[Tensor, Tensor]:
-        data, noise = _gathered(data), _gathered(noise)
+    def _by_root(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
+        data, noise = ratios.data.gathered(ratios.share), ratios.noise.gathered(ratios.share)
         c = best_log_scale(rule, data.detach(), noise.detach(), noise_ratio)
-        value = _at(rule, data, noise, c, noise_ratio)
+
+        def terms_at(c: Tensor | float) -> tuple[Tensor, Tensor]:
+            """E_data f1 and ν E_noise f0 at c, apart, because their gradients are weighed apart."""
+            shift = -c - math.log(noise_ratio)
+            return data.expectation(rule.f1, shift).mean(), noise_ratio * noise.expectation(rule.f0, shift).mean()
+
+        first, second = terms_at(c)
+        value = first + second
         momentum = self._momentum_in_use(0.0)
         if not momentum:
-            return c, with_curvature(value[0] + value[1], rule, data, noise, c, noise_ratio)
+            return LogScale(c, with_curvature(value, rule, data, noise, c, noise_ratio))
         moving = self._moving()
         own = float(c)
         centre = own if moving.count == 0 else min(max(moving.centre, own - FARTHEST), own + FARTHEST)
@@ -127,9 +132,9 @@ class Profiled(Partition):
         usual = math.exp((log_p if moving.count == 0 else moving.log_mean) / 2)
         counts = usual * moving.weight(log_p, momentum)
         self._keep(moving, log_p, own, momentum)
-        there = _at(rule, data, noise, centre, noise_ratio)
-        towards = counts * (math.exp(-log1) * there[0] + math.exp(-log0) * there[1])
-        return c, _valued(value[0] + value[1], first_order_only(towards))
+        first, second = terms_at(centre)
+        towards = counts * (math.exp(-log1) * first + math.exp(-log0) * second)
+        return LogScale(c, _valued(value, first_order_only(towards)))
 
     def _momentum_in_use(self, default: float) -> float:
         """0 where nothing is learned, so that no average moves."""
@@ -152,12 +157,6 @@ class Profiled(Partition):
     def _keep(self, moving: Moving, log_p: float, c: float, momentum: float) -> None:
         moving.add(log_p, c, momentum)
         self.moving.copy_(torch.tensor(astuple(moving), dtype=torch.float64))  # type: ignore[operator]
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Files of earlier versions hold another average, which starts anew.
-        if state_dict.pop(prefix + "average", None) is not None:
-            state_dict[prefix + "moving"] = _fresh()
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def log_noise_weights(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
         """The log of the normalised weights, times their number."""
@@ -197,28 +196,9 @@ def _fresh() -> Tensor:
     return torch.tensor(astuple(Moving()))
 
 
-def _at(
-    rule: ScoringRule, data: LogRatio, noise: LogRatio, c: Tensor | float, noise_ratio: float
-) -> tuple[Tensor, Tensor]:
-    """The two terms of J at c."""
-    shift = -c - math.log(noise_ratio)
-    return data.expectation(rule.f1, shift).mean(), noise_ratio * noise.expectation(rule.f0, shift).mean()
-
-
 def _valued(value: Tensor, towards: Tensor) -> Tensor:
     """The number ``value`` with the gradient of ``towards``."""
     return value.detach() + (towards - towards.detach())
-
-
-def _gathered(ratio: LogRatio) -> LogRatio:
-    if ratio.log_weights is None:
-        mean = gather(ratio.mean)
-        return LogRatio(mean.unsqueeze(0), known_mean=mean)
-    return LogRatio(gather(ratio.values.T).T, gather(ratio.log_weights.T).T)
-
-
-def _log_mean_exp(values: Tensor) -> Tensor:
-    return values.logsumexp(0) - math.log(len(values))
 
 
 def _identity(values: Tensor) -> Tensor:

@@ -20,8 +20,11 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical
 
 from .. import _checks
+from .._estimates import log_mean_exp
 from ..models import LatentVariableModel
-from ..models.distributions import PointMass, drawn_against
+from ..models.distributions import PointMass, rsample_with_log_ratio
+from ..scoring import ScoringRule
+from .batch import BatchShare, gather
 
 #: A discrete latent with at most this many values is summed over.
 MOST_VALUES = 4096
@@ -37,7 +40,7 @@ class LogRatio:
         values: Δ⁰, shape (S, B).
         log_weights: None for S draws that are averaged inside f, or log-weights over S, shape (S, B), that sum to
             one, for latents that are averaged outside f.
-        source: what the latents were drawn from, if a later pass can draw them again with gradients.
+        base_sample: what the latents were drawn from, if a later pass can draw them again with gradients.
         drawn: whether latents were drawn, and not summed over or absent.
         point: whether q is a point mass.
         known_mean: the mean, where it was computed together with the values and so shares their graph.
@@ -45,7 +48,7 @@ class LogRatio:
 
     values: Tensor
     log_weights: Tensor | None = None
-    source: Tensor | None = None
+    base_sample: Tensor | None = None
     drawn: bool = False
     point: bool = False
     known_mean: Tensor | None = field(default=None, repr=False)
@@ -60,7 +63,7 @@ class LogRatio:
             return self.known_mean
         if self.log_weights is not None:
             return (self.values + self.log_weights).logsumexp(0)
-        return self.values[0] if len(self.values) == 1 else self.values.logsumexp(0) - math.log(len(self.values))
+        return self.values[0] if len(self.values) == 1 else log_mean_exp(self.values)
 
     @property
     def averaged(self) -> Tensor:
@@ -83,7 +86,35 @@ class LogRatio:
         """The same numbers without their graph."""
         weights = None if self.log_weights is None else self.log_weights.detach()
         mean = None if self.known_mean is None else self.known_mean.detach()
-        return LogRatio(self.values.detach(), weights, self.source, self.drawn, self.point, mean)
+        return LogRatio(self.values.detach(), weights, self.base_sample, self.drawn, self.point, mean)
+
+    def gathered(self, share: BatchShare | None) -> LogRatio:
+        """One log-ratio of all processes; draws that are averaged inside f are averaged first."""
+        if self.log_weights is None:
+            mean = gather(self.mean, share)
+            return LogRatio(mean.unsqueeze(0), known_mean=mean)
+        return LogRatio(gather(self.values.T, share).T, gather(self.log_weights.T, share).T)
+
+
+@dataclass(frozen=True)
+class BatchRatios:
+    """Δ⁰ of a data batch and of a noise batch.
+
+    Attributes:
+        data: of B data samples.
+        noise: of N noise samples.
+        evidence_offset: what turns a data Δ⁰ into the evidence, log p_n − γ, shape (B,).
+        share: the part that this is of a batch over several processes, or None for a batch of its own.
+    """
+
+    data: LogRatio
+    noise: LogRatio
+    evidence_offset: Tensor
+    share: BatchShare | None = None
+
+    def earned(self, rule: ScoringRule, shift: Tensor | float) -> tuple[Tensor, Tensor]:
+        """f1(Δ) of each data sample and f0(Δ) of each noise sample, Δ = Δ⁰ + shift, shapes (B,) and (N,)."""
+        return self.data.expectation(rule.f1, shift), self.noise.expectation(rule.f0, shift)
 
 
 def log_ratio(
@@ -107,7 +138,7 @@ def log_ratio(
         draws: K, how many latents to draw for each point.
         averaged_outside: average f over the draws instead of averaging the ratios inside f.
         marginal: sum a discrete latent inside f, which gives log p_θ(x)/p_n(x) itself, whatever ``draws`` says.
-        at: the source of an earlier pass, to draw the same latents again with gradients.
+        at: the base sample of an earlier pass, to draw the same latents again with gradients.
     """
     if q is None:
         value = _wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise
@@ -133,23 +164,23 @@ def log_ratio(
         )
     drawn = () if draws == 1 else (draws,)
     shape = (*drawn, len(x))
-    source = _source(q, drawn) if at is None else at
-    if source is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
-        z, gained = drawn_against(q, prior, source)
+    base_sample = _base_sample(q, drawn) if at is None else at
+    if base_sample is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
+        z, gained = rsample_with_log_ratio(q, prior, base_sample)
         fit = _checked(model.log_likelihood(x, narrowed(z, x)), shape, "log_likelihood")
         values = _wide(fit) - log_noise + _wide(gained)
     else:
-        z, log_q = _drawn(q, drawn, source)
+        z, log_q = _drawn(q, drawn, base_sample)
         values = _wide(_checked(model.log_joint(x, narrowed(z, x)), shape, "log_joint")) - log_noise - _wide(log_q)
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
     mean = None
     if weights is None:
-        mean = values if draws == 1 else values.logsumexp(0) - math.log(draws)
+        mean = values if draws == 1 else log_mean_exp(values)
     values = values.unsqueeze(0) if draws == 1 else values
     return LogRatio(
         values,
         weights,
-        source,
+        base_sample,
         drawn=True,
         point=isinstance(q, PointMass),
         known_mean=mean,
@@ -161,15 +192,15 @@ def is_nothing(shift: Tensor | float) -> bool:
     return isinstance(shift, float) and shift == 0
 
 
-def _source(q: Any, shape: tuple[int, ...]) -> Tensor | None:
+def _base_sample(q: Any, shape: tuple[int, ...]) -> Tensor | None:
     """What is random about a draw, of those distributions that tell it apart."""
-    return q.source(shape) if hasattr(q, "drawn_from") else None
+    return q.base_sample(shape) if hasattr(q, "rsample_from") else None
 
 
-def _drawn(q: Any, shape: tuple[int, ...], source: Tensor | None) -> tuple[Tensor, Tensor]:
+def _drawn(q: Any, shape: tuple[int, ...], base_sample: Tensor | None) -> tuple[Tensor, Tensor]:
     """A draw z and log q(z)."""
-    if source is not None:
-        drawn: tuple[Tensor, Tensor] = q.drawn_from(source)
+    if base_sample is not None:
+        drawn: tuple[Tensor, Tensor] = q.rsample_from(base_sample)
         return drawn
     z = q.rsample(shape)
     return z, q.log_prob(z)

@@ -1,8 +1,8 @@
 """What an objective computes on a batch: its terms per sample, and statistics on request.
 
 A statistic is a few small operations on a few hundred numbers, which one at a time cost far more than their arithmetic.
-So those of many batches can be computed together: :meth:`Terms.look` keeps what they need, :func:`statistics_of` does
-the rest.
+So those of many batches can be computed together: :meth:`Terms.snapshot` keeps what they need, :func:`statistics_of`
+does the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .statistics import ratio_statistics
 
 
 @dataclass(frozen=True)
-class Contrasted:
+class ContrastInfo:
     """How Δ came about: the rule that judges it, ν, the shift −c − log ν, and whether c was chosen on these samples.
 
     If it was, J on them is too high; ``held_out_value`` gives it at a c from other samples.
@@ -35,7 +35,7 @@ class Contrasted:
 
 
 @dataclass(frozen=True)
-class Looked:
+class Snapshot:
     """The numbers of a batch that statistics are computed from, one for each sample, without any graph."""
 
     data: Tensor
@@ -43,18 +43,18 @@ class Looked:
     noise: Tensor | None
     delta_data: Tensor | None
     delta_noise: Tensor | None
-    contrasted: Contrasted | None
+    contrast: ContrastInfo | None
 
     @property
     def shapes(self) -> tuple[int, int, bool]:
         """Batches with equal ones can be stacked."""
-        return len(self.data), 0 if self.noise is None else len(self.noise), self.contrasted is None
+        return len(self.data), 0 if self.noise is None else len(self.noise), self.contrast is None
 
-    def without_held_out_value(self) -> Looked:
+    def without_held_out_value(self) -> Snapshot:
         """The same without the costly statistic, and without what it would be computed from."""
-        if self.contrasted is None or self.contrasted.held_out_value is None:
+        if self.contrast is None or self.contrast.held_out_value is None:
             return self
-        return replace(self, contrasted=replace(self.contrasted, held_out_value=None))
+        return replace(self, contrast=replace(self.contrast, held_out_value=None))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Terms:
     noise: Tensor | None = None
     _evidence: Callable[[], Tensor] | None = field(default=None, repr=False)
     _deltas: Callable[[], tuple[Tensor, Tensor | None]] | None = field(default=None, repr=False)
-    _contrasted: Contrasted | None = field(default=None, repr=False)
+    _contrast: ContrastInfo | None = field(default=None, repr=False)
 
     # A training step asks for none of these, so each is computed when it is first asked for.
 
@@ -98,48 +98,48 @@ class Terms:
     def _both_deltas(self) -> tuple[Tensor | None, Tensor | None]:
         return (None, None) if self._deltas is None else self._deltas()
 
-    def look(self) -> Looked:
+    def snapshot(self) -> Snapshot:
         """What the statistics need, to be computed later."""
         with torch.no_grad():
-            return Looked(self.data, self.evidence, self.noise, *self._both_deltas, self._contrasted)
+            return Snapshot(self.data, self.evidence, self.noise, *self._both_deltas, self._contrast)
 
     @cached_property
     def statistics(self) -> dict[str, float]:
-        """Named numbers."""
-        return statistics_of([self.look()])[0]
+        """By name: means of the terms, and what the log-ratios tell about the noise term."""
+        return statistics_of([self.snapshot()])[0]
 
 
 @torch.no_grad()
-def statistics_of(batches: Sequence[Looked]) -> list[dict[str, float]]:
+def statistics_of(batches: Sequence[Snapshot]) -> list[dict[str, float]]:
     """The statistics of each batch. One that is costly, J at a c from other samples, is that of the last batch only."""
     found: list[dict[str, float]] = []
-    for _, group in groupby(batches, key=lambda looked: looked.shapes):
+    for _, group in groupby(batches, key=lambda snapshot: snapshot.shapes):
         found += _statistics_of_equals(list(group))
-    last = batches[-1].contrasted if batches else None
+    last = batches[-1].contrast if batches else None
     if last is not None and last.held_out_value is not None:
         found[-1]["value"] = last.held_out_value()
     return found
 
 
-def _statistics_of_equals(group: list[Looked]) -> list[dict[str, float]]:
+def _statistics_of_equals(group: list[Snapshot]) -> list[dict[str, float]]:
     columns = {
-        "data_term": torch.stack([looked.data for looked in group]).mean(1).tolist(),
-        "evidence": torch.stack([looked.evidence for looked in group]).mean(1).tolist(),
+        "data_term": torch.stack([snapshot.data for snapshot in group]).mean(1).tolist(),
+        "evidence": torch.stack([snapshot.evidence for snapshot in group]).mean(1).tolist(),
     }
-    noise = [looked.noise for looked in group if looked.noise is not None]
+    noise = [snapshot.noise for snapshot in group if snapshot.noise is not None]
     if noise:
         columns["noise_term"] = torch.stack(noise).mean(1).tolist()
-    contrasted = group[0].contrasted
-    if contrasted is not None:
+    contrast = group[0].contrast
+    if contrast is not None:
         deltas = [
             torch.stack([delta for delta in side if delta is not None])
-            for side in ([looked.delta_data for looked in group], [looked.delta_noise for looked in group])
+            for side in ([snapshot.delta_data for snapshot in group], [snapshot.delta_noise for snapshot in group])
         ]
-        columns |= ratio_statistics(contrasted.rule, *deltas)
-        scales = [looked.contrasted for looked in group if looked.contrasted is not None]
-        offset = math.log(contrasted.noise_ratio)
+        columns |= ratio_statistics(contrast.rule, *deltas)
+        scales = [snapshot.contrast for snapshot in group if snapshot.contrast is not None]
+        offset = math.log(contrast.noise_ratio)
         columns["log_scale"] = [-float(each.shift) - offset for each in scales]
-        if not contrasted.profiled:
+        if not contrast.profiled:
             pairs = zip(columns["data_term"], columns["noise_term"], strict=True)
-            columns["value"] = [data + contrasted.noise_ratio * noise for data, noise in pairs]
+            columns["value"] = [data + contrast.noise_ratio * noise for data, noise in pairs]
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks
-from ..models.ratios import AveragedRatio, DistributionRatio, TelescopedRatio, log_mean_exp
-from ..noise import draw
-from ..noise.rows import Rows
+from .._estimates import log_mean_exp
+from ..models.ratios import AveragedRatio, DistributionRatio, TelescopedRatio
+from ..noise import EmpiricalNoise, draw
 from ..objectives.statistics import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
 from .chain import ALIVE, Bridge, BridgeReport, Builder, Reference, Steps, equal_steps, steps_of, waypoints
@@ -120,7 +120,7 @@ def telescope(
     True
     """
     data = _checks.table("x", x, rows=10)
-    source = noise if isinstance(noise, Distribution) else Rows(_checks.table("noise", noise, rows=10))
+    source = noise if isinstance(noise, Distribution) else EmpiricalNoise(_checks.table("noise", noise, rows=10))
     if tuple(source.event_shape) != tuple(data.shape[1:]):
         raise ValueError(f"noise must have rows of {data.shape[1]} numbers like x, found {tuple(source.event_shape)}")
     builder = Builder(
@@ -132,8 +132,12 @@ def telescope(
     )
     count = bridges if bridges == "auto" else _checks.count("bridges", bridges)
     folds = _checks.count("folds", folds, low=2)
-    sides = [data, source.rows] if isinstance(source, Rows) else [data]
+    if isinstance(source, EmpiricalNoise) and isinstance(source.samples, Distribution):
+        # As rows, of which some can be held out; by a stream that decides nothing else.
+        source = EmpiricalNoise(draw(source, len(data), torch.Generator().manual_seed(builder.seed + 1)))
     generator = torch.Generator().manual_seed(builder.seed)
+    rows_of_noise = _rows_of(source)
+    sides = [data] if rows_of_noise is None else [data, rows_of_noise]
     parts = [torch.randperm(len(rows), generator=generator) % folds for rows in sides]
     runs: list[_Run] = []
     for fold in range(folds):
@@ -220,7 +224,7 @@ def _averaged(runs: list[_Run], data: Tensor, source: Distribution, builder: Bui
     columns = list(zip(*(run.bridges for run in runs), strict=True))
     offsets = torch.stack([torch.stack([bridge.offset for bridge in column]).mean(0) for column in columns])
     networks = [AveragedRatio([bridge.network for bridge in column]) for column in columns]
-    density = None if isinstance(source, Rows) else source
+    density = None if isinstance(source, EmpiricalNoise) else source
     with torch.no_grad():
         offsets[0] += _log_total(TelescopedRatio(networks, offsets), runs, source, builder)
         each = torch.stack([sum(bridge.log_ratio(data) for bridge in run.bridges) for run in runs])  # type: ignore[misc]
@@ -236,7 +240,8 @@ def _log_total(model: TelescopedRatio, runs: list[_Run], source: Distribution, b
     """log E_q[r̂], from draws of the data's reference, under which the weights are even, if there is one."""
     generator = torch.Generator().manual_seed(builder.seed)
     if not runs[0].references:
-        drawn = source.rows if isinstance(source, Rows) else draw(source, DRAWS, generator)
+        rows = _rows_of(source)
+        drawn = draw(source, DRAWS, generator) if rows is None else rows
         return log_mean_exp(model.log_ratio(drawn.to(model.offsets)))  # type: ignore[arg-type]
     totals = []
     # p̂ is the part before the exact bridge and q̂ the part after it, each with its reference.
@@ -248,6 +253,11 @@ def _log_total(model: TelescopedRatio, runs: list[_Run], source: Distribution, b
         densities = torch.stack([run.references[side].gaussian.log_prob(drawn) for run in runs]).mean(0)
         totals.append((1 - 2 * side) * log_mean_exp(learned + densities - noise.log_prob(drawn)))
     return torch.stack(totals).sum(0)
+
+
+def _rows_of(source: Distribution) -> Tensor | None:
+    """The rows of noise that is known by them alone."""
+    return source.samples if isinstance(source, EmpiricalNoise) and isinstance(source.samples, Tensor) else None
 
 
 def _mean_report(reports: list[BridgeReport]) -> BridgeReport:

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal
 
+from .._estimates import log_mean_exp
 from ..models import mlp
-from ..models.ratios import DistributionRatio, log_mean_exp
-from ..noise import NoiseMixture, draw, fit_gaussian
-from ..noise.rows import Rows
+from ..models.ratios import DistributionRatio
+from ..noise import EmpiricalNoise, NoiseMixture, draw, fit_gaussian
 from ..objectives import SNCE
 from ..objectives.statistics import effective_share, ratio_statistics
 from ..scoring import ScoringRule
@@ -123,7 +123,7 @@ class Builder:
             torch.manual_seed(seed)
             network = self._network(torch.cat([num, den]))
         model = _LogRatio(network, known)
-        objective = SNCE(model, Rows(den), self.rule, partition="profiled")
+        objective = SNCE(model, EmpiricalNoise(den), self.rule, partition="profiled")
         fit(
             objective,
             num,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..training.lock import locked
+from ..serialization import locked
 from .scorer import MODEL, RECORD, RunError
 
 #: Files that a run writes, beside its figures.

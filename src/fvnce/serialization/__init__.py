@@ -3,6 +3,7 @@
 ==================  ===================================================================
 ``files``           a file is written whole or not at all, and never through a link
 ``records``         tensors and JSON in one safetensors file with a SHA-256
+``lock``            one writer at a time in a folder
 ``documents``       JSON alone, with a SHA-256
 ``text``            JSON with limits on what a stranger's text may cost
 ``tree``            nested state as JSON and tensors
@@ -18,12 +19,14 @@ from . import torch_classes
 from .documents import read_document, write_document
 from .errors import RecordError, fields, reading
 from .files import atomic_write, sweep, write_text
+from .lock import FolderInUse, locked
 from .objects import describe, rebuild
 from .records import kind_of, read_record, write_record
 from .registry import Kind, add, register, register_alias
 from .tree import flatten, unflatten
 
 __all__ = [
+    "FolderInUse",
     "Kind",
     "RecordError",
     "add",
@@ -32,6 +35,7 @@ __all__ = [
     "fields",
     "flatten",
     "kind_of",
+    "locked",
     "read_document",
     "read_record",
     "reading",

@@ -1,13 +1,12 @@
 """Training: fit an objective, watch it, stop it, resume it, scale it."""
 
-from ..serialization import RecordError
+from ..serialization import FolderInUse, RecordError
 from .callbacks import Callback, CSVLog, EarlyStopping, TensorBoardLog
-from .files import load, load_weights, save
+from .checkpoint import load, load_weights, save
+from .fitting import fit
 from .flow import fit_flow
 from .history import History, Table
-from .interrupt import Interrupted
-from .lock import FolderInUse
-from .loop import NonFiniteLoss, fit
+from .loop import Interrupted, NonFiniteLoss
 
 __all__ = [
     "CSVLog",

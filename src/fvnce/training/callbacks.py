@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,6 +46,17 @@ class Callback:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from :meth:`state_dict`."""
+
+
+class FunctionCallback(Callback):
+    """A function that is called with the run after each epoch."""
+
+    def __init__(self, function: Callable[[Any], None]) -> None:
+        self.function = function
+
+    def epoch(self, run: Run) -> None:
+        """Call it."""
+        self.function(run)
 
 
 class EarlyStopping(Callback):

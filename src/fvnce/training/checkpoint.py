@@ -1,4 +1,8 @@
-"""Checkpoints of a run: ``step-000000120.safetensors``, and ``best.safetensors``.
+"""The files of a run, and ``save`` and ``load`` of an objective or a model without the code that trained it.
+
+The folder of a run holds ``objective.safetensors``, the whole objective as it was at the start with its noise, and then
+only weights: ``best.safetensors`` and the checkpoints, ``step-000000120.safetensors``. ``load`` takes any of these
+files, or the folder.
 
 A checkpoint holds all that the next step depends on. Written atomically and checksummed (see ``serialization``);
 with several processes each of the others writes a file of its own before the main process writes the one that names
@@ -16,13 +20,93 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..serialization import RecordError, fields, flatten, read_record, reading, sweep, unflatten, write_record
-from .lock import locked
+from torch import Tensor, nn
 
-KIND = "checkpoint"
+# Objectives are made of what these rooms register.
+from .. import models, noise, objectives, scoring  # noqa: F401
+from ..serialization import (
+    RecordError,
+    describe,
+    fields,
+    flatten,
+    kind_of,
+    locked,
+    read_record,
+    reading,
+    rebuild,
+    sweep,
+    unflatten,
+    write_record,
+)
+
+OBJECTIVE_NAME = "objective.safetensors"
+BEST_NAME = "best.safetensors"
 #: Ends the names of checkpoints that could not be read when a run was resumed.
 UNREADABLE = ".unreadable"
+_KIND = "checkpoint"
 _NAME = re.compile(r"step-(\d+)\.safetensors")
+
+
+def save(path: str | Path, objective: nn.Module) -> Path:
+    """Write an objective, a model or a network made of built-in parts to one file, atomically.
+
+    Raises:
+        TypeError: if a part is of a class that :func:`load` could not rebuild; the part is named. Its weights can be
+            kept with ``safetensors.torch.save_model``.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = save(f"{folder}/network.safetensors", nn.Sequential(nn.Linear(2, 3), nn.Tanh()))
+    ...     load(path)
+    Sequential(
+      (0): Linear(in_features=2, out_features=3, bias=True)
+      (1): Tanh()
+    )
+    """
+    content, tensors = describe(objective)
+    write_record(Path(path), "objective", {"module": content}, tensors)
+    return Path(path)
+
+
+def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
+    """The module that :func:`save` wrote, or the objective of a run, in evaluation mode. Nothing is unpickled.
+
+    Args:
+        path: a file of :func:`save`; a checkpoint or the best weights of a run; or a run's folder, of which the best
+            weights are taken if it was validated, else the newest.
+        max_bytes: what a file may make its reader allocate beyond what it holds, by default four times that and 64 MiB:
+            a few bytes can name a layer of any size.
+
+    Raises:
+        RecordError: if the file is damaged, of another version, or asks for more than ``max_bytes``.
+    """
+    place = Path(path)
+    if place.is_dir():
+        place = _of_run(place)
+    kind = kind_of(place)
+    if kind == "objective":
+        content, tensors = read_record(place, "objective")
+        (module,) = fields(content, str(place), "module")
+        return rebuild(module, tensors, what=place, max_bytes=max_bytes)
+    whole = place.with_name(OBJECTIVE_NAME)
+    if not whole.is_file():
+        raise RecordError(
+            f"{place} holds weights of an objective that is not made of built-in parts; build it and call load_weights"
+        )
+    return load_weights(place, load(whole, max_bytes=max_bytes))
+
+
+def load_weights(path: str | Path, module: nn.Module) -> nn.Module:
+    """Put the weights of a checkpoint, or the best weights of a run, into a module of the same shape."""
+    weights = _weights(Path(path))
+    with reading(path):
+        module.load_state_dict(weights)
+    return module
+
+
+def save_weights(path: Path, module: nn.Module) -> None:
+    """Write the state of a module, of whatever class."""
+    write_record(path, "weights", {"class": type(module).__name__}, module.state_dict())
 
 
 class Checkpoints:
@@ -73,14 +157,14 @@ class Checkpoints:
     def write_rank(self, step: int, rank: int, state: Mapping[str, Any]) -> str:
         """Write what belongs to one of the other processes, and return its checksum."""
         content, tensors = flatten(state)
-        return write_record(self.path(step, rank), f"{KIND}-part", {"state": content}, tensors)
+        return write_record(self.path(step, rank), f"{_KIND}-part", {"state": content}, tensors)
 
     def write(self, step: int, state: Mapping[str, Any], parts: Mapping[int, str] | None = None) -> Path:
         """Write the main file; afterwards older ones than the ``keep`` newest are removed."""
         content, tensors = flatten(state)
         named = {str(rank): checksum for rank, checksum in (parts or {}).items()}
         path = self.path(step)
-        write_record(path, KIND, {"state": content, "parts": named, "versions": versions()}, tensors)
+        write_record(path, _KIND, {"state": content, "parts": named, "versions": versions()}, tensors)
         self._prune(step)
         return path
 
@@ -95,7 +179,7 @@ class Checkpoints:
 
 def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """(state, state of this process if it is not the main one), after all checksums have been compared."""
-    content, tensors = read_record(path, KIND)
+    content, tensors = read_record(path, _KIND)
     saved, parts, written_with = fields(content, str(path), "state", "parts", "versions")
     with reading(path):
         _compare_versions(path, written_with)
@@ -105,7 +189,7 @@ def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str
     if str(rank) not in parts:
         raise RecordError(f"{path} was written by {len(parts) + 1} processes; this is process {rank}")
     part = path.with_name(path.name.replace(".safetensors", f".rank-{rank}.safetensors"))
-    below, inner = read_record(part, f"{KIND}-part", parts[str(rank)])
+    below, inner = read_record(part, f"{_KIND}-part", parts[str(rank)])
     (own,) = fields(below, str(part), "state")
     return state, unflatten(own, inner)
 
@@ -119,6 +203,26 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    kind = kind_of(path)
+    if kind == _KIND:
+        state, _ = read_checkpoint(path)
+        with reading(path):
+            weights: dict[str, Tensor] = state["objective"]
+        return weights
+    return read_record(path, "weights")[1]
+
+
+def _of_run(folder: Path) -> Path:
+    best = folder / BEST_NAME
+    if best.is_file():
+        return best
+    latest = Checkpoints(folder).latest()
+    if latest is None:
+        raise FileNotFoundError(f"{folder} must hold a run, found neither {BEST_NAME} nor a checkpoint in it")
+    return latest
 
 
 def _compare_versions(path: Path, saved: Mapping[str, str]) -> None:

@@ -1,196 +1,58 @@
-"""``fit``: train an objective, watch it, stop it, resume it.
+"""The loop of a run: epochs of steps, each followed by validation, callbacks and a checkpoint, until all is done.
 
-A run is a function of (objective, data, settings, seed). All that it depends on is in its checkpoints, so a run that is
-killed and resumed ends with the bits of one that never was.
+A loss or a gradient that is not finite ends a run before the weights are spoilt. Ctrl-C, SIGTERM and SIGHUP end it
+between two steps instead of inside one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+import signal
+import threading
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
-from .. import _checks
+from ..objectives import Batch
 from . import randomness
-from .callbacks import Callback, EarlyStopping
+from .batches import BatchStream
+from .callbacks import Callback
 from .checkpoint import Checkpoints
-from .feed import Feed
-from .gradients import GradientCheck
 from .history import History
-from .interrupt import Interrupted, Watch
-from .optimisation import OptimizerLike, ScheduleLike, make_optimizer, make_schedule
-from .processes import make_fabric, on_main
+from .optimiser import make_optimizer, make_schedule
 from .progress import make_progress
 from .recorder import Recorder
 from .saving import Saver
-from .settings import Settings
-from .step import Inputs, Step
+from .step import GradientCheck, Step, StepOutput, describe_batch
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from .fitting import Settings
+
 #: With several processes, how often they ask each other whether one was interrupted.
 _STEPS_BETWEEN_QUESTIONS = 10
+#: What asks a process to end; Windows knows no SIGHUP.
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class NonFiniteLoss(RuntimeError):
     """The loss or a gradient became infinite or NaN; the message names the step, what, and the batch."""
 
 
-def fit(
-    objective: nn.Module,
-    data: object,
-    *,
-    validation: object = None,
-    epochs: int = 10,
-    batch_size: int = 128,
-    optimizer: OptimizerLike = "adam",
-    lr: float = 1e-3,
-    schedule: ScheduleLike = None,
-    grad_clip: float | None = None,
-    seed: int | None = None,
-    seed_globals: bool = True,
-    noise_pool: int | None = None,
-    early_stopping: int | EarlyStopping | None = None,
-    callbacks: Iterable[Callback | Callable[[Any], None]] = (),
-    checkpoint_dir: str | Path | None = None,
-    checkpoint_every: int | None = None,
-    keep_last: int = 2,
-    resume: bool | str | Path = False,
-    accept_changes: bool = False,
-    progress: bool | None = None,
-    log_every: int = 50,
-    validate_every: int = 1,
-    accelerator: str = "auto",
-    devices: int | str | list[int] | None = None,
-    num_nodes: int | None = None,
-    strategy: Any = "auto",
-    precision: str | None = None,
-    timeout: float | None = None,
-) -> History:
-    """Train ``objective`` in place and return what happened.
+class Interrupted(SystemExit):
+    """Raised after a run was interrupted and its state was saved; ends a script quietly with the shell's exit code.
 
-    Args:
-        objective: a module from a batch of rows to a scalar loss. One with a distribution ``noise`` is also handed
-            noise samples and log densities, as ``objective(x, x_noise, log_noise_x=…, log_noise_noise=…)``.
-        data: rows as a tensor, an array, a memory map, or a DataLoader that gives tensors or lists that begin with one.
-        validation: held-out rows, not a DataLoader; the history gains columns ``val_…``.
-        epochs: passes over the data.
-        batch_size: rows of a step on each process; a DataLoader has its own.
-        optimizer: "adam", "adamw", "sgd", or a function from parameter groups to an optimiser.
-        lr: learning rate.
-        schedule: None, "cosine", "linear", "warmup-cosine", or a function (optimizer, total steps) → LRScheduler,
-            stepped every step.
-        grad_clip: the largest norm of the gradient.
-        seed: an integer; by default drawn from torch's global generator. The caller's random states are the same after
-            as before.
-        seed_globals: False leaves the global generators of torch, numpy and Python alone, neither seeded nor read: for
-            objectives that draw from generators of their own, and for runs in several threads, which share them. Then
-            a seed must be given, data must be rows, and there are no checkpoints.
-        noise_pool: rows of the pool of noise, 0 for fresh noise at every step, None to choose by cost.
-        early_stopping: epochs without a better ``val_loss`` after which to stop and take the best weights, or an
-            :class:`EarlyStopping`.
-        callbacks: :class:`Callback` objects, or functions that are called with the run after each epoch.
-        checkpoint_dir: folder for the checkpoints of this run.
-        checkpoint_every: steps between checkpoints, by default an epoch.
-        keep_last: checkpoints kept.
-        resume: True continues from the newest checkpoint in ``checkpoint_dir`` that can be read, if there is one, and
-            warns of those that cannot; a path, from that file. Objective, data and settings must be those of the run.
-        accept_changes: resume although they are not; a warning says what differs. The weights and the optimiser's
-            moments are those of the checkpoint, all else is as asked for now.
-        progress: show a bar; by default if standard error is a terminal.
-        log_every: steps between two that record the objective's statistics, beside the last of each epoch. The loss is
-            recorded at each.
-        validate_every: epochs between validations.
-        accelerator: "auto", "cpu", "cuda", "mps", …, as Lightning Fabric has it.
-        devices: how many devices of this machine, or which; 1 by default, under torchrun its number of processes.
-        num_nodes: number of machines; under torchrun found from its environment.
-        strategy: "auto" or "ddp".
-        precision: "32-true", "64-true", "bf16-mixed" or "16-mixed".
-        timeout: seconds that a process waits for the others before it gives up, by default half an hour. It holds from
-            the moment processes join, so for all runs of a script.
-
-    Raises:
-        NonFiniteLoss: the loss or a gradient became infinite or NaN. The last checkpoint is from before; on a CPU the
-            weights are those before the step.
-        Interrupted: Ctrl-C, SIGTERM or SIGHUP ended the run, after its state was saved; a script exits with the
-            shell's code.
-        FolderInUse: another process writes to ``checkpoint_dir``.
-
-    >>> class Mean(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.mean = nn.Parameter(torch.zeros(()))
-    ...
-    ...     def forward(self, x):
-    ...         return ((x - self.mean) ** 2).mean()
-    >>> objective = Mean()
-    >>> history = fit(objective, torch.full((100, 1), 3.0), epochs=50, batch_size=10, lr=0.1, seed=0)
-    >>> round(objective.mean.item(), 2)
-    3.0
+    Attributes:
+        history: the record up to the interruption.
     """
-    if not isinstance(objective, nn.Module):
-        raise TypeError(f"objective must be a torch module with parameters to train, found {type(objective).__name__}")
-    settings = Settings(
-        epochs,
-        batch_size,
-        optimizer,
-        lr,
-        schedule,
-        grad_clip,
-        noise_pool,
-        log_every,
-        validate_every,
-        checkpoint_every,
-    )
-    checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, _checks.count("keep_last", keep_last))
-    if resume and checkpoints is None and resume is True:
-        raise ValueError("checkpoint_dir must be given to resume from its newest checkpoint, found None")
-    chosen = [callback if isinstance(callback, Callback) else _Each(callback) for callback in callbacks]
-    if early_stopping is not None:
-        chosen.append(early_stopping if isinstance(early_stopping, EarlyStopping) else EarlyStopping(early_stopping))
-    if not seed_globals:
-        _check_own_generators(seed, data, checkpoints)
-    with ExitStack() as held:
-        if seed_globals:
-            held.enter_context(randomness.alone())
-        # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
-        with randomness.alone():
-            fabric = make_fabric(
-                accelerator=accelerator,
-                devices=devices,
-                num_nodes=num_nodes,
-                strategy=strategy,
-                precision=precision,
-                timeout=timeout,
-            )
-        if seed is None:
-            seed = fabric.broadcast(int(torch.randint(2**31 - 1, ())))
-        seed = _checks.count("seed", seed, low=0)
-        held.enter_context(randomness.preserve_rng_state(fabric.device, seed_globals))
-        if checkpoints is not None:
-            on_main(fabric, lambda: held.enter_context(checkpoints.locked()))
-        run = Run(objective, data, validation, settings, seed, chosen, checkpoints, fabric, progress, seed_globals)
-        return run.train(resume, accept_changes=accept_changes)
 
-
-def _check_own_generators(seed: int | None, data: object, checkpoints: Checkpoints | None) -> None:
-    """What needs the global generators is refused where they are to be left alone."""
-    if seed is None:
-        raise ValueError("seed must be given where seed_globals is False, found None")
-    if isinstance(data, DataLoader):
-        raise ValueError("data must be rows where seed_globals is False, found a DataLoader, which draws its own seed")
-    if checkpoints is not None:
-        raise ValueError(
-            f"checkpoint_dir must be None where seed_globals is False, found {checkpoints.folder}: it would not hold "
-            "an objective's own generators"
-        )
+    def __init__(self, number: int, history: History) -> None:
+        super().__init__(128 + number)
+        self.history = history
 
 
 class Run:
@@ -224,7 +86,7 @@ class Run:
         # The gradient scaler and a fused optimiser cannot both unscale what is to be clipped.
         scaled = precision == "16-mixed"
         fused = not (scaled and settings.grad_clip is not None)
-        self.raw_optimizer = make_optimizer(settings.optimizer, objective, settings.lr, fused=fused, scaled=scaled)
+        self.raw_optimizer = make_optimizer(settings.optimizer, objective, settings.lr, fused=fused)
         inner = Step(objective)
         self.module, self.optimizer = fabric.setup(inner, self.raw_optimizer)
         self.module.train()
@@ -237,7 +99,7 @@ class Run:
         self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: self._over_processes(t, "mean"))
         self.progress = make_progress(progress, main_process=self.is_main)
         try:
-            self.feed = Feed(
+            self.batches = BatchStream(
                 data,
                 inner,
                 fabric,
@@ -247,13 +109,13 @@ class Run:
                 progress=self.progress,
                 notes=self.history.notes,
             )
-            self.validation = None if validation is None else self.feed.held_out(validation)
-            if self.validation is not None:
-                self.validation.seed_globals = seed_globals
+            self.validation = (
+                None if validation is None else self.batches.held_out(validation, seed_globals=seed_globals)
+            )
         except BaseException:
             self.progress.close()
             raise
-        self.total_steps = None if self.feed.steps is None else self.feed.steps * settings.epochs
+        self.total_steps = None if self.batches.steps is None else self.batches.steps * settings.epochs
         self.scheduler = make_schedule(settings.schedule, self.raw_optimizer, self.total_steps)
         self.saver = Saver(self, checkpoints)
 
@@ -269,7 +131,7 @@ class Run:
             for callback in self.callbacks:
                 callback.start(self)
             self.progress.begin(self.settings.epochs, self.total_steps, self.step)
-            with Watch() as watch:
+            with _Watch() as watch:
                 while self.stopped is None and self.epoch < self.settings.epochs:
                     self._one_epoch(watch)
                 self.saver.save(final=True)
@@ -279,36 +141,37 @@ class Run:
             self.progress.close()
         return self.history
 
-    def _one_epoch(self, watch: Watch) -> None:
+    def _one_epoch(self, watch: _Watch) -> None:
         every = self.settings.checkpoint_every
         self.recorder.begin_epoch()
-        for inputs, rows in self.feed.epoch(self.epoch, self.position):
-            self._one_step(inputs, rows)
+        for batch, rows in self.batches.epoch(self.epoch, self.position):
+            self._one_step(batch, rows)
             self._leave_if_interrupted(watch)
             # At the end of an epoch the checkpoint waits until the epoch has been validated and recorded.
-            if every is not None and self.step % every == 0 and self.position != self.feed.steps:
+            if every is not None and self.step % every == 0 and self.position != self.batches.steps:
                 self.saver.save()
         self._end_epoch()
         if every is None or self.step % every == 0:
             self.saver.save()
 
-    def _one_step(self, inputs: Inputs, rows: int) -> None:
+    def _one_step(self, batch: Batch, rows: int) -> None:
+        output = StepOutput(batch)
         try:
-            loss: Tensor = (self.direct or self.module)(inputs)
+            loss: Tensor = (self.direct or self.module)(output)
         except ValueError as error:
             if self.step == 0:
                 raise
-            raise self.failure(inputs, f"the objective refused the batch: {error}") from error
+            raise self.failure(output, f"the objective refused the batch: {error}") from error
         if self.direct is not None:
             loss.backward()
         else:
             self.fabric.backward(loss)
         # An accelerator is not made to wait for a number at every step.
-        assert inputs.loss is not None
-        value: float | Tensor = inputs.loss.item() if self.device.type == "cpu" else inputs.loss
+        assert output.loss is not None
+        value: float | Tensor = output.loss.item() if self.device.type == "cpu" else output.loss
         if isinstance(value, float) and not math.isfinite(value):
-            raise self.failure(inputs, f"the loss is {value}")
-        self._check_gradients(inputs)
+            raise self.failure(output, f"the loss is {value}")
+        self._check_gradients(output)
         if self.settings.grad_clip is not None:
             self.fabric.clip_gradients(
                 self.module, self.optimizer, max_norm=self.settings.grad_clip, error_if_nonfinite=False
@@ -325,15 +188,15 @@ class Run:
         if self.scheduler is not None:
             self.scheduler.step()
         self.recorder.step(row, value)
-        logged = self.step % self.settings.log_every == 0 or self.position + 1 == self.feed.steps
-        if logged and self.recorder.log(inputs.terms) is not None:
-            raise self.failure(inputs, "the loss is not finite")
+        logged = self.step % self.settings.log_every == 0 or self.position + 1 == self.batches.steps
+        if logged and self.recorder.log(output.terms) is not None:
+            raise self.failure(output, "the loss is not finite")
         self.step += 1
         self.position += 1
         if isinstance(value, float):
             self.progress.step(self.step, self.epoch, value, self.recorder.live, self.recorder.rate)
 
-    def _check_gradients(self, inputs: Inputs) -> None:
+    def _check_gradients(self, output: StepOutput) -> None:
         if self.gradients is None:
             return
         self.gradients.note()
@@ -341,7 +204,7 @@ class Run:
         if self.device.type == "cpu" and self.gradients.found():
             first, *others = self.gradients.names()
             more = f" and those of {len(others)} others" if others else ""
-            raise self.failure(inputs, f"the gradient of {first}{more} is not finite")
+            raise self.failure(output, f"the gradient of {first}{more} is not finite")
 
     def _end_epoch(self) -> None:
         if self.gradients is not None and self.gradients.found():
@@ -362,15 +225,15 @@ class Run:
             if found["loss"] <= min(value for value in losses if not math.isnan(value)):
                 self.saver.save_best()
 
-    def failure(self, inputs: Inputs | None, what: str) -> NonFiniteLoss:
+    def failure(self, output: StepOutput | None, what: str) -> NonFiniteLoss:
         """The error that ends the run; names the step, the term and the batch."""
         about = ""
-        if inputs is not None:
-            if inputs.terms is not None:
-                terms = {n: float(v) for n, v in inputs.terms.statistics.items() if n.endswith("_term")}
+        if output is not None:
+            if output.terms is not None:
+                terms = {n: float(v) for n, v in output.terms.statistics.items() if n.endswith("_term")}
                 bad = {name: value for name, value in terms.items() if not math.isfinite(value)}
                 about = f" ({', '.join(f'{name} is {value:.4g}' for name, value in (bad or terms).items())})"
-            about += f". Batch: {inputs.summary()}"
+            about += f". Batch: {describe_batch(output.batch)}"
         latest = self.saver.latest()
         saved = "there is no checkpoint" if latest is None else f"the last good checkpoint is {latest}"
         return NonFiniteLoss(
@@ -378,7 +241,7 @@ class Run:
             f"Try a smaller learning rate or grad_clip; {saved}"
         )
 
-    def _leave_if_interrupted(self, watch: Watch) -> None:
+    def _leave_if_interrupted(self, watch: _Watch) -> None:
         number = watch.received or 0
         if self.world > 1:
             if self.step % _STEPS_BETWEEN_QUESTIONS:
@@ -403,12 +266,32 @@ class Run:
         return result
 
 
-class _Each(Callback):
-    """A function called after each epoch."""
+class _Watch:
+    """While open, the first SIGINT, SIGTERM or SIGHUP is only noted; a second SIGINT interrupts at once.
 
-    def __init__(self, function: Callable[[Any], None]) -> None:
-        self.function = function
+    Signals belong to the main thread: elsewhere nothing is watched and Ctrl-C does what it always does.
+    """
 
-    def epoch(self, run: Any) -> None:
-        """Call it."""
-        self.function(run)
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Watch:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                before = signal.getsignal(number)
+                # Somebody else's handler is not replaced, nor what nohup ignores; Python's own and the default are.
+                if before in (signal.default_int_handler, signal.SIG_DFL):
+                    self._before[number] = before
+                    signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number

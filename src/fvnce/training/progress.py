@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN = 0.1
 
 
-class Quiet:
+class NullProgress:
     """Shows nothing."""
 
     def begin(self, epochs: int, steps: int | None, done: int) -> None:
@@ -38,7 +38,7 @@ class Quiet:
         """Training is over."""
 
 
-class Bar(Quiet):
+class Bar(NullProgress):
     """A rich progress bar on standard error."""
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ class Bar(Quiet):
         self._progress.stop()
 
 
-def make_progress(wanted: bool | None, *, main_process: bool) -> Quiet:
+def make_progress(wanted: bool | None, *, main_process: bool) -> NullProgress:
     """The bar if wanted; by default if standard error is a terminal. Only the main process shows one."""
     if not main_process or wanted is False:
-        return Quiet()
-    return Bar() if wanted or sys.stderr.isatty() else Quiet()
+        return NullProgress()
+    return Bar() if wanted or sys.stderr.isatty() else NullProgress()

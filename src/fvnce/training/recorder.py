@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..objectives.terms import Looked, Terms, statistics_of
+from ..objectives.terms import Snapshot, Terms, statistics_of
 from .history import History
 
 #: Steps whose statistics are computed together.
@@ -36,7 +36,7 @@ class Recorder:
         self.live: float | None = None
         self.rate = 0.0
         self._pending: list[tuple[dict[str, float], float | Tensor]] = []
-        self._looked: list[tuple[dict[str, float], Looked]] = []
+        self._snapshots: list[tuple[dict[str, float], Snapshot]] = []
         self._epoch: list[dict[str, float]] = []
         self._before = self._epoch_rate = 0.0
         self.start()
@@ -90,10 +90,10 @@ class Recorder:
         row["samples_per_second"] = self.rate
         if isinstance(terms, Terms):
             # Of those that are computed together only the last is asked for its costly statistic.
-            if self._looked:
-                before, looked = self._looked[-1]
-                self._looked[-1] = before, looked.without_held_out_value()
-            self._looked.append((row, terms.look()))
+            if self._snapshots:
+                before, snapshot = self._snapshots[-1]
+                self._snapshots[-1] = before, snapshot.without_held_out_value()
+            self._snapshots.append((row, terms.snapshot()))
         elif terms is not None:  # an objective of the user's
             row |= {name: float(value) for name, value in terms.statistics.items()}
         enough = len(self._pending) >= AT_ONCE or not self.history.steps.columns
@@ -103,9 +103,10 @@ class Recorder:
         """Record all that waits; gives back the first loss that is not finite, if any."""
         if not self._pending:
             return None
-        for (row, _), named in zip(self._looked, statistics_of([looked for _, looked in self._looked]), strict=True):
+        found = statistics_of([snapshot for _, snapshot in self._snapshots])
+        for (row, _), named in zip(self._snapshots, found, strict=True):
             row |= named
-        self._looked.clear()
+        self._snapshots.clear()
         self._average_over_processes()
         bad = None
         for row, _ in self._pending:

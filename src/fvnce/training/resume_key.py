@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 
-from ..models.latent import FixedDistribution
+from ..models.latent import FixedDistribution, LatentVariableModel
 from ..noise import to_state
 from ..scoring import ScoringRule
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from .loop import Run
 
 #: Of a noise's settings, those that change no bit.
-_NO_MATTER = ("validate_args", "block_bytes")
+_WITHOUT_EFFECT = ("validate_args", "block_bytes")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 #: Attributes by which a distribution that is no noise of ours holds others.
 _INNER = ("base_dist", "transforms", "component_distribution", "mixture_distribution")
-#: Private attributes and buffers that are settings. Other buffers are restored with the weights.
-_CHOSEN = ("_gamma", "log_scale", "centres", "coefficients", "offsets")
+#: Buffers that are settings. Others are restored with the weights.
+_CHOSEN = ("log_scale", "centres", "coefficients", "offsets")
 _MODULE = frozenset(vars(nn.Module()))
 _DEEPEST = 6
 _LONGEST = 160
@@ -77,9 +77,12 @@ class ObjectiveKey:
                 found[_path(path)] = self._noise(module.distribution)
                 continue
             for name, value in vars(module).items():
-                if name in _CHOSEN or not (name in _MODULE or name.startswith("_")):
+                if not (name in _MODULE or name.startswith("_")):
                     text = self._noise(value) if isinstance(value, Distribution) else _text(value)
                     found[_path(path, name)] = _short(text)
+            if isinstance(module, LatentVariableModel):
+                # Of a learned prior it is computed anew, perhaps on another device: its last bits say nothing.
+                found[_path(path, "highest_log_prior")] = f"{module.highest_log_prior():.6g}"
             for name, buffer in module.named_buffers(recurse=False):
                 if name in _CHOSEN or (buffer.numel() == 1 and not _is_ours(module)):
                     found[_path(path, name)] = _text(buffer)
@@ -121,7 +124,7 @@ def settings_facts(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "processes": run.world,
         "precision": str(run.fabric.strategy.precision.precision),
-        "data": run.feed.fingerprint,
+        "data": run.batches.fingerprint,
         "validation": None,
         "callbacks": [type(callback).__name__ for callback in run.callbacks],
     }
@@ -209,7 +212,7 @@ def _distribution(noise: Distribution, depth: int) -> str:
         config, tensors = to_state(noise)
     except (TypeError, ValueError):
         return _foreign(noise, depth)
-    digest = hashlib.sha256(json.dumps(_that_matter(config), sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(_deciding(config), sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(f"{name} {_text(tensors[name])}".encode())
     return f"{_ADDRESS.sub('', repr(noise))} {digest.hexdigest()[:12]}"
@@ -230,10 +233,10 @@ def _foreign(noise: Distribution, depth: int) -> str:
     return f"{name}({inside})"
 
 
-def _that_matter(config: Any) -> Any:
+def _deciding(config: Any) -> Any:
     if isinstance(config, Mapping):
-        return {key: _that_matter(value) for key, value in config.items() if key not in _NO_MATTER}
-    return [_that_matter(item) for item in config] if isinstance(config, list) else config
+        return {key: _deciding(value) for key, value in config.items() if key not in _WITHOUT_EFFECT}
+    return [_deciding(item) for item in config] if isinstance(config, list) else config
 
 
 def _digest(value: Tensor) -> str:

@@ -11,10 +11,17 @@ import torch
 
 from ..serialization import RecordError
 from . import randomness
-from .checkpoint import UNREADABLE, Checkpoints, read_checkpoint
-from .files import BEST_NAME, OBJECTIVE_NAME, save, save_weights
-from .optimisation import take_over
-from .processes import first_failure, on_main
+from .checkpoint import (
+    BEST_NAME,
+    OBJECTIVE_NAME,
+    UNREADABLE,
+    Checkpoints,
+    read_checkpoint,
+    save,
+    save_weights,
+)
+from .distributed import first_failure, on_main
+from .optimiser import take_over
 from .resume_key import ObjectiveKey, compare, listed, settings_facts
 
 if TYPE_CHECKING:
@@ -108,7 +115,7 @@ class Saver:
         run.raw_optimizer.load_state_dict(state["optimizer"])
         if run.scheduler is not None:
             run.scheduler.load_state_dict(state["scheduler"])
-        run.feed.load_state_dict(own["feed"])
+        run.batches.load_state_dict(own["batches"])
         self._saved_at = run.step if path == self.latest() else -1
 
     def _find(self, resume: bool | str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
@@ -155,9 +162,7 @@ class Saver:
 
     def _changes(self, state: dict[str, Any]) -> list[str]:
         assert self._key is not None
-        changes = compare(state["settings"], self._settings)
-        # A checkpoint of an earlier version says less.
-        return changes + (self._key.differences(state["objective_key"]) if "objective_key" in state else [])
+        return compare(state["settings"], self._settings) + self._key.differences(state["objective_key"])
 
     def _try(self, write: Callable[[], object]) -> OSError | None:
         try:
@@ -186,7 +191,7 @@ class Saver:
     def _write_checkpoint(self) -> None:
         run, checkpoints = self.run, self.checkpoints
         assert checkpoints is not None
-        own = {"feed": run.feed.state_dict(), "random": randomness.capture(run.device)}
+        own = {"batches": run.batches.state_dict(), "random": randomness.capture(run.device)}
         parts: dict[int, str] = {}
         if run.world > 1:
             parts = self._write_parts(checkpoints, own)

@@ -16,20 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from ..noise import draw_with_log_prob
-from ..objectives import ContrastiveObjective
+from ..objectives import Batch, ContrastiveObjective
 from ..objectives.evaluation import comparable, evaluate
 from . import randomness
-from .batches import Rows, bounds
-from .step import Inputs, Step
+from .distributed import bounds
+from .noise_sampler import noise_samples
+from .rows import Rows
+from .step import Step, StepOutput
 
 #: Noise samples a validation set has at most.
 MOST_NOISE = 10_000
 _CHUNK = 2048
-
-
-def noise_samples(objective: object) -> float:
-    """Noise samples that an objective wants for each row of data; one of another make may know no more than its ν."""
-    return float(getattr(objective, "noise_samples", getattr(objective, "noise_ratio", 1.0)))
 
 
 class Validation:
@@ -42,12 +39,22 @@ class Validation:
         seed: of the run.
         rank: of this process.
         world: number of processes; each evaluates its part.
+        seed_globals: whether the objective draws from the global generators, which are then seeded here.
     """
 
-    def __init__(self, rows: Rows, log_noise: Tensor | None, step: Step, seed: int, rank: int, world: int) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        log_noise: Tensor | None,
+        step: Step,
+        seed: int,
+        rank: int,
+        world: int,
+        *,
+        seed_globals: bool,
+    ) -> None:
         self.seed, self.rank, self.step = seed, rank, step
-        #: Whether draws of the objective are those of the global generators, to be seeded here.
-        self.seed_globals = True
+        self.seed_globals = seed_globals
         self.total = len(rows)
         if self.total < world:
             raise ValueError(f"validation must have a row for each of the {world} processes, found {self.total}")
@@ -100,13 +107,14 @@ class Validation:
     def _mean(self, total_of: Callable[[Tensor], Tensor]) -> dict[str, float]:
         sums: dict[str, float] = {}
         for x, density in self._chunks():
-            inputs = Inputs(x, log_noise_x=density)
+            batch = Batch(x, log_noise_x=density)
             if self.noise is not None:
                 count = min(len(x), len(self.noise[0]))
-                inputs.x_noise, inputs.log_noise_noise = self.noise[0][:count], self.noise[1][:count]
-            named = {"loss": float(self.step(inputs))}
-            if inputs.terms is not None:
-                named |= {name: float(value) for name, value in inputs.terms.statistics.items()}
+                batch.x_noise, batch.log_noise_noise = self.noise[0][:count], self.noise[1][:count]
+            output = StepOutput(batch)
+            named = {"loss": float(self.step(output))}
+            if output.terms is not None:
+                named |= {name: float(value) for name, value in output.terms.statistics.items()}
             for name, value in named.items():
                 sums[name] = sums.get(name, 0.0) + value * len(x)
         names = sorted(sums)

@@ -1,4 +1,4 @@
-r"""Sums over the samples of all processes.
+r"""A batch: rows of data, noise samples, the log-densities of both, and which part of a larger batch it is.
 
 Data-parallel training averages the gradients of W processes. Process k holds n_k of the N samples of a step, so
 
@@ -8,13 +8,11 @@ and a mean becomes exact by that weight, which differs from 1 only where the pro
 log-mean-exp is no such average: its values are gathered. Every process then computes the same number from all of them
 and passes back the gradient of its own part, W times, since averaging divides by W.
 
-None of this happens outside of :func:`together`: an objective evaluated by one process alone waits for nobody.
+None of this happens to a batch without a :class:`BatchShare`: whoever evaluates it alone waits for nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,57 +21,62 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-@dataclass
-class Shares:
-    """W n_k / N of this process, for data and for noise.
+@dataclass(frozen=True)
+class BatchShare:
+    """This process holds a part of a batch that all processes evaluate together, with the same objective.
 
     Attributes:
-        equal: whether all processes hold equally many samples.
-        used: set once an objective has made its sums exact itself.
+        data: W n_k / N of the data samples.
+        noise: W n_k / N of the noise samples.
+        equal: whether all processes hold equally many of both, so that none need tell the others how many.
     """
 
     data: float = 1.0
     noise: float = 1.0
     equal: bool = False
-    used: bool = False
 
 
-_shares: Shares | None = None
+@dataclass
+class Batch:
+    """What an objective is evaluated on.
+
+    Attributes:
+        x: rows of data, shape (B, …).
+        x_noise: noise samples, shape (N, …); None lets the objective draw them.
+        log_noise_x: log p_n of the data, shape (B,); None lets the objective evaluate it.
+        log_noise_noise: log p_n of the noise samples, shape (N,); None lets the objective evaluate it.
+        share: the part that this is of a batch over several processes, or None for a batch of its own.
+
+    >>> Batch(torch.zeros(3, 2)).x_noise is None
+    True
+    """
+
+    x: Tensor
+    x_noise: Tensor | None = None
+    log_noise_x: Tensor | None = None
+    log_noise_noise: Tensor | None = None
+    share: BatchShare | None = None
 
 
-@contextmanager
-def together(shares: Shares) -> Iterator[None]:
-    """Inside, all processes evaluate the same objective, each on its part of one batch."""
-    global _shares
-    before, _shares = _shares, shares
-    try:
-        yield
-    finally:
-        _shares = before
+def mean_over_data(values: Tensor, share: BatchShare | None) -> Tensor:
+    """The mean over data samples, weighted so that averaging over processes gives that of all.
+
+    >>> mean_over_data(torch.tensor([1.0, 3.0]), BatchShare(data=0.5))
+    tensor(1.)
+    """
+    return values.mean() if share is None else values.mean() * share.data
 
 
-def mean_over_data(values: Tensor) -> Tensor:
-    """The mean over data samples, weighted so that averaging over processes gives that of all."""
-    if _shares is None:
-        return values.mean()
-    _shares.used = True
-    return values.mean() * _shares.data
-
-
-def mean_over_noise(values: Tensor) -> Tensor:
+def mean_over_noise(values: Tensor, share: BatchShare | None) -> Tensor:
     """The mean over noise samples, weighted so that averaging over processes gives that of all."""
-    if _shares is None:
-        return values.mean()
-    _shares.used = True
-    return values.mean() * _shares.noise
+    return values.mean() if share is None else values.mean() * share.noise
 
 
-def gather(values: Tensor) -> Tensor:
+def gather(values: Tensor, share: BatchShare | None) -> Tensor:
     """The values of all processes, one after the other along the first dimension; with one process, the values."""
-    if _shares is None or not dist.is_initialized():
+    if share is None or not dist.is_initialized():
         return values
-    _shares.used = True
-    result: Tensor = _Gather.apply(values, _shares.equal)  # type: ignore[no-untyped-call]
+    result: Tensor = _Gather.apply(values, share.equal)  # type: ignore[no-untyped-call]
     return result
 
 

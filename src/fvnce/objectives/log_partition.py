@@ -1,12 +1,12 @@
-r"""The treatment of log Z: how Δ⁰ = log p⁰_θ(x, z) − log p_n(x) − log q(z|x) becomes Δ = Δ⁰ + shift.
-
-Write p_θ = e^(−c) p⁰_θ, so that the shift is −c.
+r"""The treatment of log Z: which c makes p_θ = e^(−c) p⁰_θ of an unnormalised p⁰_θ.
 
 * :class:`Fixed`: c is given. c = 0 for a normalised model.
 * :class:`Learned`: c is a parameter, as in the original NCE.
 * :class:`~fvnce.objectives.profiled.Profiled`: c is maximised out on every batch.
 
-With noise ν times as frequent as data the classifier compares p_θ with ν p_n, so the rule sees Δ − log ν.
+With noise ν times as frequent as data the classifier compares p_θ with ν p_n, so that the rule sees
+
+    Δ = Δ⁰ − c − log ν,      Δ⁰ = log p⁰_θ(x, z) − log p_n(x) − log q(z|x).
 """
 
 from __future__ import annotations
@@ -19,27 +19,32 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
+from .._estimates import log_mean_exp
 from ..scoring import ScoringRule
-from ._distributed import gather, mean_over_data, mean_over_noise
-from .ratios import LogRatio, is_nothing
+from .batch import gather
+from .ratios import BatchRatios, LogRatio, is_nothing
 
 
 @dataclass(frozen=True)
-class Contrast:
-    """J of a batch with its graph; what each sample earns, and the shift, without."""
+class LogScale:
+    """c, and where it was chosen on the batch, J at its best c.
 
-    value: Tensor
-    data: Tensor
-    noise: Tensor
-    shift: Tensor | float
+    Attributes:
+        c: the log-scale.
+        maximum: None where c does not depend on the batch; else the maximum of J over c, up to a monotone map, with
+            the graph that trains the model.
+    """
+
+    c: Tensor | float
+    maximum: Tensor | None = None
 
 
 class Partition(nn.Module):
-    """A treatment of log Z."""
+    """A treatment of log Z: it says what c is, and the objective computes J there."""
 
     @abstractmethod
-    def contrast(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Contrast:
-        """J of a batch."""
+    def log_scale_of(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
+        """c for a batch."""
 
     @abstractmethod
     def log_noise_weights(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
@@ -57,29 +62,7 @@ class Partition(nn.Module):
         return []
 
 
-class _Shifted(Partition):
-    """Δ = Δ⁰ + shift with a shift that does not depend on the batch."""
-
-    def contrast(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Contrast:
-        """E_data f1 + ν E_noise f0."""
-        shift = self._shift(noise_ratio)
-        earned_data = data.expectation(rule.f1, shift)
-        earned_noise = noise.expectation(rule.f0, shift)
-        value = torch.add(mean_over_data(earned_data), mean_over_noise(earned_noise), alpha=noise_ratio)
-        return Contrast(
-            value, earned_data.detach(), earned_noise.detach(), shift.detach() if isinstance(shift, Tensor) else shift
-        )
-
-    def log_noise_weights(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
-        """log(−df0/dΔ)."""
-        return log_noise_slopes(rule, noise, self._shift(noise_ratio))
-
-    def _shift(self, noise_ratio: float) -> Tensor | float:
-        """−c − log ν."""
-        return -self.fitted_log_partition() - math.log(noise_ratio)
-
-
-class Fixed(_Shifted):
+class Fixed(Partition):
     """log Z is known: 0 for a normalised model, shifted by ``log_scale`` s, Δ = Δ⁰ + s.
 
     Without a clip, s for (0, 0) is just a weight e^s on the noise term.
@@ -94,18 +77,26 @@ class Fixed(_Shifted):
         assert isinstance(self.log_scale, Tensor)
         return -self.log_scale
 
-    def _shift(self, noise_ratio: float) -> Tensor | float:
+    def log_scale_of(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
+        """−s."""
+        return LogScale(self._c())
+
+    def log_noise_weights(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
+        """log(−df0/dΔ)."""
+        return log_noise_slopes(rule, noise, -self._c() - math.log(noise_ratio))
+
+    def _c(self) -> Tensor | float:
         # As a number where that makes no accelerator wait: adding 0.0 then costs nothing at all.
         if _checks.values_are_hidden() or self.log_scale.device.type != "cpu":
-            return super()._shift(noise_ratio)
-        return float(self.log_scale) - math.log(noise_ratio)
+            return self.fitted_log_partition()
+        return -float(self.log_scale)
 
     def extra_repr(self) -> str:
-        """The scale."""
+        """The log-scale s."""
         return f"log_scale={self.log_scale}"
 
 
-class Learned(_Shifted):
+class Learned(Partition):
     """log Z is a parameter with its own learning rate.
 
     Args:
@@ -122,13 +113,17 @@ class Learned(_Shifted):
         self.register_buffer("started", torch.tensor(start is not None))
         self._known_to_have_started = start is not None
 
-    def contrast(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Contrast:
-        """As with a fixed c, which on the first batch is set to log E_noise[e^Δ⁰] unless it has been set before."""
-        self._start(noise)
-        return super().contrast(rule, data, noise, noise_ratio)
+    def log_scale_of(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
+        """The parameter, which on the first batch is set to log E_noise[e^Δ⁰] unless it has been set before."""
+        self._start(ratios)
+        return LogScale(self.log_z)
+
+    def log_noise_weights(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
+        """log(−df0/dΔ)."""
+        return log_noise_slopes(rule, noise, -self.log_z - math.log(noise_ratio))
 
     @torch.no_grad()
-    def _start(self, noise: LogRatio) -> None:
+    def _start(self, ratios: BatchRatios) -> None:
         if not self.training:
             return
         if _checks.values_are_hidden():
@@ -142,8 +137,7 @@ class Learned(_Shifted):
         if self.started:
             return
         if self.log_z == 0:
-            values = gather(noise.mean)
-            self.log_z.copy_(values.logsumexp(0) - math.log(len(values)))
+            self.log_z.copy_(log_mean_exp(gather(ratios.noise.mean, ratios.share)))
         self.started.fill_(True)  # type: ignore[operator]
 
     def fitted_log_partition(self) -> Tensor:

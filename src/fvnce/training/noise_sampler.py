@@ -1,4 +1,4 @@
-"""Where a step's noise comes from: drawn afresh where that is cheap, else from a pool.
+"""Where a step's noise comes from: drawn afresh where that is cheap, else from a pool; and log p_n of all data, once.
 
 Fresh noise is best and costs a density evaluation for every row. A pool is used where the rows of a step, drawn afresh,
 would cost more than a fifth of the step, counted in floating-point operations. A kernel density with 60,000 centres
@@ -8,13 +8,19 @@ always does; a Gaussian never does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..noise import NoisePool, draw_with_log_prob, row_flops
+from ..noise import NoisePool, draw_with_log_prob, log_prob_of_rows, row_flops
+from ..objectives.batch import BatchShare, gather
+from .distributed import bounds
+from .rows import Rows
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 #: Rows of a pool, unless a step needs more than an eighth of it.
 POOL_ROWS = 8192
@@ -22,6 +28,7 @@ POOL_ROWS = 8192
 FRESH_SHARE = 0.2
 #: Share of the time that the renewal of a pool may cost.
 RENEWAL_SHARE = 0.08
+_ROWS_AT_ONCE = 8192
 
 
 class FreshNoise:
@@ -65,7 +72,7 @@ class PooledNoise:
         return self.pool.batch(n)
 
     def state_dict(self) -> dict[str, Any]:
-        """The pool's state."""
+        """The pool's rows, and the state of its generator."""
         return dict(self.pool.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -73,7 +80,7 @@ class PooledNoise:
         self.pool.load_state_dict(state)
 
 
-def make_supply(
+def make_noise_sampler(
     noise: Distribution,
     rows: int,
     step_flops: float,
@@ -82,7 +89,7 @@ def make_supply(
     pool: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> FreshNoise | PooledNoise:
-    """The supply of ``rows`` noise samples a step.
+    """What gives ``rows`` noise samples a step.
 
     Args:
         noise: p_n.
@@ -103,3 +110,36 @@ def make_supply(
     return PooledNoise(
         NoisePool(noise, pool, generator, refresh_share=RENEWAL_SHARE, step_flops=step_flops, progress=progress)
     )
+
+
+def tabulate(
+    noise: Distribution,
+    rows: Rows,
+    fabric: Fabric,
+    name: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """log p_n of all rows, shape (n,): each process evaluates its part, and all share the table.
+
+    Rows are read a block at a time, so that a memory map need not fit into memory.
+
+    Raises:
+        ValueError: if the noise does not cover a row; the row is named.
+    """
+    low, high = bounds(len(rows), fabric.global_rank, fabric.world_size)
+    parts = []
+    for start in range(low, high, _ROWS_AT_ONCE):
+        stop = min(start + _ROWS_AT_ONCE, high)
+        try:
+            parts.append(log_prob_of_rows(noise, rows.slice(start, stop)))
+        except ValueError as error:
+            error.add_note(f"X begins at row {start} of {name}")
+            raise
+        if progress is not None:
+            progress(stop - low, high - low)
+    return gather(torch.cat(parts), BatchShare())
+
+
+def noise_samples(objective: object) -> float:
+    """Noise samples that an objective wants for each row of data; one of another make may know no more than its ν."""
+    return float(getattr(objective, "noise_samples", getattr(objective, "noise_ratio", 1.0)))

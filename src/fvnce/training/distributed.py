@@ -103,3 +103,14 @@ def on_main(fabric: Fabric, action: Callable[[], object]) -> None:
     failure = first_failure(fabric, failure)
     if failure is not None:
         raise failure
+
+
+def bounds(total: int, rank: int, world: int) -> tuple[int, int]:
+    """Where the part of ``rank`` begins and ends in ``total`` things: equal parts, the first longer by one if need be.
+
+    >>> [bounds(7, rank, 3) for rank in range(3)]
+    [(0, 3), (3, 5), (5, 7)]
+    """
+    each, extra = divmod(total, world)
+    low = rank * each + min(rank, extra)
+    return low, low + each + (rank < extra)

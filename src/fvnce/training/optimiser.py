@@ -12,8 +12,6 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from .adam import Adam
-
 OptimizerLike = str | Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleLike = str | Callable[[Optimizer, int], LRScheduler] | None
 
@@ -31,9 +29,7 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-def make_optimizer(
-    optimizer: OptimizerLike, objective: nn.Module, lr: float, *, fused: bool, scaled: bool = False
-) -> Optimizer:
+def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *, fused: bool) -> Optimizer:
     """An optimiser for the objective's parameters.
 
     Args:
@@ -41,7 +37,6 @@ def make_optimizer(
         objective: its ``parameter_groups(lr)``, where it has that method, may give parts of it their own rates.
         lr: learning rate.
         fused: use the fused kernels where every parameter has a type they know.
-        scaled: gradients arrive multiplied by a scaler that tells the optimiser so, which only torch's own understand.
     """
     own = getattr(objective, "parameter_groups", None)
     groups: list[dict[str, Any]]
@@ -63,11 +58,7 @@ def make_optimizer(
         )
     known = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     make: Callable[..., Optimizer] = _OPTIMISERS[optimizer]
-    if not (fused and known):
-        return make(groups, lr=lr)
-    if optimizer == "adam" and not scaled and all(p.device.type == "cpu" for p in parameters):
-        return Adam(groups, lr=lr)
-    return make(groups, lr=lr, fused=True)
+    return make(groups, lr=lr, fused=True) if fused and known else make(groups, lr=lr)
 
 
 def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int | None) -> LRScheduler | None:
