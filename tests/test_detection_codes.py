@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fvnce import NoiseContrastiveDetector
-from fvnce.detection.codes import CODES, OnCodes, PrincipalCodes, learn_codes
-from fvnce.detection.forest import grow_forest
+from fvnce.detection.members.pca import CODES, OnCodes, PrincipalCodes, learn_codes
+from fvnce.detection.members.forest import grow_forest
 from fvnce.detection.noise import draw_from_marginals
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fvnce.detection import NoiseContrastiveDetector
-from fvnce.detection.forest import RatioForest
+from fvnce.detection.members.forest import RatioForest
 from fvnce.training import RecordError
 
 QUICK: dict[str, Any] = {

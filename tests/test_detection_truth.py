@@ -11,9 +11,9 @@ from torch.distributions import Independent, Normal
 from fvnce import FullyVariationalNCE, PowerRule
 from fvnce.detection import MEMBERS, NoiseContrastiveDetector
 from fvnce.detection.calibration import calibrate_with_outliers, calibrate_without
-from fvnce.detection.forest import RatioForest, grow_forest
-from fvnce.detection.members import RatioNetworks
-from fvnce.detection.network import Schooling, train_ratio_networks
+from fvnce.detection.members.forest import RatioForest, grow_forest
+from fvnce.detection.members.ratio_network import RatioNetworks
+from fvnce.detection.members.ratio_network import Schooling, train_ratio_networks
 from fvnce.detection.noise import BaseMeasure, box, mixture_noise
 from fvnce.models import mlp
 from fvnce.scoring import Logarithmic, ScoringRule

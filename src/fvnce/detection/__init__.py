@@ -16,7 +16,7 @@
 
 from .estimator import NoiseContrastiveDetector
 from .explanation import Explanation
-from .members import NAMES as MEMBERS
+from .ensemble import NAMES as MEMBERS
 from .metrics import outlier_auroc, outlier_average_precision
 
 __all__ = ["MEMBERS", "Explanation", "NoiseContrastiveDetector", "outlier_auroc", "outlier_average_precision"]

@@ -21,7 +21,8 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .. import _checks
-from . import storing, table, validity
+from . import stored as validity
+from . import storing, table
 from .calibration import (
     Calibration,
     calibrate_by_share,
@@ -31,7 +32,7 @@ from .calibration import (
 )
 from .explanation import Explanation, explain
 from .images import ImageShape, check_images
-from .members import Ensemble, Plan, Rows, train_members
+from .ensemble import Ensemble, Plan, Rows, train_members
 from .metrics import outlier_auroc
 from .rows import check_labels, check_weights, merge
 from .settings import plan_of

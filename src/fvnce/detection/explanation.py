@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .codes import OnCodes
-from .forest import RatioForest
-from .members import Ensemble, LatentModel, RatioNetworks
+from .members.pca import OnCodes
+from .members.forest import RatioForest
+from .ensemble import Ensemble, LatentModel, RatioNetworks
 
 Array = NDArray[np.float64]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _checks
 from ..training.processes import PRECISIONS
-from .members import NAMES, Plan
-from .network import Schooling
+from .ensemble import NAMES, Plan
+from .members.ratio_network import Schooling
 
 if TYPE_CHECKING:
     from .estimator import NoiseContrastiveDetector

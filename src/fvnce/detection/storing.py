@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from ..serialization import RecordError, describe, flatten, read_record, reading, rebuild, unflatten, write_record
 from ..training import History
-from . import table, validity
+from . import stored as validity
+from . import table
 from .calibration import Calibration
-from .codes import OnCodes, PrincipalCodes
-from .forest import RatioForest
+from .members.pca import OnCodes, PrincipalCodes
+from .members.forest import RatioForest
 from .images import ImageShape
-from .members import Ensemble, LatentModel, Member, RatioNetworks
+from .ensemble import Ensemble, LatentModel, Member, RatioNetworks
 
 if TYPE_CHECKING:
     from .estimator import NoiseContrastiveDetector

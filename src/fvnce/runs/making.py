@@ -30,7 +30,7 @@ from ..serialization import RecordError, read_document, write_document, write_te
 from ..serialization.text import checksum
 from ..training import History
 from .folder import check_replaceable, put_in_place, sole_writer
-from .latent import train
+from ..detection.latent import train
 from .material import Material, gather
 from .scorer import (
     MODEL,

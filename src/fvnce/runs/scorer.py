@@ -15,7 +15,7 @@ from ..data.sources import Rows
 from ..detection import NoiseContrastiveDetector
 from ..report.run.shape import check_record
 from ..serialization import RecordError, fields, read_document, reading
-from .latent import LatentDetector
+from ..detection.latent import LatentDetector
 from .material import Layout, to_frame
 from .settings import RunSettings, read_config
 

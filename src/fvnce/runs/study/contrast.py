@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...diagnostics import diagnose
 from ...noise import draw
-from ..latent import LatentDetector
+from ...detection.latent import LatentDetector
 from ..scorer import LoadedRun, OfDetector
 from .numbers import histogram, short
 from .subject import noise_of

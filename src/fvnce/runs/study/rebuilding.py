@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ...noise import draw
-from ..latent import Encoding
+from ...detection.latent import Encoding
 from ..scorer import LoadedRun, OfLatent
 from .numbers import short
 from .pictures import SHEET, sheet

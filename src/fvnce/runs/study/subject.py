@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...data.frame import Frame
 from ...objectives import ContrastiveObjective
-from ..latent import Encoding, learn_encoding
+from ...detection.latent import Encoding, learn_encoding
 from ..material import Material
 from ..scorer import LoadedRun, OfLatent
 

@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
 from ..data.frame import Frame
-from ..detection import table
-from ..detection.images import ImageShape, check_images
+from . import table
+from .images import ImageShape, check_images
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
 from ..scoring.text import parse
 from ..serialization import describe, read_record, reading, rebuild, write_record
 from ..training import History, fit
-from .settings import ModelSettings, SettingsError
+from ..runs.settings import ModelSettings, SettingsError
 
 Array = NDArray[np.float64]
 KIND = "latent detector"

@@ -19,7 +19,7 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .members import RatioMember
+    from ..ensemble import RatioMember
 
 Array = NDArray[np.float64]
 

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from ..noise import draw
 from ..training import History
 from .architecture import image_pair, ratio_network, table_pair
-from .codes import OnCodes, learn_codes
-from .forest import grow_forest
-from .network import LatentModel, RatioNetworks, Schooling, train_latent_model, train_ratio_networks
+from .members.pca import OnCodes, learn_codes
+from .members.forest import grow_forest
+from .members.ratio_network import LatentModel, RatioNetworks, Schooling, train_latent_model, train_ratio_networks
 from .noise import box, draw_from_marginals, mixture_noise
 
 Array = NDArray[np.float64]

@@ -22,11 +22,11 @@ from torch import nn
 from ..models import GaussianDecoder, GaussianEncoder, PointEncoder
 from ..serialization import RecordError
 from .architecture import image_pair, ratio_network, table_pair
-from .codes import OnCodes, PrincipalCodes
-from .forest import RatioForest
+from .members.pca import OnCodes, PrincipalCodes
+from .members.forest import RatioForest
 from .images import ImageShape
-from .initial import without_memory
-from .members import LATENT, NAMES, LatentModel, RatioNetworks
+from .networks import without_memory
+from .ensemble import LATENT, NAMES, LatentModel, RatioNetworks
 from .table import Column
 
 if TYPE_CHECKING:

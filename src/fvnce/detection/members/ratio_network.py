@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 from torch.optim import AdamW, Optimizer
 
-from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder
-from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective, Profiled
-from ..scoring import PowerRule
-from ..training import EarlyStopping, History, fit, randomness
-from .initial import initialised
-from .noise import BaseMeasure
+from ...models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder
+from ...objectives import VAE, Autoencoder, FullyVariationalNCE, Objective, Profiled
+from ...scoring import PowerRule
+from ...training import EarlyStopping, History, fit, randomness
+from ..networks import initialised
+from ..noise import BaseMeasure
 
 Array = NDArray[np.float64]
 
