@@ -1,118 +1,63 @@
-r"""The members of the detector, and their average.
+r"""The average of the members, and what each column adds to it.
 
-==================  ========================================================================================
-``outlier_forest``  piecewise-constant ratio of the known outliers to the rows
-``mixture_forest``  piecewise-constant ratio of the mixture noise to the rows
-``broad_forest``    the same for the box, on few rows a tree: what is left without known outliers
-``marginal_forest`` the same for the product of the columns' own distributions: which columns go together?
-``network``         ratio networks against the mixture noise
-``autoencoder``     latent-variable model with a deterministic encoder
-``variational``     latent-variable model with a stochastic encoder
-==================  ========================================================================================
+The score is the mean over members of (anomaly − mean) / deviation, both taken over the training rows. Since each member
+explains its anomaly as a sum, so is the score:
 
-The score is the mean over members of (anomaly − mean) / deviation, both taken over the training rows. Of images,
-forests and networks see the principal codes (:mod:`fvnce.detection.codes`), latent-variable models the pixels.
+    anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
+
+*Ratio*: for a forest, how far each column moved the share of noise on the way from root to leaf (exact); for a network,
+integrated gradients from the typical row (exact up to quadrature). *Reconstruction*: the squared error of each column
+under a latent-variable model. *Rest*: the size of the code, which belongs to no column.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
-from ..noise import draw
+from ..serialization import fields
 from ..training import History
-from .architecture import image_pair, ratio_network, table_pair
-from .members.pca import OnCodes, learn_codes
-from .members.forest import grow_forest
-from .members.ratio_network import LatentModel, RatioNetworks, Schooling, train_latent_model, train_ratio_networks
-from .noise import box, draw_from_marginals, mixture_noise
+from .members import CLASSES, NAMES, PCAMember
+from .members.base import Scorer, State
+from .members.pca import learn_components
+from .plan import Array, Plan, TrainingRows
+from .stored import require, require_lengths, require_standardising
 
-Array = NDArray[np.float64]
-
-NAMES = ("outlier_forest", "mixture_forest", "broad_forest", "marginal_forest", "network", "autoencoder", "variational")
-#: Members that see the pixels of an image.
-LATENT = ("autoencoder", "variational")
-#: Rows of a tree of the broad forest; few, so that outliers do not hide one another.
-BROAD_ROWS = 64
-
-
-class Member(Protocol):
-    """What a member can do."""
-
-    def anomaly(self, X: Array) -> Array:
-        """Higher for stranger rows, shape (n,)."""
-
-    def contributions(self, X: Array) -> Array:
-        """Parts of the anomaly by column, shape (n, D)."""
-
-
-class RatioMember(Member, Protocol):
-    """A member whose contributions sum to its anomaly − base."""
-
-    @property
-    def base(self) -> float:
-        """The anomaly that all rows start from."""
+#: Members that put known outliers to use.
+WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Encoded training rows and known outliers, with weights."""
-
-    X: Array
-    weights: Array
-    outliers: Array
-    outlier_weights: Array
-
-    def without(self, rows: NDArray[np.bool_], outliers: NDArray[np.bool_]) -> Rows:
-        """All but those marked."""
-        return Rows(self.X[~rows], self.weights[~rows], self.outliers[~outliers], self.outlier_weights[~outliers])
-
-    def encoded(self, encode: Callable[[Array], Array]) -> Rows:
-        """The same rows in another form."""
-        return replace(self, X=encode(self.X), outliers=encode(self.outliers))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to train.
+class Explanation:
+    """Contributions to the anomaly score.
 
     Attributes:
-        members: names.
-        trees: of each forest.
-        leaf: fewest samples in a cell.
-        networks: ratio networks that are averaged.
-        hidden: sizes of hidden layers.
-        latent: size of the code.
-        image: (channels, height, width), or None for a table.
-        outlier_share: λ.
-        outlier_bandwidth: largest bandwidth around known outliers.
-        data_bandwidth: typical bandwidth around rows.
-        schooling: how networks are trained.
+        ratio: by what sets the row apart from the data, shape (n, D), for images (n, …).
+        reconstruction: by how badly it is rebuilt, of the same shape; zeros without a latent-variable model.
+        rest: by nothing in particular, shape (n,).
+        base: the score that all rows start from.
     """
 
-    members: tuple[str, ...]
-    trees: int
-    leaf: int
-    networks: int
-    hidden: tuple[int, ...]
-    latent: int
-    image: tuple[int, int, int] | None
-    outlier_share: float
-    outlier_bandwidth: float
-    data_bandwidth: float
-    schooling: Schooling
+    ratio: Array
+    reconstruction: Array
+    rest: Array
+    base: float
 
-    def lighter(self) -> Plan:
-        """The same at less cost, for the folds of a calibration."""
-        less = replace(self.schooling, progress=False, steps=-(-self.schooling.steps // 2))
-        return replace(self, trees=-(-self.trees // 3), networks=1, schooling=less)
+    @property
+    def total(self) -> Array:
+        """Both kinds together: positive where a column makes the row stranger. For an image, a heat map."""
+        return self.ratio + self.reconstruction
+
+    @property
+    def anomaly(self) -> Array:
+        """The anomaly score that the parts sum to."""
+        flat = self.total.reshape(len(self.rest), -1)
+        return np.asarray(flat.sum(1) + self.rest + self.base)
 
 
 @dataclass
@@ -120,9 +65,35 @@ class Ensemble:
     """Members, and what standardises each."""
 
     names: list[str]
-    members: list[Member]
+    members: list[Scorer]
     centres: list[float]
     scales: list[float]
+
+    @classmethod
+    def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
+        """Train all members of a plan; also the history of each network."""
+        ensemble, histories = cls([], [], [], []), []
+        kinds = [CLASSES[name] for name in plan.members]
+        pca = None
+        if plan.image is not None and not all(kind.sees_pixels for kind in kinds):
+            pca = learn_components(rows.X, rows.weights, seed)
+        for position, kind in enumerate(kinds):
+            own = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
+            member: Scorer
+            if pca is None or kind.sees_pixels:
+                member, found = kind.fit(rows, plan, own)
+            else:
+                member, found = PCAMember.fit(kind, pca, rows, replace(plan, image=None), own)
+            anomaly = member.anomaly(rows.X)
+            centre = float(np.average(anomaly, weights=rows.weights))
+            spread = math.sqrt(float(np.average((anomaly - centre) ** 2, weights=rows.weights)))
+            ensemble.names.append(kind.name)
+            ensemble.members.append(member)
+            ensemble.centres.append(centre)
+            # A member that says the same of every row has nothing to standardise.
+            ensemble.scales.append(spread if spread > 1e-12 else 1.0)
+            histories += found
+        return ensemble, histories
 
     def anomaly(self, X: Array) -> Array:
         """The mean of the standardised anomalies."""
@@ -132,90 +103,63 @@ class Ensemble:
         ]
         return np.asarray(np.mean(parts, axis=0))
 
+    def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
+        """Explain preprocessed rows; ``fold`` brings their columns back to the original ones."""
+        ratio, reconstruction = np.zeros(X.shape), np.zeros(X.shape)
+        rest, base = np.zeros(len(X)), 0.0
+        for member, centre, scale in zip(self.members, self.centres, self.scales, strict=True):
+            factor = 1 / (len(self.members) * scale)
+            parts = reconstruction if member.reconstructs else ratio
+            parts += factor * member.contributions(X)
+            rest += factor * member.rest(X)
+            base -= factor * centre
+            base += factor * member.base
+        return Explanation(fold(ratio), fold(reconstruction), rest, base)
 
-def train_members(rows: Rows, plan: Plan, seed: int) -> tuple[Ensemble, list[History]]:
-    """All members of a plan."""
-    ensemble, histories = Ensemble([], [], [], []), []
-    codes = None
-    if plan.image is not None and not set(plan.members) <= set(LATENT):
-        codes = learn_codes(rows.X, rows.weights, seed)
-    for position, name in enumerate(plan.members):
-        own = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
-        if codes is None or name in LATENT:
-            member, found = _train(name, rows, plan, own)
-        else:
-            inner, found = _train(name, rows.encoded(codes.encode), replace(plan, image=None), own)
-            member = OnCodes(codes, inner)  # type: ignore[arg-type]
-        anomaly = member.anomaly(rows.X)
-        centre = float(np.average(anomaly, weights=rows.weights))
-        spread = math.sqrt(float(np.average((anomaly - centre) ** 2, weights=rows.weights)))
-        ensemble.names.append(name)
-        ensemble.members.append(member)
-        ensemble.centres.append(centre)
-        # A member that says the same of every row has nothing to standardise.
-        ensemble.scales.append(spread if spread > 1e-12 else 1.0)
-        histories += found
-    return ensemble, histories
+    def state(self) -> State:
+        """Every member by its name, its tensors numbered."""
+        members, tensors = [], {}
+        for position, (name, member) in enumerate(zip(self.names, self.members, strict=True)):
+            content, own = member.state()
+            members.append({"name": name, "state": content})
+            tensors.update({f"{position}.{key}": value for key, value in own.items()})
+        return {"members": members, "centres": self.centres, "scales": self.scales}, tensors
 
-
-def _train(name: str, rows: Rows, plan: Plan, seed: int) -> tuple[Member, list[History]]:
-    if name.endswith("forest"):
-        return _forest(name, rows, plan, seed), []
-    generator = torch.Generator().manual_seed(seed)
-    noise = _mixture(rows, plan, generator)
-    if name == "network":
-        make = partial(ratio_network, rows.X.shape[1], plan.hidden)
-        return train_ratio_networks(make, rows.X, rows.weights, noise, plan.schooling, plan.networks, seed)
-    stochastic = name == "variational"
-    outputs = 2 * plan.latent if stochastic else plan.latent
-    pair = (
-        partial(table_pair, rows.X.shape[1], plan.hidden, plan.latent, outputs)
-        if plan.image is None
-        else partial(image_pair, plan.image, plan.latent, outputs)
-    )
-    # In hundreds of dimensions no noise sample is live against a density: what is left is the limit without noise.
-    against = None if plan.image is not None else noise
-    return train_latent_model(
-        pair, plan.latent, rows.X, rows.weights, against, plan.schooling, seed, stochastic=stochastic
-    )
+    @classmethod
+    def from_state(
+        cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor], width: int, image: tuple[int, int, int] | None
+    ) -> Self:
+        """The ensemble over rows of ``width`` columns, which may be the pixels of images."""
+        saved, centres, scales = fields(content, "the ensemble", "members", "centres", "scales")
+        require_lengths("the ensemble", len(saved), centres, scales)
+        require_standardising("the ensemble", centres, scales)
+        names: list[str] = []
+        members: list[Scorer] = []
+        for position, item in enumerate(saved):
+            name, state = fields(item, "a member of the ensemble", "name", "state")
+            require(name in NAMES, f"name a member, one of {', '.join(NAMES)}", name)
+            own = _numbered(tensors, position)
+            kind = CLASSES[name]
+            names.append(name)
+            if image is None or kind.sees_pixels:
+                members.append(kind.from_state(state, own, width, image))
+            else:
+                members.append(PCAMember.from_state(kind, state, own, width))
+        return cls(names, members, centres, scales)
 
 
-def _forest(name: str, rows: Rows, plan: Plan, seed: int) -> Member:
-    generator = torch.Generator().manual_seed(seed)
-    shape: dict[str, Any] = {"leaf": plan.leaf, "features": "sqrt", "sample": None}
-    if name == "outlier_forest":
-        noise, weights = rows.outliers, rows.outlier_weights
-    else:
-        # A forest that sees few rows needs enough draws all the same.
-        count = max(len(rows.X), 256)
-        noise = _draws(name, rows, plan, count, generator).double().numpy()
-        weights = np.ones(count)
-        if name == "broad_forest":
-            shape = {"leaf": 1, "features": 1, "sample": BROAD_ROWS}
-    return grow_forest(rows.X, rows.weights, noise, weights, trees=plan.trees, seed=seed, **shape)
+def _numbered(tensors: Mapping[str, Tensor], position: int) -> dict[str, Tensor]:
+    prefix = f"{position}."
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
-def _draws(name: str, rows: Rows, plan: Plan, count: int, generator: torch.Generator) -> torch.Tensor:
-    X = torch.from_numpy(rows.X)
-    if name == "marginal_forest":
-        return draw_from_marginals(X, torch.from_numpy(rows.weights), count, generator)
-    return draw(_mixture(rows, plan, generator) if name == "mixture_forest" else box(X), count, generator)
-
-
-def _mixture(rows: Rows, plan: Plan, generator: torch.Generator) -> Any:
-    def single(values: Array) -> torch.Tensor:
-        return torch.from_numpy(values).float()
-
-    return mixture_noise(
-        single(rows.X),
-        torch.from_numpy(rows.weights),
-        single(rows.outliers),
-        torch.from_numpy(rows.outlier_weights),
-        outlier_share=plan.outlier_share,
-        outlier_bandwidth=plan.outlier_bandwidth,
-        data_bandwidth=plan.data_bandwidth,
-        generator=generator,
-    )
-
-
-__all__ = ["NAMES", "Ensemble", "LatentModel", "Member", "Plan", "RatioNetworks", "Rows", "train_members"]
+def names_on(*, image: bool, outliers: bool, chosen: Sequence[str]) -> tuple[str, ...]:
+    """The members that are chosen, or those that "auto" stands for where none is."""
+    if not chosen and not image:
+        chosen = WITH_OUTLIERS if outliers else ("broad_forest",)
+    elif not chosen:
+        chosen = (*WITH_OUTLIERS, "autoencoder") if outliers else ("marginal_forest", "autoencoder")
+    for name in chosen:
+        if CLASSES[name].needs_outliers and not outliers:
+            raise ValueError(f"members must not name {name} without a known outlier (y = 1), found it")
+    return tuple(chosen)

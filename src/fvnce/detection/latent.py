@@ -10,248 +10,268 @@ model, which is the question where the noise holds known outliers.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from numbers import Integral
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.distributions import Distribution, Independent, Normal
+from torch import Tensor
 
-from ..data.frame import Frame
-from . import table
-from .images import ImageShape, check_images
-from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
-from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
+from .. import serialization
+from ..models import GaussianDecoder, GaussianEncoder, PointEncoder
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
-from ..scoring.text import parse
-from ..serialization import describe, read_record, reading, rebuild, write_record
 from ..training import History, fit
-from ..runs.settings import ModelSettings, SettingsError
+from .base import Detector, histories_from_state, histories_state, seed_of
+from .ensemble import Explanation
+from .latent_objective import LatentSettings, make_networks, make_noise, make_objective
+from .networks import SeededEncoder, aligned, require_pair
+from .plan import Array
+from .preprocessing import TablePreprocessor
+from .rows import check_labels
+from .stored import require
 
-Array = NDArray[np.float64]
-KIND = "latent detector"
-#: Centres of a kernel density.
-CENTRES = 5000
-#: Deviations of a column, or of the range of images, that a kernel spans unless told.
-TABLE_BANDWIDTHS = {"outliers": 0.5, "data": 1.0}
-IMAGE_BANDWIDTH = 0.25
+#: Rows scored together for the threshold.
+SCORED = 4096
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """How raw rows become the columns of the network: see :mod:`fvnce.detection.table` and ``images``."""
+class LatentDetector(Detector):
+    """Outlier detection by a latent-variable model, which also rebuilds rows and draws new ones.
 
-    columns: list[table.Column] | None
-    categories: list[dict[str, int] | None] | None
-    image: ImageShape | None
+    Scores follow scikit-learn: ``score_samples`` and ``decision_function`` are low for outliers and ``predict`` gives
+    −1 for them; ``anomaly_score`` is high.
 
-    def __call__(self, rows: Any) -> Array:
-        """Encoded rows, shape (n, D)."""
-        if self.image is not None:
-            return self.image.encode(check_images(rows, self.image.shape))
-        assert self.columns is not None
-        if isinstance(rows, Frame):
-            matrix = table.frame_to_matrix(rows, self.categories or [None] * rows.shape[1])
+    Args:
+        rule: the scoring rule as text, such as ``"power(0.5)"``.
+        noise: p_n: "outliers" (kernel density of the known ones), "data" (smoothed rows), "mixture" of both,
+            "gaussian", "none" for an autoencoder or VAE, or "auto": mixture with known outliers, else data.
+        bandwidth: of the kernel densities, in deviations of a column, for images in units of the range; 0 chooses.
+        outlier_share: weight of the known outliers in the mixture.
+        partition: "fixed", "learned" or "profiled" log Z; "auto" is profiled for tables, fixed for images.
+        log_scale: s of Δ = Δ⁰ + s, for a fixed partition.
+        noise_ratio: noise samples for each row.
+        latent: size of the code; 0 chooses a quarter of the columns, 32 for images.
+        hidden: sizes of hidden layers.
+        encoder: "gaussian" or "point".
+        epochs: passes over the rows.
+        batch_size: rows of a step.
+        learning_rate: of Adam.
+        validation: share of the rows held out.
+        anomaly: "density" is −log p_θ(x, g(x)), "ratio" adds log p_n(x); "auto" is ratio with known outliers.
+        contamination: share of the training rows above the threshold.
+        verbose: 1 shows a progress bar, None shows it in a terminal.
+        random_state: an integer for scores that are the same every time, to the last bit; None for others every time.
+
+    Attributes:
+        objective_: the trained objective, in float64; ``objective_.model`` draws samples.
+        history_: a :class:`fvnce.History`.
+        settings_: the settings, with what "auto" stood for.
+        held_out_: preprocessed rows that were held out, or all if none were; not saved.
+        offset_: ``decision_function`` is ``score_samples − offset_``.
+        n_known_: known outliers in training.
+        n_features_in_: columns.
+        feature_names_in_: their names, if X was a data frame.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.concatenate([rng.normal(size=(200, 2)), rng.normal(5, 0.5, size=(10, 2))])
+    >>> y = np.repeat([0, 1], [200, 10])
+    >>> detector = LatentDetector(latent=1, hidden=(16,), epochs=10).fit(X, y)
+    >>> detector.predict([[0.0, 0.0], [5.0, 5.0]])
+    array([ 1, -1])
+    >>> detector.codes(X).shape
+    (210, 1)
+    """
+
+    KIND: ClassVar[str] = "latent detector"
+
+    def __init__(
+        self,
+        *,
+        rule: str = "power(0)",
+        noise: str = "auto",
+        bandwidth: float = 0.0,
+        outlier_share: float = 0.5,
+        partition: str = "auto",
+        log_scale: float = 0.0,
+        noise_ratio: float = 1.0,
+        latent: int = 0,
+        hidden: Sequence[int] = (64, 64),
+        encoder: str = "gaussian",
+        epochs: int = 50,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        validation: float = 0.1,
+        anomaly: str = "auto",
+        contamination: float = 0.01,
+        verbose: int | None = 0,
+        random_state: Any = 0,
+    ) -> None:
+        self.rule = rule
+        self.noise = noise
+        self.bandwidth = bandwidth
+        self.outlier_share = outlier_share
+        self.partition = partition
+        self.log_scale = log_scale
+        self.noise_ratio = noise_ratio
+        self.latent = latent
+        self.hidden = hidden
+        self.encoder = encoder
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation = validation
+        self.anomaly = anomaly
+        self.contamination = contamination
+        self.verbose = verbose
+        self.random_state = random_state
+
+    # Learnt by fit.
+    objective_: Any
+    history_: History
+    settings_: LatentSettings
+    held_out_: Tensor
+
+    @classmethod
+    def from_settings(cls, settings: LatentSettings, **options: Any) -> Self:
+        """The detector with these settings, and options that are none (verbose, random_state)."""
+        given = asdict(settings)
+        # An attribute ``score`` would hide the method of that name.
+        return cls(anomaly=given.pop("score"), **given, **options)
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows, of which y marks the known outliers.
+
+        Args:
+            X: a matrix of numbers, a data frame (categories and missing values are welcome), or images of shape
+                (n, H, W) or (n, C, H, W).
+            y: 1 for known outliers, 0 for all other rows, whatever they are.
+        """
+        settings = self._settings()
+        whole = isinstance(self.random_state, Integral) and 0 <= int(self.random_state) < 2**63
+        seed = int(self.random_state) if whole else seed_of(self.random_state)
+        self._forget()
+        matrix, images, categories = self._layout(X)
+        known = check_labels(y, len(matrix))
+        if images is None:
+            matrix = np.asarray(matrix, dtype=np.float64)
+            rows = matrix[~known]
+            self.preprocessor_ = TablePreprocessor.learn(rows, np.ones(len(rows)), categories)
         else:
-            matrix = np.asarray(rows, dtype=np.float64)
-        if np.isinf(matrix).any():
-            raise ValueError(f"rows must not hold infinity, found it in row {int(np.argwhere(np.isinf(matrix))[0][0])}")
-        return table.encode(matrix, self.columns)
+            self.preprocessor_ = images
+        encoded = torch.from_numpy(self.preprocessor_.encode(matrix)).float()
+        mask = torch.from_numpy(known)
+        self.n_known_ = int(known.sum())
+        self._train(encoded[~mask], encoded[mask], settings, seed)
+        return self
 
-    def fold(self, values: Array) -> Array:
-        """Parts of encoded columns, summed over what belongs to one original column or pixel."""
-        if self.image is not None:
-            return self.image.decode(values)
-        assert self.columns is not None
-        return table.gather(values, self.columns)
+    def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
+        """Fit, and tell inliers (+1) from outliers (−1) among the same rows."""
+        return self.fit(X, y).predict(X)
 
+    def codes(self, X: Any) -> Array:
+        """g(x), shape (n, latent)."""
+        x = aligned(self.preprocess(X))
+        with torch.no_grad():
+            return np.asarray(self.objective_.encoder(x).mean.numpy())
 
-def learn_encoding(rows: Any, known: NDArray[np.bool_]) -> Encoding:
-    """The encoding of training rows, from those that are not known outliers."""
-    if not isinstance(rows, Frame) and rows.ndim > 2:
-        images = check_images(rows)
-        return Encoding(None, None, ImageShape(tuple(int(s) for s in images.shape[1:]), images.min(), images.max()))
-    categories = table.learn_names(rows) if isinstance(rows, Frame) else None
-    matrix = np.asarray(rows, dtype=np.float64) if categories is None else table.frame_to_matrix(rows, categories)
-    matrix = matrix[~known]
-    text = [names is not None for names in categories or [None] * matrix.shape[1]]
-    return Encoding(table.learn_columns(matrix, np.ones(len(matrix)), text), categories, None)
+    def reconstruction(self, X: Any) -> Array:
+        """x̂, the mean of the decoder at g(x), in the columns that the model sees."""
+        return self._reconstruction(aligned(self.preprocess(X))).numpy()
 
+    def _settings(self) -> LatentSettings:
+        given = {name: getattr(self, name) for name in (f.name for f in fields(LatentSettings)) if name != "score"}
+        return LatentSettings(**{**given, "hidden": tuple(self.hidden)}, score=self.anomaly)
 
-class LatentDetector:
-    """A trained objective with the encoding of its rows."""
+    def _train(self, x: Tensor, outliers: Tensor, settings: LatentSettings, seed: int) -> None:
+        if len(x) < 4:
+            raise ValueError(f"a model needs at least 4 rows that are no known outliers, found {len(x)}")
+        image = self.preprocessor_.image is not None
+        settings = settings.completed(x.shape[1], image=image, known=len(outliers))
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(x), generator=generator)
+        cut = max(2, round(settings.validation * len(x))) if settings.validation else 0
+        held_out, kept = x[order[:cut]], x[order[cut:]]
+        first, second = make_networks(x.shape[1], settings, seed)
+        decoder = GaussianDecoder(second, learned="shared")
+        noise = make_noise(kept, outliers, settings, generator, image=image)
+        encoder = SeededEncoder(first, seed) if settings.stochastic else PointEncoder(first)
+        objective = make_objective(encoder, decoder, noise, settings)
+        self.history_ = fit(
+            objective,
+            kept,
+            validation=held_out if cut else None,
+            epochs=settings.epochs,
+            batch_size=min(settings.batch_size, len(kept)),
+            lr=settings.learning_rate,
+            seed=seed,
+            seed_globals=False,
+            progress=None if self.verbose is None else self.verbose > 0,
+            log_every=10,
+            accelerator="cpu",
+        )
+        if settings.stochastic:
+            # Without the generators of the training.
+            trained, objective = objective, make_objective(GaussianEncoder(first), decoder, noise, settings)
+            objective.load_state_dict(trained.state_dict())
+        self.objective_, self.settings_ = objective.eval().double(), settings
+        self.held_out_ = held_out if cut else kept
+        own = np.concatenate([self._anomaly_of(part.double()) for part in x.split(SCORED)])
+        self.offset_ = -float(np.quantile(own, 1 - settings.contamination))
 
-    def __init__(self, objective: nn.Module, encoding: Encoding, scoring: str, threshold: float) -> None:
-        self.objective: Any = objective.eval().double()
-        self.encoding, self.scoring, self.threshold = encoding, scoring, threshold
-
-    def anomaly(self, rows: Any) -> Array:
-        """Higher for stranger rows, shape (n,)."""
-        return self.anomaly_of(torch.from_numpy(self.encoding(rows)))
+    def _anomaly(self, encoded: Array) -> Array:
+        return self._anomaly_of(aligned(encoded))
 
     @torch.no_grad()
-    def anomaly_of(self, x: Tensor) -> Array:
-        """The anomaly of encoded rows."""
-        density = self.objective.model.log_joint(x, self.objective.encoder(x).mean)
-        if self.scoring == "ratio":
-            return np.asarray((self.objective.noise.log_prob(x) - density).numpy())
+    def _anomaly_of(self, x: Tensor) -> Array:
+        density = self.objective_.model.log_joint(x, self.objective_.encoder(x).mean)
+        if self.settings_.score == "ratio":
+            return np.asarray((self.objective_.noise.log_prob(x) - density).numpy())
         return np.asarray((-density).numpy())
 
     @torch.no_grad()
-    def contributions(self, rows: Any) -> Array:
-        """The squared error of each column over 2σ², a part of the anomaly, shape (n, columns)."""
-        x = torch.from_numpy(self.encoding(rows))
-        rebuilt = self.rebuilt(x)
-        scale = self.objective.model.decoder.scale
-        return self.encoding.fold(((x - rebuilt).square() / (2 * scale.square())).numpy())
-
-    @torch.no_grad()
-    def rebuilt(self, x: Tensor) -> Tensor:
-        """x̂ of encoded rows."""
-        mean: Tensor = self.objective.model.decoder(self.objective.encoder(x).mean).mean
+    def _reconstruction(self, x: Tensor) -> Tensor:
+        mean: Tensor = self.objective_.model.decoder(self.objective_.encoder(x).mean).mean
         return mean
 
     @torch.no_grad()
-    def codes(self, x: Tensor) -> Tensor:
-        """g(x) of encoded rows."""
-        mean: Tensor = self.objective.encoder(x).mean
-        return mean
+    def _explain(self, encoded: Array) -> Explanation:
+        """Squared errors over 2σ² by column; the code and the density of the noise belong to none."""
+        x = aligned(encoded)
+        decoder = self.objective_.model.decoder
+        squares = ((x - self._reconstruction(x)).square() / (2 * decoder.scale.square())).numpy()
+        # Where a row is its own reconstruction from the code 0, the constants of the density are left.
+        code = torch.zeros(1, self.settings_.latent, dtype=x.dtype)
+        base = -float(self.objective_.model.log_joint(decoder(code).mean, code))
+        rest = self._anomaly_of(x) - squares.sum(1) - base
+        reconstruction = self.preprocessor_.fold(squares)
+        return Explanation(np.zeros_like(reconstruction), reconstruction, rest, base)
 
-    def save(self, path: Path) -> None:
-        """Write it to one file, without pickle."""
-        module, tensors = describe(self.objective)
-        encoding: dict[str, Any] = {
-            "columns": None if self.encoding.columns is None else table.to_json(self.encoding.columns),
-            "categories": self.encoding.categories,
-            "image": None if self.encoding.image is None else asdict(self.encoding.image),
-        }
-        if encoding["image"] is not None:
-            encoding["image"] = {k: list(v) if isinstance(v, tuple) else float(v) for k, v in encoding["image"].items()}
-        content = {"module": module, "encoding": encoding, "scoring": self.scoring, "threshold": self.threshold}
-        write_record(path, KIND, content, tensors)
+    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        module, tensors = serialization.describe(self.objective_)
+        histories, own = histories_state([self.history_])
+        return {"module": module, "settings": asdict(self.settings_), "histories": histories}, tensors | own
 
-    @classmethod
-    def load(cls, path: Path) -> LatentDetector:
-        """What :meth:`save` wrote."""
-        content, tensors = read_record(path, KIND)
-        with reading(path):
-            saved = content["encoding"]
-            image = saved["image"]
-            encoding = Encoding(
-                None if saved["columns"] is None else table.from_json(saved["columns"]),
-                saved["categories"],
-                None if image is None else ImageShape(tuple(image["shape"]), image["low"], image["high"]),
-            )
-            objective = rebuild(content["module"], tensors, what=path)
-            return cls(objective, encoding, content["scoring"], content["threshold"])
-
-
-def complete(settings: ModelSettings, width: int, *, image: bool, known: int) -> ModelSettings:
-    """What "auto" stands for on these data."""
-    noise = settings.noise
-    if noise == "auto":
-        noise = "mixture" if known else "data"
-    if noise in ("outliers", "mixture") and not known:
-        raise SettingsError(
-            f"noise {noise!r} needs known outliers, found none; give --outliers or --label, or use data"
+    def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        module, settings, histories = serialization.fields(
+            content, "a latent detector", "module", "settings", "histories"
         )
-    score = settings.score
-    if score == "auto":
-        score = "ratio" if known and noise != "none" else "density"
-    if score == "ratio" and noise == "none":
-        raise SettingsError("score 'ratio' needs a noise, found noise 'none'; use density")
-    return replace(
-        settings,
-        noise=noise,
-        score=score,
-        partition=("fixed" if image else "profiled") if settings.partition == "auto" else settings.partition,
-        latent=settings.latent or (32 if image else max(2, width // 4)),
-    )
-
-
-def train(
-    rows: Any, known: NDArray[np.bool_], settings: ModelSettings, seed: int, *, progress: bool | None = None
-) -> tuple[LatentDetector, History, ModelSettings, Tensor]:
-    """Train; also the settings completed, and the held-out rows, encoded."""
-    encoding = learn_encoding(rows, known)
-    encoded = torch.from_numpy(encoding(rows)).float()
-    mask = torch.from_numpy(known)
-    x, outliers = encoded[~mask], encoded[mask]
-    if len(x) < 4:
-        raise SettingsError(f"a model needs at least 4 rows that are no known outliers, found {len(x)}")
-    settings = complete(settings, x.shape[1], image=encoding.image is not None, known=len(outliers))
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(x), generator=generator)
-    cut = max(2, round(settings.validation * len(x))) if settings.validation else 0
-    held_out, kept = x[order[:cut]], x[order[cut:]]
-    objective = build(kept, outliers, settings, generator, seed, image=encoding.image is not None)
-    history = fit(
-        objective,
-        kept,
-        validation=held_out if cut else None,
-        epochs=settings.epochs,
-        batch_size=min(settings.batch_size, len(kept)),
-        lr=settings.learning_rate,
-        seed=seed,
-        progress=progress,
-        log_every=10,
-        accelerator="cpu",
-    )
-    detector = LatentDetector(objective.cpu(), encoding, settings.score, 0.0)
-    own = np.concatenate([detector.anomaly_of(part.double()) for part in x.split(4096)])
-    detector.threshold = float(np.quantile(own, 1 - settings.contamination))
-    return detector, history, settings, (held_out if cut else kept)
-
-
-def build(
-    x: Tensor, outliers: Tensor, settings: ModelSettings, generator: torch.Generator, seed: int, *, image: bool
-) -> nn.Module:
-    """The objective."""
-    width = x.shape[1]
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        point = settings.encoder == "point"
-        inner = mlp([width, *settings.hidden, settings.latent * (1 if point else 2)], nn.SiLU)
-        encoder: nn.Module = PointEncoder(inner) if point else GaussianEncoder(inner)
-        decoder = GaussianDecoder(mlp([settings.latent, *reversed(settings.hidden), width], nn.SiLU), learned="shared")
-    prior = Independent(Normal(torch.zeros(settings.latent), torch.ones(settings.latent)), 1)
-    model = LatentVariableModel(prior, decoder)
-    noise = make_noise(x, outliers, settings, generator, image=image)
-    if noise is None:
-        return Autoencoder(model, encoder) if point else VAE(model, encoder)
-    return FullyVariationalNCE(
-        model,
-        encoder,
-        noise,
-        parse(settings.rule),
-        partition=settings.partition,  # type: ignore[arg-type]
-        log_scale=settings.log_scale,
-        noise_ratio=settings.noise_ratio,
-    )
-
-
-def make_noise(
-    x: Tensor, outliers: Tensor, settings: ModelSettings, generator: torch.Generator, *, image: bool
-) -> Distribution | None:
-    """p_n, or None."""
-
-    def bandwidth(of: str) -> float:
-        return settings.bandwidth or (IMAGE_BANDWIDTH if image else TABLE_BANDWIDTHS[of])
-
-    def cover() -> KernelDensity:
-        return smoothed(x, bandwidth("data"), max_centres=CENTRES, generator=generator)
-
-    if settings.noise == "none":
-        return None
-    if settings.noise == "gaussian":
-        return fit_gaussian(x, "diagonal", shrinkage=0.01)
-    if settings.noise == "data":
-        return cover()
-    near = smoothed(outliers, bandwidth("outliers"), max_centres=CENTRES, generator=generator)
-    if settings.noise == "outliers":
-        return near
-    share = settings.outlier_share
-    return NoiseMixture([near, cover()], [share, 1 - share])
+        self.settings_ = LatentSettings(**{**settings, "hidden": tuple(settings["hidden"])})
+        (self.history_,) = histories_from_state(histories, tensors)
+        objective: Any = serialization.rebuild(module, tensors)
+        kind = (
+            FullyVariationalNCE if self.settings_.noise != "none" else VAE if self.settings_.stochastic else Autoencoder
+        )
+        require(type(objective) is kind, f"have an objective of class {kind.__name__}", type(objective).__name__)
+        require(self.settings_.score in ("ratio", "density"), "say what its score is", self.settings_.score)
+        latent = require_pair(
+            objective.encoder,
+            objective.model.decoder,
+            self.preprocessor_.width,
+            None,
+            stochastic=self.settings_.stochastic,
+            cut=False,
+        )
+        require(latent == self.settings_.latent, f"have codes of size {self.settings_.latent}", latent)
+        self.objective_ = objective.double()

@@ -1,181 +1,110 @@
-r"""Piecewise-constant density ratios: a forest of random partitions.
+"""Forests that tell rows from noise (:mod:`fvnce.detection.members.trees`), one member for each kind of noise.
 
-On the cells C of a partition, the model p_θ = r_C p_n has the objective
-
-    J = Σ_C  P_data(C) f1(r_C) + P_noise(C) f0(r_C),        maximal at  r_C = P_data(C) / P_noise(C)
-
-for *every* proper scoring rule, because f0' = −r f1'. So a tree needs no training but the choice of its cells, and the
-share of noise in a cell, μ_C = P_noise / (P_data + P_noise), is its exact answer. Cells come from extremely randomised
-trees, whose Gini gain is the gain of J under the quadratic rule; the forest averages μ over trees.
-
-Trees are kept as plain arrays: nothing of scikit-learn is needed to score, to explain, or to load a saved forest.
+==================  ============================================================================
+``outlier_forest``  the known outliers themselves
+``mixture_forest``  smoothed known outliers and smoothed rows
+``broad_forest``    uniform over the box that holds the rows
+``marginal_forest`` the product of the columns' own distributions
+==================  ============================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from abc import abstractmethod
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.ensemble import ExtraTreesClassifier
-from sklearn.tree import ExtraTreeClassifier
 from torch import Tensor
 
-Array = NDArray[np.float64]
+from ...noise import draw
+from ...training import History
+from ..noise import box, draw_from_marginals, mixture_of
+from ..plan import Array, Plan, TrainingRows
+from .base import Member
+from .trees import RatioForest, grow_forest
 
-#: Places of rows in trees that are followed at a time.
-PLACES = 2**20
+#: A forest that sees few rows needs enough draws all the same.
+FEWEST_DRAWS = 256
+#: Rows of a tree of the broad forest; few, so that outliers do not hide one another.
+BROAD_ROWS = 64
 
 
-@dataclass(frozen=True)
-class RatioForest:
-    """Trees side by side in flat arrays.
-
-    Attributes:
-        roots: first node of each tree, shape (T,).
-        left: node to go to if the feature is at most the threshold, its own number at a leaf.
-        right: node to go to otherwise.
-        feature: column that a node looks at, 0 at a leaf.
-        threshold: where it divides.
-        share: μ, the share of noise among what reached the node.
-    """
-
-    roots: NDArray[np.int64]
-    left: NDArray[np.int64]
-    right: NDArray[np.int64]
-    feature: NDArray[np.int64]
-    threshold: Array
-    share: Array
-
-    def anomaly(self, X: Array) -> Array:
-        """μ averaged over the trees, shape (n,)."""
-        rows = X.astype(np.float32)
-        return np.concatenate([self._shares(rows[low:high]).mean(1) for low, high in self._parts(len(X))])
-
-    def _shares(self, rows: NDArray[np.float32]) -> Array:
-        node = self._start(rows)
-        while True:
-            new = self._step(rows, node)
-            if np.array_equal(new, node):
-                return self.share[node]
-            node = new
-
-    def _parts(self, n: int) -> list[tuple[int, int]]:
-        """Rows in parts that a forest of many trees has the memory for; one empty part of no rows."""
-        size = max(1, PLACES // len(self.roots))
-        return [(low, min(low + size, n)) for low in range(0, max(n, 1), size)]
-
-    def contributions(self, X: Array) -> Array:
-        """How much each column moved μ on the way from the roots to the leaves, shape (n, D).
-
-        Sums over columns to ``anomaly(X) − base``.
-        """
-        rows = X.astype(np.float32)
-        return np.concatenate([self._moves(rows[low:high]) for low, high in self._parts(len(X))])
-
-    def _moves(self, rows: NDArray[np.float32]) -> Array:
-        node = self._start(rows)
-        found = np.zeros(rows.shape)
-        index = np.arange(len(rows))[:, None]
-        while True:
-            new = self._step(rows, node)
-            if np.array_equal(new, node):
-                return found / len(self.roots)
-            np.add.at(found, (index, self.feature[node]), self.share[new] - self.share[node])
-            node = new
-
-    @property
-    def base(self) -> float:
-        """μ at the roots."""
-        return float(self.share[self.roots].mean())
-
-    def _start(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
-        return np.broadcast_to(self.roots, (len(rows), len(self.roots)))
-
-    def _step(self, rows: NDArray[np.float32], node: NDArray[np.int64]) -> NDArray[np.int64]:
-        values = np.take_along_axis(rows, self.feature[node], 1)
-        return np.where(values <= self.threshold[node], self.left[node], self.right[node])
-
-    def tensors(self) -> dict[str, Tensor]:
-        """For a file."""
-        return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in vars(self).items()}
+class Forest(RatioForest, Member):
+    """A forest of one kind of noise."""
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> RatioForest:
-        """From a file."""
-        return cls(**{name: value.numpy() for name, value in tensors.items()})
+    def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
+        """Grow the trees; there is no network."""
+        noise, weights = cls._noise(rows, plan, torch.Generator().manual_seed(seed))
+        shape = cls._shape(plan)
+        grown = grow_forest(rows.X, rows.weights, noise, weights, trees=plan.trees, seed=seed, **shape)
+        return cls(**vars(grown)), []
+
+    @classmethod
+    @abstractmethod
+    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator) -> tuple[Array, Array]:
+        """What rows are told apart from, with weights."""
+
+    @classmethod
+    def _shape(cls, plan: Plan) -> dict[str, Any]:
+        return {"leaf": plan.leaf, "features": "sqrt", "sample": None}
 
 
-def grow_forest(
-    rows: Array,
-    weights: Array,
-    noise: Array,
-    noise_weights: Array,
-    *,
-    trees: int,
-    leaf: int,
-    features: str | int,
-    sample: int | None,
-    seed: int,
-) -> RatioForest:
-    """A forest that tells rows from noise, both given the same total weight.
+class OutlierForest(Forest):
+    """Against the known outliers."""
 
-    Args:
-        rows: data, shape (n, D).
-        weights: one for each row.
-        noise: draws of p_n, or known outliers, shape (m, D).
-        noise_weights: one for each draw.
-        trees: how many.
-        leaf: fewest samples in a cell.
-        features: columns tried for a split, a number or "sqrt".
-        sample: data rows of a tree, with as many of noise, drawn anew for each; None for all.
-        seed: of the partitions.
-    """
-    X = np.concatenate([rows, noise]).astype(np.float32)
-    kind = np.repeat([0, 1], [len(rows), len(noise)])
-    weight = len(rows) * np.concatenate([weights / weights.sum(), noise_weights / noise_weights.sum()])
-    shape: dict[str, Any] = {"min_samples_leaf": leaf, "max_features": features}
-    if sample is None:
-        forest = ExtraTreesClassifier(trees, random_state=seed, **shape).fit(X, kind, sample_weight=weight)
-        return _flat([estimator.tree_ for estimator in forest.estimators_])
-    seeds = np.random.RandomState(seed).randint(2**31 - 1, size=trees)
-    size = min(2 * sample, len(X))
-    return _flat([_tree_of_draws(X, kind, weight / weight.sum(), size, int(own), shape) for own in seeds])
+    name: ClassVar[str] = "outlier_forest"
+    needs_outliers: ClassVar[bool] = True
+
+    @classmethod
+    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator) -> tuple[Array, Array]:
+        return rows.outliers, rows.outlier_weights
 
 
-def _tree_of_draws(
-    X: NDArray[np.float32], kind: NDArray[np.int64], share: Array, size: int, seed: int, shape: Mapping[str, Any]
-) -> Any:
-    """One tree on ``size`` samples of both kinds, drawn by their share of the weight, with replacement.
+class DrawnForest(Forest):
+    """Against draws, as many as there are rows."""
 
-    They are drawn here because scikit-learn's own bootstrap does not always: before 1.9 it draws evenly and weighs what
-    it drew, so that a value which a thousand rows have in common is in as few trees as one that occurs once.
-    """
-    counts = np.bincount(np.random.RandomState(seed).choice(len(X), size, p=share), minlength=len(X))
-    # Both kinds are named in every tree, if need be by a sample of weight zero.
-    there = np.union1d(np.flatnonzero(counts), [0, len(X) - 1])
-    tree = ExtraTreeClassifier(random_state=seed, **shape)
-    return tree.fit(X[there], kind[there], sample_weight=counts[there]).tree_
+    @classmethod
+    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator) -> tuple[Array, Array]:
+        count = max(len(rows.X), FEWEST_DRAWS)
+        return cls._draw(rows, plan, count, generator).double().numpy(), np.ones(count)
+
+    @classmethod
+    @abstractmethod
+    def _draw(cls, rows: TrainingRows, plan: Plan, count: int, generator: torch.Generator) -> Tensor:
+        """``count`` draws of p_n."""
 
 
-def _flat(trees: Sequence[Any]) -> RatioForest:
-    parts: dict[str, list[NDArray[np.generic]]] = {
-        name: [] for name in ("left", "right", "feature", "threshold", "share")
-    }
-    roots, first = [], 0
-    for tree in trees:
-        own = np.arange(tree.node_count)
-        leaf = tree.children_left < 0
-        roots.append(first)
-        parts["left"].append(np.where(leaf, own, tree.children_left) + first)
-        parts["right"].append(np.where(leaf, own, tree.children_right) + first)
-        parts["feature"].append(np.where(leaf, 0, tree.feature))
-        parts["threshold"].append(np.where(leaf, 0.0, tree.threshold))
-        parts["share"].append(tree.value[:, 0, 1] / tree.value[:, 0, :].sum(1))
-        first += tree.node_count
-    left, right, feature = (np.concatenate(parts[name]).astype(np.int64) for name in ("left", "right", "feature"))
-    threshold, share = (np.concatenate(parts[name]).astype(np.float64) for name in ("threshold", "share"))
-    return RatioForest(np.array(roots, dtype=np.int64), left, right, feature, threshold, share)
+class MixtureForest(DrawnForest):
+    """Against smoothed known outliers and smoothed rows."""
+
+    name: ClassVar[str] = "mixture_forest"
+
+    @classmethod
+    def _draw(cls, rows: TrainingRows, plan: Plan, count: int, generator: torch.Generator) -> Tensor:
+        return draw(mixture_of(rows, plan, generator), count, generator)
+
+
+class BroadForest(DrawnForest):
+    """Against the box, with few rows and single columns in each tree."""
+
+    name: ClassVar[str] = "broad_forest"
+
+    @classmethod
+    def _draw(cls, rows: TrainingRows, plan: Plan, count: int, generator: torch.Generator) -> Tensor:
+        return draw(box(torch.from_numpy(rows.X)), count, generator)
+
+    @classmethod
+    def _shape(cls, plan: Plan) -> dict[str, Any]:
+        return {"leaf": 1, "features": 1, "sample": BROAD_ROWS}
+
+
+class MarginalForest(DrawnForest):
+    """Against columns that know nothing of one another."""
+
+    name: ClassVar[str] = "marginal_forest"
+
+    @classmethod
+    def _draw(cls, rows: TrainingRows, plan: Plan, count: int, generator: torch.Generator) -> Tensor:
+        return draw_from_marginals(torch.from_numpy(rows.X), torch.from_numpy(rows.weights), count, generator)
