@@ -29,7 +29,9 @@ def contrast(run: LoadedRun, held_out: Tensor | None) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(run.settings.seed)
     found = diagnose(objective, x, samples=max(500, len(x)), latent_samples=32, generator=generator)
     noise = draw(objective.noise, 1000, generator).double()
-    with torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        # Codes are drawn here, and a page is the same whatever was drawn before.
+        torch.default_generator.manual_seed(run.settings.seed)
         scale = float(objective.terms(x, noise).statistics["log_scale"])
         ratios = {
             name: (
