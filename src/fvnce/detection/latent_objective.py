@@ -70,7 +70,7 @@ class LatentSettings:
     def __post_init__(self) -> None:
         for name, allowed in (("noise", NOISES), ("partition", PARTITIONS), ("encoder", ENCODERS), ("score", SCORES)):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, found {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, found {getattr(self, name)!r:.60}")
         for name, low, high in (
             ("bandwidth", 0.0, 1e6),
             ("outlier_share", 0.0, 1.0),

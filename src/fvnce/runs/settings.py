@@ -99,7 +99,7 @@ def from_content(content: Mapping[str, Any], name: str) -> RunSettings:
     run = _checked(content.get("run", {}), {"kind", "seed"}, f"{name} [run]")
     kind = run.get("kind", "detector")
     if kind not in KINDS:
-        raise SettingsError(f"{name}: kind must be one of {', '.join(KINDS)}, found {kind!r}")
+        raise SettingsError(f"{name}: kind must be one of {', '.join(KINDS)}, found {_short(kind)}; correct it")
     _checked(content, {"run", "data", "detector" if kind == "detector" else "model"}, name)
     data = _checked(content.get("data", {}), {f.name for f in fields(DataSettings)}, f"{name} [data]")
     if "path" not in data:
