@@ -23,14 +23,13 @@ from typing import Any
 
 from .._version import __version__
 from ..data.frame import Frame
-from ..detection import NoiseContrastiveDetector
+from ..detection import LatentDetector, NoiseContrastiveDetector
 from ..report.run import write_run_page
 from ..report.run.shape import check_facts
 from ..serialization import RecordError, read_document, write_document, write_text
 from ..serialization.text import checksum
 from ..training import History
 from .folder import check_replaceable, put_in_place, sole_writer
-from .latent import train
 from .material import Material, gather
 from .scorer import (
     MODEL,
@@ -144,13 +143,13 @@ def _detector(
 def _latent(
     settings: RunSettings, material: Material, folder: Path, progress: bool | None
 ) -> tuple[LoadedRun, list[tuple[str, History]], Any]:
-    detector, history, model, held_out = train(
-        material.rows, material.known, settings.model, settings.seed, progress=progress
-    )
+    verbose = None if progress is None else int(progress)
+    detector = LatentDetector.from_settings(settings.model, random_state=settings.seed, verbose=verbose)
+    detector.fit(material.rows, material.known.astype(int))
     detector.save(folder / MODEL)
-    settings = replace(settings, model=model)
+    settings = replace(settings, model=detector.settings_)
     run = LoadedRun(folder, settings, _record(material, settings), material.layout, OfLatent(detector))
-    return run, [("model", history)], held_out
+    return run, [("model", detector.history_)], detector.held_out_
 
 
 def _record(material: Material, settings: RunSettings) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from ..data.frame import DataError, Frame
 from ..data.sources import Rows
-from ..detection import NoiseContrastiveDetector
+from ..detection import LatentDetector, NoiseContrastiveDetector
 from ..report.run.shape import check_record
 from ..serialization import RecordError, fields, read_document, reading
-from .latent import LatentDetector
 from .material import Layout, to_frame
 from .settings import RunSettings, read_config
 
@@ -69,11 +68,11 @@ class OfLatent:
 
     def __init__(self, detector: LatentDetector) -> None:
         self.detector = detector
-        self.threshold = detector.threshold
+        self.threshold = -float(detector.offset_)
 
     def anomaly(self, rows: Any) -> Array:
         """Higher for stranger rows."""
-        return self.detector.anomaly(rows)
+        return self.detector.anomaly_score(rows)
 
     def probability(self, anomaly: Array) -> None:
         """There is none: the threshold is a quantile."""
@@ -81,7 +80,7 @@ class OfLatent:
 
     def contributions(self, rows: Any) -> Array:
         """Squared errors."""
-        return self.detector.contributions(rows)
+        return self.detector.explain(rows).total
 
 
 @dataclass(frozen=True)

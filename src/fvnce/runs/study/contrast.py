@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...detection import LatentDetector
 from ...diagnostics import diagnose
 from ...noise import draw
-from ..latent import LatentDetector
 from ..scorer import LoadedRun, OfDetector
 from .numbers import histogram, short
 from .subject import noise_of
@@ -24,19 +24,22 @@ def contrast(run: LoadedRun, held_out: Tensor | None) -> dict[str, Any]:
     detector: LatentDetector = run.scorer.detector
     if noise_of(run) is None or held_out is None:
         return _none("This run has no noise: its objective is that of an autoencoder.")
-    objective = detector.objective
+    objective = detector.objective_
     x = held_out[:2000].double()
     generator = torch.Generator().manual_seed(run.settings.seed)
     found = diagnose(objective, x, samples=max(500, len(x)), latent_samples=32, generator=generator)
     noise = draw(objective.noise, 1000, generator).double()
-    with torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        # Codes are drawn here, and a page is the same whatever was drawn before.
+        torch.default_generator.manual_seed(run.settings.seed)
         scale = float(objective.terms(x, noise).statistics["log_scale"])
-    ratios = {
-        name: -detector.anomaly_of(rows)
-        - (0 if detector.scoring == "ratio" else objective.noise.log_prob(rows).numpy())
-        - scale
-        for name, rows in (("held-out rows", x), ("noise", noise))
-    }
+        ratios = {
+            name: (
+                objective.model.log_joint(rows, objective.encoder(rows).mean) - objective.noise.log_prob(rows)
+            ).numpy()
+            - scale
+            for name, rows in (("held-out rows", x), ("noise", noise))
+        }
     calibration = found.calibration
     return {
         "ratios": {**histogram(ratios), "log_scale": scale},

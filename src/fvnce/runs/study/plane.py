@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection.preprocessing import ImagePreprocessor
 from .numbers import short
 from .pictures import sprite
 from .subject import Array, Subject, take
@@ -19,7 +20,8 @@ def plane(subject: Subject) -> dict[str, Any]:
     """Coordinates of some rows, with what to say of each."""
     index = _some(subject)
     part = take(subject.rows, index)
-    x = subject.encoding(part)
+    detector = subject.run.scorer.detector
+    x = detector.preprocess(part)
     values = x if subject.autoencoding is None else subject.autoencoding.codes(x)
     at, share = principal_plane(values)
     fact: dict[str, Any] = {
@@ -32,9 +34,9 @@ def plane(subject: Subject) -> dict[str, Any]:
         "score": short(subject.anomaly[index]),
         "text": [_item(subject, int(i)) for i in index],
     }
-    image = subject.encoding.image
-    if image is not None:
-        fact["sprite"] = sprite(np.asarray(part, dtype=np.float64), image.low, image.high)
+    how = detector.preprocessor_
+    if isinstance(how, ImagePreprocessor):
+        fact["sprite"] = sprite(np.asarray(part, dtype=np.float64), how.low, how.high)
     return fact
 
 

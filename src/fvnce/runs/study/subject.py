@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ...data.frame import Frame
 from ...objectives import ContrastiveObjective
-from ..latent import Encoding, learn_encoding
 from ..material import Material
 from ..scorer import LoadedRun, OfLatent
 
@@ -49,7 +48,6 @@ class Subject:
     rows: Any
     known: NDArray[np.bool_]
     anomaly: Array
-    encoding: Encoding
     #: None if no part of the run has latent variables.
     autoencoding: Autoencoding | None
     rng: np.random.Generator
@@ -85,7 +83,6 @@ def look(run: LoadedRun, material: Material) -> Subject:
         rows=rows,
         known=material.known[numbers],
         anomaly=run.scorer.anomaly(run.prepare(rows)),
-        encoding=_encoding(run, material),
         autoencoding=_autoencoding(run),
         rng=rng,
     )
@@ -98,8 +95,8 @@ def take(rows: Any, chosen: Any) -> Any:
 
 def noise_of(run: LoadedRun) -> Any:
     """p_n of the run, or None."""
-    if isinstance(run.scorer, OfLatent) and isinstance(run.scorer.detector.objective, ContrastiveObjective):
-        return run.scorer.detector.objective.noise
+    if isinstance(run.scorer, OfLatent) and isinstance(run.scorer.detector.objective_, ContrastiveObjective):
+        return run.scorer.detector.objective_.noise
     return None
 
 
@@ -112,17 +109,9 @@ def _sample(material: Material, rng: np.random.Generator) -> NDArray[np.int64]:
     return np.sort(np.concatenate([known, rest]))
 
 
-def _encoding(run: LoadedRun, material: Material) -> Encoding:
-    if isinstance(run.scorer, OfLatent):
-        return run.scorer.detector.encoding
-    keep = np.sort(np.random.default_rng(0).permutation(len(material.known))[:SCORED])
-    known = material.known[keep]
-    return learn_encoding(take(material.rows, keep), known if not known.all() else ~known)
-
-
 def _autoencoding(run: LoadedRun) -> Autoencoding | None:
     if isinstance(run.scorer, OfLatent):
-        objective = run.scorer.detector.objective
+        objective = run.scorer.detector.objective_
         return Autoencoding(objective.encoder, objective.model.decoder)
     for member in run.scorer.detector.ensemble_.members:
         if hasattr(member, "encoder") and hasattr(member, "decoder"):
