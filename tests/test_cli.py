@@ -17,11 +17,11 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
 from fvnce import NoiseContrastiveDetector
-from fvnce.cli import main
+from fvnce.app.commands import main
+from fvnce.app.runs.scorer import load_run
+from fvnce.app.runs.settings import read_config
+from fvnce.app.runs.toml import to_toml
 from fvnce.data import open_source
-from fvnce.runs.scorer import load_run
-from fvnce.runs.settings import read_config
-from fvnce.runs.toml import to_toml
 
 QUICK = ["--trees", "20", "--networks", "1", "--steps", "30"]
 #: Without the three folds that probabilities are made from.
@@ -216,7 +216,7 @@ def test_images(fvnce, pictures, tmp_path):
 
 MEMORY = """
 import sys
-from fvnce.cli import main
+from fvnce.app.commands import main
 try:
     main(sys.argv[1:])
 except SystemExit as stop:
@@ -444,7 +444,7 @@ def test_completion_can_be_shown(shell, fvnce, monkeypatch):
 
 def test_shells_can_complete():
     environment = os.environ | {"_FVNCE_COMPLETE": "complete_bash", "COMP_WORDS": "fvnce sc", "COMP_CWORD": "1"}
-    script = "from fvnce.cli import main; main()"
+    script = "from fvnce.app.commands import main; main()"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
     assert run.stdout.split() == ["score"]
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imsave
 
+from fvnce.app.readers.delimited import DelimitedReader, TableOptions
+from fvnce.app.runs.material import gather
+from fvnce.app.runs.settings import DataSettings
 from fvnce.data import DataError, Frame, ReadOptions, open_source
-from fvnce.data.delimited import DelimitedReader, TableOptions
-from fvnce.runs.material import gather
-from fvnce.runs.settings import DataSettings
 
 
 def read(path, **table):

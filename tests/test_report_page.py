@@ -14,9 +14,9 @@ import torch
 
 from browser import Browser, needs_browser
 from fvnce import PowerRule
-from fvnce.cli import main
-from fvnce.report.charts import histogram_chart, line_chart, ticks
-from fvnce.report.run import write_run_page
+from fvnce.app.commands import main
+from fvnce.app.report.run import write_run_page
+from fvnce.pages.charts import histogram_chart, line_chart, ticks
 from fvnce.scoring import check_double_elbo
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fvnce.cli import main
-from fvnce.runs.folder import sole_writer
-from fvnce.runs.scorer import load_run
+from fvnce.app.commands import main
+from fvnce.app.runs.folder import sole_writer
+from fvnce.app.runs.scorer import load_run
 from fvnce.training import FolderInUse
 
 DETECTOR = ["--trees", "5", "--members", "broad_forest", "--set", "calibration_folds=0", "-q"]

@@ -21,16 +21,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fvnce.cli import main
+from fvnce.app.commands import main
+from fvnce.app.readers.delimited import TableOptions
+from fvnce.app.report.run import write_run_page
+from fvnce.app.report.run.shape import ShapeError, check_facts, check_record
+from fvnce.app.runs.material import gather
+from fvnce.app.runs.settings import DataSettings, SettingsError, read_config
 from fvnce.data import DataError, ReadOptions, open_source, read_idx
-from fvnce.data.delimited import TableOptions
-from fvnce.report.escape import script_json
-from fvnce.report.figures import new_figure, save
-from fvnce.report.page import Section, write_page
-from fvnce.report.run import write_run_page
-from fvnce.report.run.shape import ShapeError, check_facts, check_record
-from fvnce.runs.material import gather
-from fvnce.runs.settings import DataSettings, SettingsError, read_config
+from fvnce.pages.escape import script_json
+from fvnce.pages.figures import new_figure, save
+from fvnce.pages.page import Section, write_page
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import fuzz_readers
@@ -84,7 +84,7 @@ def gzip_of(path, block, times):
 COSTS = """
 import sys
 from fvnce.data import open_source
-from fvnce.data.pictures import read_png
+from fvnce.app.readers.png import read_png
 def peak():
     return [int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
 before = peak()

@@ -34,14 +34,14 @@ from typing import Any
 import numpy as np
 
 from fuzz_seeds import FACTS, RECORDS
+from fvnce.app.readers.delimited import TableOptions
+from fvnce.app.report.run import write_run_page
+from fvnce.app.report.run.shape import ShapeError, check_facts, check_record
+from fvnce.app.runs.making import make_page
+from fvnce.app.runs.material import Layout, gather, read_like
+from fvnce.app.runs.scorer import LoadedRun, RunError, read_record_file
+from fvnce.app.runs.settings import DataSettings, SettingsError, read_config
 from fvnce.data import DataError, Frame, ReadOptions, open_source, read_idx
-from fvnce.data.delimited import TableOptions
-from fvnce.report.run import write_run_page
-from fvnce.report.run.shape import ShapeError, check_facts, check_record
-from fvnce.runs.making import make_page
-from fvnce.runs.material import Layout, gather, read_like
-from fvnce.runs.scorer import LoadedRun, RunError, read_record_file
-from fvnce.runs.settings import DataSettings, SettingsError, read_config
 from fvnce.serialization import RecordError
 
 #: What a reader may end in; ShapeError is turned into RunError by whoever knows the file.
@@ -232,7 +232,7 @@ def read_rows(path: Path, rng: random.Random) -> None:
 
 def config_text(rng: random.Random) -> bytes:
     """A config.toml, its values of any type."""
-    from fvnce.runs.toml import to_toml
+    from fvnce.app.runs.toml import to_toml
 
     content: dict[str, Any] = {
         "run": {"kind": rng.choice(["detector", "latent"]), "seed": 0},

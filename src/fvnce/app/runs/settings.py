@@ -1,0 +1,265 @@
+"""What a run is made from, and ``config.toml``, from which the same command makes it again.
+
+[run]       kind, seed
+[data]      path, outliers, label, drop, delimiter, header, missing, categorical, array, sha256
+[detector]  parameters of NoiseContrastiveDetector          (kind = "detector")
+[model]     :class:`ModelSettings`                          (kind = "latent")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..._version import __version__
+from .toml import to_toml
+
+KINDS = ("detector", "latent")
+NOISES = ("auto", "outliers", "data", "mixture", "gaussian", "none")
+PARTITIONS = ("auto", "fixed", "learned", "profiled")
+ENCODERS = ("gaussian", "point")
+SCORES = ("auto", "ratio", "density")
+
+
+class SettingsError(ValueError):
+    """Settings that do not make a run."""
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where the rows are and how to read them.
+
+    Attributes:
+        path: the file or folder.
+        outliers: a file of known outliers of the same layout.
+        label: the column that marks known outliers, or ``column=value``.
+        drop: columns to leave out.
+        delimiter: of a text table.
+        header: whether a text table has one.
+        missing: texts that stand for a missing value.
+        categorical: columns that are text whatever they hold.
+        array: which array of an npz file.
+        sha256: of the file, when it was read.
+    """
+
+    path: str
+    outliers: str | None = None
+    label: str | None = None
+    drop: tuple[str, ...] = ()
+    delimiter: str | None = None
+    header: bool | None = None
+    missing: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    array: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """A latent-variable model trained by fully variational NCE.
+
+    Attributes:
+        rule: the scoring rule as text.
+        noise: p_n: "outliers" (kernel density of the known ones), "data" (smoothed rows), "mixture" of both,
+            "gaussian", "none" for an autoencoder or VAE, or "auto": mixture with known outliers, else data.
+        bandwidth: of the kernel densities, in deviations of a column, for images in units of the range; 0 chooses.
+        outlier_share: weight of the known outliers in the mixture.
+        partition: "fixed", "learned" or "profiled" log Z; "auto" is profiled for tables, fixed for images.
+        log_scale: s of Δ = Δ⁰ + s, for a fixed partition.
+        noise_ratio: noise samples for each row.
+        latent: size of the code; 0 chooses a quarter of the columns, 32 for images.
+        hidden: sizes of hidden layers.
+        encoder: "gaussian" or "point".
+        epochs: passes over the rows.
+        batch_size: rows of a step.
+        learning_rate: of Adam.
+        validation: share of the rows held out.
+        score: "density" is −log p_θ(x, g(x)), "ratio" adds log p_n(x); "auto" is ratio with known outliers.
+        contamination: share of the training rows above the threshold.
+    """
+
+    rule: str = "power(0)"
+    noise: str = "auto"
+    bandwidth: float = 0.0
+    outlier_share: float = 0.5
+    partition: str = "auto"
+    log_scale: float = 0.0
+    noise_ratio: float = 1.0
+    latent: int = 0
+    hidden: tuple[int, ...] = (64, 64)
+    encoder: str = "gaussian"
+    epochs: int = 50
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    validation: float = 0.1
+    score: str = "auto"
+    contamination: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("noise", NOISES), ("partition", PARTITIONS), ("encoder", ENCODERS), ("score", SCORES)):
+            if getattr(self, name) not in allowed:
+                raise SettingsError(f"{name} must be one of {', '.join(allowed)}, found {getattr(self, name)!r}")
+        for name, low, high in (
+            ("bandwidth", 0.0, 1e6),
+            ("outlier_share", 0.0, 1.0),
+            ("noise_ratio", 1e-3, 1e3),
+            ("learning_rate", 0.0, 1e3),
+            ("validation", 0.0, 0.5),
+            ("contamination", 0.0, 0.5),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise SettingsError(f"{name} must be in [{low:g}, {high:g}], found {getattr(self, name)}")
+        if self.latent < 0 or any(size < 1 for size in self.hidden):
+            raise SettingsError(f"latent and hidden must be positive, found {self.latent} and {self.hidden}")
+        if self.epochs < 1 or self.batch_size < 1:
+            raise SettingsError(f"epochs and batch_size must be positive, found {self.epochs} and {self.batch_size}")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All of a run."""
+
+    data: DataSettings
+    kind: str = "detector"
+    seed: int = 0
+    detector: dict[str, Any] = field(default_factory=dict)
+    model: ModelSettings = field(default_factory=ModelSettings)
+
+    def to_toml(self) -> str:
+        """The text of ``config.toml``."""
+        content: dict[str, dict[str, Any]] = {
+            "run": {"kind": self.kind, "seed": self.seed},
+            "data": _compact(asdict(self.data)),
+        }
+        if self.kind == "detector":
+            content["detector"] = dict(self.detector)
+        else:
+            content["model"] = asdict(self.model)
+        comment = f"Written by fvnce {__version__}. Repeat this run with: fvnce fit --config config.toml --out FOLDER"
+        return to_toml(content, comment)
+
+
+def read_config(path: Path) -> RunSettings:
+    """The settings in a ``config.toml``, or in the folder of a run."""
+    place = path / "config.toml" if path.is_dir() else path
+    if not place.is_file():
+        raise SettingsError(f"{place} does not exist; give the config.toml of a run")
+    try:
+        content = tomllib.loads(place.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        said = "its lists are nested too deeply" if isinstance(error, RecursionError) else error
+        raise SettingsError(f"{place} is not TOML: {said}; correct it, or make the run again") from None
+    return from_content(content, str(place))
+
+
+def from_content(content: Mapping[str, Any], name: str) -> RunSettings:
+    """Settings from the tables of a file; a key that does not exist is named."""
+    run = _checked(content.get("run", {}), {"kind", "seed"}, f"{name} [run]")
+    kind = run.get("kind", "detector")
+    if kind not in KINDS:
+        raise SettingsError(f"{name}: kind must be one of {', '.join(KINDS)}, found {kind!r}")
+    _checked(content, {"run", "data", "detector" if kind == "detector" else "model"}, name)
+    data = _checked(content.get("data", {}), {f.name for f in fields(DataSettings)}, f"{name} [data]")
+    if "path" not in data:
+        raise SettingsError(f'{name} [data] must name the path of the rows; write path = "rows.csv"')
+    model = _checked(content.get("model", {}), {f.name for f in fields(ModelSettings)}, f"{name} [model]")
+    detector = content.get("detector", {})
+    _checked(detector, set(detector) if isinstance(detector, Mapping) else set(), f"{name} [detector]")
+    for key, value in detector.items():
+        if not all(isinstance(v, _PLAIN) for v in (value if isinstance(value, list) else [value])):
+            wanted = "true, false, a number, a text or a list of these"
+            raise SettingsError(f"{name} [detector]: {key} must be {wanted}, found {_short(value)}; correct it")
+    seed = run.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise SettingsError(f"{name} [run]: seed must be an integer >= 0, found {_short(seed)}; correct it")
+    return RunSettings(
+        DataSettings(**_typed(data, DataSettings, f"{name} [data]")),
+        kind,
+        seed,
+        dict(detector),
+        ModelSettings(**_typed(model, ModelSettings, f"{name} [model]")),
+    )
+
+
+def fingerprint(path: str) -> str | None:
+    """SHA-256 of a file; of a folder, over the names and contents of its images; None for a pipe."""
+    place = Path(path)
+    digest = hashlib.sha256()
+    if place.is_dir():
+        files = sorted(p for p in place.rglob("*") if p.suffix.lower() == ".png" and p.is_file())
+    elif place.is_file():
+        files = [place]
+    else:
+        return None
+    for file in files:
+        if place.is_dir():
+            digest.update(os.fsencode(file.relative_to(place)))
+        with file.open("rb") as content:
+            while block := content.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _checked(table: Any, allowed: set[str], where: str) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"{where} must be a table, found {_short(table)}; correct it")
+    for key in table:
+        if key not in allowed:
+            raise SettingsError(
+                f"{where} has an unknown entry {key[:60]!r}; the entries are {', '.join(sorted(allowed))}"
+            )
+    return dict(table)
+
+
+def _typed(table: dict[str, Any], settings: type, where: str) -> dict[str, Any]:
+    """The entries of a table, each of the type its setting has: a text is no list of letters, and true is no 1."""
+    kinds = {field.name: str(field.type) for field in fields(settings)}
+    for key, value in table.items():
+        fits, wanted, example = _TYPES[kinds[key].removesuffix(" | None")]
+        if not fits(value):
+            raise SettingsError(f"{where}: {key} must be {wanted}, found {_short(value)}; write {key} = {example}")
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping | list):
+        return f"a {'list' if isinstance(value, list) else 'table'}"
+    return repr(value)[:60]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_PLAIN = (bool, int, float, str)
+#: By the annotation of a setting: what fits, how it is called, and an example.
+_TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "str": (_is_text, "a text", '"text"'),
+    "bool": (lambda value: isinstance(value, bool), "true or false", "true"),
+    "int": (_is_integer, "an integer", "1"),
+    "float": (_is_number, "a finite number", "0.5"),
+    "tuple[str, ...]": (_list_of(_is_text), "a list of texts", '["one", "two"]'),
+    "tuple[int, ...]": (_list_of(_is_integer), "a list of integers", "[64, 64]"),
+}
+
+
+def _compact(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value not in (None, (), [])}
