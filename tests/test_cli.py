@@ -18,9 +18,8 @@ from sklearn.datasets import load_digits
 
 from fvnce import NoiseContrastiveDetector
 from fvnce.app.commands import main
-from fvnce.app.runs.scorer import load_run
-from fvnce.app.runs.settings import read_config
-from fvnce.app.runs.toml import to_toml
+from fvnce.app.runs.run import load_run
+from fvnce.app.runs.settings import read_config, to_toml
 from fvnce.data import open_source
 
 QUICK = ["--trees", "20", "--networks", "1", "--steps", "30"]
@@ -93,7 +92,7 @@ def test_a_run_folder_holds_what_it_promises(run_folder):
         "config.toml",
         "run.json",
         "history.json",
-        "study.json",
+        "analysis.json",
         "figures",
         "report.html",
     }
@@ -368,9 +367,9 @@ def test_damaged_runs_are_named(fvnce, run_folder, table, tmp_path):
         assert "again" in said  # the next step
     broken = tmp_path / "study"
     shutil.copytree(run_folder, broken)
-    (broken / "study.json").write_text("[]")
+    (broken / "analysis.json").write_text("[]")
     said = fvnce("report", broken, code=1)[1]
-    assert "study.json is damaged" in said
+    assert "analysis.json is damaged" in said
     assert "make the run again" in said
     assert "--out must name a file" in fvnce("score", run_folder, table, "--out", broken, code=2)[1]
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from .escape import markup
 
 Numbers = Sequence[float | None]
@@ -40,15 +42,17 @@ _ALONE = (
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart: its SVG for a page, and what it shows in words."""
+    """A chart: its SVG for a page, what it shows in words, and attributes that it has in a page alone."""
 
     name: str
     svg: str
     caption: str
+    attributes: str = ""
 
-    def figure(self) -> str:
+    def figure(self) -> Markup:
         """For a page."""
-        return f"<figure>{self.svg}<figcaption>{markup(self.caption)}</figcaption></figure>"
+        svg = self.svg.replace("<svg ", f"<svg {self.attributes} ", 1) if self.attributes else self.svg
+        return Markup(f"<figure>{svg}<figcaption>{markup(self.caption)}</figcaption></figure>")
 
     def file(self) -> str:
         """For a file of its own."""
@@ -57,7 +61,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Frame:
+class Axes:
     """The axes: what is drawn where."""
 
     low_x: float
@@ -94,13 +98,13 @@ def line_chart(
         # A first loss a thousand times the rest would flatten the curve.
         ordered = sorted(every)
         low, high = _range([ordered[int(0.01 * len(every))], ordered[min(len(every) - 1, int(0.985 * len(every)))]])
-    frame = Frame(*(range_x or _range([v for v in x if v is not None])), low, high)
-    parts = [_axes(frame, labels)]
+    axes = Axes(*(range_x or _range([v for v in x if v is not None])), low, high)
+    parts = [_axes(axes, labels)]
     if diagonal:
-        parts.append(_line(frame.x(0), frame.y(0), frame.x(1), frame.y(1), "axis"))
+        parts.append(_line(axes.x(0), axes.y(0), axes.x(1), axes.y(1), "axis"))
     for i, values in enumerate(curves.values()):
         points = [
-            (frame.x(a), min(HEIGHT - BOTTOM, max(TOP, frame.y(b)))) if a is not None and b is not None else None
+            (axes.x(a), min(HEIGHT - BOTTOM, max(TOP, axes.y(b)))) if a is not None and b is not None else None
             for a, b in zip(x, values, strict=True)
         ]
         parts.append(_path(points, i))
@@ -126,16 +130,16 @@ def histogram_chart(
     if mark is not None:
         low, high = min(low, mark[0]), max(high, mark[0])
     # The label of a mark needs a place above the bars.
-    frame = Frame(low, high if high > low else low + 1, 0.0, highest * (1.05 if mark is None else 1.16) or 1.0)
-    parts = [_axes(frame, (label, "share of group"))]
+    axes = Axes(low, high if high > low else low + 1, 0.0, highest * (1.05 if mark is None else 1.16) or 1.0)
+    parts = [_axes(axes, (label, "share of group"))]
     for i, values in enumerate(shares.values()):
-        points: list[tuple[float, float] | None] = [(frame.x(edges[0]), frame.y(0))]
+        points: list[tuple[float, float] | None] = [(axes.x(edges[0]), axes.y(0))]
         for left, right, value in zip(edges[:-1], edges[1:], values, strict=True):
-            points += [(frame.x(left), frame.y(value)), (frame.x(right), frame.y(value))]
-        points.append((frame.x(edges[-1]), frame.y(0)))
+            points += [(axes.x(left), axes.y(value)), (axes.x(right), axes.y(value))]
+        points.append((axes.x(edges[-1]), axes.y(0)))
         parts += [_path(points, i, area=True), _path(points, i)]
     if mark is not None:
-        at = frame.x(mark[0])
+        at = axes.x(mark[0])
         parts.append(_line(at, TOP, at, HEIGHT - BOTTOM, "mark"))
         anchor, shift = ("end", -4) if at > WIDTH / 2 else ("start", 4)
         parts.append(f'<text x="{at + shift:.1f}" y="{TOP + 11}" text-anchor="{anchor}">{markup(mark[1])}</text>')
@@ -155,10 +159,10 @@ def scatter_chart(
     alt: str,
 ) -> Chart:
     """Points of two groups, each with a title that shows on hover."""
-    frame = Frame(*_range(x), *_range(y))
-    parts = [_axes(frame, labels)]
+    axes = Axes(*_range(x), *_range(y))
+    parts = [_axes(axes, labels)]
     for i, (a, b, group, title) in enumerate(zip(x, y, groups, titles, strict=True)):
-        shape = f'cx="{frame.x(a):.1f}" cy="{frame.y(b):.1f}"'
+        shape = f'cx="{axes.x(a):.1f}" cy="{axes.y(b):.1f}"'
         parts.append(
             f'<circle class="p{group}" {shape} r="{3 + group}" data-i="{i}"><title>{markup(title)}</title></circle>'
         )
@@ -190,17 +194,17 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return low - space, high + space
 
 
-def _axes(frame: Frame, labels: tuple[str, str]) -> str:
+def _axes(axes: Axes, labels: tuple[str, str]) -> str:
     parts = []
     # Half an epoch is no place for a number.
-    for value in ticks(frame.low_x, frame.high_x, least=1.0 if labels[0] in ("epoch", "step") else 0.0):
-        at = frame.x(value)
+    for value in ticks(axes.low_x, axes.high_x, least=1.0 if labels[0] in ("epoch", "step") else 0.0):
+        at = axes.x(value)
         parts.append(_line(at, TOP, at, HEIGHT - BOTTOM, "grid"))
         parts.append(
             f'<text class="soft" x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:.6g}</text>'
         )
-    for value in ticks(frame.low_y, frame.high_y):
-        at = frame.y(value)
+    for value in ticks(axes.low_y, axes.high_y):
+        at = axes.y(value)
         parts.append(_line(LEFT, at, WIDTH - RIGHT, at, "grid"))
         parts.append(f'<text class="soft" x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{value:.4g}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2

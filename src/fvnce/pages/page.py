@@ -1,6 +1,7 @@
 """A self-contained HTML page: figures inside it, tables, settings, and a plain-language reading of each result.
 
-No request to anywhere, which its content policy forbids; light and dark; readable on a narrow screen.
+No request to anywhere, which its content policy forbids; light and dark; readable on a narrow screen. The markup is in
+``templates/``, by Jinja2: what a template is given is escaped, unless it is :class:`markupsafe.Markup` already.
 """
 
 from __future__ import annotations
@@ -8,36 +9,16 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from ..serialization import write_text
 from . import charts
 from .escape import markup, visible
-
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #ffffff; --soft: #5c5c5c; --line: #d9d9d9; --tint: #f4f5f7; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8e8e8; --paper: #16181c; --soft: #a9adb5; --line: #3a3e46; --tint: #20242b; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 4rem; font: 1rem/1.55 system-ui, sans-serif;
-  color: var(--ink); background: var(--paper); overflow-wrap: break-word; }
-h1 { font-size: 1.7rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top: 2.8rem; }
-p { max-width: 44rem; } .caption, figcaption, summary { color: var(--soft); font-size: .9rem; }
-nav ul { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; }
-a { color: inherit; } figure { margin: 1.2rem 0; }
-img { max-width: 100%; height: auto; background: #ffffff; border-radius: .3rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0 0 .6rem; }
-.caption { margin: 1.4rem 0 .3rem; }
-th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom-width: 2px; }
-thead th { white-space: normal; vertical-align: bottom; }
-tbody th { font-weight: 400; white-space: normal; min-width: 6.5rem; }
-:focus-visible { outline: 2px solid var(--c0, currentColor); outline-offset: 2px; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(21rem, 100%), 1fr)); gap: 0 1.5rem; }
-details { margin: .8rem 0; } pre { background: var(--tint); padding: .7rem; border-radius: .3rem; overflow-x: auto; }
-"""
 
 
 @dataclass(frozen=True)
@@ -49,16 +30,21 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def text(self) -> str:
-        """The table for a terminal."""
-        header, rows = list(map(visible, self.header)), [list(map(visible, row)) for row in self.rows]
-        columns = [list(column) for column in zip(header, *rows, strict=True)]
-        widths = [max(map(len, column)) for column in columns]
+        """The table for a terminal: names to the left, numbers to the right, as wide as it must be."""
+        from rich.console import Console
+        from rich.table import Table as Grid
+        from rich.text import Text
 
-        def line(cells: Sequence[str]) -> str:
-            first = cells[0].ljust(widths[0])
-            return "  ".join([first, *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))]).rstrip()
-
-        return "\n".join([visible(self.caption), line(header), *map(line, rows)])
+        grid = Grid(box=None, pad_edge=False, padding=(0, 1), show_header=False)
+        for i in range(len(self.header)):
+            grid.add_column(justify="right" if i else "left", no_wrap=True)
+        for row in (self.header, *self.rows):
+            grid.add_row(*(Text(visible(cell)) for cell in row))
+        # Wide enough for any table, so that rich cuts nothing off; without colours whatever the terminal is.
+        console = Console(width=10**6, color_system=None, force_terminal=False)
+        with console.capture() as shown:
+            console.print(grid)
+        return "\n".join([visible(self.caption), *(line.rstrip() for line in shown.get().splitlines())])
 
     def markdown(self) -> str:
         """The table for a document."""
@@ -74,12 +60,17 @@ class Picture:
     caption: str
     alt: str
 
+    @property
+    def uri(self) -> str:
+        """The picture itself, as an address."""
+        return f"data:image/png;base64,{base64.b64encode(self.path.read_bytes()).decode('ascii')}"
+
 
 @dataclass(frozen=True)
 class Section:
-    """One result: what it is, what it says in plain words, its pictures and tables, how it was made.
+    """One result: what it is, what it says in plain words, its pictures, charts and tables, how it was made.
 
-    ``blocks`` are HTML of our own making and stand as they are between pictures and tables.
+    ``blocks`` are HTML of our own making, by :func:`render`, and stand between charts and tables.
     """
 
     title: str
@@ -89,10 +80,8 @@ class Section:
     settings: Mapping[str, object] = field(default_factory=dict)
     seconds: float = 0.0
     files: Sequence[Path] = ()
-    blocks: Sequence[str] = ()
-
-
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    charts: Sequence[charts.Chart] = ()
+    blocks: Sequence[Markup] = ()
 
 
 def write_page(
@@ -104,55 +93,35 @@ def write_page(
     style: str = "",
     scripts: Sequence[str] = (),
 ) -> Path:
-    """Write the page, whole or not at all."""
-    own = "".join(f"<script>{text}</script>" for text in scripts)
-    looks = _STYLE + charts.COLOURS + charts.STYLE + style
-    links = "".join(f'<li><a href="#s{i}">{markup(s.title)}</a></li>' for i, s in enumerate(sections))
-    body = "".join(_section(i, section) for i, section in enumerate(sections))
-    page = (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{markup(title)}</title><style>{looks}</style></head><body><main>"
-        f"<h1>{markup(title)}</h1><p>{markup(introduction)}</p>"
-        f'<nav aria-label="Contents"><ul>{links}</ul></nav>{body}</main>{own}</body></html>\n'
+    """Write the page, whole or not at all; ``style`` and ``scripts`` are our own and stand in it as they are."""
+    page = render(
+        __package__,
+        "page.html",
+        title=title,
+        introduction=introduction,
+        sections=sections,
+        style=Markup(charts.COLOURS + charts.STYLE + style),
+        scripts=list(map(Markup, scripts)),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
     return path
 
 
-def _section(index: int, section: Section) -> str:
-    parts = [f'<section id="s{index}"><h2>{markup(section.title)}</h2>']
-    parts += [f"<p>{markup(sentence)}</p>" for sentence in section.reading]
-    parts += [_picture(picture) for picture in section.pictures]
-    parts += section.blocks
-    parts += [_table(table) for table in section.tables]
-    if section.settings:
-        settings = "\n".join(f"{name} = {value}" for name, value in section.settings.items())
-        parts.append(
-            f"<details><summary>Settings, {section.seconds:.0f} s</summary><pre>{markup(settings)}</pre></details>"
-        )
-    return "".join([*parts, "</section>"])
+def render(package: str, template: str, **values: Any) -> Markup:
+    """HTML from a template of a package; a value that it asks for and is not given is an error."""
+    return Markup(_environment(package).get_template(template).render(values))
 
 
-def _picture(picture: Picture) -> str:
-    data = base64.b64encode(picture.path.read_bytes()).decode("ascii")
-    return (
-        f'<figure><img src="data:image/png;base64,{data}" alt="{markup(picture.alt)}">'
-        f"<figcaption>{markup(picture.caption)}</figcaption></figure>"
-    )
-
-
-def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{markup(cell)}</th>' for cell in table.header)
-    rows = "".join(
-        f'<tr><th scope="row">{markup(row[0])}</th>' + "".join(f"<td>{markup(cell)}</td>" for cell in row[1:]) + "</tr>"
-        for row in table.rows
-    )
-    caption = markup(table.caption)
-    # The caption stays in sight when a wide table is scrolled; the box can be scrolled with the keyboard.
-    return (
-        f'<p class="caption">{caption}</p><div class="scroll" role="region" aria-label="{caption}" tabindex="0">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+@cache
+def _environment(package: str) -> Environment:
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        # Escapes what Jinja2 would, and shows control characters, which it would pass on.
+        finalize=lambda value: value if isinstance(value, Markup) else Markup(markup(value)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )

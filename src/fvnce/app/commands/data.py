@@ -5,8 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from ...pages.escape import line_json, visible
-from . import _files
-from ._say import sayer
+from . import terminal
 from .deferred import SUMMARIES
 
 HELP = f"""{SUMMARIES["data"]}
@@ -30,11 +29,11 @@ def data(
     name: Annotated[
         str | None, typer.Argument(metavar="mnist|FILE", help="A data set, or a file.", show_default=False)
     ] = None,
-    delimiter: _files.Delimiter = None,
-    header: _files.Header = None,
-    missing: _files.Missing = None,
-    categorical: _files.Categorical = None,
-    array: _files.Array = None,
+    delimiter: terminal.Delimiter = None,
+    header: terminal.Header = None,
+    missing: terminal.Missing = None,
+    categorical: terminal.Categorical = None,
+    array: terminal.Array = None,
     json: Annotated[bool, typer.Option("--json", help="The description of a file as JSON.")] = False,
 ) -> None:
     """Fetch, describe or list."""
@@ -45,7 +44,7 @@ def data(
     if name == "mnist":
         from ...paper.datasets import fetch_mnist
 
-        typer.echo(fetch_mnist(sayer(False)))
+        typer.echo(fetch_mnist(terminal.make_echo(False)))
         return
     from pathlib import Path
 
@@ -54,7 +53,7 @@ def data(
     from ..readers.delimited import TableOptions
     from ..readers.sources import ReadOptions, open_source
 
-    options = TableOptions(_files.one_character(delimiter), header, tuple(missing or ()), tuple(categorical or ()))
+    options = TableOptions(terminal.one_character(delimiter), header, tuple(missing or ()), tuple(categorical or ()))
     content = _describe(open_source(name, ReadOptions(options, array)))
     typer.echo(line_json(content) if json else _text(content))
 

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import _files
-from ._say import sayer
+from . import terminal
 from .deferred import SUMMARIES
 
 HELP = f"""{SUMMARIES["fit"]}
@@ -70,11 +69,11 @@ def fit(
         ),
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeatable.")] = None,
-    delimiter: _files.Delimiter = None,
-    header: _files.Header = None,
-    missing: _files.Missing = None,
-    categorical: _files.Categorical = None,
-    array: _files.Array = None,
+    delimiter: terminal.Delimiter = None,
+    header: terminal.Header = None,
+    missing: terminal.Missing = None,
+    categorical: terminal.Categorical = None,
+    array: terminal.Array = None,
     model: Annotated[str | None, typer.Option(metavar="detector|latent", help="What to train; see above.")] = None,
     members: Annotated[str | None, typer.Option(help="Detector: its members, separated by commas.")] = None,
     trees: Annotated[int | None, typer.Option(min=1, help="Detector: trees of each forest.")] = None,
@@ -107,7 +106,7 @@ def fit(
     contamination: Annotated[
         float | None, typer.Option(help="Share of training rows above the threshold; the detector finds its own.")
     ] = None,
-    quiet: _files.Quiet = False,
+    quiet: terminal.Quiet = False,
 ) -> None:
     """Train and write a run."""
     given = {name: value for name, value in locals().items() if value is not None}
@@ -121,18 +120,12 @@ def fit(
             raise typer.BadParameter("give --out: a config repeats a run, and its folder must be a new one")
         out = Path("runs") / (Path(str(data)).name.split(".")[0] or "stdin" if data != "-" else "stdin")
 
-    from ..runs.making import make_run
-    from ..runs.scorer import load_run
+    from ..runs.fitting import make_run
 
     wanted = _settings(given, kind, config)
-    say = sayer(quiet)
-    make_run(wanted, out, say, overwrite=overwrite, progress=None if not quiet else False)
-    if not quiet:
-        run = load_run(out)
-        say(
-            f"threshold {run.scorer.threshold:.4g}; open {out / 'report.html'}, "
-            f"or score rows with: fvnce score {out} FILE"
-        )
+    say = terminal.make_echo(quiet)
+    run = make_run(wanted, out, say, overwrite=overwrite, progress=None if not quiet else False)
+    say(f"threshold {run.scorer.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE")
     typer.echo(out)
 
 
@@ -168,7 +161,7 @@ def _settings(given: dict[str, Any], kind: str | None, config: Path | None) -> A
     if "outliers" in given:
         source["outliers"] = _absolute(given["outliers"])
     if "delimiter" in given:
-        source["delimiter"] = _files.one_character(given["delimiter"])
+        source["delimiter"] = terminal.one_character(given["delimiter"])
     source |= {name: tuple(given[name]) for name in ("drop", "missing", "categorical") if given.get(name)}
     numbers: dict[str, Any] = {
         name: given[name] for name in ("batch_size", "learning_rate", "contamination") if name in given

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import _files
+from . import terminal
 from .deferred import SUMMARIES
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def rules(
         raise typer.BadParameter("--plot needs a RULE")
     for option, path in (("--plot", plot), ("--explore", explore)):
         if path is not None:
-            _files.writable(str(path), option)
+            terminal.writable(str(path), option)
     from ...scoring import check_double_elbo, parse
 
     if expression is None:

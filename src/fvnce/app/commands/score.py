@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import _files
-from ._say import progress, sayer
+from . import terminal
 from .deferred import SUMMARIES
 
 HELP = f"""{SUMMARIES["score"]}
@@ -45,41 +44,43 @@ def score(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON, one object a line, instead of csv.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit with 3 if a row is above the threshold.")] = False,
-    delimiter: _files.Delimiter = None,
-    header: _files.Header = None,
-    missing: _files.Missing = None,
-    array: _files.Array = None,
-    quiet: _files.Quiet = False,
+    delimiter: terminal.Delimiter = None,
+    header: terminal.Header = None,
+    missing: terminal.Missing = None,
+    array: terminal.Array = None,
+    quiet: terminal.Quiet = False,
 ) -> None:
     """Score rows."""
     from dataclasses import replace
 
-    from ..runs.material import read_like
-    from ..runs.scorer import load_run
-    from ..runs.streaming import stream_scores
+    from ..runs.run import load_run
+    from ..runs.scoring import stream_scores
+    from ..runs.training_data import read_like
 
-    loaded = load_run(run)
+    fitted = load_run(run)
     given = {
-        "delimiter": _files.one_character(delimiter),
+        "delimiter": terminal.one_character(delimiter),
         "header": header,
         "missing": tuple(missing) if missing else None,
         "array": array,
     }
     # How the training file was separated says nothing of this one; what stands for a missing value does.
-    base = replace(loaded.settings.data, delimiter=None, header=None)
+    base = replace(fitted.config.data, delimiter=None, header=None)
     settings = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    source = read_like(loaded.layout, data, settings)
+    source = read_like(fitted.scorer.layout, data, settings)
     if out != "-":
-        _files.writable(out, "--out")
-    with progress("scoring", quiet) as tick:
+        terminal.writable(out, "--out")
+    with terminal.progress("scoring", quiet) as tick:
         if out == "-":
-            summary = stream_scores(loaded, source, sys.stdout, top=top, explain=explain, as_json=json, tick=tick)
+            summary = stream_scores(
+                fitted.scorer, source, sys.stdout, top=top, explain=explain, as_json=json, tick=tick
+            )
         else:
-            with _files.writing(Path(out)) as file:
-                summary = stream_scores(loaded, source, file, top=top, explain=explain, as_json=json, tick=tick)
+            with terminal.writing(Path(out)) as file:
+                summary = stream_scores(fitted.scorer, source, file, top=top, explain=explain, as_json=json, tick=tick)
     where = "" if out == "-" else f", written to {out}"
-    sayer(quiet)(
-        f"{summary.rows:,} rows, {summary.outliers:,} above the threshold {loaded.scorer.threshold:.4g}{where}"
+    terminal.make_echo(quiet)(
+        f"{summary.rows:,} rows, {summary.outliers:,} above the threshold {fitted.scorer.threshold:.4g}{where}"
     )
     if check and summary.outliers:
         raise typer.Exit(3)

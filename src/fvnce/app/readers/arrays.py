@@ -1,11 +1,10 @@
-"""Arrays in files, read in parts of bounded size: npy, npz and idx, compressed or not, and npy from a pipe.
+"""Arrays in files, read in parts of bounded size: npy and npz, compressed or not, and npy from a pipe.
 
 Parts are read with ordinary reads: the pages of a memory map would count as memory of the process.
 """
 
 from __future__ import annotations
 
-import gzip
 import io
 import lzma
 import math
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 
 from .budget import within_budget
 from .frame import DataError, listed
-from .idx import TYPES
 
 NPY_MAGIC = b"\x93NUMPY"
 #: Preferred names of the rows in an npz file.
@@ -79,7 +77,7 @@ class ArrayReader:
         size = self.row_bytes
         for start in range(0, self.shape[0], rows):
             count = min(rows, self.shape[0] - start)
-            content = _read_exactly(self._file, count * size, self.name)
+            content = read_exactly(self._file, count * size, self.name)
             if len(content) < count * size:
                 raise DataError(
                     f"{self.name} is damaged: its header promises {self.shape[0]} rows, and it ends in row "
@@ -87,7 +85,7 @@ class ArrayReader:
                 )
             values = np.frombuffer(content, self.dtype).reshape(count, *self.shape[1:])
             yield values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
-        if _read_exactly(self._file, 1, self.name):
+        if read_exactly(self._file, 1, self.name):
             raise DataError(f"{self.name} is damaged: more bytes follow than its header promises; write it again")
 
     def close(self) -> None:
@@ -129,7 +127,7 @@ def map_npy(path: Path) -> NDArray[Any]:
 
 def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """(shape, whether it is stored by columns, type) from the header of an npy array."""
-    magic = _read_exactly(file, len(NPY_MAGIC) + 2, name)
+    magic = read_exactly(file, len(NPY_MAGIC) + 2, name)
     version = tuple(magic[len(NPY_MAGIC) :])
     if not magic.startswith(NPY_MAGIC) or len(version) < 2:
         raise DataError(
@@ -140,13 +138,13 @@ def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.d
     width, read = (
         (2, np.lib.format.read_array_header_1_0) if version[0] == 1 else (4, np.lib.format.read_array_header_2_0)
     )
-    length = _read_exactly(file, width, name)
+    length = read_exactly(file, width, name)
     # NumPy would read as many bytes as the length says before it looks whether that is too many.
     wanted = int.from_bytes(length, "little")
     if wanted > HEADER:
         raise DataError(f"{name} is damaged: its header claims {wanted:,} bytes; save it again with numpy")
     try:
-        return read(io.BytesIO(length + _read_exactly(file, wanted, name)))
+        return read(io.BytesIO(length + read_exactly(file, wanted, name)))
     except (ValueError, tokenize.TokenError, SyntaxError, TypeError, EOFError, RecursionError, MemoryError) as error:
         raise DataError(f"{name} is not an npy file, or damaged: {_one_line(error)}; save it again") from None
 
@@ -171,7 +169,7 @@ def read_labels(path: Path, name: str, count: int) -> NDArray[Any] | None:
                 found = "Python objects, which are never unpickled" if dtype.hasobject else str(shape)
                 raise DataError(f"array {name!r} must hold one label for each of {count} rows, found {found}")
             within_budget(where, "its labels", count * dtype.itemsize)
-            content = _read_exactly(file, count * dtype.itemsize, where)
+            content = read_exactly(file, count * dtype.itemsize, where)
     if len(content) < count * dtype.itemsize:
         raise DataError(f"{where} is damaged: it ends before its last label; write it again")
     return np.frombuffer(content, dtype)
@@ -214,29 +212,6 @@ def choose_array(name: str, members: list[str], wanted: str | None) -> str:
     raise DataError(f"{name} holds several arrays ({listed(members)}); choose one with --array")
 
 
-def open_idx(path: Path) -> ArrayReader:
-    """An idx file, compressed with gzip or not."""
-    with path.open("rb") as start:
-        compressed = start.read(2) == b"\x1f\x8b"
-    file: IO[bytes] = gzip.GzipFile(path) if compressed else path.open("rb")  # type: ignore[assignment]
-    try:
-        return _idx_from(file, str(path))
-    except BaseException:
-        file.close()
-        raise
-
-
-def _idx_from(file: IO[bytes], name: str) -> ArrayReader:
-    head = _read_exactly(file, 4, name)
-    if len(head) < 4 or head[:2] != b"\x00\x00" or head[2] not in TYPES or head[3] == 0:
-        raise DataError(f"{name} is not an idx file: it starts with {head.hex(' ') or 'nothing'}; fetch it again")
-    sizes = _read_exactly(file, 4 * head[3], name)
-    if len(sizes) < 4 * head[3]:
-        raise DataError(f"{name} is a truncated idx file: it ends within its header; fetch it again")
-    shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
-    return ArrayReader(name, file, check_layout(name, np.dtype(TYPES[head[2]]), shape), shape)
-
-
 def check_layout(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.dtype[Any]:
     """Numbers in rows."""
     if dtype.kind not in "biuf":
@@ -264,7 +239,7 @@ class _Mapped(ArrayReader):
             yield np.ascontiguousarray(self._values[start : start + rows])
 
 
-def _read_exactly(file: IO[bytes], count: int, name: str) -> bytes:
+def read_exactly(file: IO[bytes], count: int, name: str) -> bytes:
     """So many bytes, or fewer at the end: a pipe gives what it has."""
     parts: list[bytes] = []
     missing = count

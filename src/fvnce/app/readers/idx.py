@@ -1,4 +1,7 @@
-"""The idx format of MNIST: two zero bytes, a type, a rank, the sizes as big-endian 32-bit integers, the values."""
+"""The idx format of MNIST: two zero bytes, a type, a rank, the sizes as big-endian 32-bit integers, the values.
+
+Read as a whole, or in parts as any other array.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import io
 import math
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import ArrayReader, check_layout, read_exactly
 from .budget import budget, over_budget
+from .frame import DataError
 
 #: Types by their code.
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -73,3 +78,26 @@ def parse_idx(content: bytes, name: str) -> NDArray[Any]:
     except ValueError as error:  # more dimensions than NumPy has, or none of one size and too many of another
         raise ValueError(f"{name} is a damaged idx file: {error}; fetch it again") from None
     return values.astype(dtype.newbyteorder("="))
+
+
+def open_idx(path: Path) -> ArrayReader:
+    """An idx file, compressed with gzip or not, to be read in parts."""
+    with path.open("rb") as start:
+        compressed = start.read(2) == b"\x1f\x8b"
+    file: IO[bytes] = gzip.GzipFile(path) if compressed else path.open("rb")  # type: ignore[assignment]
+    try:
+        return _idx_from(file, str(path))
+    except BaseException:
+        file.close()
+        raise
+
+
+def _idx_from(file: IO[bytes], name: str) -> ArrayReader:
+    head = read_exactly(file, 4, name)
+    if len(head) < 4 or head[:2] != b"\x00\x00" or head[2] not in TYPES or head[3] == 0:
+        raise DataError(f"{name} is not an idx file: it starts with {head.hex(' ') or 'nothing'}; fetch it again")
+    sizes = read_exactly(file, 4 * head[3], name)
+    if len(sizes) < 4 * head[3]:
+        raise DataError(f"{name} is a truncated idx file: it ends within its header; fetch it again")
+    shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
+    return ArrayReader(name, file, check_layout(name, np.dtype(TYPES[head[2]]), shape), shape)

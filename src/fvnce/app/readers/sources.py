@@ -24,10 +24,11 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import DAMAGED, NPY_MAGIC, ArrayReader, map_npy, npy_from, open_idx, open_npy, open_npz
+from .arrays import DAMAGED, NPY_MAGIC, ArrayReader, map_npy, npy_from, open_npy, open_npz
 from .budget import VARIABLE, budget, over_budget, within_budget
 from .delimited import DelimitedReader, TableOptions
 from .frame import DataError, Frame
+from .idx import open_idx
 from .parquet import ParquetReader
 from .png import PictureReader
 

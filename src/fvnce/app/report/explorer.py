@@ -6,22 +6,15 @@ beyond [0, 1] so that one can see the property fail.
 
 from __future__ import annotations
 
+import math
+import re
 from importlib.resources import files
 from pathlib import Path
 
-from ...pages.escape import markup
-from ...pages.page import Section, write_page
+from markupsafe import Markup
 
-STYLE = """
-#explorer .sliders { display: grid; grid-template-columns: auto 1fr 3.5rem; gap: .4rem .8rem; align-items: center;
-  max-width: 34rem; }
-#explorer input[type=range] { width: 100%; min-height: 1.8rem; accent-color: var(--c0); }
-#explorer output { font-variant-numeric: tabular-nums; text-align: right; }
-#explorer button { font: inherit; padding: .25rem .7rem; margin: .15rem .2rem .15rem 0; color: var(--ink);
-  background: var(--tint); border: 1px solid var(--soft); border-radius: .3rem; cursor: pointer; }
-#x-verdict { border-left: .3rem solid var(--c0); padding: .4rem .8rem; background: var(--tint); }
-#x-verdict[data-holds=false] { border-color: var(--c1); }
-"""
+from ...pages.page import Section, render, write_page
+
 _PRESETS = {
     "VAE (0, 0)": (0, 0),
     "(1/64, 0)": (1 / 64, 0),
@@ -29,73 +22,61 @@ _PRESETS = {
     "(1/2, 0)": (0.5, 0),
     "least squares (1, 0)": (1, 0),
 }
+_WHAT = (
+    "A rule is a pair of functions of the ratio r of model to noise: f1 is what a data sample earns, f0 what a noise"
+)
 
 
-def explorer(alpha: float = 0.0, beta: float = 0.0, clip: float | None = 10.0) -> str:
-    """The explorer's HTML, set to a rule; the page also needs :data:`STYLE`, the charts' and :func:`script`."""
-    buttons = "".join(
-        f'<button type="button" data-rule="{a},{b}">{markup(name)}</button>' for name, (a, b) in _PRESETS.items()
-    )
-    panels = "".join(
-        f'<figure><svg class="chart" id="x-{name}" viewBox="0 0 440 270" role="img" aria-label="{alt}" data-x="{axis}" '
-        f'data-curves="{curves}"></svg><figcaption>{caption}</figcaption></figure>'
-        for name, axis, curves, caption, alt in (
-            (
-                "pair",
-                "r = p_θ / p_n",
-                "f1 (data)|f0 (noise)",
-                "The pair against the ratio: both concave for a double-ELBO rule.",
-                "Curves of f1 and f0 against r; the verdict below says whether both are concave",
-            ),
-            (
-                "losses",
-                "Δ = log r",
-                "−f1 (data)|−f0 (noise)",
-                "As losses of the logit Δ.",
-                "Curves of minus f1 and minus f0 against the logit",
-            ),
-            (
-                "generator",
-                "μ = r / (1 + r)",
-                "G",
-                "The convex function G(μ) = μ f1 + (1 − μ) f0 that generates the rule.",
-                "Curve of G against the probability of data",
-            ),
-        )
-    )
-    return (
-        '<div id="explorer"><noscript><p>The explorer needs JavaScript; nothing is loaded from anywhere.</p></noscript>'
-        f'<p>{buttons}</p><div class="sliders">'
-        + _slider("alpha", "α", -0.5, 1.5, 1 / 64, alpha)
-        + _slider("beta", "β", 0, 4, 1 / 16, beta)
-        + _slider("clip", "T", 0, 20, 0.25, 10.0 if clip is None else clip)
-        + f'</div><p><label><input type="checkbox" name="clipped"{"" if clip is None else " checked"}> clip above T '
-        "(the dashed line is where the clip begins to break the laws)</label></p>"
-        f'<p id="x-verdict" role="status" aria-live="polite"></p><div class="charts">{panels}</div></div>'
-    )
-
-
-def script() -> str:
-    """The explorer's script."""
-    return files("fvnce.app.report").joinpath("explorer.js").read_text(encoding="utf-8")
+def explorer_section(rule: str) -> Section:
+    """The section of a run's page: the explorer, set to the rule of the run as far as it is one power rule."""
+    found = re.search(r"power\(([^)]*)\)", rule)
+    reading = [
+        f"This run was trained with the rule {rule}. {_WHAT} sample earns. Move the sliders to see what α, β and the "
+        "clip T do."
+    ]
+    return Section("Rule explorer", reading, blocks=[_explorer(*_arguments(found.group(1) if found else ""))])
 
 
 def write_explorer(path: Path, alpha: float = 0.0, beta: float = 0.0, clip: float | None = 10.0) -> Path:
     """A page that holds the explorer alone."""
-    section = Section(
-        "Explore scoring rules",
-        [
-            "A rule is a pair of functions of the ratio r of model to noise: f1 is what a data sample earns, f0 what a "
-            "noise sample earns."
-        ],
-        blocks=[explorer(alpha, beta, clip)],
-    )
+    section = Section("Explore scoring rules", [f"{_WHAT} sample earns."], blocks=[_explorer(alpha, beta, clip)])
     introduction = "The two-parameter family of double-ELBO scoring rules, drawn live in this page."
-    return write_page(path, "Scoring rules", introduction, [section], style=STYLE, scripts=[script()])
+    style, script = asset("explorer.css"), asset("explorer.js")
+    return write_page(path, "Scoring rules", introduction, [section], style=style, scripts=[script])
 
 
-def _slider(name: str, label: str, low: float, high: float, step: float, value: float) -> str:
-    return (
-        f'<label for="x-{name}">{label}</label><input type="range" id="x-{name}" name="{name}" min="{low}" '
-        f'max="{high}" step="{step}" value="{value}"><output id="x-{name}-out" for="x-{name}"></output>'
-    )
+def asset(name: str) -> str:
+    """A style or a script of a page, which stands in it as it is."""
+    return files("fvnce.app").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _explorer(alpha: float, beta: float, clip: float | None) -> Markup:
+    sliders = [
+        {"name": name, "label": label, "low": low, "high": high, "step": step, "value": value}
+        for name, label, low, high, step, value in (
+            ("alpha", "α", -0.5, 1.5, 1 / 64, alpha),
+            ("beta", "β", 0, 4, 1 / 16, beta),
+            ("clip", "T", 0, 20, 0.25, 10.0 if clip is None else clip),
+        )
+    ]
+    return render("fvnce.app", "explorer.html", presets=_PRESETS, sliders=sliders, clipped=clip is not None)
+
+
+def _arguments(text: str) -> tuple[float, float, float | None]:
+    """α, β and T of a rule written as text, as far as they can be read; the explorer starts there."""
+    values: dict[str, float | None] = {"alpha": 0.0, "beta": 0.0, "clip": 10.0}
+    positional = [part for part in text.split(",") if part.strip() and "=" not in part]
+    for name, argument in zip(values, positional, strict=False):
+        values[name] = _fraction(argument)
+    for name, argument in re.findall(r"(alpha|beta|clip)\s*=\s*([^,]+)", text):
+        values[name] = None if argument.strip().lower() == "none" else _fraction(argument)
+    return values["alpha"] or 0.0, values["beta"] or 0.0, values["clip"]
+
+
+def _fraction(text: str) -> float:
+    above, _, below = text.partition("/")
+    try:
+        value = float(above) / float(below or 1)
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return 0.0
+    return value if math.isfinite(value) else 0.0

@@ -1,12 +1,13 @@
-"""Runs: a folder that holds a trained model, the settings that make it again, its history, figures and a page.
+"""Runs: folders that hold a trained model, the settings that make it again, its history, figures and a page.
 
 ==================  ===============================================================
+``run``             a run, opened from its folder
 ``settings``        what a run is made from; ``config.toml``
-``material``        files as training rows and known outliers
+``training_data``   files as training rows and known outliers
 ``latent``          a latent-variable model as a detector
-``scorer``          what scores rows, whichever kind of run it is
-``study``           what the page tells of a run
-``making``          fit: from settings to a folder
-``streaming``       score: from a file to scores, in parts
+``scorers``         what scores rows, whichever kind of run it is
+``fitting``         fit: from settings to a folder
+``folder``          one writer at a time, file by file
+``scoring``         score: from a file to scores, in parts
 ==================  ===============================================================
 """

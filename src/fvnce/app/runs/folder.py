@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...training.lock import locked
-from .scorer import MODEL, RECORD, RunError
+from .run import HISTORY, MODEL, RECORD, RunError
 
+ANALYSIS = "analysis.json"
 #: Files that a run writes, beside its figures.
-WRITTEN = (RECORD, MODEL, "config.toml", "history.json", "study.json", "report.html")
+WRITTEN = (RECORD, MODEL, "config.toml", HISTORY, ANALYSIS, "report.html")
 FIGURES = "figures"
 #: How every figure of a run begins; another svg beside them is the user's.
 _FIGURE = '<svg class="chart"'

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import tomllib
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
-from .toml import to_toml
 
 KINDS = ("detector", "latent")
 NOISES = ("auto", "outliers", "data", "mixture", "gaussian", "none")
@@ -204,6 +204,49 @@ def fingerprint(path: str) -> str | None:
             while block := content.read(2**20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def to_toml(content: Mapping[str, Mapping[str, Any]], comment: str = "") -> str:
+    """Tables of booleans, numbers, strings and lists of these; None is left out, which TOML cannot say.
+
+    The standard library reads TOML and does not write it, and settings need no more than this.
+
+    >>> print(to_toml({"run": {"seed": 0, "rule": "power(1/64)", "hidden": [64, 64], "label": None}}))
+    [run]
+    seed = 0
+    rule = "power(1/64)"
+    hidden = [64, 64]
+    <BLANKLINE>
+    """
+    lines = [f"# {line}" for line in comment.splitlines()]
+    for name, table in content.items():
+        lines += ["", f"[{_toml_key(name)}]"] if lines else [f"[{_toml_key(name)}]"]
+        lines += [f"{_toml_key(key)} = {_toml_value(key, value)}" for key, value in table.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_key(name: str) -> str:
+    plain = name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
+    return name if plain else _toml_string(name)
+
+
+def _toml_value(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return _toml_string(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(key, item) for item in value) + "]"
+    raise TypeError(f"{key} must be a boolean, a number, a string or a list of these, found {type(value).__name__}")
+
+
+def _toml_string(text: str) -> str:
+    # JSON's escapes are TOML's, but for DEL and characters beyond 16 bits, which TOML takes as they are.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _checked(table: Any, allowed: set[str], where: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,12 @@ class Layout:
     Attributes:
         kinds: for a table with names, what each used column holds.
         shape: for an array, the shape of one row.
+        missing: for an array, whether values were missing in training, so that they may be missing again.
     """
 
     kinds: Kinds | None
     shape: tuple[int, ...] | None
+    missing: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -45,10 +47,29 @@ class Layout:
             return list(self.kinds)
         return [f"column_{i + 1}" for i in range(self.shape[0])] if self.shape and len(self.shape) == 1 else []
 
+    def prepare(self, rows: Rows, start: int = 0) -> Rows:
+        """Rows as the model takes them, whatever file they came in; the first is row ``start`` of it."""
+        if self.kinds is not None:
+            return rows if isinstance(rows, Frame) else to_frame(rows, self.columns)
+        assert self.shape is not None
+        if isinstance(rows, Frame):
+            rows = _matrix(rows, self.shape)
+        if rows.ndim == 2 and rows.dtype.kind == "f":
+            bad = ~np.isfinite(rows).all(1)
+            if bad.any():
+                if self.missing and not np.isinf(rows).any():
+                    return to_frame(rows)
+                row = start + int(np.flatnonzero(bad)[0]) + 1
+                raise DataError(
+                    f"row {row} holds a missing or infinite value, and no training row did; "
+                    "leave it out, or train with rows that have some"
+                )
+        return rows
+
 
 @dataclass(frozen=True)
-class Material:
-    """Training rows.
+class TrainingData:
+    """The rows of a run.
 
     Attributes:
         rows: a frame or an array; known outliers that came in a file of their own stand last.
@@ -63,8 +84,8 @@ class Material:
     names: list[str] | None
 
 
-def gather(settings: DataSettings, say: Say, seed: int = 0) -> Material:
-    """Read the files of a run."""
+def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> TrainingData:
+    """Read the files that a run is trained on; ``say`` is told what a person should know of them."""
     source = open_source(settings.path, _options(settings, None))
     rows = source.read()
     known = np.zeros(len(rows), dtype=bool)
@@ -87,7 +108,7 @@ def gather(settings: DataSettings, say: Say, seed: int = 0) -> Material:
     rows = _as_frame_if_missing(rows)
     if isinstance(rows, Frame):
         _tell_of_empty_columns(rows, source, say)
-    return Material(rows, known, layout, names)
+    return TrainingData(rows, known, replace(layout, missing=isinstance(rows, Frame)), names)
 
 
 def read_like(layout: Layout, path: str, settings: DataSettings) -> Source:
@@ -269,3 +290,11 @@ def to_frame(rows: NDArray[Any], names: list[str] | None = None) -> Frame:
     """A matrix with named columns."""
     names = names or [f"column_{i + 1}" for i in range(rows.shape[1])]
     return Frame({name: np.asarray(rows[:, i], dtype=np.float64) for i, name in enumerate(names)})
+
+
+def _matrix(frame: Frame, shape: tuple[int, ...]) -> NDArray[Any]:
+    if shape != (frame.shape[1],) or any(dtype.kind == "O" for dtype in frame.dtypes):
+        raise DataError(
+            f"rows must have shape {shape} of numbers as in training, found a table of {frame.shape[1]} columns"
+        )
+    return np.column_stack([frame[name] for name in frame.columns])

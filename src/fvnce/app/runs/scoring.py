@@ -15,7 +15,7 @@ import numpy as np
 from ...pages.escape import cell, line_json
 from ..readers.frame import Frame
 from ..readers.sources import Part, Source
-from .scorer import LoadedRun
+from .scorers import Scorer
 
 #: Columns named as reasons for a score.
 REASONS = 3
@@ -58,7 +58,7 @@ class Scored:
 
 
 def stream_scores(
-    run: LoadedRun,
+    scorer: Scorer,
     source: Source,
     write: IO[str],
     *,
@@ -70,7 +70,7 @@ def stream_scores(
     """Score every row of the source.
 
     Args:
-        run: the run.
+        scorer: of the run.
         source: rows.
         write: where the table (csv) or the lines (JSON) go.
         top: give the strangest rows only, strangest first.
@@ -79,10 +79,10 @@ def stream_scores(
         tick: called after each part with the rows done and the share of the source.
     """
     summary = Summary()
-    out = _Writer(write, as_json=as_json, probability=run.scorer.probability(np.zeros(1)) is not None, explain=explain)
+    out = _Writer(write, as_json=as_json, probability=scorer.probability(np.zeros(1)) is not None, explain=explain)
     best: list[Scored] = []
     for part in source.parts():
-        for scored in _score(run, part, summary, explain, best, top):
+        for scored in _score(scorer, part, summary, explain, best, top):
             if top is None:
                 out.row(scored)
             elif len(best) < top:
@@ -98,12 +98,12 @@ def stream_scores(
 
 
 def _score(
-    run: LoadedRun, part: Part, summary: Summary, explain: bool, best: list[Scored], top: int | None
+    scorer: Scorer, part: Part, summary: Summary, explain: bool, best: list[Scored], top: int | None
 ) -> Iterator[Scored]:
-    rows = run.prepare(part.rows, part.start)
-    anomaly = run.scorer.anomaly(rows)
-    probability = run.scorer.probability(anomaly)
-    outlier = anomaly > run.scorer.threshold
+    rows = scorer.layout.prepare(part.rows, part.start)
+    anomaly = scorer.anomaly(rows)
+    probability = scorer.probability(anomaly)
+    outlier = anomaly > scorer.threshold
     summary.rows += len(anomaly)
     summary.outliers += int(outlier.sum())
     summary.highest = max(summary.highest, float(anomaly.max()))
@@ -115,7 +115,7 @@ def _score(
             chosen = chosen[anomaly[chosen] > best[0].score]
     reasons: Iterator[Any] = iter(itertools.repeat(None))
     if explain:
-        reasons = reasons_of(run, rows, chosen)
+        reasons = reasons_of(scorer, rows, chosen)
     for position, because in zip(chosen.tolist(), reasons, strict=False):
         number = part.start + position
         yield Scored(
@@ -128,12 +128,12 @@ def _score(
         )
 
 
-def reasons_of(run: LoadedRun, rows: Any, chosen: Any) -> Iterator[list[tuple[str, float]]]:
+def reasons_of(scorer: Scorer, rows: Any, chosen: Any) -> Iterator[list[tuple[str, float]]]:
     """For each chosen row the columns, or places of an image, that add most to its score."""
-    columns = run.layout.columns
+    columns = scorer.layout.columns
     for start in range(0, len(chosen), EXPLAINED):
         positions = chosen[start : start + EXPLAINED]
-        parts = run.scorer.contributions(rows.take(positions) if isinstance(rows, Frame) else rows[positions])
+        parts = scorer.contributions(rows.take(positions) if isinstance(rows, Frame) else rows[positions])
         for values in parts:
             flat = values.ravel()
             order = np.argsort(-flat, kind="stable")[:REASONS]

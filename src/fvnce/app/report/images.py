@@ -8,7 +8,11 @@ import math
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
+
+from ...pages.escape import png_uri
+from ...pages.page import render
 
 Array = NDArray[np.float64]
 #: Pictures of a sheet.
@@ -23,14 +27,14 @@ def grey_or_colour(image: Array, low: float, high: float) -> Array:
 
 def sheet(images: Array, across: int, low: float, high: float) -> dict[str, Any]:
     """Images side by side in rows, with a thin gap."""
-    tiles = [grey_or_colour(image, low, high) for image in images]
-    height, width = tiles[0].shape[:2]
-    down = math.ceil(len(tiles) / across)
-    whole = np.full((down * (height + 1) - 1, across * (width + 1) - 1, *tiles[0].shape[2:]), 0.5)
-    for i, tile in enumerate(tiles):
-        top, left = (i // across) * (height + 1), (i % across) * (width + 1)
-        whole[top : top + height, left : left + width] = tile
+    whole = _tiled([grey_or_colour(image, low, high) for image in images], across, gap=1, background=0.5)
     return {"png": png(whole), "width": whole.shape[1], "height": whole.shape[0]}
+
+
+def sheet_figure(sheet: dict[str, Any], caption: str) -> Markup:
+    """The HTML of a sheet."""
+    size = {"width": int(sheet["width"]), "height": int(sheet["height"])}
+    return render("fvnce.app", "sheet.html", uri=png_uri(sheet["png"]), caption=caption, **size)
 
 
 def sprite(images: Array, low: float, high: float, side: int = 32) -> dict[str, Any]:
@@ -39,10 +43,7 @@ def sprite(images: Array, low: float, high: float, side: int = 32) -> dict[str, 
     tiles = [grey_or_colour(image[..., ::step, ::step], low, high) for image in images]
     across = math.ceil(math.sqrt(len(tiles)))
     height, width = tiles[0].shape[:2]
-    whole = np.zeros((math.ceil(len(tiles) / across) * height, across * width, *tiles[0].shape[2:]))
-    for i, tile in enumerate(tiles):
-        top, left = (i // across) * height, (i % across) * width
-        whole[top : top + height, left : left + width] = tile
+    whole = _tiled(tiles, across, gap=0, background=0.0)
     return {"png": png(whole), "across": across, "width": width, "height": height, "count": len(tiles)}
 
 
@@ -55,3 +56,13 @@ def png(image: Array) -> str:
     metadata: dict[str, Any] = {"Software": None}
     imsave(buffer, image, format="png", metadata=metadata, cmap="gray", vmin=0, vmax=1)
     return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _tiled(tiles: list[Array], across: int, *, gap: int, background: float) -> Array:
+    height, width = tiles[0].shape[0] + gap, tiles[0].shape[1] + gap
+    down = math.ceil(len(tiles) / across)
+    whole = np.full((down * height - gap, across * width - gap, *tiles[0].shape[2:]), background)
+    for i, tile in enumerate(tiles):
+        top, left = (i // across) * height, (i % across) * width
+        whole[top : top + height - gap, left : left + width - gap] = tile
+    return whole

@@ -1,11 +1,17 @@
-"""Options that say how a file is to be read, shared by the commands that read one."""
+"""What commands share: the options that say how a file is to be read, files to write, and what is said on the way.
 
-from collections.abc import Iterator
+Sentences and a bar go to standard error, so that a script reads nothing but results.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Annotated
 
 import typer
+
+from ...pages.escape import visible
 
 Delimiter = Annotated[
     str | None, typer.Option(help="What separates columns of a text table; found by itself if not given.")
@@ -56,3 +62,32 @@ def one_character(delimiter: str | None) -> str | None:
     if delimiter is not None and len(delimiter) != 1:
         raise typer.BadParameter(f"--delimiter must be one character or its name, found {delimiter!r}")
     return delimiter
+
+
+def make_echo(quiet: bool) -> Callable[[str], None]:
+    """A function that says a sentence on standard error, or does nothing."""
+    return (lambda text: None) if quiet else (lambda text: typer.echo(visible(text), err=True))
+
+
+@contextmanager
+def progress(title: str, quiet: bool) -> Iterator[Callable[[int, float | None], None] | None]:
+    """A bar for rows done and the share of all, if standard error is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[rows]:,} rows"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=1.0, rows=0)
+
+        def tick(rows: int, share: float | None) -> None:
+            bar.update(task, rows=rows, total=None if share is None else 1.0, completed=share or 0.0)
+
+        yield tick
