@@ -31,7 +31,7 @@ from fvnce.app.shapes import ShapeError
 from fvnce.data import DataError, ReadOptions, open_source, read_idx
 from fvnce.pages.escape import script_json
 from fvnce.pages.figures import new_figure, save
-from fvnce.pages.page import Section, write_page
+from fvnce.pages.page import Picture, Section, write_page
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import fuzz_readers
@@ -530,10 +530,7 @@ def test_the_fuzzer_notices_what_is_neither(monkeypatch):
 
 
 def test_a_page_is_whole_or_not_there(tmp_path):
+    picture = Picture(Path("/nowhere/at/all.png"), "", "")
     with pytest.raises(FileNotFoundError):
-        write_page(tmp_path / "a.html", "t", "i", [Section("s", [], pictures=[_NoPicture()])])
+        write_page(tmp_path / "a.html", "t", "i", [Section("s", [], pictures=[picture])])
     assert not list(tmp_path.iterdir())
-
-
-class _NoPicture:
-    path, caption, alt = Path("/nowhere/at/all.png"), "", ""

@@ -39,8 +39,8 @@ class Run:
 
     Attributes:
         folder: where it is.
-        config: the settings of the training: of ``fvnce fit`` those of ``config.toml``, of ``fvnce.fit`` its arguments
-            by name.
+        config: the settings of the training: of ``fvnce fit`` those of ``config.toml``, of ``fvnce.fit`` by name those
+            that decide its bits.
         detector: a :class:`fvnce.NoiseContrastiveDetector` or a latent-variable detector, if ``fvnce fit`` trained it.
         objective: in evaluation mode, the best weights if the training was validated, else the newest; None for a
             detector, which is made of several models.
@@ -115,10 +115,10 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Any:
     ... )
     >>> objective = fvnce.VAE(model, fvnce.GaussianEncoder(fvnce.mlp([2, 2])))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     history = fvnce.fit(objective, torch.zeros(8, 2), epochs=2, checkpoint_dir=folder, progress=False)
+    ...     history = fvnce.fit(objective, torch.zeros(8, 2), epochs=2, checkpoint_dir=folder, seed=3)
     ...     run = load(folder)
-    >>> type(run.objective).__name__, run.history["epoch"], run.config["epochs"]
-    ('VAE', [0.0, 1.0], 2)
+    >>> type(run.objective).__name__, run.history["epoch"], run.config["seed"]
+    ('VAE', [1.0, 2.0], 3)
     """
     place = Path(path)
     if (place / RECORD).is_file():
