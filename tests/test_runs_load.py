@@ -127,3 +127,16 @@ def test_the_page_of_fit_is_the_page_drawn_anew(folder, kind):
     command("report", folder / kind)
     assert page.read_bytes() == first
     assert {path: path.read_bytes() for path in (folder / kind / "figures").iterdir()} == figures
+
+
+def test_the_analysis_depends_on_the_seed_alone(folder, tmp_path):
+    state = torch.get_rng_state()
+    torch.manual_seed(7)
+    try:
+        command("fit", "--config", folder / "latent", "-q", "--out", tmp_path / "again")
+    finally:
+        torch.set_rng_state(state)
+    one, two = (json.loads((place / "analysis.json").read_text()) for place in (folder / "latent", tmp_path / "again"))
+    for entry in one["histories"] + two["histories"]:
+        entry["notes"] = {name: value for name, value in entry["notes"].items() if "seconds" not in name}
+    assert {**one, "fvnce": None} == {**two, "fvnce": None}

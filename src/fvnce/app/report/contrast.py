@@ -61,7 +61,9 @@ def build(context: Context) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(run.config.seed)
     found = diagnose(objective, x, samples=max(500, len(x)), latent_samples=32, generator=generator)
     noise = draw(objective.noise, 1000, generator).double()
-    with torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        # The encoder draws from the global generator.
+        torch.default_generator.manual_seed(run.config.seed)
         scale = float(objective.terms(x, noise).statistics["log_scale"])
     ratios = {
         name: -detector.anomaly_of(rows)
