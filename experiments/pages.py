@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import benchmark_page, commands_page, readme_results, reproduction_page
+from . import benchmark_page, commands_page, readme_results, reliability_page, reproduction_page
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -23,6 +23,7 @@ RESULTS = ROOT / "results"
 PAGES: dict[str, Callable[[], str]] = {
     "docs/benchmarks.md": lambda: benchmark_page.page(RESULTS / "bench"),
     "docs/reproduction.md": lambda: reproduction_page.page(RESULTS / "paper-mnist"),
+    "docs/howto/reliability.md": lambda: reliability_page.page(RESULTS / "bench"),
     "docs/reference/commands.md": commands_page.page,
     "README.md": lambda: readme_results.readme((ROOT / "README.md").read_text("utf-8"), RESULTS),
 }

@@ -80,6 +80,7 @@ def test_every_item_says_how_it_was_made_and_draws(made, item):
         assert imread(path)[..., :3].std() > 0.02
 
 
+@pytest.mark.slow
 def test_mixture_recovers_its_parameter(made):
     """Coverage of 95% intervals over 40 runs and two parameters; log Z within 3 errors; errors fall with n."""
     results = made("vnce-mixture")[1]["results"]
@@ -104,6 +105,7 @@ def test_mixture_shows_what_alpha_costs_and_what_it_buys(made):
     assert abs(bias["by_alpha"][-1]) < 0.2 < 2 < abs(bias["by_alpha"][0])
 
 
+@pytest.mark.slow
 def test_boltzmann_machine_is_recovered(made):
     results = made("vnce-boltzmann")[1]["results"]
     rows = results["measured"]["3000"]
@@ -120,6 +122,7 @@ def test_boltzmann_machine_is_recovered(made):
     assert results["crude_encoder"]["fvNCE (0, 0)"] < results["crude_encoder"]["independent units"]
 
 
+@pytest.mark.slow
 def test_posteriors_are_learned(made):
     results = made("vnce-posterior")[1]["results"]
     for shape in results.values():
@@ -130,6 +133,7 @@ def test_posteriors_are_learned(made):
             assert abs(row["log_partition"] - row["true_log_partition"]) < 4 * row["log_partition_error"]
 
 
+@pytest.mark.slow
 def test_missing_values_are_survived(made):
     results = made("vnce-missing")[1]["results"]
     complete = results["0.0"]
@@ -148,6 +152,7 @@ def test_missing_values_are_survived(made):
     assert complete["VNCE"][0]["matrix"] == complete["mean imputation, NCE"][0]["matrix"]
 
 
+@pytest.mark.slow
 def test_log_partition_of_the_toys_is_right_by_three_routes(made):
     for row in made("vnce-toys")[1]["results"]["moons"].values():
         assert abs(row["log_partition"] - row["quadrature"]) < max(3 * row["log_partition_error"], 1e-3)

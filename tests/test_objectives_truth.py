@@ -153,6 +153,19 @@ def test_no_mean_of_ratios_forgets_its_graph(weighted):
         assert not ratio.mean.requires_grad
 
 
+@pytest.mark.parametrize("partition", ["fixed", "learned", "profiled"])
+def test_a_look_in_inference_mode_leaves_nothing_behind_that_training_trips_over(partition):
+    model = LatentVariableModel(normal(2), GaussianDecoder(mlp([2, 3])))
+    objective = FullyVariationalNCE(
+        model, GaussianEncoder(mlp([3, 4])), normal(3), PowerRule(0), partition=partition, latent_samples=2
+    )
+    x = torch.randn(5, 3)
+    with torch.inference_mode():
+        objective(x)
+    objective(x).backward()
+    assert all(p.grad is not None for p in objective.parameters())
+
+
 @pytest.mark.parametrize("how", ["in place", "data", "start", "start at zero"])
 def test_a_log_z_that_was_set_is_kept(how):
     start = {"start": 3.0, "start at zero": 0.0}.get(how)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 #: Targets, and the module of each.
-TARGETS = {"detector": "fuzz_detector"}
+TARGETS = {"detector": "fuzz_detector", "readers": "fuzz_readers"}
 ROOT = Path(__file__).resolve().parent.parent
 #: Tries between two lines of progress.
 PART = 250

@@ -72,7 +72,9 @@ class GaussianDecoder(nn.Module):
         """p(x|z)."""
         mean = run(self.network, z)
         log_scale = wide(self.log_scale)
-        if self.learned is not None or mean.device.type != "cpu" or _checks.values_are_hidden():
+        # What is made in inference mode serves no gradient later.
+        hidden = _checks.values_are_hidden() or torch.is_inference_mode_enabled()
+        if self.learned is not None or mean.device.type != "cpu" or hidden:
             return DiagonalNormal(mean, log_scale.exp(), self.event_dims, log_scale=log_scale)
         # A fixed σ is the same at every call; on an accelerator, asking whether it is would make it wait.
         key = (log_scale.item(), log_scale.dtype, mean.shape[mean.dim() - self.event_dims :])

@@ -104,7 +104,7 @@ class ModelSettings:
     def __post_init__(self) -> None:
         for name, allowed in (("noise", NOISES), ("partition", PARTITIONS), ("encoder", ENCODERS), ("score", SCORES)):
             if getattr(self, name) not in allowed:
-                raise SettingsError(f"{name} must be one of {', '.join(allowed)}, found {getattr(self, name)!r}")
+                raise SettingsError(f"{name} must be one of {', '.join(allowed)}, found {_short(getattr(self, name))}")
         for name, low, high in (
             ("bandwidth", 0.0, 1e6),
             ("outlier_share", 0.0, 1.0),
@@ -163,7 +163,7 @@ def from_content(content: Mapping[str, Any], name: str) -> RunSettings:
     run = _checked(content.get("run", {}), {"kind", "seed"}, f"{name} [run]")
     kind = run.get("kind", "detector")
     if kind not in KINDS:
-        raise SettingsError(f"{name}: kind must be one of {', '.join(KINDS)}, found {kind!r}")
+        raise SettingsError(f"{name}: kind must be one of {', '.join(KINDS)}, found {_short(kind)}; correct it")
     _checked(content, {"run", "data", "detector" if kind == "detector" else "model"}, name)
     data = _checked(content.get("data", {}), {f.name for f in fields(DataSettings)}, f"{name} [data]")
     if "path" not in data:

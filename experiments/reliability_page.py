@@ -1,0 +1,76 @@
+"""The page of measured reliability: what was attacked, how often, and how often it gave way.
+
+Every row comes from a file in ``results/bench`` that a program of ``tools`` wrote: ``attack_runs`` (runs),
+``attack_files`` (files) and ``fuzz`` (inputs). A file that is not there leaves its table out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+#: What each attack does, and what must hold.
+ATTACKS = {
+    "kills": "SIGKILL at an evaluation, between two files or inside a write: resumed, every bit is the same",
+    "damage": "the newest checkpoint is damaged: the run goes on from the one before, says so, and ends as it would have",
+    "signals": "SIGINT, SIGTERM or SIGHUP: saved, and resumed to the same bits",
+    "disks": "the disk is full: every checkpoint that is left can be read, and with room again the bits are the same",
+    "writers": "a second process wants the folder: refused, and the first ends as if alone",
+    "flips": "one byte is exchanged for another: refused",
+    "cuts": "the end is cut off: refused",
+    "mutants": "the checksum is right and the content is not: refused in one sentence, or read",
+    "bombs": "a few hundred bytes that name gigabytes: refused before memory is taken",
+}
+TARGETS = {
+    "detector": "tables, labels, weights, settings and images that nobody would make on purpose",
+    "readers": "damaged and crafted csv, npy, npz, idx, png and toml files, pages and files of a run",
+}
+
+OPENING = """# How reliable is it?
+
+Made from `results/bench` by `make pages`; `make fuzz` and the programs in `tools` make the numbers again. A *failure* is
+anything but what the row says must hold: another result, a traceback, a message that does not say what is wrong, a program
+that hangs.
+"""
+
+CLOSING = """
+## What follows from it
+
+- A run that is killed, or whose disk is full, is resumed with the same command and ends with the same bits
+  ([saving and resuming](saving.md)).
+- A run is resumed only as what it was: another rule, noise, model or setting is named and refused unless you accept it.
+- A file from a stranger is data and never a program: `SECURITY.md` says what is promised.
+- The same seed gives the same bits in any number of threads: [what that takes](reproducibility.md).
+"""
+
+
+def page(results: Path) -> str:
+    """The page, from what is in a folder of results."""
+    parts = [OPENING]
+    runs, files = _read(results / "reliability-runs.json"), _read(results / "reliability-flips.json")
+    if runs is not None:
+        rows = [[ATTACKS[row["what"]], *_counts(row)] for row in runs["attacks"]]
+        parts.append(_section("Runs", "what is done to a run, and what must hold", rows, runs["command"]))
+    if files is not None:
+        rows = [[f"{row['of']}: {ATTACKS[row['what']]}", *_counts(row)] for row in files["attacks"]]
+        parts.append(_section("Files", "what is done to a file, and what must hold", rows, files["command"]))
+    fuzzed = [found for target in TARGETS if (found := _read(results / f"fuzz-{target}.json")) is not None]
+    if fuzzed:
+        rows = [[TARGETS[row["target"]], f"{row['tries']:,}", str(len(row["failures"]))] for row in fuzzed]
+        commands = "; ".join(found["command"] for found in fuzzed)
+        parts.append(_section("Inputs", "a result or one clear sentence", rows, commands))
+    return "\n\n".join([*(part.strip() for part in parts), CLOSING.lstrip()])
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+
+
+def _counts(row: dict[str, Any]) -> list[str]:
+    return [f"{row['tries']:,}", str(row["failures"])]
+
+
+def _section(title: str, what: str, rows: list[list[str]], command: str) -> str:
+    lines = [f"## {title}", "", f"`{command}`", "", f"| {what} | tries | failures |", "|---|---:|---:|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
