@@ -9,7 +9,6 @@ from torch.distributions import Independent, Normal
 
 import fvnce
 from fvnce.app.commands import main
-from fvnce.app.runs import fitting
 from fvnce.runs import FittedRun, Run, RunError
 from fvnce.serialization import RecordError
 
@@ -112,9 +111,8 @@ def test_fit_reads_nothing_that_it_has_just_written(folder, tmp_path, monkeypatc
         raise AssertionError("what was just written is read again")
 
     monkeypatch.setattr(fvnce.NoiseContrastiveDetector, "load", reads)
-    for name in ("read_document", "read_config", "read_run_record", "check_config"):
-        monkeypatch.setattr(fitting, name, reads)
-    monkeypatch.setattr("fvnce.app.runs.run.load_run", reads)
+    for name in ("report.page.make_page", "report.page.read_document", "runs.run.load_run", "runs.run.read_document"):
+        monkeypatch.setattr(f"fvnce.app.{name}", reads)
     options = ["--trees", 5, "--members", "mixture_forest"] if kind == "detector" else ["--latent", 2, "--epochs", 1]
     command("fit", folder / "t.npz", "--label", "y", *options, "--out", tmp_path / "run")
 

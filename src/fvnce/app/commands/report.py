@@ -20,6 +20,6 @@ def register(app: typer.Typer) -> None:
 
 def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that fvnce fit wrote.")]) -> None:
     """Draw the page."""
-    from ..runs.fitting import make_page
+    from ..report.page import make_page
 
     typer.echo(make_page(run))

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...objectives import ContrastiveObjective
-from ...training import History
 from ..readers.frame import Frame
 from ..runs.latent import Encoding, learn_encoding
 from ..runs.run import FittedRun
@@ -76,12 +75,6 @@ class Context:
         """p_n of the run, or None."""
         objective = self.run.objective
         return objective.noise if isinstance(objective, ContrastiveObjective) else None
-
-    @property
-    def histories(self) -> list[History]:
-        """One for each network that was trained."""
-        history = self.run.history
-        return [history] if isinstance(history, History) else list(history)
 
     def name(self, position: int) -> str | None:
         """The name of the row at a position, such as that of its file."""

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...pages.page import Section, Table, render, write_page
-from ...serialization import write_text
-from ..runs.settings import RunSettings
+from ...serialization import RecordError, read_document, write_text
+from ..runs.folder import ANALYSIS
+from ..runs.run import RECORD, RunError, check_config, damaged, read_run_record
+from ..runs.settings import RunSettings, read_config
 from . import contrast, plane, reconstruction, scores, top_anomalies, training
 from .context import Context
 from .explorer import asset, explorer_section
@@ -73,6 +75,32 @@ def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], 
         style=asset("run.css") + asset("explorer.css"),
         scripts=[asset("explorer.js"), asset("plane.js")],
     )
+
+
+def make_page(folder: Path) -> Path:
+    """Draw figures and page of a run anew from its files, which anybody may have written."""
+    for name in (RECORD, ANALYSIS, "config.toml"):
+        if not (folder / name).is_file():
+            raise RunError(f"{folder} is no whole run: {name} is missing; make it with fvnce fit DATA --out {folder}")
+    record = read_run_record(folder / RECORD)
+    try:
+        facts = read_document(folder / ANALYSIS, "analysis")
+        check_analysis(facts)
+    except RecordError as error:
+        raise RunError(f"{error}; make the run again with fvnce fit") from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(folder / ANALYSIS, error) from None
+    settings = read_config(folder / "config.toml")
+    check_config(folder, record)
+    config = (folder / "config.toml").read_text(encoding="utf-8")
+    try:
+        return write_run_page(folder, record, facts, config, rule_of(settings))
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        # The checksums are right, so somebody made these files by hand.
+        raise RunError(
+            f"{folder / ANALYSIS} does not hold what the page tells ({type(error).__name__}: {error}); make the "
+            "run again with fvnce fit"
+        ) from error
 
 
 def _made(record: dict[str, Any], config: str) -> Section:

@@ -44,8 +44,7 @@ check = shapes.record(
 
 def build(context: Context) -> dict[str, Any]:
     """The history of each network, thinned."""
-    names = context.run.network_names
-    return {"histories": [_thinned(*named) for named in zip(names, context.histories, strict=True)]}
+    return {"histories": [_thinned(*named) for named in context.run.histories.items()]}
 
 
 def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:

@@ -15,7 +15,8 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -25,17 +26,16 @@ from torch import Tensor
 
 from ..._version import __version__
 from ...detection import NoiseContrastiveDetector
-from ...serialization import RecordError, read_document, write_document, write_text
+from ...serialization import write_document, write_text
 from ...serialization.text import checksum
-from ...training import History
 from ..readers.frame import Frame
 from ..report.context import build_context
-from ..report.page import analyse, check_analysis, rule_of, write_run_page
+from ..report.page import analyse, rule_of, write_run_page
 from .folder import ANALYSIS, check_replaceable, put_in_place, sole_writer
 from .latent import train
-from .run import HISTORY, MODEL, RECORD, FittedRun, RunError, check_config, damaged, read_run_record
+from .run import HISTORY, MODEL, RECORD, FittedRun
 from .scorers import DetectorScorer, LatentScorer
-from .settings import RunSettings, SettingsError, fingerprint, read_config
+from .settings import RunSettings, SettingsError, fingerprint
 from .training_data import TrainingData, read_training_data
 
 Say = Callable[[str], None]
@@ -62,58 +62,24 @@ def make_run(
 def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: bool | None) -> FittedRun:
     """Train, and write all files of the run into ``place``."""
     seconds: dict[str, float] = {}
-    clock = _Clock(seconds)
     settings = _with_fingerprint(settings, say)
-    with clock("reading"):
+    with _timed(seconds, "reading"):
         data = read_training_data(settings.data, say, settings.seed)
     say(_described(data))
-    with clock("training"):
+    with _timed(seconds, "training"):
         fit = _fit_detector if settings.kind == "detector" else _fit_latent
         run, held_out = fit(settings, data, out, progress)
-        assert run.detector is not None
-        run.detector.save(place / MODEL)
-    with clock("analysing"):
+        run.scorer.detector.save(place / MODEL)
+    with _timed(seconds, "analysing"):
         facts = analyse(build_context(run, data, held_out))
     config = run.config.to_toml()
     write_text(place / "config.toml", config)
-    record = {
-        **_record(data, run),
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
-        "config_sha256": checksum(config),
-    }
+    record = {**_record(data, run), "seconds": seconds, "config_sha256": checksum(config)}
     write_document(place / RECORD, "run", record)
-    histories = [run.history] if isinstance(run.history, History) else run.history
-    told = {name: json.loads(history.to_json()) for name, history in zip(run.network_names, histories, strict=True)}
-    write_document(place / HISTORY, "history", told)
+    write_document(place / HISTORY, "history", {name: json.loads(h.to_json()) for name, h in run.histories.items()})
     write_document(place / ANALYSIS, "analysis", facts)
     write_run_page(place, record, facts, config, rule_of(run.config))
     return run
-
-
-def make_page(folder: Path) -> Path:
-    """Draw figures and page of a run anew from its files."""
-    for name in (RECORD, ANALYSIS, "config.toml"):
-        if not (folder / name).is_file():
-            raise RunError(f"{folder} is no whole run: {name} is missing; make it with fvnce fit DATA --out {folder}")
-    record = read_run_record(folder / RECORD)
-    try:
-        facts = read_document(folder / ANALYSIS, "analysis")
-        check_analysis(facts)
-    except RecordError as error:
-        raise RunError(f"{error}; make the run again with fvnce fit") from None
-    except (ValueError, RecursionError) as error:
-        raise damaged(folder / ANALYSIS, error) from None
-    settings = read_config(folder / "config.toml")
-    check_config(folder, record)
-    config = (folder / "config.toml").read_text(encoding="utf-8")
-    try:
-        return write_run_page(folder, record, facts, config, rule_of(settings))
-    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-        # The checksums are right, so somebody made these files by hand.
-        raise RunError(
-            f"{folder / ANALYSIS} does not hold what the page tells ({type(error).__name__}: {error}); make the "
-            "run again with fvnce fit"
-        ) from error
 
 
 def _fit_detector(
@@ -175,16 +141,8 @@ def _described(data: TrainingData) -> str:
     return f"{rows:,} rows of {size} {what}, {known:,} known outliers"
 
 
-class _Clock:
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self._seconds, self._name, self._start = seconds, "", 0.0
-
-    def __call__(self, name: str) -> _Clock:
-        self._name = name
-        return self
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._seconds[self._name] = time.perf_counter() - self._start
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[name] = round(time.perf_counter() - start, 3)

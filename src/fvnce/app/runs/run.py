@@ -88,10 +88,11 @@ class FittedRun(Run):
         self.scorer = scorer
 
     @property
-    def network_names(self) -> list[str]:
-        """What each of the networks is called that were trained."""
-        history = self.history
-        return ["model"] if isinstance(history, History) else [f"network {i + 1}" for i in range(len(history))]
+    def histories(self) -> dict[str, History]:
+        """The history of each network that was trained, by its name."""
+        if isinstance(self.history, History):
+            return {"model": self.history}
+        return {f"network {i + 1}": history for i, history in enumerate(self.history)}
 
 
 def load(path: str | Path, *, max_bytes: int | None = None) -> Any:
