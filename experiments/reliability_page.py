@@ -13,7 +13,7 @@ from typing import Any
 #: What each attack does, and what must hold.
 ATTACKS = {
     "kills": "SIGKILL at an evaluation, between two files or inside a write: resumed, every bit is the same",
-    "damage": "the newest checkpoint is damaged: the run goes on from the one before, says so, and ends as it would have",
+    "damage": "the newest checkpoint is damaged: the run goes on from the one before, says so, and ends alike",
     "signals": "SIGINT, SIGTERM or SIGHUP: saved, and resumed to the same bits",
     "disks": "the disk is full: every checkpoint that is left can be read, and with room again the bits are the same",
     "writers": "a second process wants the folder: refused, and the first ends as if alone",
@@ -29,9 +29,9 @@ TARGETS = {
 
 OPENING = """# How reliable is it?
 
-Made from `results/bench` by `make pages`; `make fuzz` and the programs in `tools` make the numbers again. A *failure* is
-anything but what the row says must hold: another result, a traceback, a message that does not say what is wrong, a program
-that hangs.
+Made from `results/bench` by `make pages`; `make fuzz` and the programs in `tools` make the numbers again. A
+*failure* is anything but what the row says must hold: another result, a traceback, a message that does not say what is
+wrong, a program that hangs.
 """
 
 CLOSING = """

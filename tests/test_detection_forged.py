@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fvnce.detection import NoiseContrastiveDetector
-from fvnce.detection.forest import RatioForest
+from fvnce.detection.members.trees import RatioForest
 from fvnce.training import RecordError
 
 QUICK: dict[str, Any] = {
@@ -130,11 +130,11 @@ NUMBERS: dict[str, Callable[[NoiseContrastiveDetector], None]] = {
     "too few centres": _set("ensemble_.centres", []),
     "name of a member": _set("ensemble_.names.0", "exec"),
     "wrong member": _set("ensemble_.names.0", "network"),
-    "scale of a column": _set("_columns.1", lambda column: replace(column, scale=0.0)),
-    "centre of a column": _set("_columns.1", lambda column: replace(column, centre=float("nan"))),
-    "categories without names": _set("_columns.1", lambda column: replace(column, categories=[0, 1])),
-    "names without categories": _set("_categories", [None, {"a": 0}, None]),
-    "no layout": _set("_columns", None),
+    "scale of a column": _set("preprocessor_.columns.1", lambda column: replace(column, scale=0.0)),
+    "centre of a column": _set("preprocessor_.columns.1", lambda column: replace(column, centre=float("nan"))),
+    "categories without names": _set("preprocessor_.columns.1", lambda column: replace(column, categories=[0, 1])),
+    "names without categories": _set("preprocessor_.categories", [None, {"a": 0}, None]),
+    "no layout": _set("preprocessor_.columns", None),
 }
 
 
@@ -228,7 +228,7 @@ def test_forged_networks_are_refused(make: Callable[[], NoiseContrastiveDetector
 def test_forged_codes_are_refused(name: str, value: Any, tmp_path: Path) -> None:
     detector = fitted("mixture_forest", images=True)
     member: Any = detector.ensemble_.members[0]
-    detector.ensemble_.members[0] = replace(member, codes=replace(member.codes, **{name: value}))
+    detector.ensemble_.members[0] = replace(member, pca=replace(member.pca, **{name: value}))
     path = detector.save(tmp_path / "forged.safetensors")
     with pytest.raises(RecordError, match="no detector that fvnce wrote"):
         NoiseContrastiveDetector.load(path)

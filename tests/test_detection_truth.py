@@ -11,10 +11,10 @@ from torch.distributions import Independent, Normal
 from fvnce import FullyVariationalNCE, PowerRule
 from fvnce.detection import MEMBERS, NoiseContrastiveDetector
 from fvnce.detection.calibration import calibrate_with_outliers, calibrate_without
-from fvnce.detection.forest import RatioForest, grow_forest
-from fvnce.detection.members import RatioNetworks
-from fvnce.detection.network import Schooling, train_ratio_networks
+from fvnce.detection.members.ratio_network import RatioNetworks
+from fvnce.detection.members.trees import RatioForest, grow_forest
 from fvnce.detection.noise import BaseMeasure, box, mixture_noise
+from fvnce.detection.plan import TrainConfig
 from fvnce.models import mlp
 from fvnce.scoring import Logarithmic, ScoringRule
 
@@ -61,8 +61,8 @@ def test_a_model_relative_to_the_noise_learns_the_log_ratio() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(0, 0.8, size=(6000, 1))
     noise = Independent(Normal(torch.zeros(1), torch.ones(1) * 1.5), 1)
-    how = Schooling(600, 256, 5e-3, 0.0, 0.3, None, "cpu", None, False)
-    found, _ = train_ratio_networks(lambda: mlp([1, 32, 32, 1], torch.nn.SiLU), rows, np.ones(6000), noise, how, 1, 0)
+    how = TrainConfig(600, 256, 5e-3, 0.0, 0.3, None, "cpu", None, False)
+    found, _ = RatioNetworks.trained(lambda: mlp([1, 32, 32, 1], torch.nn.SiLU), rows, np.ones(6000), noise, how, 1, 0)
     x = np.linspace(-2, 2, 41)[:, None]
     estimate = -(found.anomaly(x) * found.scales[0] + found.centres[0])
     truth = (Normal(0.0, 0.8).log_prob(torch.from_numpy(x)) - Normal(0.0, 1.5).log_prob(torch.from_numpy(x))).numpy()

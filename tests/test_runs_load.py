@@ -55,14 +55,14 @@ def test_a_run_of_a_latent_variable_model_is_opened(folder):
     run = fvnce.load(folder / "latent")
     assert isinstance(run, FittedRun)
     assert isinstance(run.objective, fvnce.FullyVariationalNCE)
-    assert run.detector.objective is run.objective
+    assert run.detector.objective_ is run.objective
     assert (run.config.kind, run.config.model.epochs) == ("latent", 2)
     assert run.history["epoch"] == [1.0, 2.0]
     # Statistics that were not logged at a step are NaN there, as in the training itself.
     assert set(run.history.steps.columns) >= {"loss", "live_noise"}
     one = fvnce.load(folder / "latent" / "model.safetensors")
     rows = np.zeros((1, 3))
-    assert one.anomaly(rows) == run.scorer.anomaly(rows)
+    assert one.anomaly_score(rows) == run.scorer.anomaly(rows)
 
 
 def test_a_run_of_checkpoints_is_opened(tmp_path):

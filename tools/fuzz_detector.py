@@ -25,8 +25,7 @@ import scipy.sparse
 import torch
 
 import fvnce
-from fvnce.detection import MEMBERS, NoiseContrastiveDetector
-from fvnce.detection.explanation import Explanation
+from fvnce.detection import MEMBERS, Explanation, NoiseContrastiveDetector
 
 Generator = np.random.Generator
 OWN = str(Path(fvnce.__file__).parent)

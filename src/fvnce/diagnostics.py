@@ -34,7 +34,7 @@ LATENTS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True)
-class Calibration:
+class ReliabilityCurve:
     """How the implied classifier σ(Δ) fares at telling data from noise.
 
     Attributes:
@@ -79,7 +79,7 @@ class Diagnostics:
     clipped_data: float
     gap_data: float
     gap_noise: float
-    calibration: Calibration = field(repr=False)
+    calibration: ReliabilityCurve = field(repr=False)
     log_partition: float
     log_partition_error: float
     log_partition_samples: float
@@ -208,7 +208,7 @@ def _gap(
 
 
 @torch.no_grad()
-def calibrate(delta_data: Tensor, delta_noise: Tensor, noise_ratio: float = 1.0, *, bins: int = 10) -> Calibration:
+def calibrate(delta_data: Tensor, delta_noise: Tensor, noise_ratio: float = 1.0, *, bins: int = 10) -> ReliabilityCurve:
     """Calibration of σ(Δ), where Δ = log p_θ/(ν p_n): data weigh 1 in all, noise ν.
 
     >>> result = calibrate(torch.tensor([2.0, 1.0]), torch.tensor([-2.0, -1.0]), bins=2)
@@ -227,4 +227,4 @@ def calibrate(delta_data: Tensor, delta_noise: Tensor, noise_ratio: float = 1.0,
     error = (total * (predicted - observed).abs()).nansum()
     signed = torch.where(label == 1, delta, -delta)
     log_loss = -(weight * torch.nn.functional.logsigmoid(signed)).sum()
-    return Calibration(predicted, observed, total, float(error), float(log_loss))
+    return ReliabilityCurve(predicted, observed, total, float(error), float(log_loss))

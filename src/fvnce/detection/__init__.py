@@ -1,22 +1,32 @@
-"""Outlier detection with a few known outliers: a scikit-learn estimator on noise-contrastive estimation.
+"""Outlier detection with a few known outliers: scikit-learn estimators on noise-contrastive estimation.
 
 ==================  ===============================================================
-``estimator``       the detector
-``members``         what it averages
-``forest``          piecewise-constant ratios, in closed form for every rule
-``network``         ratio networks and latent-variable models
+``estimator``       the detector: an ensemble with calibrated probabilities
+``latent``          a latent-variable model as a detector
+``base``            what both do alike, on scikit-learn's contract
+``preprocessing``, ``table``, ``rows``   real data as matrices; labels and weights
+``members``         what the detector averages, one file each
+``ensemble``        their average, and the score as a sum over columns
+``plan``, ``settings``   what is trained, and how
+``networks``        shapes, first weights and training of networks
 ``noise``           what rows are told apart from
-``table``, ``images``, ``rows``   real data as matrices; labels and weights
 ``calibration``     P(outlier | x), π, the threshold
-``explanation``     the score as a sum over columns
 ``metrics``         scorers with the right sign
-``storing``         files without pickle
+``stored``          how files that no fit could have made are refused
 ==================  ===============================================================
 """
 
+from .ensemble import Explanation
 from .estimator import NoiseContrastiveDetector
-from .explanation import Explanation
+from .latent import LatentDetector
 from .members import NAMES as MEMBERS
 from .metrics import outlier_auroc, outlier_average_precision
 
-__all__ = ["MEMBERS", "Explanation", "NoiseContrastiveDetector", "outlier_auroc", "outlier_average_precision"]
+__all__ = [
+    "MEMBERS",
+    "Explanation",
+    "LatentDetector",
+    "NoiseContrastiveDetector",
+    "outlier_auroc",
+    "outlier_average_precision",
+]

@@ -21,12 +21,15 @@ half's spread. This is a convention, not an estimate.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from ..serialization import fields
+from .plan import Array
+from .stored import require, require_number
 
 #: Deviation of the slope beforehand, in units of the scores' own: it matters while known outliers are a handful.
 SLOPE = 5.0
@@ -60,6 +63,17 @@ class Calibration:
     def threshold(self) -> float:
         """The score at which P = ½."""
         return -self.intercept / self.slope
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any]) -> Self:
+        """The calibration with these attributes, which may be a stranger's."""
+        made = cls(*fields(content, "the calibration", "slope", "intercept", "prior", "known"))
+        for name in ("slope", "intercept", "prior"):
+            require_number(f"{name} of the calibration", getattr(made, name))
+        require(made.slope > 0, "have a positive slope of the calibration", made.slope)
+        require(0 <= made.prior <= 1, "have a prior in [0, 1]", made.prior)
+        require(isinstance(made.known, bool), "say whether outliers were known", made.known)
+        return made
 
 
 def calibrate_with_outliers(

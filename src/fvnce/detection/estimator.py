@@ -6,22 +6,18 @@ several models of that ratio whose answers are averaged (:mod:`fvnce.detection.m
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from numbers import Integral
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
-from .. import _checks
-from . import storing, table, validity
+from ..serialization import fields
+from ..training import History
+from . import table
+from .base import Detector, histories_from_state, histories_state, seed_of
 from .calibration import (
     Calibration,
     calibrate_by_share,
@@ -29,27 +25,14 @@ from .calibration import (
     calibrate_without,
     threshold_at,
 )
-from .explanation import Explanation, explain
-from .images import ImageShape, check_images
-from .members import Ensemble, Plan, Rows, train_members
-from .metrics import outlier_auroc
+from .ensemble import Ensemble, Explanation, names_on
+from .plan import Array, Plan, TrainingRows
+from .preprocessing import ImagePreprocessor, TablePreprocessor
 from .rows import check_labels, check_weights, merge
 from .settings import plan_of
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-    from ..training import History
-
-Array = NDArray[np.float64]
-
-#: Rows that are looked at together, at most, and numbers in them.
-BATCH, NUMBERS = 4096, 2**21
-#: Members that put known outliers to use.
-NAMES_WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
-
-
-class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
+class NoiseContrastiveDetector(Detector):
     """Outlier detection that learns from the few outliers you know, and works with none.
 
     Training rows may hold outliers nobody marked. Scores follow scikit-learn: ``score_samples`` and
@@ -102,6 +85,8 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
     >>> detector.predict([[0.0, 0.0], [4.0, 4.0]])
     array([ 1, -1])
     """
+
+    KIND: ClassVar[str] = "detector"
 
     def __init__(
         self,
@@ -158,14 +143,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
     ensemble_: Ensemble
     calibration_: Calibration
     history_: list[History]
-    offset_: float
     prior_: float
-    n_known_: int
-    n_features_in_: int
-    feature_names_in_: NDArray[np.object_]
-    _columns: list[table.Column] | None
-    _categories: list[dict[str, int] | None] | None
-    _image: ImageShape | None
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows, of which y marks the known outliers.
@@ -177,139 +155,95 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
             sample_weight: how often a row counts.
         """
         plan = plan_of(self)
-        seed = _seed(self.random_state)
-        # A fit that fails leaves no detector, rather than one that is half of another.
-        self.__dict__.pop("ensemble_", None)
-        matrix = self._learn_layout(X)
+        seed = seed_of(self.random_state)
+        self._forget()
+        matrix, images, categories = self._layout(X)
         known = check_labels(y, len(matrix))
         weights = check_weights(sample_weight, matrix)
         if not (weights[~known] > 0).any():
             raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
-        rows = self._learn_rows(matrix, known, weights, seed)
         self.n_known_ = int((known & (weights > 0)).sum())
+        matrix, known, weights = self._thinned(matrix, known, weights, seed)
+        rows = self._learn_rows(matrix, known, weights, images, categories)
         plan = self._complete(plan, rows)
-        self.ensemble_, self.history_ = train_members(rows, plan, seed)
+        self.ensemble_, self.history_ = Ensemble.fit(rows, plan, seed)
         own = self.ensemble_.anomaly(rows.X)
         self.calibration_ = self._calibrate(rows, plan, seed, own)
         self.prior_ = self.calibration_.prior
         if self.contamination == "auto":
             self.offset_ = -self.calibration_.threshold
         else:
-            scores = -np.concatenate([own, self._anomaly_of(rows.outliers)])
+            outliers = self.ensemble_.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
             share = np.concatenate([rows.weights, rows.outlier_weights])
-            self.offset_ = threshold_at(scores, share, float(self.contamination))
+            self.offset_ = threshold_at(-np.concatenate([own, outliers]), share, float(self.contamination))
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
         """Fit, and tell inliers (+1) from outliers (−1) among the same rows."""
         return self.fit(X, y, sample_weight).predict(X)
 
-    def anomaly_score(self, X: Any) -> Array:
-        """Higher for stranger rows: the mean of the members' standardised scores, shape (n,)."""
-        return self._in_batches(X, self.ensemble_.anomaly if hasattr(self, "ensemble_") else None)
-
-    def score_samples(self, X: Any) -> Array:
-        """Lower for stranger rows, shape (n,)."""
-        return -self.anomaly_score(X)
-
-    def decision_function(self, X: Any) -> Array:
-        """``score_samples − offset_``: negative for outliers, shape (n,)."""
-        return self.score_samples(X) - self.offset_
-
-    def predict(self, X: Any) -> NDArray[np.int64]:
-        """+1 for inliers, −1 for outliers."""
-        return np.where(self.decision_function(X) < 0, -1, 1)
-
     def outlier_probability(self, X: Any) -> Array:
         """P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,)."""
-        return self.calibration_.probability(self.anomaly_score(X))
+        anomaly = self.anomaly_score(X)
+        return self.calibration_.probability(anomaly)
 
-    def score(self, X: Any, y: Any) -> float:
-        """AUROC of y = 1 under the anomaly score."""
-        return outlier_auroc(self, X, y)
+    def _anomaly(self, encoded: Array) -> Array:
+        return self.ensemble_.anomaly(encoded)
 
-    def explain(self, X: Any) -> Explanation:
-        """What each column adds to the anomaly score of each row; for images, a heat map."""
-        check_is_fitted(self)
-        matrix = self._checked(X)
-        return explain(self.ensemble_, self._encode(matrix), self._fold)
+    def _explain(self, encoded: Array) -> Explanation:
+        return self.ensemble_.explain(encoded, self.preprocessor_.fold)
 
-    def plot_scores(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
-        """Histogram of anomaly scores with the threshold; with y, one for each kind of row."""
-        from .plots import plot_scores
+    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        ensemble, tensors = self.ensemble_.state()
+        histories, own = histories_state(self.history_)
+        content = {"calibration": asdict(self.calibration_), "ensemble": ensemble, "histories": histories}
+        return content, tensors | own
 
-        return plot_scores(self.anomaly_score(X), -self.offset_, y, ax)
+    def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        calibration, ensemble, histories = fields(content, "a detector", "calibration", "ensemble", "histories")
+        self.calibration_ = Calibration.from_state(calibration)
+        self.prior_ = self.calibration_.prior
+        self.history_ = histories_from_state(histories, tensors)
+        self.ensemble_ = Ensemble.from_state(ensemble, tensors, self.preprocessor_.width, self.preprocessor_.image)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the fitted detector to one file, atomically and without pickle."""
-        check_is_fitted(self)
-        return storing.write(self, Path(path))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = validity.MAX_BYTES) -> NoiseContrastiveDetector:
-        """The detector that :meth:`save` wrote; it scores to the same bits.
-
-        The file may be a stranger's: it runs no code, and what it holds is checked to be a detector, tree by tree.
-
-        Args:
-            path: the file.
-            max_bytes: the largest file that is read, 4 GiB by default.
-        """
-        return storing.read(cls, Path(path), _checks.count("max_bytes", max_bytes))
-
-    def _complete(self, plan: Plan, rows: Rows) -> Plan:
-        some = len(rows.outliers) > 0
-        names = plan.members
-        if not names and self._image is None:
-            names = NAMES_WITH_OUTLIERS if some else ("broad_forest",)
-        elif not names:
-            names = (*NAMES_WITH_OUTLIERS, "autoencoder") if some else ("marginal_forest", "autoencoder")
-        if "outlier_forest" in names and not some:
-            raise ValueError("members must not name outlier_forest without a known outlier (y = 1), found it")
-        latent = plan.latent or (max(2, rows.X.shape[1] // 4) if self._image is None else 32)
-        return replace(plan, members=names, latent=latent, image=None if self._image is None else self._image.padded)
-
-    def _learn_layout(self, X: Any) -> Any:
-        """Check X and remember what it looks like; the rows, still as they were given."""
-        self._image, self._columns, self._categories = None, None, None
-        if table.is_frame(X):
-            table.check_frame(X)
-            validate_data(self, X, skip_check_array=True)
-            self._categories = table.learn_names(X)
-            if len(X) < 2:
-                raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(X)}")
-            return table.frame_to_matrix(X, self._categories)
-        if getattr(X, "ndim", 0) in (3, 4):
-            X = X if isinstance(X, np.ndarray) else np.asarray(X)
-            images = check_images(X)
-            if len(images) < 2:
-                raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
-            step = _rows_at_once(images)
-            parts = [images[start : start + step] for start in range(0, len(images), step)]
-            low, high = min(float(p.min()) for p in parts), max(float(p.max()) for p in parts)
-            self._image = ImageShape(tuple(int(side) for side in images.shape[1:]), low, high)
-            self.n_features_in_ = int(np.prod(images.shape[1:]))
-            return images
-        return self._matrix(X, reset=True)
-
-    def _learn_rows(self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int) -> Rows:
-        """Training rows, encoded, with weights; at most ``max_rows`` of those without a label."""
+    def _thinned(
+        self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int
+    ) -> tuple[Any, NDArray[np.bool_], Array]:
+        """At most ``max_rows`` of the rows without a label."""
         unlabelled = np.flatnonzero(~known & (weights > 0))
-        if len(unlabelled) > self.max_rows:
-            chosen = np.random.default_rng([seed, 77]).choice(unlabelled, self.max_rows, replace=False)
-            keep = np.sort(np.concatenate([chosen, np.flatnonzero(known)]))
-            matrix, known, weights = matrix[keep], known[keep], weights[keep]
-        if self._image is not None:
+        if len(unlabelled) <= self.max_rows:
+            return matrix, known, weights
+        chosen = np.random.default_rng([seed, 77]).choice(unlabelled, self.max_rows, replace=False)
+        keep = np.sort(np.concatenate([chosen, np.flatnonzero(known)]))
+        return matrix[keep], known[keep], weights[keep]
+
+    def _learn_rows(
+        self,
+        matrix: Any,
+        known: NDArray[np.bool_],
+        weights: Array,
+        images: ImagePreprocessor | None,
+        categories: table.Categories | None,
+    ) -> TrainingRows:
+        """Training rows, preprocessed, with weights."""
+        if images is not None:
+            self.preprocessor_ = images
             there = weights > 0
-            X, known, weights = self._image.encode(matrix)[there], known[there], weights[there]
+            X, known, weights = images.encode(matrix)[there], known[there], weights[there]
         else:
             raw, known, weights = merge(np.asarray(matrix, dtype=np.float64), known, weights)
-            categorical = [names is not None for names in self._categories or [None] * raw.shape[1]]
-            self._columns = table.learn_columns(raw[~known], weights[~known], categorical)
-            X = table.encode(raw, self._columns)
-        return Rows(X[~known], weights[~known], X[known], weights[known])
+            self.preprocessor_ = TablePreprocessor.learn(raw[~known], weights[~known], categories)
+            X = self.preprocessor_.encode(raw)
+        return TrainingRows(X[~known], weights[~known], X[known], weights[known])
 
-    def _calibrate(self, rows: Rows, plan: Plan, seed: int, own: Array) -> Calibration:
+    def _complete(self, plan: Plan, rows: TrainingRows) -> Plan:
+        """The plan with what depends on the data."""
+        image = self.preprocessor_.image
+        names = names_on(image=image is not None, outliers=len(rows.outliers) > 0, chosen=plan.members)
+        latent = plan.latent or (max(2, rows.X.shape[1] // 4) if image is None else 32)
+        return replace(plan, members=names, latent=latent, image=image)
+
+    def _calibrate(self, rows: TrainingRows, plan: Plan, seed: int, own: Array) -> Calibration:
         folds = min(self.calibration_folds, len(rows.outliers), len(rows.X) // 2)
         if folds < 2 and self.prior is None and plan.members == ("broad_forest",):
             return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
@@ -320,81 +254,7 @@ class NoiseContrastiveDetector(OutlierMixin, BaseEstimator):  # type: ignore[mis
         held, held_known = np.empty(len(rows.X)), np.empty(len(rows.outliers))
         for fold in range(folds):
             mine, mine_known = of_row == fold, of_outlier == fold
-            ensemble, _ = train_members(rows.without(mine, mine_known), plan.lighter(), seed + 1 + fold)
+            ensemble, _ = Ensemble.fit(rows.without(mine, mine_known), plan.for_calibration(), seed + 1 + fold)
             held[mine] = ensemble.anomaly(rows.X[mine])
             held_known[mine_known] = ensemble.anomaly(rows.outliers[mine_known])
         return calibrate_with_outliers(held, rows.weights, held_known, rows.outlier_weights, self.prior)
-
-    def _anomaly_of(self, encoded: Array) -> Array:
-        return self.ensemble_.anomaly(encoded) if len(encoded) else np.empty(0)
-
-    def _checked(self, X: Any) -> Any:
-        if table.is_frame(X):
-            table.check_frame(X)
-            if self._categories is None:
-                table.check_no_times(X)
-        if self._image is not None:
-            return check_images(X if isinstance(X, np.ndarray) else np.asarray(X), self._image.shape)
-        if self._categories is not None:
-            if not table.is_frame(X):
-                if any(names is not None for names in self._categories):
-                    raise ValueError(
-                        f"X must be a data frame as in training, where it had categories, found {type(X).__name__}"
-                    )
-                return self._matrix(X, reset=False)
-            validate_data(self, X, reset=False, skip_check_array=True)
-            return table.frame_to_matrix(X, self._categories)
-        return self._matrix(X, reset=False)
-
-    def _matrix(self, X: Any, *, reset: bool) -> Any:
-        """A matrix of numbers that scikit-learn has checked; a large one in parts, and it stays as it is stored."""
-        if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
-            raise ValueError("X must not be masked, found masked values; fill them, or pass a data frame with NaN")
-        how: dict[str, Any] = {"dtype": [np.float64, np.float32]}
-        is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf"
-        step = max(2, _rows_at_once(X)) if is_matrix else 0
-        whole = not is_matrix or len(X) <= step
-        first = X if whole else X[:step]
-        # Whether all are finite is asked of their sum, and that of huge numbers has none.
-        with np.errstate(over="ignore", invalid="ignore"):
-            checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
-            for start in () if whole else range(step, len(X), step):
-                check_array(X[start : start + step], input_name="X", **how)
-        return checked if whole else X
-
-    def _encode(self, part: Any) -> Array:
-        if self._image is not None:
-            return self._image.encode(part)
-        assert self._columns is not None
-        return table.encode(np.asarray(part, dtype=np.float64), self._columns)
-
-    def _fold(self, values: Array) -> Array:
-        if self._image is not None:
-            return self._image.decode(values)
-        assert self._columns is not None
-        return table.gather(values, self._columns)
-
-    def _in_batches(self, X: Any, function: Callable[[Array], Array] | None) -> Array:
-        check_is_fitted(self)
-        assert function is not None
-        matrix = self._checked(X)
-        step = _rows_at_once(matrix)
-        parts = [function(self._encode(matrix[start : start + step])) for start in range(0, len(matrix), step)]
-        return np.concatenate(parts)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "ensemble_")
-
-
-def _rows_at_once(X: Any) -> int:
-    """How many rows of a matrix or images are looked at together, so that wide ones do not fill the memory."""
-    return max(1, min(BATCH, NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
-
-
-def _seed(random_state: Any) -> int:
-    """A seed from what scikit-learn takes for one; None asks the operating system, not numpy's global generator."""
-    if random_state is None:
-        random_state = np.random.RandomState(np.random.MT19937())
-    if isinstance(random_state, Integral) and not 0 <= int(random_state) < 2**32:
-        raise ValueError(f"random_state must be None, a generator or an integer in [0, 2**32), found {random_state!r}")
-    return int(check_random_state(random_state).randint(2**31 - 1))

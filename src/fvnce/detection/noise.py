@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform, constraints
 
 from ..noise import KernelDensity, NoiseMixture, draw
+from .plan import Plan, TrainingRows
 
 #: Shares of the outlier bandwidth, and of the data bandwidth, that are used side by side.
 OUTLIER_SCALES = (0.2, 0.6, 1.0)
@@ -86,6 +87,20 @@ def mixture_noise(
     near = [KernelDensity(outliers, outlier_bandwidth * scale, outlier_weights) for scale in OUTLIER_SCALES]
     shares = [outlier_share / len(near)] * len(near) + [(1 - outlier_share) / len(smooth)] * len(smooth)
     return NoiseMixture([*near, *smooth], shares)
+
+
+def mixture_of(rows: TrainingRows, plan: Plan, generator: torch.Generator) -> NoiseMixture:
+    """:func:`mixture_noise` of training rows, in single precision."""
+    return mixture_noise(
+        torch.from_numpy(rows.X).float(),
+        torch.from_numpy(rows.weights),
+        torch.from_numpy(rows.outliers).float(),
+        torch.from_numpy(rows.outlier_weights),
+        outlier_share=plan.outlier_share,
+        outlier_bandwidth=plan.outlier_bandwidth,
+        data_bandwidth=plan.data_bandwidth,
+        generator=generator,
+    )
 
 
 def draw_from_marginals(rows: Tensor, weights: Tensor, n: int, generator: torch.Generator) -> Tensor:

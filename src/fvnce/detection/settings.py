@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _checks
 from ..training.processes import PRECISIONS
-from .members import NAMES, Plan
-from .network import Schooling
+from .members import NAMES
+from .plan import Plan, TrainConfig
 
 if TYPE_CHECKING:
     from .estimator import NoiseContrastiveDetector
@@ -27,7 +27,7 @@ def plan_of(detector: NoiseContrastiveDetector) -> Plan:
         _checks.number("prior", detector.prior, low=0.0, high=0.5, open_low=True)
     _checks.count("calibration_folds", detector.calibration_folds, low=0)
     _checks.count("max_rows", detector.max_rows, low=2)
-    schooling = Schooling(
+    training = TrainConfig(
         steps=_checks.count("steps", detector.steps),
         batch_size=_checks.count("batch_size", detector.batch_size, low=2),
         learning_rate=_checks.number("learning_rate", detector.learning_rate, low=0.0, open_low=True),
@@ -53,7 +53,7 @@ def plan_of(detector: NoiseContrastiveDetector) -> Plan:
         outlier_share=_checks.number("outlier_share", detector.outlier_share, low=0.0, high=1.0),
         outlier_bandwidth=_checks.number("outlier_bandwidth", detector.outlier_bandwidth, low=0.0, open_low=True),
         data_bandwidth=_checks.number("data_bandwidth", detector.data_bandwidth, low=0.0, open_low=True),
-        schooling=schooling,
+        training=training,
     )
 
 

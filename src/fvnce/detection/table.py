@@ -9,7 +9,7 @@ the median beside a 0/1 column that says so, a missing category a value of its o
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+#: For each column of a data frame, the code of each category, or None for numbers.
+Categories = list[dict[str, int] | None]
 
 LIMIT = 10.0
 CATEGORIES = 32
@@ -70,9 +72,9 @@ def check_no_times(X: Any) -> None:
             raise ValueError(f"column {name!r} must hold numbers as in training, found {dtype}")
 
 
-def learn_names(X: Any) -> list[dict[str, int] | None]:
+def learn_names(X: Any) -> Categories:
     """For each column of a data frame, the code of each category, or None for numbers."""
-    found: list[dict[str, int] | None] = []
+    found: Categories = []
     for position, dtype in enumerate(X.dtypes):
         if _is_number(dtype):
             found.append(None)
@@ -82,7 +84,7 @@ def learn_names(X: Any) -> list[dict[str, int] | None]:
     return found
 
 
-def frame_to_matrix(X: Any, names: list[dict[str, int] | None]) -> Array:
+def frame_to_matrix(X: Any, names: Categories) -> Array:
     """Numbers as they are with NaN for missing, categories as their codes with −1 for those never seen or missing."""
     result = np.empty((len(X), len(names)))
     for position, codes in enumerate(names):
@@ -149,16 +151,6 @@ def gather(values: Array, columns: list[Column]) -> Array:
     """Sums of what belongs to one original column, shape (n, original columns)."""
     starts = np.cumsum([0, *[column.width for column in columns[:-1]]])
     return np.asarray(np.add.reduceat(values, starts, axis=1))
-
-
-def to_json(columns: list[Column]) -> list[dict[str, Any]]:
-    """For a file."""
-    return [asdict(column) for column in columns]
-
-
-def from_json(content: list[dict[str, Any]]) -> list[Column]:
-    """From a file."""
-    return [Column(**item) for item in content]
 
 
 def _robust(values: Array, weights: Array) -> tuple[float, float]:

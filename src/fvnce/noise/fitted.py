@@ -49,7 +49,7 @@ def fit_gaussian(
         _check_scale(scale)
         return Independent(Normal(mean.to(data.dtype), scale.to(data.dtype)), data.ndim - 1)
     matrix = centred.T @ centred / len(data)
-    share = _ledoit_wolf(centred, matrix) if shrinkage is None else shrinkage
+    share = _ledoit_wolf(centred) if shrinkage is None else shrinkage
     matrix = (1 - share) * matrix
     matrix.diagonal().add_(share * variances.mean())
     factor, info = torch.linalg.cholesky_ex(matrix)
@@ -96,11 +96,8 @@ def _check_scale(scale: Tensor) -> None:
         )
 
 
-def _ledoit_wolf(centred: Tensor, matrix: Tensor) -> float:
-    n, width = centred.shape
-    level = matrix.diagonal().mean()
-    distance = (matrix.square().sum() - width * level.square()) / width
-    # Σ_kl Var(x_k x_l)/n without forming fourth-order tensors: Σ_i |x_i|⁴/n − |S|².
-    noise = (centred.square().sum(1).square().mean() - matrix.square().sum()) / (n * width)
-    # A covariance already proportional to the identity leaves nothing to shrink.
-    return 0.0 if not distance > 0 else float((noise / distance).clamp(0.0, 1.0))
+def _ledoit_wolf(centred: Tensor) -> float:
+    # Not at the top: nothing else in this room needs scikit-learn.
+    from sklearn.covariance import ledoit_wolf_shrinkage
+
+    return float(ledoit_wolf_shrinkage(centred.cpu().numpy(), assume_centered=True))

@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...detection import LatentDetector
 from ...objectives import ContrastiveObjective
 from ..readers.frame import Frame
-from ..runs.latent import Encoding, learn_encoding
 from ..runs.run import FittedRun
-from ..runs.scorers import LatentScorer
 from ..runs.training_data import TrainingData
 
 Array = NDArray[np.float64]
@@ -60,7 +59,6 @@ class Context:
     rows: Any
     known: NDArray[np.bool_]
     anomaly: Array
-    encoding: Encoding
     #: None if no part of the run has latent variables.
     autoencoder: Autoencoder | None
     rng: np.random.Generator
@@ -103,7 +101,6 @@ def build_context(run: FittedRun, data: TrainingData, held_out: Tensor | None) -
         rows=rows,
         known=data.known[numbers],
         anomaly=run.scorer.anomaly(run.scorer.layout.prepare(rows)),
-        encoding=_encoding(run, data),
         autoencoder=_autoencoder(run),
         rng=rng,
     )
@@ -146,19 +143,11 @@ def _sample(data: TrainingData, rng: np.random.Generator) -> NDArray[np.int64]:
     return np.sort(np.concatenate([known, rest]))
 
 
-def _encoding(run: FittedRun, data: TrainingData) -> Encoding:
-    if isinstance(run.scorer, LatentScorer):
-        return run.scorer.detector.encoding
-    keep = np.sort(np.random.default_rng(0).permutation(len(data.known))[:SCORED])
-    known = data.known[keep]
-    return learn_encoding(take(data.rows, keep), known if not known.all() else ~known)
-
-
 def _autoencoder(run: FittedRun) -> Autoencoder | None:
-    if isinstance(run.scorer, LatentScorer):
-        objective = run.scorer.detector.objective
-        return Autoencoder(objective.encoder, objective.model.decoder)
-    for member in run.scorer.detector.ensemble_.members:
+    detector = run.scorer.detector
+    if isinstance(detector, LatentDetector):
+        return Autoencoder(detector.objective_.encoder, detector.objective_.model.decoder)
+    for member in detector.ensemble_.members:
         if hasattr(member, "encoder") and hasattr(member, "decoder"):
             return Autoencoder(member.encoder, member.decoder)
     return None

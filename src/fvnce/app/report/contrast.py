@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
+from ...detection import LatentDetector
 from ...diagnostics import diagnose
 from ...noise import draw
 from ...pages.charts import histogram_chart, line_chart
 from ...pages.page import Section
 from .. import shapes
-from ..runs.scorers import DetectorScorer
 from .context import Context, histogram, short
 
 _ENTRIES = shapes.record(
@@ -48,29 +48,29 @@ def check(content: Any, place: str) -> None:
 
 def build(context: Context) -> dict[str, Any]:
     """Log-ratios, calibration and log Z, on held-out rows and fresh noise."""
-    run = context.run
-    if isinstance(run.scorer, DetectorScorer):
+    detector, seed = context.run.scorer.detector, context.run.config.seed
+    if not isinstance(detector, LatentDetector):
         return _none(
             "A detector averages several models of the ratio and keeps none of their noise; a run with --latent has it."
         )
-    detector = run.scorer.detector
     if context.noise is None or context.held_out is None:
         return _none("This run has no noise: its objective is that of an autoencoder.")
-    objective = detector.objective
+    objective = detector.objective_
     x = context.held_out[:2000].double()
-    generator = torch.Generator().manual_seed(run.config.seed)
+    generator = torch.Generator().manual_seed(seed)
     found = diagnose(objective, x, samples=max(500, len(x)), latent_samples=32, generator=generator)
     noise = draw(objective.noise, 1000, generator).double()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        # The encoder draws from the global generator.
-        torch.default_generator.manual_seed(run.config.seed)
+        # Codes are drawn here, and a page is the same whatever was drawn before.
+        torch.default_generator.manual_seed(seed)
         scale = float(objective.terms(x, noise).statistics["log_scale"])
-    ratios = {
-        name: -detector.anomaly_of(rows)
-        - (0 if detector.scoring == "ratio" else objective.noise.log_prob(rows).numpy())
-        - scale
-        for name, rows in (("held-out rows", x), ("noise", noise))
-    }
+        ratios = {
+            name: (
+                objective.model.log_joint(rows, objective.encoder(rows).mean) - objective.noise.log_prob(rows)
+            ).numpy()
+            - scale
+            for name, rows in (("held-out rows", x), ("noise", noise))
+        }
     calibration = found.calibration
     return {
         "ratios": {**histogram(ratios), "log_scale": scale},

@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from ...detection.preprocessing import ImagePreprocessor
 from ...pages.charts import scatter_chart
 from ...pages.escape import png_uri, script_json, visible
 from ...pages.page import Section, render
@@ -52,7 +53,8 @@ def build(context: Context) -> dict[str, Any]:
     """Coordinates of some rows, with what to say of each."""
     index = _some(context)
     part = take(context.rows, index)
-    x = context.encoding(part)
+    detector = context.run.scorer.detector
+    x = detector.preprocess(part)
     values = x if context.autoencoder is None else context.autoencoder.codes(x)
     at, share = principal_plane(values)
     fact: dict[str, Any] = {
@@ -65,9 +67,9 @@ def build(context: Context) -> dict[str, Any]:
         "score": short(context.anomaly[index]),
         "text": [_item(context, int(i)) for i in index],
     }
-    image = context.encoding.image
-    if image is not None:
-        fact["sprite"] = sprite(np.asarray(part, dtype=np.float64), image.low, image.high)
+    how = detector.preprocessor_
+    if isinstance(how, ImagePreprocessor):
+        fact["sprite"] = sprite(np.asarray(part, dtype=np.float64), how.low, how.high)
     return {"plane": fact}
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...detection import LatentDetector
+from ...detection.preprocessing import ImagePreprocessor
 from ...noise import draw
 from ...pages.page import Section, Table
 from .. import shapes
-from ..runs.latent import Encoding
-from ..runs.scorers import LatentScorer
 from .context import Context, Fact, short, shown, take
 from .images import SHEET, sheet, sheet_figure
 
@@ -86,58 +86,42 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
 
 def _reconstructed(context: Context) -> Fact:
     """Images beside their reconstructions, or the root mean square error of each column."""
-    latent, encoding, run = context.autoencoder, context.encoding, context.run
-    if latent is None:
+    autoencoder, scorer = context.autoencoder, context.run.scorer
+    detector, how = scorer.detector, scorer.detector.preprocessor_
+    if autoencoder is None:
         return "No member of this detector rebuilds rows; a run with --latent does, and so does one on images."
-    groups = {"training rows": encoding(take(context.rows, np.flatnonzero(~context.known)[:2000]))}
+    groups = {"training rows": detector.preprocess(take(context.rows, np.flatnonzero(~context.known)[:2000]))}
     if context.known.any():
-        groups["known outliers"] = encoding(take(context.rows, np.flatnonzero(context.known)[:2000]))
+        groups["known outliers"] = detector.preprocess(take(context.rows, np.flatnonzero(context.known)[:2000]))
     if context.noise is not None:
-        generator = torch.Generator().manual_seed(run.config.seed)
+        generator = torch.Generator().manual_seed(context.run.config.seed)
         groups["noise"] = draw(context.noise, 500, generator).double().numpy()
-    if encoding.image is not None:
+    if isinstance(how, ImagePreprocessor):
         sheets = []
         for name, x in groups.items():
             some = x[: SHEET // 2]
-            both = np.concatenate([some, latent.reconstruct(some)])
-            pictures = encoding.image.decode(both)
-            sheets.append({"name": name, "png": sheet(pictures, len(some), 0.0, 1.0)})
+            both = np.concatenate([some, autoencoder.reconstruct(some)])
+            sheets.append({"name": name, "png": sheet(how.fold(both), len(some), 0.0, 1.0)})
         return {"sheets": sheets}
-    errors = {name: np.sqrt(np.square(x - latent.reconstruct(x)).mean(0)) for name, x in groups.items()}
-    return {
-        "columns": _encoded_names(encoding, run.scorer.layout.columns),
-        "errors": {name: short(e) for name, e in errors.items()},
-    }
+    errors = {name: np.sqrt(np.square(x - autoencoder.reconstruct(x)).mean(0)) for name, x in groups.items()}
+    return {"columns": how.names(scorer.layout.columns), "errors": {name: short(e) for name, e in errors.items()}}
 
 
 def _samples(context: Context) -> Fact:
     """Images drawn from the model, or the means and deviations of its columns beside those of the data."""
-    run, encoding = context.run, context.encoding
-    if not isinstance(run.scorer, LatentScorer):
+    detector = context.run.scorer.detector
+    if not isinstance(detector, LatentDetector):
         return "A detector is no generative model, so it has no samples; a run with --latent has."
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.default_generator.manual_seed(run.config.seed)
-        drawn = run.scorer.detector.objective.model.sample(1000)
+        torch.default_generator.manual_seed(context.run.config.seed)
+        drawn = detector.objective_.model.sample(1000)
     x = (drawn[0] if isinstance(drawn, tuple) else drawn).double().numpy()
-    if encoding.image is not None:
-        return {"png": sheet(encoding.image.decode(x[:SHEET]), SHEET // 2, 0.0, 1.0)}
-    data = encoding(take(context.rows, np.flatnonzero(~context.known)[:5000]))
+    how = detector.preprocessor_
+    if isinstance(how, ImagePreprocessor):
+        return {"png": sheet(how.fold(x[:SHEET]), SHEET // 2, 0.0, 1.0)}
+    data = detector.preprocess(take(context.rows, np.flatnonzero(~context.known)[:5000]))
     return {
-        "columns": _encoded_names(encoding, run.scorer.layout.columns),
+        "columns": how.names(context.run.scorer.layout.columns),
         "data": [short(data.mean(0)), short(data.std(0))],
         "model": [short(x.mean(0)), short(x.std(0))],
     }
-
-
-def _encoded_names(encoding: Encoding, columns: list[str]) -> list[str]:
-    """What each column of the network stands for."""
-    names: list[str] = []
-    assert encoding.columns is not None
-    for position, (name, column) in enumerate(zip(columns, encoding.columns, strict=True)):
-        if column.categories is None:
-            names += [name, *([f"{name} is missing"] if column.missing else [])]
-            continue
-        codes = (encoding.categories or [])[position] or {}
-        texts = {code: text for text, code in codes.items()}
-        names += [*(f"{name} = {texts.get(code, code)}" for code in column.categories), f"{name} = other"]
-    return names

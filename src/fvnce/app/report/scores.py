@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ...detection import NoiseContrastiveDetector
 from ...pages.charts import histogram_chart, line_chart
 from ...pages.page import Section
 from .. import shapes
-from ..runs.scorers import DetectorScorer
 from .context import Context, Fact, histogram, short
 
 check = shapes.record(
@@ -105,14 +105,14 @@ def _scores(context: Context) -> dict[str, Any]:
 
 def _probability(context: Context) -> Fact:
     """P(outlier | score) as a curve."""
-    scorer = context.run.scorer
+    scorer, detector = context.run.scorer, context.run.scorer.detector
     at = np.linspace(float(context.anomaly.min()), float(context.anomaly.max()), 80)
     found = scorer.probability(at)
-    if found is None or not isinstance(scorer, DetectorScorer):
+    if found is None or not isinstance(detector, NoiseContrastiveDetector):
         return "A latent-variable model gives a ranking and a threshold, no probability of being an outlier."
     return {
         "score": short(at),
         "probability": short(found),
-        "prior": float(scorer.detector.prior_),
-        "known": int(scorer.detector.n_known_),
+        "prior": float(detector.prior_),
+        "known": int(detector.n_known_),
     }

@@ -4,8 +4,7 @@
 ``run``             a run, opened from its folder
 ``settings``        what a run is made from; ``config.toml``
 ``training_data``   files as training rows and known outliers
-``latent``          a latent-variable model as a detector
-``scorers``         what scores rows, whichever kind of run it is
+``scorer``          what scores rows, whichever kind of run it is
 ``fitting``         fit: from settings to a folder
 ``folder``          one writer at a time, file by file
 ``scoring``         score: from a file to scores, in parts

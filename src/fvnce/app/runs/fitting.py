@@ -25,16 +25,15 @@ from typing import Any
 from torch import Tensor
 
 from ..._version import __version__
-from ...detection import NoiseContrastiveDetector
+from ...detection import LatentDetector, NoiseContrastiveDetector
 from ...serialization import write_document, write_text
 from ...serialization.text import checksum
 from ..readers.frame import Frame
 from ..report.context import build_context
 from ..report.page import analyse, rule_of, write_run_page
 from .folder import ANALYSIS, check_replaceable, put_in_place, sole_writer
-from .latent import train
 from .run import HISTORY, MODEL, RECORD, FittedRun
-from .scorers import DetectorScorer, LatentScorer
+from .scorer import Scorer
 from .settings import RunSettings, SettingsError, fingerprint
 from .training_data import TrainingData, read_training_data
 
@@ -96,19 +95,23 @@ def _fit_detector(
     detector.verbose = 0
     full = {k: list(v) if isinstance(v, tuple) else v for k, v in detector.get_params().items() if k not in _NO_SETTING}
     config = replace(settings, detector=full)
-    return FittedRun(out, config, DetectorScorer(detector, data.layout), list(detector.history_)), None
+    return FittedRun(out, config, Scorer(detector, data.layout), list(detector.history_)), None
 
 
 def _fit_latent(
     settings: RunSettings, data: TrainingData, out: Path, progress: bool | None
 ) -> tuple[FittedRun, Tensor]:
-    detector, history, model, held_out = train(data.rows, data.known, settings.model, settings.seed, progress=progress)
-    return FittedRun(out, replace(settings, model=model), LatentScorer(detector, data.layout), history), held_out
+    verbose = None if progress is None else int(progress)
+    detector = LatentDetector.from_settings(settings.model, random_state=settings.seed, verbose=verbose)
+    detector.fit(data.rows, data.known.astype(int))
+    config = replace(settings, model=detector.settings_)
+    return FittedRun(out, config, Scorer(detector, data.layout), detector.history_), detector.held_out_
 
 
 def _record(data: TrainingData, run: FittedRun) -> dict[str, Any]:
     layout = data.layout
-    members = {"members": list(run.scorer.detector.ensemble_.names)} if isinstance(run.scorer, DetectorScorer) else {}
+    detector = run.scorer.detector
+    members = {"members": list(detector.ensemble_.names)} if isinstance(detector, NoiseContrastiveDetector) else {}
     return {
         "kind": run.config.kind,
         "rows": len(data.known),

@@ -14,14 +14,12 @@ from typing import Any
 from torch import nn
 
 from ... import training
-from ...detection import NoiseContrastiveDetector
+from ...detection import LatentDetector, NoiseContrastiveDetector
 from ...serialization import RecordError, fields, kind_of, read_document, reading
 from ...training import History
 from ...training.checkpoint import Checkpoints, read_checkpoint
 from .. import shapes
-from . import latent
-from .latent import LatentDetector
-from .scorers import DetectorScorer, LatentScorer
+from .scorer import Scorer
 from .settings import RunSettings, read_config
 from .training_data import Layout
 
@@ -80,10 +78,10 @@ class FittedRun(Run):
         self,
         folder: Path,
         config: RunSettings,
-        scorer: DetectorScorer | LatentScorer,
+        scorer: Scorer,
         history: History | list[History] | None = None,
     ) -> None:
-        objective = scorer.detector.objective if isinstance(scorer, LatentScorer) else None
+        objective = scorer.detector.objective_ if isinstance(scorer.detector, LatentDetector) else None
         super().__init__(folder, config, objective=objective, detector=scorer.detector, history=history)
         self.scorer = scorer
 
@@ -126,12 +124,9 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Any:
         return load_run(place)
     if place.is_dir():
         return _load_checkpoints(place, max_bytes)
-    kind = kind_of(place)
-    if kind == "detector":
-        limit = {} if max_bytes is None else {"max_bytes": max_bytes}
-        return NoiseContrastiveDetector.load(place, **limit)
-    if kind == latent.KIND:
-        return LatentDetector.load(place)
+    for detector in (NoiseContrastiveDetector, LatentDetector):
+        if kind_of(place) == detector.KIND:
+            return detector.load(place, **({} if max_bytes is None else {"max_bytes": max_bytes}))
     return training.load(place, max_bytes=max_bytes)
 
 
@@ -150,12 +145,9 @@ def load_run(folder: Path) -> FittedRun:
     shape = record["layout"]["shape"]
     layout = Layout(record["layout"]["kinds"], None if shape is None else tuple(shape), record["frame"])
     path = folder / MODEL
-    scorer: DetectorScorer | LatentScorer
+    kind = NoiseContrastiveDetector if config.kind == "detector" else LatentDetector
     try:
-        if config.kind == "detector":
-            scorer = DetectorScorer(NoiseContrastiveDetector.load(path), layout)
-        else:
-            scorer = LatentScorer(LatentDetector.load(path), layout)
+        scorer = Scorer(kind.load(path), layout)
     except ValueError as error:
         raise RunError(f"{error}; make the run again with fvnce fit") from None
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:

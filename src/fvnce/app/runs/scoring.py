@@ -15,7 +15,7 @@ import numpy as np
 from ...pages.escape import cell, line_json
 from ..readers.frame import Frame
 from ..readers.sources import Part, Source
-from .scorers import Scorer
+from .scorer import Scorer
 
 #: Columns named as reasons for a score.
 REASONS = 3

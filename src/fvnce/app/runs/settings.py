@@ -3,7 +3,7 @@
 [run]       kind, seed
 [data]      path, outliers, label, drop, delimiter, header, missing, categorical, array, sha256
 [detector]  parameters of NoiseContrastiveDetector          (kind = "detector")
-[model]     :class:`ModelSettings`                          (kind = "latent")
+[model]     :class:`~fvnce.detection.latent_objective.LatentSettings`   (kind = "latent")
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
+from ...detection.latent_objective import LatentSettings
 
 KINDS = ("detector", "latent")
-NOISES = ("auto", "outliers", "data", "mixture", "gaussian", "none")
-PARTITIONS = ("auto", "fixed", "learned", "profiled")
-ENCODERS = ("gaussian", "point")
-SCORES = ("auto", "ratio", "density")
 
 
 class SettingsError(ValueError):
@@ -61,67 +58,6 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
-class ModelSettings:
-    """A latent-variable model trained by fully variational NCE.
-
-    Attributes:
-        rule: the scoring rule as text.
-        noise: p_n: "outliers" (kernel density of the known ones), "data" (smoothed rows), "mixture" of both,
-            "gaussian", "none" for an autoencoder or VAE, or "auto": mixture with known outliers, else data.
-        bandwidth: of the kernel densities, in deviations of a column, for images in units of the range; 0 chooses.
-        outlier_share: weight of the known outliers in the mixture.
-        partition: "fixed", "learned" or "profiled" log Z; "auto" is profiled for tables, fixed for images.
-        log_scale: s of Δ = Δ⁰ + s, for a fixed partition.
-        noise_ratio: noise samples for each row.
-        latent: size of the code; 0 chooses a quarter of the columns, 32 for images.
-        hidden: sizes of hidden layers.
-        encoder: "gaussian" or "point".
-        epochs: passes over the rows.
-        batch_size: rows of a step.
-        learning_rate: of Adam.
-        validation: share of the rows held out.
-        score: "density" is −log p_θ(x, g(x)), "ratio" adds log p_n(x); "auto" is ratio with known outliers.
-        contamination: share of the training rows above the threshold.
-    """
-
-    rule: str = "power(0)"
-    noise: str = "auto"
-    bandwidth: float = 0.0
-    outlier_share: float = 0.5
-    partition: str = "auto"
-    log_scale: float = 0.0
-    noise_ratio: float = 1.0
-    latent: int = 0
-    hidden: tuple[int, ...] = (64, 64)
-    encoder: str = "gaussian"
-    epochs: int = 50
-    batch_size: int = 128
-    learning_rate: float = 1e-3
-    validation: float = 0.1
-    score: str = "auto"
-    contamination: float = 0.01
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("noise", NOISES), ("partition", PARTITIONS), ("encoder", ENCODERS), ("score", SCORES)):
-            if getattr(self, name) not in allowed:
-                raise SettingsError(f"{name} must be one of {', '.join(allowed)}, found {_short(getattr(self, name))}")
-        for name, low, high in (
-            ("bandwidth", 0.0, 1e6),
-            ("outlier_share", 0.0, 1.0),
-            ("noise_ratio", 1e-3, 1e3),
-            ("learning_rate", 0.0, 1e3),
-            ("validation", 0.0, 0.5),
-            ("contamination", 0.0, 0.5),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise SettingsError(f"{name} must be in [{low:g}, {high:g}], found {getattr(self, name)}")
-        if self.latent < 0 or any(size < 1 for size in self.hidden):
-            raise SettingsError(f"latent and hidden must be positive, found {self.latent} and {self.hidden}")
-        if self.epochs < 1 or self.batch_size < 1:
-            raise SettingsError(f"epochs and batch_size must be positive, found {self.epochs} and {self.batch_size}")
-
-
-@dataclass(frozen=True)
 class RunSettings:
     """All of a run."""
 
@@ -129,7 +65,7 @@ class RunSettings:
     kind: str = "detector"
     seed: int = 0
     detector: dict[str, Any] = field(default_factory=dict)
-    model: ModelSettings = field(default_factory=ModelSettings)
+    model: LatentSettings = field(default_factory=LatentSettings)
 
     def to_toml(self) -> str:
         """The text of ``config.toml``."""
@@ -168,7 +104,7 @@ def from_content(content: Mapping[str, Any], name: str) -> RunSettings:
     data = _checked(content.get("data", {}), {f.name for f in fields(DataSettings)}, f"{name} [data]")
     if "path" not in data:
         raise SettingsError(f'{name} [data] must name the path of the rows; write path = "rows.csv"')
-    model = _checked(content.get("model", {}), {f.name for f in fields(ModelSettings)}, f"{name} [model]")
+    model = _checked(content.get("model", {}), {f.name for f in fields(LatentSettings)}, f"{name} [model]")
     detector = content.get("detector", {})
     _checked(detector, set(detector) if isinstance(detector, Mapping) else set(), f"{name} [detector]")
     for key, value in detector.items():
@@ -178,13 +114,12 @@ def from_content(content: Mapping[str, Any], name: str) -> RunSettings:
     seed = run.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise SettingsError(f"{name} [run]: seed must be an integer >= 0, found {_short(seed)}; correct it")
-    return RunSettings(
-        DataSettings(**_typed(data, DataSettings, f"{name} [data]")),
-        kind,
-        seed,
-        dict(detector),
-        ModelSettings(**_typed(model, ModelSettings, f"{name} [model]")),
-    )
+    source = DataSettings(**_typed(data, DataSettings, f"{name} [data]"))
+    entries = _typed(model, LatentSettings, f"{name} [model]")
+    try:
+        return RunSettings(source, kind, seed, dict(detector), LatentSettings(**entries))
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
 
 
 def fingerprint(path: str) -> str | None:

@@ -14,8 +14,8 @@ Trees are kept as plain arrays: nothing of scikit-learn is needed to score, to e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,10 +24,13 @@ from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.tree import ExtraTreeClassifier
 from torch import Tensor
 
-Array = NDArray[np.float64]
+from ..plan import Array
+from ..stored import require, require_array
 
 #: Places of rows in trees that are followed at a time.
 PLACES = 2**20
+#: The deepest tree in a file; honest ones are a few hundred deep at most, and every level costs a step for each row.
+MAX_DEPTH = 10_000
 
 
 @dataclass(frozen=True)
@@ -99,14 +102,56 @@ class RatioForest:
         values = np.take_along_axis(rows, self.feature[node], 1)
         return np.where(values <= self.threshold[node], self.left[node], self.right[node])
 
-    def tensors(self) -> dict[str, Tensor]:
-        """For a file."""
-        return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in vars(self).items()}
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Nothing but arrays."""
+        return {}, {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in vars(self).items()}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> RatioForest:
-        """From a file."""
-        return cls(**{name: value.numpy() for name, value in tensors.items()})
+    def from_state(
+        cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor], width: int, image: tuple[int, int, int] | None
+    ) -> Self:
+        """Trees over rows with ``width`` columns, in which every row arrives at a leaf."""
+        wanted = {field.name for field in fields(cls)}
+        require(not content and set(tensors) == wanted, "be the member that it is named", sorted(tensors))
+        require(image is None, "have forests over columns", "pixels")
+        forest = cls(**{name: value.numpy() for name, value in tensors.items()})
+        forest._check(width)
+        return forest
+
+    def _check(self, width: int) -> None:
+        count = len(self.share)
+        for name in ("roots", "left", "right", "feature"):
+            shape = (len(self.roots) if name == "roots" else count,)
+            require_array(f"{name} of a forest", getattr(self, name), np.int64, shape)
+        require_array("threshold of a forest", self.threshold, np.float64, (count,))
+        require_array("share of a forest", self.share, np.float64, (count,))
+        outside = self.share[(self.share < 0) | (self.share > 1)]
+        require(len(outside) == 0, "have shares in [0, 1]", outside[:1], of="a forest")
+        wrong = self.feature[(self.feature < 0) | (self.feature >= width)]
+        require(len(wrong) == 0, f"look at columns 0 to {width - 1}", wrong[:1], of="a forest")
+        self._check_ways(count)
+
+    def _check_ways(self, count: int) -> None:
+        """Every node but the roots is reached from one earlier node, so that no way is endless."""
+        own = np.arange(count)
+        inner = self.left != own
+        two = bool(((self.right != own) == inner).all())
+        require(two, "have two ways on from a node or none", "one", of="a forest")
+        onward = np.concatenate([self.left[inner], self.right[inner]])
+        later = (onward > np.tile(own[inner], 2)) & (onward < count)
+        require(bool(later.all()), "lead from each node to later ones", onward[~later][:1], of="a forest")
+        roots = self.roots
+        inside = len(roots) > 0 and bool(((roots >= 0) & (roots < count)).all()) and len(np.unique(roots)) == len(roots)
+        require(inside, "have roots among its nodes, each once", roots[:3], of="a forest")
+        is_root = np.zeros(count, dtype=bool)
+        is_root[roots] = True
+        once = bool((np.bincount(onward, minlength=count) == ~is_root).all())
+        require(once, "lead to each node from one other, and to no root", "otherwise", of="a forest")
+        level, depth = roots, 0
+        while len(level):
+            require(depth <= MAX_DEPTH, f"have at most {MAX_DEPTH:,} levels", "more", of="a forest")
+            level = level[inner[level]]
+            level, depth = np.concatenate([self.left[level], self.right[level]]), depth + 1
 
 
 def grow_forest(

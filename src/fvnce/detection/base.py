@@ -1,0 +1,268 @@
+"""What every detector does alike, on scikit-learn's contract: rows checked and preprocessed, scores, files.
+
+A detector adds ``fit``, the anomaly of preprocessed rows and its explanation, and the state of what it learnt.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from .. import _checks
+from ..serialization import RecordError, fields, flatten, read_record, reading, unflatten, write_record
+from ..training import History
+from . import table
+from .ensemble import Explanation
+from .metrics import outlier_auroc, plot_scores
+from .plan import Array
+from .preprocessing import ImagePreprocessor, TablePreprocessor, check_images, preprocessor_from_state
+from .stored import MAX_BYTES, check_size, require, require_count, require_lengths, require_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Rows that are looked at together, at most, and numbers in them.
+BATCH, NUMBERS = 4096, 2**21
+
+
+class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """A scikit-learn outlier detector over tables, data frames and images."""
+
+    #: What its files are called.
+    KIND: ClassVar[str]
+
+    # Learnt by fit; offset_ comes last, and says that there is a detector.
+    preprocessor_: TablePreprocessor | ImagePreprocessor
+    offset_: float
+    n_known_: int
+    n_features_in_: int
+    feature_names_in_: NDArray[np.object_]
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows, of which y marks the known outliers."""
+
+    @abstractmethod
+    def _anomaly(self, encoded: Array) -> Array:
+        """The anomaly of preprocessed rows, shape (n,)."""
+
+    @abstractmethod
+    def _explain(self, encoded: Array) -> Explanation:
+        """What each original column adds to it."""
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What was learnt beside the attributes above."""
+
+    @abstractmethod
+    def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Set what :meth:`_state` gave, or refuse what ``fit`` could not have made."""
+
+    def anomaly_score(self, X: Any) -> Array:
+        """Higher for stranger rows, shape (n,)."""
+        check_is_fitted(self)
+        rows = self._checked(X)
+        step = rows_at_once(rows)
+        parts = (self.preprocessor_.encode(rows[start : start + step]) for start in range(0, len(rows), step))
+        return np.concatenate([self._anomaly(part) for part in parts])
+
+    def score_samples(self, X: Any) -> Array:
+        """Lower for stranger rows, shape (n,)."""
+        return -self.anomaly_score(X)
+
+    def decision_function(self, X: Any) -> Array:
+        """``score_samples − offset_``: negative for outliers, shape (n,)."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """+1 for inliers, −1 for outliers."""
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def score(self, X: Any, y: Any) -> float:
+        """AUROC of y = 1 under the anomaly score."""
+        return outlier_auroc(self, X, y)
+
+    def explain(self, X: Any) -> Explanation:
+        """What each column adds to the anomaly score of each row; for images, a heat map."""
+        return self._explain(self.preprocess(X))
+
+    def preprocess(self, X: Any) -> Array:
+        """Rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
+        check_is_fitted(self)
+        return self.preprocessor_.encode(self._checked(X))
+
+    def plot_scores(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
+        """Histogram of anomaly scores with the threshold; with y, one for each kind of row."""
+        return plot_scores(self.anomaly_score(X), -self.offset_, y, ax)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fitted detector to one file, atomically and without pickle."""
+        check_is_fitted(self)
+        parameters = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
+        if not isinstance(parameters["random_state"], int | None):
+            parameters["random_state"] = None  # a generator's state is no setting
+        names = getattr(self, "feature_names_in_", None)
+        learnt, tensors = self._state()
+        fitted = {
+            "n_features_in_": int(self.n_features_in_),
+            "feature_names_in_": None if names is None else [str(name) for name in names],
+            "offset_": float(self.offset_),
+            "n_known_": int(self.n_known_),
+            "preprocessor_": self.preprocessor_.state(),
+        }
+        content = {"parameters": parameters, "fitted": fitted, "learnt": learnt}
+        write_record(Path(path), self.KIND, content, tensors)
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> Self:
+        """The detector that :meth:`save` wrote; it scores to the same bits.
+
+        The file may be a stranger's: it runs no code, and what it holds is checked to be a detector, part by part.
+
+        Args:
+            path: the file.
+            max_bytes: the largest file that is read, 4 GiB by default.
+        """
+        place = Path(path)
+        check_size(place, _checks.count("max_bytes", max_bytes))
+        content, tensors = read_record(place, cls.KIND)
+        with reading(place):
+            parameters, fitted, learnt = fields(content, str(place), "parameters", "fitted", "learnt")
+            known = set(cls._get_param_names())
+            if set(parameters) != known:
+                raise RecordError(
+                    f"{place} was written by another version: its settings are {sorted(set(parameters) ^ known)}"
+                )
+            detector = cls(
+                **{key: tuple(value) if isinstance(value, list) else value for key, value in parameters.items()}
+            )
+            try:
+                detector._take(fitted)
+                detector._take_state(learnt, tensors)
+            except RecordError as error:
+                raise RecordError(f"{place} is no detector that fvnce wrote: {error}") from None
+            return detector
+
+    def _take(self, fitted: Mapping[str, Any]) -> None:
+        features, names, offset, known, preprocessor = fields(
+            fitted, "a detector", "n_features_in_", "feature_names_in_", "offset_", "n_known_", "preprocessor_"
+        )
+        require_number("offset_", offset)
+        require_count("n_features_in_", features, 1)
+        require_count("n_known_", known, 0)
+        self.offset_, self.n_features_in_, self.n_known_ = offset, features, known
+        if names is not None:
+            require_lengths("names of columns", features, names)
+            require(all(isinstance(name, str) for name in names), "have names of columns that are text", names)
+            self.feature_names_in_ = np.array(names, dtype=object)
+        self.preprocessor_ = preprocessor_from_state(preprocessor, features)
+
+    def _forget(self) -> None:
+        """A fit that fails leaves no detector, rather than one that is half of another."""
+        self.__dict__.pop("offset_", None)
+
+    def _layout(self, X: Any) -> tuple[Any, ImagePreprocessor | None, table.Categories | None]:
+        """Training rows, checked and still as they were given, with how to encode images, or the texts of a frame."""
+        if table.is_frame(X):
+            table.check_frame(X)
+            validate_data(self, X, skip_check_array=True)
+            categories = table.learn_names(X)
+            if len(X) < 2:
+                raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(X)}")
+            return table.frame_to_matrix(X, categories), None, categories
+        if getattr(X, "ndim", 0) in (3, 4):
+            images = check_images(X if isinstance(X, np.ndarray) else np.asarray(X))
+            if len(images) < 2:
+                raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
+            self.n_features_in_ = int(np.prod(images.shape[1:]))
+            return images, ImagePreprocessor.learn(images, rows_at_once(images)), None
+        return self._matrix(X, reset=True), None, None
+
+    def _checked(self, X: Any) -> Any:
+        """Rows that look like those of training, as the preprocessor takes them."""
+        how = self.preprocessor_
+        categories = how.categories if isinstance(how, TablePreprocessor) else None
+        if table.is_frame(X):
+            table.check_frame(X)
+            if categories is None:
+                table.check_no_times(X)
+        if isinstance(how, ImagePreprocessor):
+            return check_images(X if isinstance(X, np.ndarray) else np.asarray(X), how.shape)
+        if categories is None:
+            return self._matrix(X, reset=False)
+        if not table.is_frame(X):
+            if any(names is not None for names in categories):
+                raise ValueError(
+                    f"X must be a data frame as in training, where it had categories, found {type(X).__name__}"
+                )
+            return self._matrix(X, reset=False)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        return table.frame_to_matrix(X, categories)
+
+    def _matrix(self, X: Any, *, reset: bool) -> Any:
+        """A matrix of numbers that scikit-learn has checked; a large one in parts, and it stays as it is stored."""
+        if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
+            raise ValueError("X must not be masked, found masked values; fill them, or pass a data frame with NaN")
+        how: dict[str, Any] = {"dtype": [np.float64, np.float32]}
+        is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf"
+        step = max(2, rows_at_once(X)) if is_matrix else 0
+        whole = not is_matrix or len(X) <= step
+        first = X if whole else X[:step]
+        # Whether all are finite is asked of their sum, and that of huge numbers has none.
+        with np.errstate(over="ignore", invalid="ignore"):
+            checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
+            for start in () if whole else range(step, len(X), step):
+                check_array(X[start : start + step], input_name="X", **how)
+        return checked if whole else X
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "offset_")
+
+
+def rows_at_once(X: Any) -> int:
+    """How many rows of a matrix or images are looked at together, so that wide ones do not fill the memory."""
+    return max(1, min(BATCH, NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
+
+
+def seed_of(random_state: Any) -> int:
+    """A seed from what scikit-learn takes for one; None asks the operating system, not numpy's global generator."""
+    if random_state is None:
+        random_state = np.random.RandomState(np.random.MT19937())
+    if isinstance(random_state, Integral) and not 0 <= int(random_state) < 2**32:
+        raise ValueError(f"random_state must be None, a generator or an integer in [0, 2**32), found {random_state!r}")
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def histories_state(histories: Sequence[History]) -> tuple[Any, dict[str, Tensor]]:
+    """Histories of training, for a file."""
+    return flatten([history.state_dict() for history in histories], "history")
+
+
+def histories_from_state(content: Any, tensors: Mapping[str, Tensor]) -> list[History]:
+    """The histories of a file."""
+    found = []
+    for state in unflatten(content, tensors):
+        history = History()
+        history.load_state_dict(state)
+        found.append(history)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A setting without numpy's own numbers, which JSON does not know."""
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(item) for item in value)
+    return value.item() if isinstance(value, np.generic) else value

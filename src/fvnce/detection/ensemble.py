@@ -1,0 +1,165 @@
+r"""The average of the members, and what each column adds to it.
+
+The score is the mean over members of (anomaly − mean) / deviation, both taken over the training rows. Since each member
+explains its anomaly as a sum, so is the score:
+
+    anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
+
+*Ratio*: for a forest, how far each column moved the share of noise on the way from root to leaf (exact); for a network,
+integrated gradients from the typical row (exact up to quadrature). *Reconstruction*: the squared error of each column
+under a latent-variable model. *Rest*: the size of the code, which belongs to no column.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from torch import Tensor
+
+from ..serialization import fields
+from ..training import History
+from .members import CLASSES, NAMES, PCAMember
+from .members.base import Scorer, State
+from .members.pca import learn_components
+from .plan import Array, Plan, TrainingRows
+from .stored import require, require_lengths, require_standardising
+
+#: Members that put known outliers to use.
+WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Contributions to the anomaly score.
+
+    Attributes:
+        ratio: by what sets the row apart from the data, shape (n, D), for images (n, …).
+        reconstruction: by how badly it is rebuilt, of the same shape; zeros without a latent-variable model.
+        rest: by nothing in particular, shape (n,).
+        base: the score that all rows start from.
+    """
+
+    ratio: Array
+    reconstruction: Array
+    rest: Array
+    base: float
+
+    @property
+    def total(self) -> Array:
+        """Both kinds together: positive where a column makes the row stranger. For an image, a heat map."""
+        return self.ratio + self.reconstruction
+
+    @property
+    def anomaly(self) -> Array:
+        """The anomaly score that the parts sum to."""
+        flat = self.total.reshape(len(self.rest), -1)
+        return np.asarray(flat.sum(1) + self.rest + self.base)
+
+
+@dataclass
+class Ensemble:
+    """Members, and what standardises each."""
+
+    names: list[str]
+    members: list[Scorer]
+    centres: list[float]
+    scales: list[float]
+
+    @classmethod
+    def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
+        """Train all members of a plan; also the history of each network."""
+        ensemble, histories = cls([], [], [], []), []
+        kinds = [CLASSES[name] for name in plan.members]
+        pca = None
+        if plan.image is not None and not all(kind.sees_pixels for kind in kinds):
+            pca = learn_components(rows.X, rows.weights, seed)
+        for position, kind in enumerate(kinds):
+            own = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
+            member: Scorer
+            if pca is None or kind.sees_pixels:
+                member, found = kind.fit(rows, plan, own)
+            else:
+                member, found = PCAMember.fit(kind, pca, rows, replace(plan, image=None), own)
+            anomaly = member.anomaly(rows.X)
+            centre = float(np.average(anomaly, weights=rows.weights))
+            spread = math.sqrt(float(np.average((anomaly - centre) ** 2, weights=rows.weights)))
+            ensemble.names.append(kind.name)
+            ensemble.members.append(member)
+            ensemble.centres.append(centre)
+            # A member that says the same of every row has nothing to standardise.
+            ensemble.scales.append(spread if spread > 1e-12 else 1.0)
+            histories += found
+        return ensemble, histories
+
+    def anomaly(self, X: Array) -> Array:
+        """The mean of the standardised anomalies."""
+        parts = [
+            (member.anomaly(X) - centre) / scale
+            for member, centre, scale in zip(self.members, self.centres, self.scales, strict=True)
+        ]
+        return np.asarray(np.mean(parts, axis=0))
+
+    def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
+        """Explain preprocessed rows; ``fold`` brings their columns back to the original ones."""
+        ratio, reconstruction = np.zeros(X.shape), np.zeros(X.shape)
+        rest, base = np.zeros(len(X)), 0.0
+        for member, centre, scale in zip(self.members, self.centres, self.scales, strict=True):
+            factor = 1 / (len(self.members) * scale)
+            parts = reconstruction if member.reconstructs else ratio
+            parts += factor * member.contributions(X)
+            rest += factor * member.rest(X)
+            base -= factor * centre
+            base += factor * member.base
+        return Explanation(fold(ratio), fold(reconstruction), rest, base)
+
+    def state(self) -> State:
+        """Every member by its name, its tensors numbered."""
+        members, tensors = [], {}
+        for position, (name, member) in enumerate(zip(self.names, self.members, strict=True)):
+            content, own = member.state()
+            members.append({"name": name, "state": content})
+            tensors.update({f"{position}.{key}": value for key, value in own.items()})
+        return {"members": members, "centres": self.centres, "scales": self.scales}, tensors
+
+    @classmethod
+    def from_state(
+        cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor], width: int, image: tuple[int, int, int] | None
+    ) -> Self:
+        """The ensemble over rows of ``width`` columns, which may be the pixels of images."""
+        saved, centres, scales = fields(content, "the ensemble", "members", "centres", "scales")
+        require_lengths("the ensemble", len(saved), centres, scales)
+        require_standardising("the ensemble", centres, scales)
+        names: list[str] = []
+        members: list[Scorer] = []
+        for position, item in enumerate(saved):
+            name, state = fields(item, "a member of the ensemble", "name", "state")
+            require(name in NAMES, f"name a member, one of {', '.join(NAMES)}", name)
+            own = _numbered(tensors, position)
+            kind = CLASSES[name]
+            names.append(name)
+            if image is None or kind.sees_pixels:
+                members.append(kind.from_state(state, own, width, image))
+            else:
+                members.append(PCAMember.from_state(kind, state, own, width))
+        return cls(names, members, centres, scales)
+
+
+def _numbered(tensors: Mapping[str, Tensor], position: int) -> dict[str, Tensor]:
+    prefix = f"{position}."
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def names_on(*, image: bool, outliers: bool, chosen: Sequence[str]) -> tuple[str, ...]:
+    """The members that are chosen, or those that "auto" stands for where none is."""
+    if not chosen and not image:
+        chosen = WITH_OUTLIERS if outliers else ("broad_forest",)
+    elif not chosen:
+        chosen = (*WITH_OUTLIERS, "autoencoder") if outliers else ("marginal_forest", "autoencoder")
+    for name in chosen:
+        if CLASSES[name].needs_outliers and not outliers:
+            raise ValueError(f"members must not name {name} without a known outlier (y = 1), found it")
+    return tuple(chosen)

@@ -1,0 +1,277 @@
+r"""A latent-variable model as a detector: p_θ(x, z) trained by fully variational NCE, any rule, noise and log Z.
+
+With g(x) the mean of the encoder, the anomaly of a row is
+
+    density:  −log p_θ(x, g(x)),        ratio:  log p_n(x) − log p_θ(x, g(x)),
+
+computed in float64 without a random draw. The ratio calls strange what is likelier under the noise than under the
+model, which is the question where the noise holds known outliers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .. import serialization
+from ..models import GaussianDecoder, GaussianEncoder, PointEncoder
+from ..objectives import VAE, Autoencoder, FullyVariationalNCE
+from ..training import History, fit
+from .base import Detector, histories_from_state, histories_state, seed_of
+from .ensemble import Explanation
+from .latent_objective import LatentSettings, make_networks, make_noise, make_objective
+from .networks import SeededEncoder, aligned, require_pair
+from .plan import Array
+from .preprocessing import TablePreprocessor
+from .rows import check_labels
+from .stored import require
+
+#: Rows scored together for the threshold.
+SCORED = 4096
+
+
+class LatentDetector(Detector):
+    """Outlier detection by a latent-variable model, which also rebuilds rows and draws new ones.
+
+    Scores follow scikit-learn: ``score_samples`` and ``decision_function`` are low for outliers and ``predict`` gives
+    −1 for them; ``anomaly_score`` is high.
+
+    Args:
+        rule: the scoring rule as text, such as ``"power(0.5)"``.
+        noise: p_n: "outliers" (kernel density of the known ones), "data" (smoothed rows), "mixture" of both,
+            "gaussian", "none" for an autoencoder or VAE, or "auto": mixture with known outliers, else data.
+        bandwidth: of the kernel densities, in deviations of a column, for images in units of the range; 0 chooses.
+        outlier_share: weight of the known outliers in the mixture.
+        partition: "fixed", "learned" or "profiled" log Z; "auto" is profiled for tables, fixed for images.
+        log_scale: s of Δ = Δ⁰ + s, for a fixed partition.
+        noise_ratio: noise samples for each row.
+        latent: size of the code; 0 chooses a quarter of the columns, 32 for images.
+        hidden: sizes of hidden layers.
+        encoder: "gaussian" or "point".
+        epochs: passes over the rows.
+        batch_size: rows of a step.
+        learning_rate: of Adam.
+        validation: share of the rows held out.
+        anomaly: "density" is −log p_θ(x, g(x)), "ratio" adds log p_n(x); "auto" is ratio with known outliers.
+        contamination: share of the training rows above the threshold.
+        verbose: 1 shows a progress bar, None shows it in a terminal.
+        random_state: an integer for scores that are the same every time, to the last bit; None for others every time.
+
+    Attributes:
+        objective_: the trained objective, in float64; ``objective_.model`` draws samples.
+        history_: a :class:`fvnce.History`.
+        settings_: the settings, with what "auto" stood for.
+        held_out_: preprocessed rows that were held out, or all if none were; not saved.
+        offset_: ``decision_function`` is ``score_samples − offset_``.
+        n_known_: known outliers in training.
+        n_features_in_: columns.
+        feature_names_in_: their names, if X was a data frame.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.concatenate([rng.normal(size=(200, 2)), rng.normal(5, 0.5, size=(10, 2))])
+    >>> y = np.repeat([0, 1], [200, 10])
+    >>> detector = LatentDetector(latent=1, hidden=(16,), epochs=10).fit(X, y)
+    >>> detector.predict([[0.0, 0.0], [5.0, 5.0]])
+    array([ 1, -1])
+    >>> detector.codes(X).shape
+    (210, 1)
+    """
+
+    KIND: ClassVar[str] = "latent detector"
+
+    def __init__(
+        self,
+        *,
+        rule: str = "power(0)",
+        noise: str = "auto",
+        bandwidth: float = 0.0,
+        outlier_share: float = 0.5,
+        partition: str = "auto",
+        log_scale: float = 0.0,
+        noise_ratio: float = 1.0,
+        latent: int = 0,
+        hidden: Sequence[int] = (64, 64),
+        encoder: str = "gaussian",
+        epochs: int = 50,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        validation: float = 0.1,
+        anomaly: str = "auto",
+        contamination: float = 0.01,
+        verbose: int | None = 0,
+        random_state: Any = 0,
+    ) -> None:
+        self.rule = rule
+        self.noise = noise
+        self.bandwidth = bandwidth
+        self.outlier_share = outlier_share
+        self.partition = partition
+        self.log_scale = log_scale
+        self.noise_ratio = noise_ratio
+        self.latent = latent
+        self.hidden = hidden
+        self.encoder = encoder
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation = validation
+        self.anomaly = anomaly
+        self.contamination = contamination
+        self.verbose = verbose
+        self.random_state = random_state
+
+    # Learnt by fit.
+    objective_: Any
+    history_: History
+    settings_: LatentSettings
+    held_out_: Tensor
+
+    @classmethod
+    def from_settings(cls, settings: LatentSettings, **options: Any) -> Self:
+        """The detector with these settings, and options that are none (verbose, random_state)."""
+        given = asdict(settings)
+        # An attribute ``score`` would hide the method of that name.
+        return cls(anomaly=given.pop("score"), **given, **options)
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows, of which y marks the known outliers.
+
+        Args:
+            X: a matrix of numbers, a data frame (categories and missing values are welcome), or images of shape
+                (n, H, W) or (n, C, H, W).
+            y: 1 for known outliers, 0 for all other rows, whatever they are.
+        """
+        settings = self._settings()
+        whole = isinstance(self.random_state, Integral) and 0 <= int(self.random_state) < 2**63
+        seed = int(self.random_state) if whole else seed_of(self.random_state)
+        self._forget()
+        matrix, images, categories = self._layout(X)
+        known = check_labels(y, len(matrix))
+        if images is None:
+            matrix = np.asarray(matrix, dtype=np.float64)
+            rows = matrix[~known]
+            self.preprocessor_ = TablePreprocessor.learn(rows, np.ones(len(rows)), categories)
+        else:
+            self.preprocessor_ = images
+        encoded = torch.from_numpy(self.preprocessor_.encode(matrix)).float()
+        mask = torch.from_numpy(known)
+        self.n_known_ = int(known.sum())
+        self._train(encoded[~mask], encoded[mask], settings, seed)
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
+        """Fit, and tell inliers (+1) from outliers (−1) among the same rows."""
+        return self.fit(X, y).predict(X)
+
+    def codes(self, X: Any) -> Array:
+        """g(x), shape (n, latent)."""
+        x = aligned(self.preprocess(X))
+        with torch.no_grad():
+            return np.asarray(self.objective_.encoder(x).mean.numpy())
+
+    def reconstruction(self, X: Any) -> Array:
+        """x̂, the mean of the decoder at g(x), in the columns that the model sees."""
+        return self._reconstruction(aligned(self.preprocess(X))).numpy()
+
+    def _settings(self) -> LatentSettings:
+        given = {name: getattr(self, name) for name in (f.name for f in fields(LatentSettings)) if name != "score"}
+        return LatentSettings(**{**given, "hidden": tuple(self.hidden)}, score=self.anomaly)
+
+    def _train(self, x: Tensor, outliers: Tensor, settings: LatentSettings, seed: int) -> None:
+        if len(x) < 4:
+            raise ValueError(f"a model needs at least 4 rows that are no known outliers, found {len(x)}")
+        image = self.preprocessor_.image is not None
+        settings = settings.completed(x.shape[1], image=image, known=len(outliers))
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(x), generator=generator)
+        cut = max(2, round(settings.validation * len(x))) if settings.validation else 0
+        held_out, kept = x[order[:cut]], x[order[cut:]]
+        first, second = make_networks(x.shape[1], settings, seed)
+        decoder = GaussianDecoder(second, learned="shared")
+        noise = make_noise(kept, outliers, settings, generator, image=image)
+        encoder = SeededEncoder(first, seed) if settings.stochastic else PointEncoder(first)
+        objective = make_objective(encoder, decoder, noise, settings)
+        self.history_ = fit(
+            objective,
+            kept,
+            validation=held_out if cut else None,
+            epochs=settings.epochs,
+            batch_size=min(settings.batch_size, len(kept)),
+            lr=settings.learning_rate,
+            seed=seed,
+            seed_globals=False,
+            progress=None if self.verbose is None else self.verbose > 0,
+            log_every=10,
+            accelerator="cpu",
+        )
+        if settings.stochastic:
+            # Without the generators of the training.
+            trained, objective = objective, make_objective(GaussianEncoder(first), decoder, noise, settings)
+            objective.load_state_dict(trained.state_dict())
+        self.objective_, self.settings_ = objective.eval().double(), settings
+        self.held_out_ = held_out if cut else kept
+        own = np.concatenate([self._anomaly_of(part.double()) for part in x.split(SCORED)])
+        self.offset_ = -float(np.quantile(own, 1 - settings.contamination))
+
+    def _anomaly(self, encoded: Array) -> Array:
+        return self._anomaly_of(aligned(encoded))
+
+    @torch.no_grad()
+    def _anomaly_of(self, x: Tensor) -> Array:
+        density = self.objective_.model.log_joint(x, self.objective_.encoder(x).mean)
+        if self.settings_.score == "ratio":
+            return np.asarray((self.objective_.noise.log_prob(x) - density).numpy())
+        return np.asarray((-density).numpy())
+
+    @torch.no_grad()
+    def _reconstruction(self, x: Tensor) -> Tensor:
+        mean: Tensor = self.objective_.model.decoder(self.objective_.encoder(x).mean).mean
+        return mean
+
+    @torch.no_grad()
+    def _explain(self, encoded: Array) -> Explanation:
+        """Squared errors over 2σ² by column; the code and the density of the noise belong to none."""
+        x = aligned(encoded)
+        decoder = self.objective_.model.decoder
+        squares = ((x - self._reconstruction(x)).square() / (2 * decoder.scale.square())).numpy()
+        # Where a row is its own reconstruction from the code 0, the constants of the density are left.
+        code = torch.zeros(1, self.settings_.latent, dtype=x.dtype)
+        base = -float(self.objective_.model.log_joint(decoder(code).mean, code))
+        rest = self._anomaly_of(x) - squares.sum(1) - base
+        reconstruction = self.preprocessor_.fold(squares)
+        return Explanation(np.zeros_like(reconstruction), reconstruction, rest, base)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        module, tensors = serialization.describe(self.objective_)
+        histories, own = histories_state([self.history_])
+        return {"module": module, "settings": asdict(self.settings_), "histories": histories}, tensors | own
+
+    def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        module, settings, histories = serialization.fields(
+            content, "a latent detector", "module", "settings", "histories"
+        )
+        self.settings_ = LatentSettings(**{**settings, "hidden": tuple(settings["hidden"])})
+        (self.history_,) = histories_from_state(histories, tensors)
+        objective: Any = serialization.rebuild(module, tensors)
+        kind = (
+            FullyVariationalNCE if self.settings_.noise != "none" else VAE if self.settings_.stochastic else Autoencoder
+        )
+        require(type(objective) is kind, f"have an objective of class {kind.__name__}", type(objective).__name__)
+        require(self.settings_.score in ("ratio", "density"), "say what its score is", self.settings_.score)
+        latent = require_pair(
+            objective.encoder,
+            objective.model.decoder,
+            self.preprocessor_.width,
+            None,
+            stochastic=self.settings_.stochastic,
+            cut=False,
+        )
+        require(latent == self.settings_.latent, f"have codes of size {self.settings_.latent}", latent)
+        self.objective_ = objective.double()

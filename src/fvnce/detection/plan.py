@@ -1,0 +1,101 @@
+"""What the members of a detector are trained on, and how: rows, the plan of the ensemble, the training of networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Preprocessed training rows and known outliers, with weights.
+
+    Attributes:
+        X: rows without a label, shape (n, D).
+        weights: how often each counts, shape (n,).
+        outliers: known outliers, shape (m, D); m may be 0.
+        outlier_weights: how often each counts, shape (m,).
+    """
+
+    X: Array
+    weights: Array
+    outliers: Array
+    outlier_weights: Array
+
+    def without(self, rows: NDArray[np.bool_], outliers: NDArray[np.bool_]) -> TrainingRows:
+        """All but those marked."""
+        return TrainingRows(
+            self.X[~rows], self.weights[~rows], self.outliers[~outliers], self.outlier_weights[~outliers]
+        )
+
+    def transformed(self, transform: Callable[[Array], Array]) -> TrainingRows:
+        """The same rows and weights in other columns."""
+        return replace(self, X=transform(self.X), outliers=transform(self.outliers))
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How networks are trained.
+
+    Attributes:
+        steps: of the optimiser.
+        batch_size: rows of a step; as many noise samples.
+        learning_rate: of AdamW, with a warm-up and a cosine decay.
+        weight_decay: of AdamW.
+        alpha: of the scoring rule.
+        early_stopping: tenths of the steps without a better held-out loss after which to stop, or None.
+        device: "cpu", "cuda", "auto", …
+        precision: as Lightning Fabric has it.
+        progress: show a bar.
+    """
+
+    steps: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    alpha: float
+    early_stopping: int | None
+    device: str
+    precision: str | None
+    progress: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to train.
+
+    Attributes:
+        members: names.
+        trees: of each forest.
+        leaf: fewest samples in a cell.
+        networks: ratio networks that are averaged.
+        hidden: sizes of hidden layers.
+        latent: size of the code.
+        image: (channels, height, width), or None for a table.
+        outlier_share: λ.
+        outlier_bandwidth: largest bandwidth around known outliers.
+        data_bandwidth: typical bandwidth around rows.
+        training: how networks are trained.
+    """
+
+    members: tuple[str, ...]
+    trees: int
+    leaf: int
+    networks: int
+    hidden: tuple[int, ...]
+    latent: int
+    image: tuple[int, int, int] | None
+    outlier_share: float
+    outlier_bandwidth: float
+    data_bandwidth: float
+    training: TrainConfig
+
+    def for_calibration(self) -> Plan:
+        """The same at less cost, for the folds of a calibration: a third of the trees, one network, half the steps."""
+        training = replace(self.training, progress=False, steps=-(-self.training.steps // 2))
+        return replace(self, trees=-(-self.trees // 3), networks=1, training=training)
