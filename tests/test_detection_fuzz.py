@@ -117,3 +117,18 @@ def test_settings_in_numpys_numbers_can_be_saved(tmp_path: Path) -> None:
     detector = NoiseContrastiveDetector(**settings).fit(X)
     loaded = NoiseContrastiveDetector.load(detector.save(tmp_path / "detector.safetensors"))
     assert loaded.get_params() == detector.get_params()
+
+
+def test_lists_of_different_lengths_are_no_images() -> None:
+    detector = NoiseContrastiveDetector(**QUICK, latent_dim=2).fit(np.random.default_rng(0).random((8, 4, 4)))
+    with pytest.raises(ValueError, match="images of one shape"):
+        detector.score_samples([[1, 2], [3]])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_images_score_to_the_same_bits_from_a_file(seed: int, tmp_path: Path) -> None:
+    # Few images of many pixels: scikit-learn works on the transpose, and its directions lie in another order in memory.
+    images = np.random.default_rng(seed).integers(0, 255, size=(20, 2, 4, 4))
+    detector = NoiseContrastiveDetector(**QUICK, members=("network",), random_state=seed).fit(images)
+    loaded = NoiseContrastiveDetector.load(detector.save(tmp_path / "detector.safetensors"))
+    np.testing.assert_array_equal(loaded.score_samples(images), detector.score_samples(images))

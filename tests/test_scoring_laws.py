@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
+from torch.autograd import forward_ad
 
 from contracts import CLASSICAL, DOUBLE, EVERY_RULE, FAMILY, VARIATIONAL, derivatives, rules
 from fvnce import Logarithmic, PowerRule
@@ -363,3 +364,28 @@ def test_works_under_function_transforms(rule):
         torch.testing.assert_close(torch.func.vmap(function)(delta), value)
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(function))(delta), first)
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(torch.func.grad(function)))(delta), second)
+
+
+# torch itself calls what it deprecates when forward mode is first used.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@rules(EVERY_RULE)
+def test_forward_mode(rule):
+    """Dual numbers, torch.func.jvp and its jacobians give the derivative that backward gives, lost tails included."""
+    delta = torch.tensor([-30.0, -12.0, -3.0, 0.0, 2.0, 9.0], dtype=DOUBLE)
+    if "from_generator" in repr(rule):
+        delta = delta[1:]  # 1 − μ is rounded there
+    ones = torch.ones_like(delta)
+    for function in (rule.f1, rule.f0):
+        value, first, second = derivatives(function, delta)
+        for point in (delta, delta.clone().requires_grad_()):
+            with forward_ad.dual_level():
+                dual = forward_ad.unpack_dual(function(forward_ad.make_dual(point, ones)))
+                torch.testing.assert_close(dual.primal, value, rtol=1e-12, atol=0)
+                torch.testing.assert_close(dual.tangent, first, rtol=1e-9, atol=0)
+        if "from_generator" in repr(rule):
+            continue  # which calls autograd itself
+        primal, tangent = torch.func.jvp(function, (delta,), (ones,))
+        torch.testing.assert_close(primal, value, rtol=1e-12, atol=0)
+        torch.testing.assert_close(tangent, first, rtol=1e-9, atol=0)
+        torch.testing.assert_close(torch.func.jacfwd(function)(delta).diagonal(), first, rtol=1e-9, atol=0)
+        torch.testing.assert_close(torch.func.vmap(torch.func.hessian(function))(delta), second, rtol=1e-9, atol=1e-9)

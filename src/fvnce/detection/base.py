@@ -27,7 +27,7 @@ from . import table
 from .ensemble import Explanation
 from .metrics import outlier_auroc, plot_scores
 from .plan import Array
-from .preprocessing import ImagePreprocessor, TablePreprocessor, check_images, preprocessor_from_state
+from .preprocessing import ImagePreprocessor, TablePreprocessor, as_images, check_images, preprocessor_from_state
 from .stored import MAX_BYTES, check_size, require, require_count, require_lengths, require_number
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(X)}")
             return table.frame_to_matrix(X, categories), None, categories
         if getattr(X, "ndim", 0) in (3, 4):
-            images = check_images(X if isinstance(X, np.ndarray) else np.asarray(X))
+            images = check_images(as_images(X))
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             self.n_features_in_ = int(np.prod(images.shape[1:]))
@@ -200,7 +200,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             if categories is None:
                 table.check_no_times(X)
         if isinstance(how, ImagePreprocessor):
-            return check_images(X if isinstance(X, np.ndarray) else np.asarray(X), how.shape)
+            return check_images(as_images(X), how.shape)
         if categories is None:
             return self._matrix(X, reset=False)
         if not table.is_frame(X):

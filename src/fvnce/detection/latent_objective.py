@@ -28,26 +28,10 @@ IMAGE_BANDWIDTH = 0.25
 
 @dataclass(frozen=True)
 class LatentSettings:
-    """A latent-variable model trained by fully variational NCE.
+    """The parameters of :class:`fvnce.detection.LatentDetector`, checked; ``score`` is what it calls ``anomaly``.
 
-    Attributes:
-        rule: the scoring rule as text.
-        noise: p_n: "outliers" (kernel density of the known ones), "data" (smoothed rows), "mixture" of both,
-            "gaussian", "none" for an autoencoder or VAE, or "auto": mixture with known outliers, else data.
-        bandwidth: of the kernel densities, in deviations of a column, for images in units of the range; 0 chooses.
-        outlier_share: weight of the known outliers in the mixture.
-        partition: "fixed", "learned" or "profiled" log Z; "auto" is profiled for tables, fixed for images.
-        log_scale: s of Δ = Δ⁰ + s, for a fixed partition.
-        noise_ratio: noise samples for each row.
-        latent: size of the code; 0 chooses a quarter of the columns, 32 for images.
-        hidden: sizes of hidden layers.
-        encoder: "gaussian" or "point".
-        epochs: passes over the rows.
-        batch_size: rows of a step.
-        learning_rate: of Adam.
-        validation: share of the rows held out.
-        score: "density" is −log p_θ(x, g(x)), "ratio" adds log p_n(x); "auto" is ratio with known outliers.
-        contamination: share of the training rows above the threshold.
+    >>> LatentSettings().completed(12, image=False, known=3).noise
+    'mixture'
     """
 
     rule: str = "power(0)"

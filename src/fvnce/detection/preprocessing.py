@@ -202,6 +202,16 @@ def preprocessor_from_state(content: Mapping[str, Any], features: int) -> TableP
     return (TablePreprocessor if kind == "table" else ImagePreprocessor).from_state(content, features)
 
 
+def as_images(X: Any) -> Any:
+    """X as an array, which a memory map already is."""
+    if isinstance(X, np.ndarray):
+        return X
+    try:
+        return np.asarray(X)
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of different lengths, tensors that want a gradient
+        raise ValueError(f"X must be an array of images of one shape, found {type(X).__name__}: {error}") from None
+
+
 def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:
     """Finite images of shape (n, H, W) or (n, C, H, W), all of them as in training."""
     if getattr(X, "dtype", np.dtype(object)).kind not in "biuf":

@@ -28,9 +28,10 @@ from .energy import EnergyDecoder, EnergyModel
 from .exact import GaussianMixtureModel, LinearGaussianModel
 from .latent import FixedDistribution, LatentVariableModel
 from .networks import _Images, convolutional_pair, mlp
-from .ratios import KernelRatio, TelescopedRatio
+from .ratios import AveragedRatio, DistributionRatio, KernelRatio, TelescopedRatio
 
 __all__ = [
+    "AveragedRatio",
     "BernoulliDecoder",
     "BinaryEncoder",
     "BinaryVector",
@@ -39,6 +40,7 @@ __all__ = [
     "CouplingEncoder",
     "CoveringEncoder",
     "DiagonalNormal",
+    "DistributionRatio",
     "EnergyDecoder",
     "EnergyModel",
     "GaussianDecoder",
@@ -59,7 +61,7 @@ __all__ = [
 register(
     *(BernoulliDecoder, BinaryEncoder, CategoricalEncoder, ContinuousBernoulliDecoder, CouplingEncoder),
     *(CoveringEncoder, EnergyDecoder, EnergyModel, GaussianDecoder, GaussianEncoder, KernelRatio, PointEncoder),
-    *(TelescopedRatio, _Images),
+    *(AveragedRatio, DistributionRatio, TelescopedRatio, _Images),
     omit=("scale",),
 )
 register(LatentVariableModel, stand_ins={"highest_log_prior": lambda model: model._gamma})

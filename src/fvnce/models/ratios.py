@@ -110,6 +110,58 @@ class TelescopedRatio(nn.Module):
         return density + self.log_ratio(x)
 
 
+class AveragedRatio(nn.Module):
+    """The mean of several log-ratios.
+
+    Args:
+        members: modules from x to one number each.
+
+    >>> AveragedRatio([nn.Linear(2, 1), nn.Linear(2, 1)])(torch.zeros(5, 2)).shape
+    torch.Size([5, 1])
+    """
+
+    def __init__(self, members: nn.Sequential | Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = members if isinstance(members, nn.Sequential) else nn.Sequential(*members)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean, shape (n, 1)."""
+        return torch.stack([member(x) for member in self.members]).mean(0)
+
+
+class DistributionRatio(nn.Module):
+    """log p(x)/q(x) of two distributions with densities.
+
+    Args:
+        numerator: p.
+        denominator: q.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> p, q = (Independent(Normal(torch.zeros(2), scale * torch.ones(2)), 1) for scale in (1.0, 2.0))
+    >>> DistributionRatio(p, q)(torch.zeros(1, 2))  # 2 log 2
+    tensor([[1.3863]])
+    """
+
+    def __init__(self, numerator: Distribution, denominator: Distribution) -> None:
+        super().__init__()
+        self._numerator, self._denominator = FixedDistribution(numerator), FixedDistribution(denominator)
+
+    @property
+    def numerator(self) -> Distribution:
+        """p."""
+        return self._numerator.distribution
+
+    @property
+    def denominator(self) -> Distribution:
+        """q."""
+        return self._denominator.distribution
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The log-ratio, shape (n, 1)."""
+        found: Tensor = self.numerator.log_prob(x) - self.denominator.log_prob(x)
+        return found.unsqueeze(-1)
+
+
 def log_mean_exp(values: Tensor) -> Tensor:
     """log of the mean of e^values over the first dimension."""
     return values.logsumexp(0) - math.log(len(values))

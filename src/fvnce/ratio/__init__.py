@@ -4,6 +4,7 @@
 ``direct``              one ratio by kernels, settings chosen by K-fold cross-validation
 ``concave``             the fit behind it: a concave problem for every double-ELBO rule
 ``bridges``             a ratio of distributions far apart, as a sum over bridges
+``chain``               the bridges: from a distribution to its Gaussian reference
 ======================  ===============================================================
 """
 

@@ -1,60 +1,46 @@
 r"""Bridges between data and noise that are too far apart to be told from each other and learn anything.
 
-Between x ~ data (p_0) and y ~ noise (p_K) lie waypoints x_k = √(1 − a_k²) x + a_k y, a_0 = 0 < … < a_K = 1, with
-distributions p_k. Each neighbouring pair is a contrastive problem of its own, easy because the two overlap, and
+A ratio of distant distributions is split at distributions between them,
 
     log p_0/p_K = Σ_k log p_k/p_{k+1}                                                      (telescoping)
 
-(Rhodes, Xu & Gutmann 2020). A single step between distant distributions is solved by any ratio that separates them:
-its noise samples carry no weight (live share near 0) and the estimate says little about p_0. So each bridge reports the
-live share and the effective share of its noise weights; ``bridges="auto"`` splits those that are not alive.
+(Rhodes, Xu & Gutmann 2020), each step a contrastive problem of its own, easy because the two overlap. A single step is
+solved by any ratio that separates data from noise: the noise samples carry no weight (live share near 0) and the
+estimate says little about p_0. The stations are chosen such that what is known is not learned:
+
+    log p/q = log p/g + log g/q,      g a Gaussian reference with the mean and covariance of the data
+
+g/q is known where q has a density, however far it is; where there are only samples of q, their own reference h takes
+part, log p/q = log p/g + log g/h − log q/h. What is left is the shape of p: p/g is one step, or several between
+waypoints (``chain``) if one is not alive.
+
+Everything is done as many times as there are folds, each time without one of them, which stops the training and judges
+it. The estimate is the mean of the log-ratios; their spread, by the jackknife, is its error.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks
-from ..models import mlp
-from ..models.ratios import TelescopedRatio, log_mean_exp
+from ..models.ratios import AveragedRatio, DistributionRatio, TelescopedRatio, log_mean_exp
 from ..noise import draw
 from ..noise.rows import Rows
-from ..objectives import SNCE
 from ..objectives.statistics import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
-from ..training import fit
+from .chain import ALIVE, Bridge, BridgeReport, Builder, Reference, Steps, equal_steps, steps_of, waypoints
 
-#: A bridge whose noise weights have a smaller effective share than this is too long.
-ALIVE = 0.1
-MOST_BRIDGES = 32
+__all__ = ["ALIVE", "BridgeReport", "Telescope", "telescope", "waypoints"]
 
-
-@dataclass(frozen=True)
-class BridgeReport:
-    """How one bridge fares on samples that it was not trained on.
-
-    Attributes:
-        live_noise: share of noise samples that can be felt in the gradient.
-        ess_noise: effective share of the ratio weights on noise samples.
-        gain: E_num[log r] − log E_den[r], a lower bound on KL(p_k‖p_{k+1}) in nats.
-    """
-
-    live_noise: float
-    ess_noise: float
-    gain: float
-
-    @property
-    def alive(self) -> bool:
-        """Whether enough noise samples count."""
-        return self.ess_noise >= ALIVE
+#: Draws with which the estimate is normalised.
+DRAWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -63,14 +49,17 @@ class Telescope:
 
     Attributes:
         model: ``log_ratio(x)``, and ``log_prob(x)`` where the noise has a density.
-        reports: one for each bridge, from the data to the noise.
-        shares: a_k of the waypoints, one more than bridges.
+        reports: one for each bridge, from the data to the noise, averaged over the folds.
+        shares: a_k of the waypoints between the data and the noise, or the data's reference.
+        error: standard error of log r̂ in nats, root mean square over the data. It tells how far the folds disagree, not
+            what all of them miss: of a bridge that is not alive it says nothing.
         split: reports of bridges that were found too long and split, the first being one step all the way.
     """
 
     model: TelescopedRatio
     reports: tuple[BridgeReport, ...]
     shares: tuple[float, ...]
+    error: float
     split: tuple[BridgeReport, ...] = ()
 
     @property
@@ -99,117 +88,171 @@ def telescope(
     rule: ScoringRule | None = None,
     epochs: int = 40,
     batch_size: int = 256,
-    lr: float = 2e-3,
+    lr: float = 5e-3,
     copies: int = 4,
+    folds: int = 4,
     seed: int = 0,
 ) -> Telescope:
     """Estimate log p/q between data and distant noise, bridge by bridge.
 
     Args:
-        x: data, shape (n, D). A fifth is kept for the reports.
+        x: data, shape (n, D).
         noise: q: a distribution, or samples of it.
-        bridges: how many; 1 is an ordinary ratio; "auto" starts with 1 and splits what is not alive.
-        network: makes a network from x to one number; by default an MLP of 64-64.
-        rule: a double-ELBO rule, by default (0, 0); each bridge is profiled.
-        epochs: passes over the waypoints of each bridge.
+        bridges: how many. 1 is an ordinary ratio. More go by way of the data's Gaussian reference, from where the
+            last, which is exact, leads to the noise. "auto" tries 1, then 2, and splits what is not alive.
+        network: makes a network from x to one number; by default an MLP of 64-64 of whitened rows.
+        rule: by default (0, 0); each bridge is profiled.
+        epochs: passes over the waypoints of each bridge, at most: held-out rows decide which was best.
         batch_size: rows of a step.
         lr: learning rate.
         copies: waypoints made of each data row, with noise of their own.
+        folds: how many times everything is done, each time with another part of the rows held out.
         seed: for everything.
 
     >>> from torch.distributions import Independent, Normal
     >>> noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
-    >>> data = 0.5 * torch.randn(500, 1, generator=torch.Generator().manual_seed(0))
-    >>> telescope(data, noise, epochs=2).needed
-    False
+    >>> data = 3 + 0.1 * torch.randn(500, 1, generator=torch.Generator().manual_seed(0))
+    >>> found = telescope(data, noise, epochs=5)
+    >>> found.needed
+    True
+    >>> truth = Normal(3.0, 0.1).log_prob(data).sum(-1)
+    >>> bool((found.model.log_prob(data) - truth).square().mean().sqrt() < 0.15)
+    True
     """
     data = _checks.table("x", x, rows=10)
-    source = noise if isinstance(noise, Distribution) else Rows(_checks.table("noise", noise))
+    source = noise if isinstance(noise, Distribution) else Rows(_checks.table("noise", noise, rows=10))
     if tuple(source.event_shape) != tuple(data.shape[1:]):
         raise ValueError(f"noise must have rows of {data.shape[1]} numbers like x, found {tuple(source.event_shape)}")
-    seed = _checks.count("seed", seed, low=0)
-    make = network or (lambda: mlp([data.shape[1], 64, 64, 1], nn.SiLU))
-    how: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr}
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    held = max(2, len(data) // 5)
-    parts = data[order[held:]].repeat(copies, 1), data[order[:held]].repeat(copies, 1)
-
-    def built(low: float, high: float) -> _Bridge:
-        # A seed of its own for every bridge, whatever others there are.
-        own = seed + round(1e6 * low) + 7 * round(1e6 * high)
-        return _build(parts, source, (low, high), make, PowerRule(0) if rule is None else rule, own, how)
-
-    count = 1 if bridges == "auto" else _checks.count("bridges", bridges)
-    # In equal steps of the angle: neighbours of equal correlation.
-    angles = [math.pi / 2 * k / count for k in range(count + 1)]
-    chain = [built(math.sin(low), math.sin(high)) for low, high in pairwise(angles)]
-    split: list[BridgeReport] = []
-    while bridges == "auto" and len(chain) < MOST_BRIDGES and not all(bridge.report.alive for bridge in chain):
-        worst = min(range(len(chain)), key=lambda k: chain[k].report.ess_noise)
-        low, high = chain[worst].shares
-        middle = math.sin((math.asin(low) + math.asin(high)) / 2)
-        split.append(chain[worst].report)
-        chain[worst : worst + 1] = [built(low, middle), built(middle, high)]
-    model = TelescopedRatio(
-        [bridge.network for bridge in chain],
-        torch.stack([bridge.offset for bridge in chain]),
-        source if isinstance(noise, Distribution) else None,
+    builder = Builder(
+        network,
+        PowerRule(0) if rule is None else rule,
+        _checks.count("copies", copies),
+        _checks.count("seed", seed, low=0),
+        {"epochs": epochs, "batch_size": batch_size, "lr": lr},
     )
-    shares = (chain[0].shares[0], *(bridge.shares[1] for bridge in chain))
-    return Telescope(model, tuple(bridge.report for bridge in chain), shares, tuple(split))
+    count = bridges if bridges == "auto" else _checks.count("bridges", bridges)
+    folds = _checks.count("folds", folds, low=2)
+    sides = [data, source.rows] if isinstance(source, Rows) else [data]
+    generator = torch.Generator().manual_seed(builder.seed)
+    parts = [torch.randperm(len(rows), generator=generator) % folds for rows in sides]
+    runs: list[_Run] = []
+    for fold in range(folds):
+        own = replace(builder, seed=builder.seed + 1009 * fold)
+        each = [(rows[part != fold], rows[part == fold]) for rows, part in zip(sides, parts, strict=True)]
+        runs.append(_run(own, each, source, count, runs[0].plan if runs else None))
+    return _averaged(runs, data, source, builder)
 
 
-def waypoints(x: Tensor, y: Tensor, share: float) -> Tensor:
-    """√(1 − a²) x + a y, row by row; a = 0 is the data and a = 1 the noise.
-
-    >>> waypoints(torch.ones(1, 1), torch.zeros(1, 1), 0.6)
-    tensor([[0.8000]])
-    """
-    return math.sqrt(1 - share**2) * x + share * y
+#: The shares between which bridges lie, for each side that has a reference; nothing for one step all the way.
+Plan = tuple[Steps, ...]
 
 
 @dataclass(frozen=True)
-class _Bridge:
-    shares: tuple[float, float]
-    network: nn.Module
-    offset: Tensor
-    report: BridgeReport
+class _Run:
+    """What one fold gave: bridges from the data to the noise, and for each side the reference it ended at."""
+
+    bridges: list[Bridge]
+    references: list[Reference]
+    plan: Plan
+    split: list[BridgeReport]
 
 
-def _build(
-    parts: tuple[Tensor, Tensor],
-    noise: Distribution,
-    shares: tuple[float, float],
-    make: Callable[[], nn.Module],
+def _run(
+    builder: Builder,
+    sides: Sequence[tuple[Tensor, Tensor]],
+    source: Distribution,
+    count: int | Literal["auto"],
+    plan: Plan | None,
+) -> _Run:
+    """All bridges of one fold, by plan, or making one."""
+    split: list[BridgeReport] = []
+    if plan == () or (plan is None and count in ("auto", 1)):
+        direct = builder.bridge(*sides[0], source)
+        if plan == () or count == 1 or direct.report.alive:
+            return _Run([direct], [], (), split)
+        split.append(direct.report)
+    # Where noise is known by samples alone, the data lie in its tails, of which no noise around it would tell more.
+    references = [Reference.of(train, tails=k == 0) for k, (train, _) in enumerate(sides)]
+    chains = []
+    for k, ((train, held), reference) in enumerate(zip(sides, references, strict=True)):
+        if plan is None and count == "auto":
+            found, too_long = builder.chain_of_living(train, held, reference)
+            split += too_long
+        else:
+            # All bridges but the exact one are the data's; the noise's side, where it is one, has one of its own.
+            steps = plan[k] if plan else equal_steps(max(1, int(count) - 1) if k == 0 else 1)
+            found = builder.chain(train, held, reference, steps)
+        chains.append(found)
+    exact = _exact(builder.rule, sides, references, source, builder.seed)
+    back = [_inverted(bridge) for bridge in reversed(chains[1])] if len(chains) > 1 else []
+    return _Run([*chains[0], exact, *back], references, tuple(steps_of(found) for found in chains), split)
+
+
+def _exact(
     rule: ScoringRule,
+    sides: Sequence[tuple[Tensor, Tensor]],
+    references: Sequence[Reference],
+    source: Distribution,
     seed: int,
-    how: dict[str, Any],
-) -> _Bridge:
-    """Train one bridge on the first part of the rows and judge it on the second."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        network = make().to(parts[0].dtype)
-    train, test = (
-        [waypoints(rows, draw(noise, len(rows), generator).to(rows.dtype), share) for share in shares] for rows in parts
-    )
-    objective = SNCE(_LogRatio(network), Rows(train[1]), rule, partition="profiled")
-    fit(objective, train[0], seed=seed, schedule="cosine", **how)
+) -> Bridge:
+    """From the data's reference to the noise, or to the noise's reference."""
+    held = sides[0][1]
+    target = references[1].gaussian if len(references) > 1 else source
+    ratio = DistributionRatio(references[0].gaussian, target)
     with torch.no_grad():
-        offset = log_mean_exp(network(train[1]).squeeze(-1))
-        num, den = (network(rows).squeeze(-1) - offset for rows in test)
-    (live,) = ratio_statistics(rule.unclipped(), num[None], den[None])["live_noise"]
-    report = BridgeReport(live, effective_share(den), float(num.mean() - log_mean_exp(den)))
-    return _Bridge(shares, network, offset, report)
+        drawn = draw(target, len(held), torch.Generator().manual_seed(seed)).to(held)
+        at_num, at_den = ratio(held).squeeze(-1), ratio(drawn).squeeze(-1)
+    (live,) = ratio_statistics(rule.unclipped(), at_num[None], at_den[None])["live_noise"]
+    report = BridgeReport(live, effective_share(at_den), float(at_num.mean()), exact=True)
+    return Bridge((1.0, 1.0), ratio, held.new_zeros(()), report)
 
 
-class _LogRatio(nn.Module):
-    """A network read as the log-density of the data with respect to the noise."""
+def _inverted(bridge: Bridge) -> Bridge:
+    """log p_{k+1}/p_k."""
+    minus = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(minus.weight, -1.0)
+    minus.to(bridge.offset.dtype).requires_grad_(False)
+    return replace(bridge, network=nn.Sequential(bridge.network, minus), offset=-bridge.offset)
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
 
-    def log_prob(self, x: Tensor) -> Tensor:
-        found: Tensor = self.network(x)
-        return found.squeeze(-1)
+def _averaged(runs: list[_Run], data: Tensor, source: Distribution, builder: Builder) -> Telescope:
+    """The mean of the folds' log-ratios, normalised, and the jackknife's error of it."""
+    columns = list(zip(*(run.bridges for run in runs), strict=True))
+    offsets = torch.stack([torch.stack([bridge.offset for bridge in column]).mean(0) for column in columns])
+    networks = [AveragedRatio([bridge.network for bridge in column]) for column in columns]
+    density = None if isinstance(source, Rows) else source
+    with torch.no_grad():
+        offsets[0] += _log_total(TelescopedRatio(networks, offsets), runs, source, builder)
+        each = torch.stack([sum(bridge.log_ratio(data) for bridge in run.bridges) for run in runs])  # type: ignore[misc]
+        # Delete a group: Var = (M − 1)/M Σ (log r_j − mean)².
+        error = ((len(runs) - 1) * (each - each.mean(0)).square().mean()).sqrt()
+    reports = tuple(_mean_report([bridge.report for bridge in column]) for column in columns)
+    shares = runs[0].plan[0] if runs[0].plan else (0.0, 1.0)
+    model = TelescopedRatio(networks, offsets, density)
+    return Telescope(model, reports, shares, float(error), tuple(runs[0].split))
+
+
+def _log_total(model: TelescopedRatio, runs: list[_Run], source: Distribution, builder: Builder) -> Tensor:
+    """log E_q[r̂], from draws of the data's reference, under which the weights are even, if there is one."""
+    generator = torch.Generator().manual_seed(builder.seed)
+    if not runs[0].references:
+        drawn = source.rows if isinstance(source, Rows) else draw(source, DRAWS, generator)
+        return log_mean_exp(model.log_ratio(drawn.to(model.offsets)))  # type: ignore[arg-type]
+    totals = []
+    # p̂ is the part before the exact bridge and q̂ the part after it, each with its reference.
+    exact = [bridge.report.exact for bridge in runs[0].bridges].index(True)
+    for side, (low, high) in enumerate(((0, exact), (exact + 1, len(model.bridges)))[: len(runs[0].references)]):
+        noise = runs[0].references[side].noise
+        drawn = draw(noise, DRAWS, generator)
+        learned = model.parts(drawn)[low:high].sum(0) * (1 - 2 * side)
+        densities = torch.stack([run.references[side].gaussian.log_prob(drawn) for run in runs]).mean(0)
+        totals.append((1 - 2 * side) * log_mean_exp(learned + densities - noise.log_prob(drawn)))
+    return torch.stack(totals).sum(0)
+
+
+def _mean_report(reports: list[BridgeReport]) -> BridgeReport:
+    live, share, gain = (
+        math.fsum(getattr(report, name) for report in reports) / len(reports)
+        for name in ("live_noise", "ess_noise", "gain")
+    )
+    return BridgeReport(live, share, gain, reports[0].exact)

@@ -11,7 +11,7 @@ from torch import Tensor
 class _WithSlope(torch.autograd.Function):
     """Forward returns ``value``; backward multiplies by ``slope``, which carries its own graph.
 
-    It has no forward-mode rule: torch.compile cannot trace a function that has one.
+    For torch.compile, which cannot trace a function that has a forward-mode rule.
     """
 
     generate_vmap_rule = True
@@ -30,13 +30,31 @@ class _WithSlope(torch.autograd.Function):
         return grad_outputs[0] * slope, None, None
 
 
+class _WithSlopeTransformed(_WithSlope):
+    """The same for function transforms, forward mode among them."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+        ctx.save_for_forward(inputs[2])
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        tangent = tangents[0]
+        return torch.zeros_like(slope) if tangent is None else tangent * slope
+
+
 class _WithSlopeEager(torch.autograd.Function):
     """The same in the older form, which costs a fraction of the call but knows no function transforms."""
 
     @staticmethod
     def forward(ctx: Any, delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
         ctx.save_for_backward(slope)
+        ctx.save_for_forward(slope)
         return value.clone()
+
+    jvp = _WithSlopeTransformed.jvp
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
@@ -59,7 +77,10 @@ def with_slope(delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
     derivative to cancellation (expm1 far below zero, a difference of powers). Here the derivative is its own
     formula; second derivatives come from differentiating it.
     """
-    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    function = _WithSlope if transformed else _WithSlopeEager
-    result: Tensor = function.apply(delta, value.detach(), slope)  # type: ignore[no-untyped-call]
+    function: type[torch.autograd.Function] = _WithSlopeEager
+    if torch.compiler.is_compiling():
+        function = _WithSlope
+    elif torch._C._are_functorch_transforms_active():
+        function = _WithSlopeTransformed
+    result: Tensor = function.apply(delta, value.detach(), slope)
     return result

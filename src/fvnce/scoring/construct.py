@@ -27,6 +27,13 @@ Function = Callable[[Tensor], Tensor]
 MAX_CLIP = 35.0
 #: e^±LIMIT is where r, and r² at the upper end, can still be represented in float64.
 LOWEST, HIGHEST = -700.0, 350.0
+#: Gauss–Legendre quadrature on [−1, 1], and the polynomial through its nodes at −1, 0 and 1.
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
+PREDICTOR = np.linalg.solve(
+    np.polynomial.legendre.legvander(NODES, 15).T, np.polynomial.legendre.legvander(np.array([-1.0, 0.0, 1.0]), 15).T
+)
+#: A panel of half a unit of Δ is 7e-15 wide then, over which even a jump of the weight is lost in rounding.
+MOST_HALVINGS, MOST_PANELS = 46, 10_000
 
 
 def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
@@ -37,8 +44,12 @@ def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
         clip: the Δ above which f1 and f0 follow their tangents, ``None`` for never.
 
     Integrals are evaluated in float64 by Gauss–Legendre quadrature between knots whose integrals are tabulated
-    once. Below Δ = −700 and above 350, where r or r² leaves float64, f1 is continued along its tangent, which is again
-    a weight that obeys the laws. The rule holds the user's function, so it has no text form and is hashed by identity.
+    once, and which lie close together around a kink of w. Below Δ = −700 and above 350, where r or r² leaves float64,
+    f1 is continued along its tangent, which is again a weight that obeys the laws. The rule holds the user's function,
+    so it has no text form and is hashed by identity.
+
+    ``variational`` examines the rule as :func:`~fvnce.scoring.check_double_elbo` does. A kink of w is allowed and a
+    jump is not: downwards, r·w would fall.
 
     >>> rule = from_weight(lambda r: 1 / (1 + r) ** 0.5)
     >>> rule.variational
@@ -127,6 +138,7 @@ class _WeightRule(_Unwritable, SmoothRule):
                 "weight must be finite and >= 0 for every r > 0, "
                 f"found {weights[at].item():g} at r = {math.exp(knots[at]):g}"
             )
+        knots = self._refined(knots)
         panels = self._integrals(knots[:-1], knots[1:])
         zero = int((knots == 0).nonzero())
         # Sum outwards from Δ = 0, so that the small integrals are not differences of large ones.
@@ -134,12 +146,34 @@ class _WeightRule(_Unwritable, SmoothRule):
         left = -panels[:, :zero].flip(1).cumsum(1).flip(1)
         return knots, torch.cat([left, right], dim=1)
 
+    def _refined(self, knots: Tensor) -> Tensor:
+        """More knots where φ at the ends and middle of a panel is not what its nodes predict: at kinks and jumps."""
+        found, left, right = [knots], knots[:-1], knots[1:]
+        for _ in range(MOST_HALVINGS):
+            middle = (left + right) / 2
+            at_nodes, known = (self._phi(left, right, points) for points in (NODES, np.array([-1.0, 0.0, 1.0])))
+            surprise = (at_nodes @ torch.from_numpy(PREDICTOR) - known).abs().amax(-1)
+            # Δ itself is rounded, which e^Δ multiplies.
+            rough = surprise > 1e-13 * (1 + left.abs()) * at_nodes.abs().amax(-1)
+            found.append(middle[rough])
+            left = torch.cat([left[rough], middle[rough]])
+            right = torch.cat([middle[rough], right[rough]])
+            if len(left) == 0 or len(left) > MOST_PANELS:
+                break
+        every: Tensor = torch.cat(found).unique()
+        return every
+
+    def _phi(self, start: Tensor, stop: Tensor, points: np.ndarray) -> Tensor:
+        """φ = r·w(r) at the given points of (−1, 1) in each panel, shape (panels, points)."""
+        t = ((start + stop) / 2).unsqueeze(-1) + (stop - start).unsqueeze(-1) / 2 * torch.from_numpy(points).to(start)
+        return t.exp() * self._w(t)
+
     def _w(self, delta: Tensor) -> Tensor:
         return self._weight(delta.exp())
 
     def _integrals(self, start: Tensor, stop: Tensor) -> Tensor:
         """∫ φ dΔ and −∫ e^Δ φ dΔ from start to stop, with φ = r·w(r), by 16-point Gauss–Legendre."""
-        nodes, weights = (torch.from_numpy(a).to(start.device) for a in np.polynomial.legendre.leggauss(16))
+        nodes, weights = (torch.from_numpy(a).to(start.device) for a in (NODES, WEIGHTS))
         half = (stop - start) / 2
         t = ((start + stop) / 2).unsqueeze(-1) + half.unsqueeze(-1) * nodes
         r = t.exp()
@@ -149,9 +183,10 @@ class _WeightRule(_Unwritable, SmoothRule):
     def _values(self, delta: Tensor, which: int) -> Tensor:
         knots, integrals = (part.to(delta.device) for part in self._table)
         x = delta.double().clamp(LOWEST, HIGHEST)
-        nearest = torch.bucketize(x, knots[:-1], right=True) - 1
-        nearest = nearest.clamp(min=0)
-        value = integrals[which][nearest] + self._integrals(knots[nearest], x)[which]
+        nearest = (torch.bucketize(x, knots[:-1], right=True) - 1).clamp(min=0).reshape(-1)
+        # gather, as indexing by a single number asks for its value, which vmap does not give
+        start, known = (values.gather(0, nearest).reshape(x.shape) for values in (knots, integrals[which]))
+        value = known + self._integrals(start, x)[which]
         beyond = delta.double() - x
         slope = self._slope1(x) if which == 0 else self._slope0(x)
         return torch.where(beyond == 0, value, value + slope * beyond).to(delta.dtype)
@@ -191,6 +226,10 @@ class _GeneratorRule(_Unwritable, SmoothRule):
     def variational(self) -> bool:
         """Whether the double-ELBO property holds, examined numerically where 1−μ is still accurate."""
         return check_double_elbo(self, reach=12.0).holds
+
+    def condition(self, delta: Tensor) -> Tensor:
+        """1/(1−μ): the generator is given a rounded μ."""
+        return 1 + delta.exp()
 
     def unclipped(self) -> ScoringRule:
         """The rule of the same generator without a clip."""

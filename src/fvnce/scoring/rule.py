@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import _checks
 from ._autograd import slope_of, with_slope
@@ -65,6 +66,10 @@ class ScoringRule(ABC):
     def clipped_above(self) -> float:
         """The smaller of the two."""
         return min(self.tangent_above)
+
+    def condition(self, delta: Tensor) -> Tensor:
+        """How many times the rounding of one operation its values and slopes may be off, relatively."""
+        return torch.ones_like(delta)
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """log df1/dΔ of the unclipped rule, and its own derivative in Δ, in [0, 1] for a double-ELBO rule.
@@ -172,7 +177,11 @@ def _evaluate(
         result = value(inner)
     if result is delta:  # log r: no slope is more exact than autograd's
         return delta
-    differentiated = _checks.values_are_hidden() or (delta.requires_grad and torch.is_grad_enabled())
+    differentiated = (
+        _checks.values_are_hidden()
+        or (delta.requires_grad and torch.is_grad_enabled())
+        or forward_ad.unpack_dual(delta).tangent is not None
+    )
     if inner is delta and not differentiated:
         return result
     inner_slope = slope(inner)
@@ -206,6 +215,10 @@ class Combination(ScoringRule):
         """The smallest thresholds of the parts."""
         thresholds = [rule.tangent_above for _, rule in self.parts]
         return min((f1 for f1, _ in thresholds), default=math.inf), min((f0 for _, f0 in thresholds), default=math.inf)
+
+    def condition(self, delta: Tensor) -> Tensor:
+        """That of the worst part."""
+        return torch.stack([torch.ones_like(delta), *(rule.condition(delta) for _, rule in self.parts)]).amax(0)
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The log of the sum of the slopes."""
@@ -288,6 +301,10 @@ class Normalised(ScoringRule):
     def tangent_above(self) -> tuple[float, float]:
         """As the rule itself."""
         return self.rule.tangent_above
+
+    def condition(self, delta: Tensor) -> Tensor:
+        """As the rule itself."""
+        return self.rule.condition(delta)
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """That of the rule, over its slope at r = 1."""

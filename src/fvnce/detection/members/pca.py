@@ -105,7 +105,8 @@ def learn_components(X: Array, weights: Array, seed: int) -> PrincipalComponents
     mean = share @ X
     away = np.sqrt(share)[:, None] * (X - mean)
     count = min(COMPONENTS, len(X), X.shape[1])
-    directions = randomized_svd(away, count, random_state=seed)[2]
+    # In the layout that a file gives back: the last bit of a product depends on the order of its factors in memory.
+    directions = np.ascontiguousarray(randomized_svd(away, count, random_state=seed)[2])
     plain = PrincipalComponents(
         mean, directions, FLOOR * float((away**2).sum()) or 1.0, np.zeros(count + 1), np.ones(count + 1)
     )
