@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fvnce.report.page import Table
+from fvnce.pages.page import Table
 
 Record = dict[str, Any]
 

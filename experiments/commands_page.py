@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from fvnce.cli import app
-from fvnce.cli.deferred import SUMMARIES
+from fvnce.app.commands import app
+from fvnce.app.commands.deferred import SUMMARIES
 
 
 def page() -> str:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fvnce.pages.page import Table
 from fvnce.paper import penalised, table
-from fvnce.report.page import Table
 
 Record = dict[str, Any]
 BEGIN, END = "<!-- results: made by `make pages`, do not edit -->", "<!-- end of results -->"

@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fvnce.pages.page import Table
 from fvnce.paper import instances, noise_reconstructions, penalised, table
 from fvnce.paper.cells import mean_and_error
-from fvnce.report.page import Table
 
 Record = dict[str, Any]
 

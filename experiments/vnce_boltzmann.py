@@ -17,9 +17,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from fvnce.pages.figures import new_figure, save
+from fvnce.pages.page import Picture, Section, Table
 from fvnce.paper.setting import Options
-from fvnce.report.figures import new_figure, save
-from fvnce.report.page import Picture, Section, Table
 
 from .vnce_boltzmann_estimates import RULES, Settings, compare, crude_encoder, learned_encoder
 from .vnce_common import main, write_results

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from fvnce import __version__
+from fvnce.pages.page import Section
 from fvnce.paper.parallel import one_thread
 from fvnce.paper.reproduce import tell
 from fvnce.paper.setting import Options
-from fvnce.report.page import Section
 
 
 def main(run: Callable[[Path, Options], Section], description: str | None) -> None:

@@ -27,9 +27,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fvnce.objectives import ContrastiveObjective, FullyVariationalNCE, VariationalNCE
+from fvnce.pages.figures import new_figure, save
+from fvnce.pages.page import Picture, Section, Table
 from fvnce.paper.setting import Options
-from fvnce.report.figures import new_figure, save
-from fvnce.report.page import Picture, Section, Table
 from fvnce.scoring import PowerRule, ScoringRule
 
 from .scoring_method import Side, covariance, coverage

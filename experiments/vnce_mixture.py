@@ -26,9 +26,9 @@ from torch.distributions import Independent, Normal
 
 from fvnce.models import CategoricalEncoder
 from fvnce.objectives import FullyVariationalNCE, VariationalNCE
+from fvnce.pages.figures import new_figure, save
+from fvnce.pages.page import Picture, Section, Table
 from fvnce.paper.setting import Options
-from fvnce.report.figures import new_figure, save
-from fvnce.report.page import Picture, Section, Table
 from fvnce.scoring import Logarithmic, PowerRule, ScoringRule
 
 from .scoring_method import Side, best_estimate, covariance, coverage, maximise

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fvnce.report.figures import new_figure, save
-from fvnce.report.page import Table
+from fvnce.pages.figures import new_figure, save
+from fvnce.pages.page import Table
 from fvnce.scoring import Logarithmic, PowerRule, ScoringRule
 
 from .scoring_method import Side, best_estimate, covariance

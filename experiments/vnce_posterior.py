@@ -32,10 +32,10 @@ from torch.distributions import Distribution, Independent, Normal
 
 from fvnce.models import CouplingEncoder, CoveringEncoder, GaussianEncoder, mlp
 from fvnce.objectives import ContrastiveObjective, FullyVariationalNCE, Profiled, VariationalNCE
+from fvnce.pages.figures import new_figure, save
+from fvnce.pages.page import Picture, Section, Table
 from fvnce.paper.cells import Cells
 from fvnce.paper.setting import Options, standard_normal
-from fvnce.report.figures import new_figure, save
-from fvnce.report.page import Picture, Section, Table
 from fvnce.scoring import PowerRule
 from fvnce.training import fit
 

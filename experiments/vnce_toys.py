@@ -25,10 +25,10 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 from fvnce.models import EnergyDecoder, EnergyModel, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.noise import NoiseMixture, fit_gaussian, smoothed
 from fvnce.objectives import NCE, ContrastiveObjective, FullyVariationalNCE, Profiled
+from fvnce.pages.figures import new_figure, save
+from fvnce.pages.page import Picture, Section, Table
 from fvnce.paper.cells import Cells
 from fvnce.paper.setting import Options
-from fvnce.report.figures import new_figure, save
-from fvnce.report.page import Picture, Section, Table
 from fvnce.sampling import annealed_log_partition, langevin
 from fvnce.scoring import PowerRule
 from fvnce.training import fit, load

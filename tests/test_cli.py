@@ -17,11 +17,10 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
 from fvnce import NoiseContrastiveDetector
-from fvnce.cli import main
+from fvnce.app.commands import main
+from fvnce.app.runs.run import load_run
+from fvnce.app.runs.settings import read_config, to_toml
 from fvnce.data import open_source
-from fvnce.runs.scorer import load_run
-from fvnce.runs.settings import read_config
-from fvnce.runs.toml import to_toml
 
 QUICK = ["--trees", "20", "--networks", "1", "--steps", "30"]
 #: Without the three folds that probabilities are made from.
@@ -93,7 +92,7 @@ def test_a_run_folder_holds_what_it_promises(run_folder):
         "config.toml",
         "run.json",
         "history.json",
-        "study.json",
+        "analysis.json",
         "figures",
         "report.html",
     }
@@ -216,7 +215,7 @@ def test_images(fvnce, pictures, tmp_path):
 
 MEMORY = """
 import sys
-from fvnce.cli import main
+from fvnce.app.commands import main
 try:
     main(sys.argv[1:])
 except SystemExit as stop:
@@ -368,9 +367,9 @@ def test_damaged_runs_are_named(fvnce, run_folder, table, tmp_path):
         assert "again" in said  # the next step
     broken = tmp_path / "study"
     shutil.copytree(run_folder, broken)
-    (broken / "study.json").write_text("[]")
+    (broken / "analysis.json").write_text("[]")
     said = fvnce("report", broken, code=1)[1]
-    assert "study.json is damaged" in said
+    assert "analysis.json is damaged" in said
     assert "make the run again" in said
     assert "--out must name a file" in fvnce("score", run_folder, table, "--out", broken, code=2)[1]
 
@@ -444,7 +443,7 @@ def test_completion_can_be_shown(shell, fvnce, monkeypatch):
 
 def test_shells_can_complete():
     environment = os.environ | {"_FVNCE_COMPLETE": "complete_bash", "COMP_WORDS": "fvnce sc", "COMP_CWORD": "1"}
-    script = "from fvnce.cli import main; main()"
+    script = "from fvnce.app.commands import main; main()"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
     assert run.stdout.split() == ["score"]
 

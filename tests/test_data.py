@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fvnce.data import fetch_mnist, load_digits, load_mnist, mnist, read_idx
-from fvnce.data.idx import parse_idx
+from fvnce.app.readers.idx import parse_idx
+from fvnce.data import fetch_mnist, load_digits, load_mnist, read_idx
+from fvnce.paper import datasets as mnist
 
 CODES = {"uint8": 0x08, "int8": 0x09, "int16": 0x0B, "int32": 0x0C, "float32": 0x0D, "float64": 0x0E}
 

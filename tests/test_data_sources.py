@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imsave
 
+from fvnce.app.readers.delimited import DelimitedReader, TableOptions
+from fvnce.app.runs.settings import DataSettings
+from fvnce.app.runs.training_data import read_training_data
 from fvnce.data import DataError, Frame, ReadOptions, open_source
-from fvnce.data.delimited import DelimitedReader, TableOptions
-from fvnce.runs.material import gather
-from fvnce.runs.settings import DataSettings
 
 
 def read(path, **table):
@@ -236,17 +236,17 @@ def test_a_table_without_a_single_value_is_refused(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "NA,\n" * 5)
     with pytest.raises(DataError, match="no value at all"):
-        gather(DataSettings(str(path)), print)
+        read_training_data(DataSettings(str(path)), print)
     array = tmp_path / "t.npy"
     np.save(array, np.full((5, 2), np.nan))
     with pytest.raises(DataError, match="no value at all"):
-        gather(DataSettings(str(array)), print)
+        read_training_data(DataSettings(str(array)), print)
 
 
 def test_a_column_without_a_single_value_is_named(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "".join(f"{i},NA\n" for i in range(5)))
     said = []
-    gather(DataSettings(str(path)), said.append)
+    read_training_data(DataSettings(str(path)), said.append)
     assert len(said) == 1
     assert "column 'b' holds no value at all" in said[0]

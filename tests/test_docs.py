@@ -13,8 +13,8 @@ import check_site
 import equations
 import fvnce
 from experiments import benchmark_page, pages, readme_results
-from fvnce.cli import main
-from fvnce.cli.deferred import SUMMARIES
+from fvnce.app.commands import main
+from fvnce.app.commands.deferred import SUMMARIES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

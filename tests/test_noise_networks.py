@@ -248,7 +248,7 @@ def test_a_run_with_a_flow_is_taken_up_and_loaded(tmp_path: Path) -> None:
     run(tmp_path / "parts", 1)
     parts = run(tmp_path / "parts", 2)
     assert digest(whole) == digest(parts)
-    loaded = fvnce.load(tmp_path / "parts")
+    loaded = fvnce.load(tmp_path / "parts").objective
     assert digest(loaded) == digest(parts)
     assert torch.equal(loaded.noise.log_prob(x), before)
 

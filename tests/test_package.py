@@ -11,7 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 import fvnce
-from fvnce.cli.deferred import SUMMARIES
+from fvnce.app.commands.deferred import SUMMARIES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,7 +35,7 @@ def test_public_names_exist():
         _ = fvnce.nothing
 
 
-@pytest.mark.parametrize("statement", ["import fvnce", "from fvnce.cli import main"])
+@pytest.mark.parametrize("statement", ["import fvnce", "from fvnce.app.commands import main"])
 def test_starting_imports_nothing_heavy(statement):
     """What makes ``fvnce --help`` start at once."""
     heavy = "{'torch', 'numpy', 'matplotlib', 'sklearn'}"
@@ -47,12 +47,15 @@ def test_starting_imports_nothing_heavy(statement):
 @pytest.mark.slow
 def test_the_help_of_the_program_imports_no_command():
     code = (
-        "import sys; from fvnce.cli import main\n"
+        "import sys; from fvnce.app.commands import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: print(sorted(m for m in sys.modules if m.startswith('fvnce')), file=sys.stderr)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stderr.strip() == str(["fvnce", "fvnce._version", "fvnce.cli", "fvnce.cli.deferred", "fvnce.cli.main"])
+    assert run.stderr.strip() == str(
+        ["fvnce", "fvnce._version", "fvnce.app"]
+        + [f"fvnce.app.commands{module}" for module in ("", ".deferred", ".main")]
+    )
     # The summaries it shows are those of the commands' own help.
     for name, summary in SUMMARIES.items():
         assert " ".join(command(name, "--help").stdout.split()).partition("[OPTIONS]")[2].find(summary) > 0

@@ -13,6 +13,7 @@ from matplotlib.image import imread
 
 from fvnce.noise import KernelDensity
 from fvnce.objectives import Autoencoder
+from fvnce.pages.page import Picture, Section, Table, write_page
 from fvnce.paper import ITEMS
 from fvnce.paper.cached_noise import CachedKernelDensity
 from fvnce.paper.cells import Cells
@@ -20,7 +21,6 @@ from fvnce.paper.parallel import do_all
 from fvnce.paper.reproduce import reproduce
 from fvnce.paper.setting import DIGITS, MNIST, Options, load, make_pair, setting_for
 from fvnce.paper.table import cell_name, cells_of, missing, rows
-from fvnce.report.page import Picture, Section, Table, write_page
 from fvnce.training import load as load_saved
 from fvnce.training import save
 
@@ -152,7 +152,7 @@ def test_tables_as_text_and_markdown():
 
 
 def test_a_wrong_data_set_is_one_line(capsys):
-    from fvnce.cli import main
+    from fvnce.app.commands import main
 
     for arguments, words in (
         (["reproduce", "--data", "cifar"], "cifar"),

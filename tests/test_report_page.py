@@ -14,9 +14,9 @@ import torch
 
 from browser import Browser, needs_browser
 from fvnce import PowerRule
-from fvnce.cli import main
-from fvnce.report.charts import histogram_chart, line_chart, ticks
-from fvnce.report.run import write_run_page
+from fvnce.app.commands import main
+from fvnce.app.report.page import write_run_page
+from fvnce.pages.charts import histogram_chart, line_chart, ticks
 from fvnce.scoring import check_double_elbo
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
@@ -208,9 +208,9 @@ def test_what_does_not_apply_is_left_out_with_a_sentence(pages):
     assert "keeps none of their noise" in detector
     assert "log Z =" not in detector
     assert re.search(r"log Z = -?\d+\.\d+ ± \d+\.\d+", table)
-    study = json.loads((pages / "table" / "study.json").read_text())
-    assert 0 <= study["reliability"]["error"] <= 1
-    assert math.isfinite(study["log_partition"]["value"])
+    analysis = json.loads((pages / "table" / "analysis.json").read_text())
+    assert 0 <= analysis["reliability"]["error"] <= 1
+    assert math.isfinite(analysis["log_partition"]["value"])
 
 
 def test_charts_put_numbers_where_they_belong():

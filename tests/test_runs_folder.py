@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fvnce.cli import main
-from fvnce.runs.folder import sole_writer
-from fvnce.runs.scorer import load_run
+from fvnce.app.commands import main
+from fvnce.app.runs.folder import sole_writer
+from fvnce.app.runs.run import load_run
 from fvnce.training import FolderInUse
 
 DETECTOR = ["--trees", "5", "--members", "broad_forest", "--set", "calibration_folds=0", "-q"]
@@ -44,7 +44,7 @@ def test_overwrite_leaves_what_no_run_wrote(data: Path, tmp_path: Path) -> None:
     for name, text in mine.items():
         (out / name).write_text(text)
     assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 0
-    assert load_run(out).settings.kind == "detector"
+    assert load_run(out).config.kind == "detector"
     for name, text in mine.items():
         assert (out / name).read_text() == text
     # No figure of the run before is left: the folder holds what a run made here would, and the user's.

@@ -15,9 +15,9 @@ from torch import nn
 
 import fvnce
 from damaged_files import BOMBS, KINDS, bomb, make_files, mutate, objective
+from fvnce.app.runs.run import RunError, load_run
 from fvnce.models import LinearGaussianModel
 from fvnce.objectives import VAE
-from fvnce.runs.scorer import RunError, load_run
 from fvnce.serialization import RecordError, describe, read_document, read_record, rebuild, write_document, write_record
 
 BYTES = 150  # flips of each kind of file
@@ -209,7 +209,7 @@ def test_mutated_records_end_in_an_object_or_a_clear_error(files: Any, kind: str
 
 
 def test_a_config_that_was_edited_after_the_run_is_named(tmp_path: Path) -> None:
-    from fvnce.cli import main
+    from fvnce.app.commands import main
 
     x = np.random.default_rng(0).normal(size=(40, 2))
     np.savetxt(tmp_path / "t.csv", x, delimiter=",", header="a,b", comments="")

@@ -21,16 +21,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fvnce.cli import main
+from fvnce.app.commands import main
+from fvnce.app.readers.delimited import TableOptions
+from fvnce.app.report.page import check_analysis, write_run_page
+from fvnce.app.runs.run import check_run_record
+from fvnce.app.runs.settings import DataSettings, SettingsError, read_config
+from fvnce.app.runs.training_data import read_training_data
+from fvnce.app.shapes import ShapeError
 from fvnce.data import DataError, ReadOptions, open_source, read_idx
-from fvnce.data.delimited import TableOptions
-from fvnce.report.escape import script_json
-from fvnce.report.figures import new_figure, save
-from fvnce.report.page import Section, write_page
-from fvnce.report.run import write_run_page
-from fvnce.report.run.shape import ShapeError, check_facts, check_record
-from fvnce.runs.material import gather
-from fvnce.runs.settings import DataSettings, SettingsError, read_config
+from fvnce.pages.escape import script_json
+from fvnce.pages.figures import new_figure, save
+from fvnce.pages.page import Picture, Section, write_page
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import fuzz_readers
@@ -84,7 +85,7 @@ def gzip_of(path, block, times):
 COSTS = """
 import sys
 from fvnce.data import open_source
-from fvnce.data.pictures import read_png
+from fvnce.app.readers.png import read_png
 def peak():
     return [int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
 before = peak()
@@ -146,12 +147,17 @@ def test_a_table_is_read_no_further_than_the_budget(tmp_path, monkeypatch):
 def test_labels_of_an_npz_file_are_looked_at_before_they_are_read(tmp_path, monkeypatch):
     npz_of_zeros(tmp_path / "a.npz", X=(4, 2), y=(300, 1000))
     with pytest.raises(DataError, match=r"array 'y' must hold one label for each of 4 rows, found \(300, 1000\)"):
-        gather(DataSettings(str(tmp_path / "a.npz"), label="y"), print)
+        read_training_data(DataSettings(str(tmp_path / "a.npz"), label="y"), print)
     np.savez(tmp_path / "b.npz", X=np.zeros((4, 2)), y=np.array([{}] * 4, dtype=object))
     with pytest.raises(DataError, match="Python objects, which are never unpickled"):
-        gather(DataSettings(str(tmp_path / "b.npz"), label="y"), print)
+        read_training_data(DataSettings(str(tmp_path / "b.npz"), label="y"), print)
     np.savez(tmp_path / "c.npz", X=np.arange(8.0).reshape(4, 2), y=np.array(["no", "yes", "no", "no"]))
-    assert gather(DataSettings(str(tmp_path / "c.npz"), label="y"), print).known.tolist() == [False, True, False, False]
+    assert read_training_data(DataSettings(str(tmp_path / "c.npz"), label="y"), print).known.tolist() == [
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def packed(content):
@@ -343,13 +349,13 @@ HIDDEN = base64.b64encode(b"<svg onload=alert(1)>").decode()
         (("reliability",), {}, "reliability must have an entry 'predicted', found none"),
     ],
 )  # fmt: skip
-def test_a_crafted_study_is_refused_in_one_sentence(place, value, words):
+def test_a_crafted_analysis_is_refused_in_one_sentence(place, value, words):
     facts = copy.deepcopy(FACTS[1])
-    check_facts(facts)
+    check_analysis(facts)
     table, key = at(facts, *place)
     table[key] = value
     with pytest.raises(ShapeError, match=words) as error:
-        check_facts(facts)
+        check_analysis(facts)
     assert "\n" not in str(error.value)
 
 
@@ -381,14 +387,14 @@ def test_pictures_are_looked_at_where_they_are_drawn_as_well(tmp_path):
 )
 def test_a_crafted_record_is_refused_in_one_sentence(place, value):
     record = copy.deepcopy(RECORDS[0])
-    check_record(record)
+    check_run_record(record)
     table, key = at(record, *place)
     table[key] = value
     with pytest.raises(ShapeError, match=f"{place[0]}.* must "):
-        check_record(record)
+        check_run_record(record)
 
 
-@pytest.mark.parametrize("name", ["run.json", "study.json", "config.toml"])
+@pytest.mark.parametrize("name", ["run.json", "analysis.json", "config.toml"])
 @pytest.mark.parametrize(
     "content", ["[" * 100_000, "x = " + "[" * 100_000, "{}", "[]", "null", '{"layout": 3}', "\ufeff"]
 )
@@ -505,9 +511,9 @@ def test_settings_of_the_right_types_are_read(tmp_path):
 def test_the_seeds_of_the_fuzzer_are_good():
     """Else every try would end at the door, and nothing would be tried."""
     for record in RECORDS:
-        check_record(record)
+        check_run_record(record)
     for facts in FACTS:
-        check_facts(facts)
+        check_analysis(facts)
 
 
 def test_fuzzed_files_end_in_a_result_or_in_a_sentence():
@@ -529,10 +535,7 @@ def test_the_fuzzer_notices_what_is_neither(monkeypatch):
 
 
 def test_a_page_is_whole_or_not_there(tmp_path):
+    picture = Picture(Path("/nowhere/at/all.png"), "", "")
     with pytest.raises(FileNotFoundError):
-        write_page(tmp_path / "a.html", "t", "i", [Section("s", [], pictures=[_NoPicture()])])
+        write_page(tmp_path / "a.html", "t", "i", [Section("s", [], pictures=[picture])])
     assert not list(tmp_path.iterdir())
-
-
-class _NoPicture:
-    path, caption, alt = Path("/nowhere/at/all.png"), "", ""

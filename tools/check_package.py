@@ -36,11 +36,11 @@ print(backend.build_sdist({str(folder)!r}))
 
 
 def check_contents(wheel: Path, sdist: Path) -> None:
-    """Every file of the package is in both, scripts of pages too; the wheel holds nothing else: no tests, no data."""
+    """Every file of the package is in both, templates of pages too; the wheel holds nothing else: no tests, no data."""
     modules = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src" / "fvnce").rglob("*")
-        if path.is_file() and path.suffix in (".py", ".js", ".typed")
+        if path.is_file() and path.suffix in (".py", ".js", ".html", ".css", ".typed")
     }
     if not any(name.endswith(".js") for name in modules):
         sys.exit("the package must hold the scripts of its pages, found none")

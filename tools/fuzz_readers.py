@@ -28,20 +28,20 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fuzz_seeds import FACTS, RECORDS
+from fvnce.app.readers.delimited import TableOptions
+from fvnce.app.report.page import check_analysis, make_page, write_run_page
+from fvnce.app.runs.run import RunError, check_run_record, read_run_record
+from fvnce.app.runs.settings import DataSettings, SettingsError, read_config, to_toml
+from fvnce.app.runs.training_data import Layout, read_like, read_training_data
+from fvnce.app.shapes import ShapeError
 from fvnce.data import DataError, Frame, ReadOptions, open_source, read_idx
-from fvnce.data.delimited import TableOptions
-from fvnce.report.run import write_run_page
-from fvnce.report.run.shape import ShapeError, check_facts, check_record
-from fvnce.runs.making import make_page
-from fvnce.runs.material import Layout, gather, read_like
-from fvnce.runs.scorer import LoadedRun, RunError, read_record_file
-from fvnce.runs.settings import DataSettings, SettingsError, read_config
 from fvnce.serialization import RecordError
 
 #: What a reader may end in; ShapeError is turned into RunError by whoever knows the file.
@@ -219,20 +219,19 @@ def read_rows(path: Path, rng: random.Random) -> None:
     elif how == 2:
         label = rng.choice([*[None] * 8, "y", "town", "b", "-1", "town=Bern", "a=1", "=", "9" * 30])
         drop = rng.choice([*[()] * 8, ("b",), ("1",), ("nothing",)])
-        gather(DataSettings(str(path), label=label, drop=drop), lambda sentence: None)
+        read_training_data(DataSettings(str(path), label=label, drop=drop), lambda sentence: None)
     else:
         layout = rng.choice(
             [Layout({"a": "number", "b": "number", "town": "text"}, None), Layout(None, (3,)), Layout(None, (3, 3))]
         )
-        run = LoadedRun(path, None, {"frame": rng.random() < 0.5}, layout, None)  # type: ignore[arg-type]
+        layout = replace(layout, missing=rng.random() < 0.5)
         for part in read_like(layout, str(path), DataSettings(str(path))).parts():
-            run.prepare(part.rows, part.start)
+            layout.prepare(part.rows, part.start)
             assert isinstance(part.rows, Frame | np.ndarray)
 
 
 def config_text(rng: random.Random) -> bytes:
     """A config.toml, its values of any type."""
-    from fvnce.runs.toml import to_toml
 
     content: dict[str, Any] = {
         "run": {"kind": rng.choice(["detector", "latent"]), "seed": 0},
@@ -286,8 +285,8 @@ def _page(folder: Path, rng: random.Random) -> None:
         record = changed(record, rng)
     else:
         facts = changed(facts, rng)
-    check_record(record)
-    check_facts(facts)
+    check_run_record(record)
+    check_analysis(facts)
     rule = rng.choice(
         ["power(0)", "power(1/64, 1, clip=none)", "power(1/0)", "power(x,y=2)", "quadratic()", "power(1e999)"]
     )
@@ -295,11 +294,11 @@ def _page(folder: Path, rng: random.Random) -> None:
 
 
 def _record_files(folder: Path, rng: random.Random) -> None:
-    for name, content in (("run.json", rng.choice(RECORDS)), ("study.json", rng.choice(FACTS))):
+    for name, content in (("run.json", rng.choice(RECORDS)), ("analysis.json", rng.choice(FACTS))):
         text = json.dumps(changed(content, rng) if rng.random() < 0.5 else content).encode("utf-8", "surrogatepass")
         _write(folder / name, flipped(text, rng) if rng.random() < 0.5 else text)
     _write(folder / "config.toml", b'[data]\npath = "t.csv"\n')
-    read_record_file(folder / "run.json")
+    read_run_record(folder / "run.json")
     make_page(folder)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import data, detection, diagnostics, models, noise, objectives, ratio, sampling, scoring, training
+    from . import data, detection, diagnostics, models, noise, objectives, ratio, runs, sampling, scoring, training
     from .detection import NoiseContrastiveDetector
     from .models import (
         BernoulliDecoder,
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from .noise import BernoulliNoise, KernelDensity, NoiseMixture, NoisePool, fit_gaussian, smoothed
     from .objectives import IWAE, NCE, SNCE, VAE, Autoencoder, FullyVariationalNCE, VariationalNCE, log_marginal
     from .ratio import density_ratio, telescope
+    from .runs import load
     from .sampling import annealed_log_partition, langevin
     from .scoring import Logarithmic, PowerRule, Quadratic, Spherical
-    from .training import History, fit, load, save
+    from .training import History, fit, save
 
 #: Where each public name lives.
 _NAMES = {
@@ -61,9 +62,10 @@ _NAMES = {
         "log_marginal",
     ],
     "ratio": ["density_ratio", "telescope"],
+    "runs": ["load"],
     "sampling": ["annealed_log_partition", "langevin"],
     "scoring": ["Logarithmic", "PowerRule", "Quadratic", "Spherical"],
-    "training": ["History", "fit", "load", "save"],
+    "training": ["History", "fit", "save"],
 }
 _MODULES = ("data", "diagnostics", *_NAMES)
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -113,6 +115,7 @@ __all__ = [
     "noise",
     "objectives",
     "ratio",
+    "runs",
     "sampling",
     "save",
     "scoring",

@@ -1,6 +1,6 @@
 """``python -m fvnce``."""
 
-from .cli import main
+from .app.commands import main
 
 if __name__ == "__main__":
     main()

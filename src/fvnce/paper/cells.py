@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import __version__
+from .._version import __version__
 
 
 class Cells:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from ..report.figures import Curve, new_figure, save
+from ..pages.figures import Curve, new_figure, save
 from ..scoring import Logarithmic, PowerRule, ScoringRule
 
 #: All normalised. Solid where both functions are concave in r, dashed for the logarithmic rule, whose f0 is convex.

@@ -21,7 +21,7 @@ from torch.nn.functional import softplus
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import draw_with_log_prob, fit_gaussian
 from ..objectives import SNCE, VAE, Autoencoder, FullyVariationalNCE, log_marginal
-from ..report.page import Section, Table
+from ..pages.page import Section, Table
 from ..scoring import PowerRule, ScoringRule
 from ..training import fit
 from .cells import made_by, write_json

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from ..report.figures import legend, new_figure, plot, save
-from ..report.page import Picture, Section
+from ..pages.figures import legend, new_figure, plot, save
+from ..pages.page import Picture, Section
 from .figures import RULES
 from .setting import Options
 

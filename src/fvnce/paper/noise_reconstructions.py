@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..report.page import Picture, Section
+from ..pages.page import Picture, Section
 from .cells import made_by, write_json
 from .figures import panels
 from .setting import Options, kernel_noise, load, setting_for

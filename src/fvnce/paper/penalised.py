@@ -24,15 +24,15 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from ..data import Images
 from ..noise import KernelDensity, NoiseMixture, smoothed
 from ..objectives import VAE, FullyVariationalNCE, Objective, Profiled
-from ..report.page import Picture, Section, Table
+from ..pages.page import Picture, Section, Table
 from ..scoring import PowerRule
 from ..training import fit
 from ..training import load as load_objective
 from ..training import save as save_objective
 from .cells import Cells, made_by, mean_and_error, measured, write_json
+from .datasets import Images
 from .figures import panels
 from .parallel import Work, do_all
 from .setting import DataName, Options, Pair, Setting, load, make_pair

@@ -9,9 +9,9 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from .. import __version__
-from ..data import fetch_mnist
-from ..report.page import Section, write_page
+from .._version import __version__
+from ..pages.page import Section, write_page
+from .datasets import fetch_mnist
 from .parallel import one_thread
 from .setting import Options
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
-from ..data import Images, load_digits, load_mnist
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import KernelDensity
 from .cached_noise import CachedKernelDensity
+from .datasets import Images, load_digits, load_mnist
 
 DataName = Literal["digits", "mnist"]
 Pixels = Literal["unit", "symmetric", "standardised"]

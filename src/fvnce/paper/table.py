@@ -23,16 +23,16 @@ from typing import Any
 import torch
 from torch.distributions import Distribution
 
-from ..data import Images
 from ..diagnostics import SHARES, diagnose
 from ..noise import KernelDensity
 from ..objectives import VAE, Autoencoder, ContrastiveObjective, FullyVariationalNCE, Objective
-from ..report.page import Section, Table
+from ..pages.page import Section, Table
 from ..scoring import PowerRule, ScoringRule
 from ..training import fit
 from ..training import load as load_objective
 from ..training import save as save_objective
 from .cells import Cells, made_by, mean_and_error, measured, write_json
+from .datasets import Images
 from .parallel import Work, do_all
 from .setting import Options, Pair, Setting, data_and_noise, make_pair, setting_for
 

@@ -31,9 +31,9 @@ def encode(content: object) -> str:
 def decode(text: str | bytes, what: object, *, max_bytes: int | None = None) -> Any:
     """The content of a JSON text; one that is too long, too deep or no JSON is refused as ``what``.
 
-    >>> decode("[" * 200 + "]" * 200, "study.json")
+    >>> decode("[" * 200 + "]" * 200, "analysis.json")
     Traceback (most recent call last):
-    fvnce.serialization.errors.RecordError: study.json must not be nested deeper than 100 levels, found more; no \
+    fvnce.serialization.errors.RecordError: analysis.json must not be nested deeper than 100 levels, found more; no \
 file that fvnce wrote is
     """
     limit = MAX_TEXT if max_bytes is None else max_bytes

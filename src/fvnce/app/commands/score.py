@@ -1,0 +1,86 @@
+"""``fvnce score``: scores of rows, as a stream."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import terminal
+from .deferred import SUMMARIES
+
+HELP = f"""{SUMMARIES["score"]}
+
+Rows are numbered from 1; images go by their file's name. Higher scores are stranger; outlier is 1 above the threshold
+of the run. DATA may be larger than memory, and - reads csv or npy from standard input.
+
+In csv, a name that a spreadsheet would compute (one that begins with =, +, - or @) has ' before it, and control
+characters are shown as \\x1b; --json gives names as they are.
+
+Examples:
+
+fvnce score run new.csv --out scores.csv --explain
+
+fvnce score run huge.npy --top 20 --json
+
+cat new.csv | fvnce score run - --check > scores.csv || echo outliers found
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("score", help=HELP)(score)
+
+
+def score(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that fvnce fit wrote.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="The rows, laid out as in training; - for standard input.")
+    ],
+    out: Annotated[str, typer.Option(metavar="FILE", help="Where to write; - for standard output.")] = "-",
+    top: Annotated[int | None, typer.Option(min=1, help="Only so many of the strangest rows, strangest first.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Name the three columns that add most to a score.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON, one object a line, instead of csv.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 3 if a row is above the threshold.")] = False,
+    delimiter: terminal.Delimiter = None,
+    header: terminal.Header = None,
+    missing: terminal.Missing = None,
+    array: terminal.Array = None,
+    quiet: terminal.Quiet = False,
+) -> None:
+    """Score rows."""
+    from dataclasses import replace
+
+    from ..runs.run import load_run
+    from ..runs.scoring import stream_scores
+    from ..runs.training_data import read_like
+
+    fitted = load_run(run)
+    given = {
+        "delimiter": terminal.one_character(delimiter),
+        "header": header,
+        "missing": tuple(missing) if missing else None,
+        "array": array,
+    }
+    # How the training file was separated says nothing of this one; what stands for a missing value does.
+    base = replace(fitted.config.data, delimiter=None, header=None)
+    settings = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    source = read_like(fitted.scorer.layout, data, settings)
+    if out != "-":
+        terminal.writable(out, "--out")
+    with terminal.progress("scoring", quiet) as tick:
+        if out == "-":
+            summary = stream_scores(
+                fitted.scorer, source, sys.stdout, top=top, explain=explain, as_json=json, tick=tick
+            )
+        else:
+            with terminal.writing(Path(out)) as file:
+                summary = stream_scores(fitted.scorer, source, file, top=top, explain=explain, as_json=json, tick=tick)
+    where = "" if out == "-" else f", written to {out}"
+    terminal.make_echo(quiet)(
+        f"{summary.rows:,} rows, {summary.outliers:,} above the threshold {fitted.scorer.threshold:.4g}{where}"
+    )
+    if check and summary.outliers:
+        raise typer.Exit(3)

@@ -1,0 +1,256 @@
+"""Arrays in files, read in parts of bounded size: npy and npz, compressed or not, and npy from a pipe.
+
+Parts are read with ordinary reads: the pages of a memory map would count as memory of the process.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import math
+import os
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .budget import within_budget
+from .frame import DataError, listed
+
+NPY_MAGIC = b"\x93NUMPY"
+#: Preferred names of the rows in an npz file.
+USUAL = ("X", "x", "data", "x_train", "train", "images", "arr_0")
+#: Bytes asked of a file at once: whoever asks for all that a header promises has allocated it.
+CHUNK = 2**20
+#: Bytes of an npy header; NumPy itself reads no longer one.
+HEADER = 10_000
+#: What the readers of compressed files raise on a damaged one.
+DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, struct.error)
+
+
+class ArrayReader:
+    """An array whose first axis are rows, read once from front to back."""
+
+    def __init__(self, name: str, file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self.name, self._file = name, file
+        self.dtype, self.shape = dtype, shape
+        try:
+            self._check_length()
+            within_budget(name, "one row", 8 * math.prod(shape[1:]))  # as float64
+        except DataError:
+            file.close()
+            raise
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in the file."""
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+    def _check_length(self) -> None:
+        """What is left of an ordinary file, which tells its length, must be what the header promises."""
+        if not isinstance(self._file, io.BufferedReader) or not self._file.seekable():
+            return  # compressed, or a pipe
+        here = self._file.tell()
+        left = self._file.seek(0, os.SEEK_END) - here
+        self._file.seek(here)
+        if left < self.shape[0] * self.row_bytes:
+            raise DataError(
+                f"{self.name} is damaged: its header promises {self.shape[0]} rows, and it ends in row "
+                f"{left // self.row_bytes + 1}; fetch or write it again"
+            )
+
+    def parts(self, rows: int) -> Iterator[NDArray[Any]]:
+        """The array in parts of at most so many rows."""
+        try:
+            yield from self._parts(rows)
+        finally:
+            self.close()
+
+    def _parts(self, rows: int) -> Iterator[NDArray[Any]]:
+        size = self.row_bytes
+        for start in range(0, self.shape[0], rows):
+            count = min(rows, self.shape[0] - start)
+            content = read_exactly(self._file, count * size, self.name)
+            if len(content) < count * size:
+                raise DataError(
+                    f"{self.name} is damaged: its header promises {self.shape[0]} rows, and it ends in row "
+                    f"{start + len(content) // size + 1}; fetch or write it again"
+                )
+            values = np.frombuffer(content, self.dtype).reshape(count, *self.shape[1:])
+            yield values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
+        if read_exactly(self._file, 1, self.name):
+            raise DataError(f"{self.name} is damaged: more bytes follow than its header promises; write it again")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+def open_npy(path: Path) -> ArrayReader:
+    """An npy file; one stored by columns is read through a memory map."""
+    file = path.open("rb")
+    try:
+        return npy_from(file, str(path))
+    except _ByColumns:
+        file.close()
+        return _Mapped(str(path), map_npy(path))
+    except BaseException:
+        file.close()
+        raise
+
+
+def npy_from(file: IO[bytes], name: str) -> ArrayReader:
+    """An npy array in a file or a pipe."""
+    shape, by_column, dtype = read_header(file, name)
+    dtype = check_layout(name, dtype, shape)
+    if by_column and len(shape) > 1:
+        raise _ByColumns(f"{name} is stored by columns; save numpy.ascontiguousarray(array) instead")
+    return ArrayReader(name, file, dtype, shape)
+
+
+def map_npy(path: Path) -> NDArray[Any]:
+    """An npy file as a memory map, which takes no memory until it is read."""
+    try:
+        return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (ValueError, OSError, TypeError, OverflowError) as error:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise
+        raise DataError(f"{path} is damaged: {_one_line(error)}; write it again") from None
+
+
+def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """(shape, whether it is stored by columns, type) from the header of an npy array."""
+    magic = read_exactly(file, len(NPY_MAGIC) + 2, name)
+    version = tuple(magic[len(NPY_MAGIC) :])
+    if not magic.startswith(NPY_MAGIC) or len(version) < 2:
+        raise DataError(
+            f"{name} is not an npy file, or damaged: it starts with {magic.hex(' ') or 'nothing'}; save it again"
+        )
+    if version not in ((1, 0), (2, 0)):
+        raise DataError(f"{name} has version {version} of the npy format, which is not known; save it with numpy")
+    width, read = (
+        (2, np.lib.format.read_array_header_1_0) if version[0] == 1 else (4, np.lib.format.read_array_header_2_0)
+    )
+    length = read_exactly(file, width, name)
+    # NumPy would read as many bytes as the length says before it looks whether that is too many.
+    wanted = int.from_bytes(length, "little")
+    if wanted > HEADER:
+        raise DataError(f"{name} is damaged: its header claims {wanted:,} bytes; save it again with numpy")
+    try:
+        return read(io.BytesIO(length + read_exactly(file, wanted, name)))
+    except (ValueError, tokenize.TokenError, SyntaxError, TypeError, EOFError, RecursionError, MemoryError) as error:
+        raise DataError(f"{name} is not an npy file, or damaged: {_one_line(error)}; save it again") from None
+
+
+def open_npz(path: Path, array: str | None) -> ArrayReader:
+    """One array of an npz file: the one named, or the only one that can hold rows."""
+    with _members(path) as (archive, members):
+        chosen = choose_array(str(path), list(members), array)
+        # The member keeps the file open for as long as it needs it.
+        return npy_from(archive.open(members[chosen]), f"{path} ({chosen})")
+
+
+def read_labels(path: Path, name: str, count: int) -> NDArray[Any] | None:
+    """The array of that name beside the rows of an npz file, one entry for each row; None if there is none."""
+    with _members(path) as (archive, members):
+        if name not in members:
+            return None
+        where = f"{path} ({name})"
+        with archive.open(members[name]) as file:
+            shape, _, dtype = read_header(file, where)
+            if shape != (count,) or dtype.hasobject:
+                found = "Python objects, which are never unpickled" if dtype.hasobject else str(shape)
+                raise DataError(f"array {name!r} must hold one label for each of {count} rows, found {found}")
+            within_budget(where, "its labels", count * dtype.itemsize)
+            content = read_exactly(file, count * dtype.itemsize, where)
+    if len(content) < count * dtype.itemsize:
+        raise DataError(f"{where} is damaged: it ends before its last label; write it again")
+    return np.frombuffer(content, dtype)
+
+
+@contextmanager
+def _members(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+    """A zip file and its members without their ending; whatever is wrong with it is one sentence."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive, {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+    except DataError:
+        raise
+    # RuntimeError stands for a password that is asked for, NotImplementedError for an unknown compression.
+    except (*DAMAGED, RuntimeError, NotImplementedError, ValueError) as error:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise
+        raise DataError(
+            f"{path} is not an npz file, or damaged: {_one_line(error)}; save it again with numpy"
+        ) from None
+
+
+def choose_array(name: str, members: list[str], wanted: str | None) -> str:
+    """Which array of an npz file holds the rows.
+
+    >>> choose_array("a.npz", ["y", "X"], None), choose_array("a.npz", ["rows"], None)
+    ('X', 'rows')
+    """
+    if not members:
+        raise DataError(f"{name} holds no array; save one with numpy.savez")
+    if wanted is not None:
+        if wanted not in members:
+            raise DataError(f"{name} has no array {wanted!r}; its arrays are {listed(members)}")
+        return wanted
+    if len(members) == 1:
+        return members[0]
+    for usual in USUAL:
+        if usual in members:
+            return usual
+    raise DataError(f"{name} holds several arrays ({listed(members)}); choose one with --array")
+
+
+def check_layout(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.dtype[Any]:
+    """Numbers in rows."""
+    if dtype.kind not in "biuf":
+        what = "Python objects, which are never unpickled" if dtype.hasobject else f"values of type {dtype}"
+        raise DataError(f"{name} must hold numbers, found {what}; save a numeric array")
+    if len(shape) not in (2, 3, 4) or any(side < 1 or side > 2**62 for side in shape):
+        raise DataError(
+            f"{name} must hold rows of shape (n, D) or images of shape (n, H, W) or (n, C, H, W), none of them 0, "
+            f"found shape {shape}; save an array of such a shape"
+        )
+    return dtype
+
+
+class _ByColumns(DataError):
+    """Stored in Fortran's order."""
+
+
+class _Mapped(ArrayReader):
+    def __init__(self, name: str, values: NDArray[Any]) -> None:
+        super().__init__(name, io.BytesIO(), values.dtype, values.shape)
+        self._values = values
+
+    def _parts(self, rows: int) -> Iterator[NDArray[Any]]:
+        for start in range(0, self.shape[0], rows):
+            yield np.ascontiguousarray(self._values[start : start + rows])
+
+
+def read_exactly(file: IO[bytes], count: int, name: str) -> bytes:
+    """So many bytes, or fewer at the end: a pipe gives what it has."""
+    parts: list[bytes] = []
+    missing = count
+    try:
+        while missing and (part := file.read(min(missing, CHUNK))):
+            parts.append(part)
+            missing -= len(part)
+    except DAMAGED as error:
+        raise DataError(f"{name} is damaged: {_one_line(error)}; fetch or write it again") from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

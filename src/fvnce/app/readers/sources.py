@@ -1,0 +1,265 @@
+"""Whatever a person has, as parts of rows: csv, tsv, parquet, npy, npz, idx, a folder of PNG images, or a pipe.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "table.csv"
+...     _ = path.write_text("a,b\\n1,2\\n3,\\n")
+...     frame = open_source(path).read()
+>>> frame["b"]
+array([ 2., nan])
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import DAMAGED, NPY_MAGIC, ArrayReader, map_npy, npy_from, open_npy, open_npz
+from .budget import VARIABLE, budget, over_budget, within_budget
+from .delimited import DelimitedReader, TableOptions
+from .frame import DataError, Frame
+from .idx import open_idx
+from .parquet import ParquetReader
+from .png import PictureReader
+
+Rows = Frame | NDArray[Any]
+
+#: Bytes of a part of an array, and rows of a part of a table.
+PART_BYTES = 4 * 2**20
+PART_ROWS = 4096
+#: A line of text may be as long as this part of the budget: split into short fields, it takes many times its length.
+LINE_SHARE = 256
+FORMATS = "csv, tsv, parquet, npy, npz, idx, or a folder of PNG images"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read a file: the options of text tables, and the array of an npz file."""
+
+    table: TableOptions = field(default_factory=TableOptions)
+    array: str | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows.
+
+    Attributes:
+        rows: a frame, or an array of shape (n, D), (n, H, W) or (n, C, H, W).
+        start: the position of the first.
+        names: what the rows are called, if they have names.
+        done: the share of the source that has been read, if it is known.
+    """
+
+    rows: Rows
+    start: int
+    names: list[str] | None
+    done: float | None
+
+
+class Source(Protocol):
+    """Rows to be read once."""
+
+    name: str
+    kind: str
+
+    def parts(self) -> Iterator[Part]:
+        """All rows, in parts that fit in memory."""
+
+    def read(self) -> Rows:
+        """All rows at once."""
+
+    def close(self) -> None:
+        """Let go of the file, if it was not read to its end."""
+
+
+def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
+    """Open a file, a folder, or standard input if ``path`` is "-"."""
+    options = options or ReadOptions()
+    if str(path) == "-":
+        return _from_pipe(sys.stdin.buffer, options)
+    place = Path(path)
+    if not place.exists():
+        raise DataError(f"{place} does not exist; give a file ({FORMATS})")
+    if place.is_dir():
+        return ArraySource("images", PictureReader(place))
+    suffixes = [suffix.lower() for suffix in place.suffixes]
+    last = suffixes[-1] if suffixes else ""
+    if last == ".npy":
+        return ArraySource("npy", open_npy(place))
+    if last == ".npz":
+        return ArraySource("npz", open_npz(place, options.array))
+    if last in (".parquet", ".pq"):
+        return TableSource("parquet", ParquetReader(place, options.table.categorical, options.table.kinds))
+    if "idx" in place.name.lower():
+        return ArraySource("idx", open_idx(place))
+    return _text(place, options, "\t" if ".tsv" in suffixes else None)
+
+
+class TableSource:
+    """A table in parts."""
+
+    def __init__(self, kind: str, reader: DelimitedReader | ParquetReader, file: _Counted | None = None) -> None:
+        self.kind, self.reader, self.name = kind, reader, reader.name
+        self._file = file
+
+    def parts(self) -> Iterator[Part]:
+        """All rows, in parts."""
+        start = 0
+        try:
+            for frame in self.reader.frames(PART_ROWS):
+                yield Part(frame, start, None, self._done(start + len(frame)))
+                start += len(frame)
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    def read(self) -> Frame:
+        """The whole table."""
+        allowed, frames = budget(), []
+        for part in self.parts():
+            assert isinstance(part.rows, Frame)
+            frames.append(part.rows)
+            allowed -= part.rows.nbytes
+            if allowed < 0:
+                raise over_budget(self.name, "a table")
+        return Frame.join(frames)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _done(self, rows: int) -> float | None:
+        if isinstance(self.reader, ParquetReader):
+            return rows / self.reader.rows if self.reader.rows else 1.0
+        return None if self._file is None else self._file.share
+
+
+class ArraySource:
+    """An array or images in parts."""
+
+    def __init__(self, kind: str, reader: ArrayReader | PictureReader) -> None:
+        self.kind, self.reader, self.name = kind, reader, reader.name
+        self.shape = reader.shape
+
+    def parts(self) -> Iterator[Part]:
+        """All rows, in parts."""
+        size = 8 * math.prod(self.shape[1:])
+        rows = max(1, min(PART_ROWS, PART_BYTES // size))
+        start = 0
+        names = self.reader.names if isinstance(self.reader, PictureReader) else None
+        for values in self.reader.parts(rows):
+            stop = start + len(values)
+            yield Part(values, start, None if names is None else names[start:stop], stop / self.shape[0])
+            start = stop
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if isinstance(self.reader, ArrayReader):
+            self.reader.close()
+
+    def read(self) -> NDArray[Any]:
+        """The whole array; an npy file as a memory map, which need not fit in memory."""
+        if self.kind == "npy" and isinstance(self.reader, ArrayReader) and os.path.isfile(self.name):
+            self.reader.close()
+            return map_npy(Path(self.name))
+        dtype = self.reader.dtype.newbyteorder("=")
+        try:
+            within_budget(self.name, f"{self.shape[0]:,} rows", dtype.itemsize * math.prod(self.shape))
+        except DataError:
+            self.close()
+            raise
+        whole = np.empty(self.shape, dtype)
+        for part in self.parts():
+            whole[part.start : part.start + len(part.rows)] = part.rows
+        return whole
+
+
+class _Counted(io.RawIOBase):
+    """A binary file that knows how much of it was read."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._inner, self._size, self._read = file, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._inner.read(len(buffer))
+        buffer[: len(content)] = content
+        self._read += len(content)
+        return len(content)
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self._read / self._size) if self._size else 1.0
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
+
+
+def _text(place: Path, options: ReadOptions, delimiter: str | None) -> TableSource:
+    counted = _Counted(place.open("rb"), place.stat().st_size)
+    raw: Any = io.BufferedReader(counted)
+    start = raw.peek(6)[:6]
+    if start.startswith(b"\x1f\x8b"):
+        raw = gzip.GzipFile(fileobj=raw)
+    elif start.startswith((NPY_MAGIC, b"PK\x03\x04", b"PAR1", b"\x89PNG")):
+        counted.close()
+        raise DataError(f"{place} is no text table by its first bytes; give it the ending of its kind ({FORMATS})")
+    return _table(str(place), raw, options, delimiter, counted)
+
+
+def _from_pipe(file: IO[bytes], options: ReadOptions) -> Source:
+    buffered: Any = file if hasattr(file, "peek") else io.BufferedReader(file)
+    if buffered.peek(6)[:6] == NPY_MAGIC:
+        return ArraySource("npy", npy_from(buffered, "standard input"))
+    return _table("standard input", buffered, options, None, None)
+
+
+def _table(name: str, raw: Any, options: ReadOptions, delimiter: str | None, counted: _Counted | None) -> TableSource:
+    table = options.table
+    if delimiter is not None and table.delimiter is None:
+        table = TableOptions(delimiter, table.header, table.missing, table.categorical, table.kinds)
+    lines = _lines(name, io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""))
+    try:
+        return TableSource("table", DelimitedReader(name, lines, table), counted)
+    except BaseException:
+        if counted is not None:
+            counted.close()
+        raise
+
+
+def _lines(name: str, text: IO[str]) -> Iterator[str]:
+    """Lines; what is no text, or damaged, or one line without end, is an error that says so."""
+    number, longest = 0, budget() // LINE_SHARE
+    try:
+        while line := text.readline(longest + 1):
+            number += 1
+            if "\0" in line:
+                raise DataError(f"{name} is no text table: line {number} holds a zero byte; give a text file")
+            if len(line) > longest:
+                raise DataError(
+                    f"{name}, line {number} has more than {longest:,} characters; break it into lines, or, if you "
+                    f"trust the file and have the memory, set {VARIABLE} higher, as in {VARIABLE}=16G"
+                )
+            yield line
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name} is not text in UTF-8 (byte {error.object[error.start]:#04x} near line {number + 1}); "
+            "convert it, for instance with iconv -f latin1 -t utf-8"
+        ) from None
+    except DAMAGED as error:
+        raise DataError(f"{name} is damaged: {' '.join(str(error).split())}; fetch or write it again") from None

@@ -1,0 +1,15 @@
+"""The report of a run: one file for each section, which computes it, checks it and shows it.
+
+==================  ===============================================================
+``page``            the list of sections, and the page made of them
+``context``         the run and the rows that every section looks at
+``scores``          scores with the threshold, and probabilities
+``top_anomalies``   the strangest rows, with what makes them strange
+``plane``           codes, or rows, in two dimensions
+``training``        losses and live noise
+``contrast``        data against noise: log-ratios, calibration, log Z
+``reconstruction``  reconstructions of data, noise and outliers; samples
+``explorer``        sliders for the scoring rule
+``images``          images as PNG text
+==================  ===============================================================
+"""

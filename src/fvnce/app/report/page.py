@@ -1,0 +1,113 @@
+"""The page of a run: what it learnt, what it thinks strange and why, whether to trust it, and how to make it again.
+
+It is drawn from plain numbers (``run.json``, ``analysis.json``, ``config.toml``), so it can be drawn without the data.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...pages.page import Section, Table, render, write_page
+from ...serialization import RecordError, read_document, write_text
+from ..runs.folder import ANALYSIS
+from ..runs.run import RECORD, RunError, check_config, damaged, read_run_record
+from ..runs.settings import RunSettings, read_config
+from . import contrast, plane, reconstruction, scores, top_anomalies, training
+from .context import Context
+from .explorer import asset, explorer_section
+
+
+class ReportSection(Protocol):
+    """A section that has something to compute; each is a module."""
+
+    def build(self, context: Context) -> dict[str, Any]:
+        """Its entries of ``analysis.json``: plain numbers, and PNG images as text."""
+
+    def check(self, content: Any, place: str) -> None:
+        """Compare the entries that a file holds with what :meth:`show` needs."""
+
+    def show(self, facts: dict[str, Any], record: dict[str, Any]) -> Section:
+        """The section, from ``analysis.json`` and ``run.json``."""
+
+
+#: In the order of the page.
+SECTIONS: tuple[ReportSection, ...] = (scores, top_anomalies, plane, training, contrast, reconstruction)
+
+
+def analyse(context: Context) -> dict[str, Any]:
+    """What the page tells of a run: the content of ``analysis.json``."""
+    return {name: entry for section in SECTIONS for name, entry in section.build(context).items()}
+
+
+def check_analysis(content: Any) -> None:
+    """Refuse an ``analysis.json`` that could not be drawn, with a sentence that names the entry."""
+    for section in SECTIONS:
+        section.check(content, "")
+
+
+def rule_of(config: RunSettings) -> str:
+    """The scoring rule of a run as text."""
+    return config.model.rule if config.kind == "latent" else f"power({config.detector.get('alpha', 0.3)})"
+
+
+def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], config: str, rule: str) -> Path:
+    """Write ``report.html`` and ``figures/`` into the folder of a run."""
+    sections = [*(section.show(facts, record) for section in SECTIONS), explorer_section(rule), _made(record, config)]
+    place = folder / "figures"
+    if place.is_symlink():
+        raise ValueError(f"{place} must be a folder, found a symbolic link, which is not followed; remove the link")
+    place.mkdir(exist_ok=True)
+    for chart in (chart for section in sections for chart in section.charts):
+        write_text(place / f"{chart.name}.svg", chart.file())
+    kind = "detector" if record["kind"] == "detector" else "latent-variable model"
+    known = record["known"]
+    introduction = (
+        f"A {kind} trained on {record['rows']:,} rows, "
+        + (f"{known:,} of them known outliers" if known else "none of them known to be outliers")
+        + f". Everything on this page stands in this one file. Made {record['made']}."
+    )
+    return write_page(
+        folder / "report.html",
+        "Run report",
+        introduction,
+        sections,
+        style=asset("run.css") + asset("explorer.css"),
+        scripts=[asset("explorer.js"), asset("plane.js")],
+    )
+
+
+def make_page(folder: Path) -> Path:
+    """Draw figures and page of a run anew from its files, which anybody may have written."""
+    for name in (RECORD, ANALYSIS, "config.toml"):
+        if not (folder / name).is_file():
+            raise RunError(f"{folder} is no whole run: {name} is missing; make it with fvnce fit DATA --out {folder}")
+    record = read_run_record(folder / RECORD)
+    try:
+        facts = read_document(folder / ANALYSIS, "analysis")
+        check_analysis(facts)
+    except RecordError as error:
+        raise RunError(f"{error}; make the run again with fvnce fit") from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(folder / ANALYSIS, error) from None
+    settings = read_config(folder / "config.toml")
+    check_config(folder, record)
+    config = (folder / "config.toml").read_text(encoding="utf-8")
+    try:
+        return write_run_page(folder, record, facts, config, rule_of(settings))
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        # The checksums are right, so somebody made these files by hand.
+        raise RunError(
+            f"{folder / ANALYSIS} does not hold what the page tells ({type(error).__name__}: {error}); make the "
+            "run again with fvnce fit"
+        ) from error
+
+
+def _made(record: dict[str, Any], config: str) -> Section:
+    durations = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in record.get("seconds", {}).items())
+    reading = [f"Durations: {durations}."] if durations else []
+    if "members" in record:
+        reading.append(f"Members of the detector: {', '.join(record['members']).replace('_', ' ')}.")
+    versions = Table("Versions", ["program", "version"], [[k, v] for k, v in record["versions"].items()])
+    block = render("fvnce.app", "settings.html", config=config)
+    return Section("How it was made", reading, tables=[versions], blocks=[block])

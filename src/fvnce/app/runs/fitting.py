@@ -1,0 +1,151 @@
+"""``fit``: from settings to the folder of a run.
+
+    model.safetensors   the model            config.toml    what makes it again
+    run.json            layout, versions     history.json   every step and epoch
+    analysis.json       what the page tells  figures/*.svg  its curves
+    report.html         the page
+
+The folder is put together beside its place and moved there whole, so that a run that was killed leaves none.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..._version import __version__
+from ...detection import LatentDetector, NoiseContrastiveDetector
+from ...serialization import write_document, write_text
+from ...serialization.text import checksum
+from ..readers.frame import Frame
+from ..report.context import build_context
+from ..report.page import analyse, rule_of, write_run_page
+from .folder import ANALYSIS, check_replaceable, put_in_place, sole_writer
+from .run import HISTORY, MODEL, RECORD, FittedRun
+from .scorer import Scorer
+from .settings import RunSettings, SettingsError, fingerprint
+from .training_data import TrainingData, read_training_data
+
+Say = Callable[[str], None]
+#: Written to the config in full, but for what is no setting of the run.
+_NO_SETTING = ("verbose", "random_state")
+
+
+def make_run(
+    settings: RunSettings, out: Path, say: Say, *, overwrite: bool = False, progress: bool | None = None
+) -> FittedRun:
+    """Train and write the folder ``out``; with ``overwrite``, files in it that no run wrote are left alone."""
+    with sole_writer(out):
+        check_replaceable(out, overwrite=overwrite)
+        place = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        try:
+            run = _make(settings, place, out, say, progress)
+            put_in_place(place, out)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+    return run
+
+
+def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: bool | None) -> FittedRun:
+    """Train, and write all files of the run into ``place``."""
+    seconds: dict[str, float] = {}
+    settings = _with_fingerprint(settings, say)
+    with _timed(seconds, "reading"):
+        data = read_training_data(settings.data, say, settings.seed)
+    say(_described(data))
+    with _timed(seconds, "training"):
+        fit = _fit_detector if settings.kind == "detector" else _fit_latent
+        run, held_out = fit(settings, data, out, progress)
+        run.scorer.detector.save(place / MODEL)
+    with _timed(seconds, "analysing"):
+        facts = analyse(build_context(run, data, held_out))
+    config = run.config.to_toml()
+    write_text(place / "config.toml", config)
+    record = {**_record(data, run), "seconds": seconds, "config_sha256": checksum(config)}
+    write_document(place / RECORD, "run", record)
+    write_document(place / HISTORY, "history", {name: json.loads(h.to_json()) for name, h in run.histories.items()})
+    write_document(place / ANALYSIS, "analysis", facts)
+    write_run_page(place, record, facts, config, rule_of(run.config))
+    return run
+
+
+def _fit_detector(
+    settings: RunSettings, data: TrainingData, out: Path, progress: bool | None
+) -> tuple[FittedRun, None]:
+    parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.detector.items()}
+    known = NoiseContrastiveDetector().get_params()
+    for name in parameters:
+        if name not in known or name in _NO_SETTING:
+            allowed = ", ".join(key for key in known if key not in _NO_SETTING)
+            raise SettingsError(f"the detector has no setting {name!r}; its settings are {allowed}")
+    detector = NoiseContrastiveDetector(**parameters, random_state=settings.seed, verbose=int(bool(progress)))
+    detector.fit(data.rows, data.known.astype(int) if data.known.any() else None)
+    detector.verbose = 0
+    full = {k: list(v) if isinstance(v, tuple) else v for k, v in detector.get_params().items() if k not in _NO_SETTING}
+    config = replace(settings, detector=full)
+    return FittedRun(out, config, Scorer(detector, data.layout), list(detector.history_)), None
+
+
+def _fit_latent(
+    settings: RunSettings, data: TrainingData, out: Path, progress: bool | None
+) -> tuple[FittedRun, Tensor]:
+    verbose = None if progress is None else int(progress)
+    detector = LatentDetector.from_settings(settings.model, random_state=settings.seed, verbose=verbose)
+    detector.fit(data.rows, data.known.astype(int))
+    config = replace(settings, model=detector.settings_)
+    return FittedRun(out, config, Scorer(detector, data.layout), detector.history_), detector.held_out_
+
+
+def _record(data: TrainingData, run: FittedRun) -> dict[str, Any]:
+    layout = data.layout
+    detector = run.scorer.detector
+    members = {"members": list(detector.ensemble_.names)} if isinstance(detector, NoiseContrastiveDetector) else {}
+    return {
+        "kind": run.config.kind,
+        "rows": len(data.known),
+        "known": int(data.known.sum()),
+        "frame": isinstance(data.rows, Frame),
+        "layout": {"kinds": layout.kinds, "shape": None if layout.shape is None else list(layout.shape)},
+        "versions": {
+            "fvnce": __version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "numpy", "scikit-learn")},
+        },
+        "made": time.strftime("%Y-%m-%d %H:%M:%S"),
+        **members,
+    }
+
+
+def _with_fingerprint(settings: RunSettings, say: Say) -> RunSettings:
+    found = fingerprint(settings.data.path)
+    earlier = settings.data.sha256
+    if earlier is not None and found is not None and found != earlier:
+        say(f"{settings.data.path} has changed since the config was written: the weights will differ")
+    return replace(settings, data=replace(settings.data, sha256=found))
+
+
+def _described(data: TrainingData) -> str:
+    rows, known = len(data.known), int(data.known.sum())
+    shape = data.layout.shape
+    what = "columns" if data.layout.columns else "pixels"
+    size = len(data.layout.columns) if shape is None or len(shape) == 1 else "×".join(map(str, shape))
+    return f"{rows:,} rows of {size} {what}, {known:,} known outliers"
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[name] = round(time.perf_counter() - start, 3)

@@ -1,0 +1,243 @@
+"""What a run is made from, and ``config.toml``, from which the same command makes it again.
+
+[run]       kind, seed
+[data]      path, outliers, label, drop, delimiter, header, missing, categorical, array, sha256
+[detector]  parameters of NoiseContrastiveDetector          (kind = "detector")
+[model]     :class:`~fvnce.detection.latent_objective.LatentSettings`   (kind = "latent")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..._version import __version__
+from ...detection.latent_objective import LatentSettings
+
+KINDS = ("detector", "latent")
+
+
+class SettingsError(ValueError):
+    """Settings that do not make a run."""
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where the rows are and how to read them.
+
+    Attributes:
+        path: the file or folder.
+        outliers: a file of known outliers of the same layout.
+        label: the column that marks known outliers, or ``column=value``.
+        drop: columns to leave out.
+        delimiter: of a text table.
+        header: whether a text table has one.
+        missing: texts that stand for a missing value.
+        categorical: columns that are text whatever they hold.
+        array: which array of an npz file.
+        sha256: of the file, when it was read.
+    """
+
+    path: str
+    outliers: str | None = None
+    label: str | None = None
+    drop: tuple[str, ...] = ()
+    delimiter: str | None = None
+    header: bool | None = None
+    missing: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    array: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All of a run."""
+
+    data: DataSettings
+    kind: str = "detector"
+    seed: int = 0
+    detector: dict[str, Any] = field(default_factory=dict)
+    model: LatentSettings = field(default_factory=LatentSettings)
+
+    def to_toml(self) -> str:
+        """The text of ``config.toml``."""
+        content: dict[str, dict[str, Any]] = {
+            "run": {"kind": self.kind, "seed": self.seed},
+            "data": _compact(asdict(self.data)),
+        }
+        if self.kind == "detector":
+            content["detector"] = dict(self.detector)
+        else:
+            content["model"] = asdict(self.model)
+        comment = f"Written by fvnce {__version__}. Repeat this run with: fvnce fit --config config.toml --out FOLDER"
+        return to_toml(content, comment)
+
+
+def read_config(path: Path) -> RunSettings:
+    """The settings in a ``config.toml``, or in the folder of a run."""
+    place = path / "config.toml" if path.is_dir() else path
+    if not place.is_file():
+        raise SettingsError(f"{place} does not exist; give the config.toml of a run")
+    try:
+        content = tomllib.loads(place.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        said = "its lists are nested too deeply" if isinstance(error, RecursionError) else error
+        raise SettingsError(f"{place} is not TOML: {said}; correct it, or make the run again") from None
+    return from_content(content, str(place))
+
+
+def from_content(content: Mapping[str, Any], name: str) -> RunSettings:
+    """Settings from the tables of a file; a key that does not exist is named."""
+    run = _checked(content.get("run", {}), {"kind", "seed"}, f"{name} [run]")
+    kind = run.get("kind", "detector")
+    if kind not in KINDS:
+        raise SettingsError(f"{name}: kind must be one of {', '.join(KINDS)}, found {_short(kind)}; correct it")
+    _checked(content, {"run", "data", "detector" if kind == "detector" else "model"}, name)
+    data = _checked(content.get("data", {}), {f.name for f in fields(DataSettings)}, f"{name} [data]")
+    if "path" not in data:
+        raise SettingsError(f'{name} [data] must name the path of the rows; write path = "rows.csv"')
+    model = _checked(content.get("model", {}), {f.name for f in fields(LatentSettings)}, f"{name} [model]")
+    detector = content.get("detector", {})
+    _checked(detector, set(detector) if isinstance(detector, Mapping) else set(), f"{name} [detector]")
+    for key, value in detector.items():
+        if not all(isinstance(v, _PLAIN) for v in (value if isinstance(value, list) else [value])):
+            wanted = "true, false, a number, a text or a list of these"
+            raise SettingsError(f"{name} [detector]: {key} must be {wanted}, found {_short(value)}; correct it")
+    seed = run.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise SettingsError(f"{name} [run]: seed must be an integer >= 0, found {_short(seed)}; correct it")
+    source = DataSettings(**_typed(data, DataSettings, f"{name} [data]"))
+    entries = _typed(model, LatentSettings, f"{name} [model]")
+    try:
+        return RunSettings(source, kind, seed, dict(detector), LatentSettings(**entries))
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def fingerprint(path: str) -> str | None:
+    """SHA-256 of a file; of a folder, over the names and contents of its images; None for a pipe."""
+    place = Path(path)
+    digest = hashlib.sha256()
+    if place.is_dir():
+        files = sorted(p for p in place.rglob("*") if p.suffix.lower() == ".png" and p.is_file())
+    elif place.is_file():
+        files = [place]
+    else:
+        return None
+    for file in files:
+        if place.is_dir():
+            digest.update(os.fsencode(file.relative_to(place)))
+        with file.open("rb") as content:
+            while block := content.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def to_toml(content: Mapping[str, Mapping[str, Any]], comment: str = "") -> str:
+    """Tables of booleans, numbers, strings and lists of these; None is left out, which TOML cannot say.
+
+    The standard library reads TOML and does not write it, and settings need no more than this.
+
+    >>> print(to_toml({"run": {"seed": 0, "rule": "power(1/64)", "hidden": [64, 64], "label": None}}))
+    [run]
+    seed = 0
+    rule = "power(1/64)"
+    hidden = [64, 64]
+    <BLANKLINE>
+    """
+    lines = [f"# {line}" for line in comment.splitlines()]
+    for name, table in content.items():
+        lines += ["", f"[{_toml_key(name)}]"] if lines else [f"[{_toml_key(name)}]"]
+        lines += [f"{_toml_key(key)} = {_toml_value(key, value)}" for key, value in table.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_key(name: str) -> str:
+    plain = name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
+    return name if plain else _toml_string(name)
+
+
+def _toml_value(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return _toml_string(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(key, item) for item in value) + "]"
+    raise TypeError(f"{key} must be a boolean, a number, a string or a list of these, found {type(value).__name__}")
+
+
+def _toml_string(text: str) -> str:
+    # JSON's escapes are TOML's, but for DEL and characters beyond 16 bits, which TOML takes as they are.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _checked(table: Any, allowed: set[str], where: str) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"{where} must be a table, found {_short(table)}; correct it")
+    for key in table:
+        if key not in allowed:
+            raise SettingsError(
+                f"{where} has an unknown entry {key[:60]!r}; the entries are {', '.join(sorted(allowed))}"
+            )
+    return dict(table)
+
+
+def _typed(table: dict[str, Any], settings: type, where: str) -> dict[str, Any]:
+    """The entries of a table, each of the type its setting has: a text is no list of letters, and true is no 1."""
+    kinds = {field.name: str(field.type) for field in fields(settings)}
+    for key, value in table.items():
+        fits, wanted, example = _TYPES[kinds[key].removesuffix(" | None")]
+        if not fits(value):
+            raise SettingsError(f"{where}: {key} must be {wanted}, found {_short(value)}; write {key} = {example}")
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping | list):
+        return f"a {'list' if isinstance(value, list) else 'table'}"
+    return repr(value)[:60]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_PLAIN = (bool, int, float, str)
+#: By the annotation of a setting: what fits, how it is called, and an example.
+_TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "str": (_is_text, "a text", '"text"'),
+    "bool": (lambda value: isinstance(value, bool), "true or false", "true"),
+    "int": (_is_integer, "an integer", "1"),
+    "float": (_is_number, "a finite number", "0.5"),
+    "tuple[str, ...]": (_list_of(_is_text), "a list of texts", '["one", "two"]'),
+    "tuple[int, ...]": (_list_of(_is_integer), "a list of integers", "[64, 64]"),
+}
+
+
+def _compact(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value not in (None, (), [])}

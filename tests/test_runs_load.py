@@ -1,0 +1,140 @@
+"""A run is one thing: what ``fvnce fit`` and ``fvnce.fit`` wrote is opened by one function."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Independent, Normal
+
+import fvnce
+from fvnce.app.commands import main
+from fvnce.runs import FittedRun, Run, RunError
+from fvnce.serialization import RecordError
+
+
+def command(*arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    assert stop.value.code == 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of each kind, on rows of which some are known outliers."""
+    place = tmp_path_factory.mktemp("runs")
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(size=(120, 3)), rng.normal(5, 1, (10, 3))])
+    np.savez(place / "t.npz", X=rows, y=np.arange(130) >= 120)
+    data = ["fit", place / "t.npz", "--label", "y", "-q"]
+    command(*data, "--members", "network", "--networks", 2, "--steps", 5, "--hidden", 8, "--out", place / "detector")
+    command(*data, "--latent", 2, "--epochs", 2, "--hidden", 8, "--out", place / "latent")
+    return place
+
+
+def test_a_run_of_a_detector_is_opened(folder, capsys):
+    run = fvnce.load(folder / "detector")
+    assert isinstance(run, FittedRun)
+    assert isinstance(run.detector, fvnce.NoiseContrastiveDetector)
+    assert run.objective is None
+    assert run.config.kind == "detector"
+    assert [len(history.steps) for history in run.history] == [5, 5]
+    for told, kept in zip(run.history, run.detector.history_, strict=True):
+        assert told.steps["loss"] == pytest.approx(kept.steps["loss"], nan_ok=True, abs=0)
+    with np.load(folder / "t.npz") as saved:
+        anomaly = -run.detector.score_samples(saved["X"])
+    capsys.readouterr()
+    command("score", folder / "detector", folder / "t.npz", "-q", "--json")
+    scores = [json.loads(line)["score"] for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_array_equal(scores, anomaly)
+    one = fvnce.load(folder / "detector" / "model.safetensors")
+    np.testing.assert_array_equal(-one.score_samples(np.zeros((1, 3))), run.scorer.anomaly(np.zeros((1, 3))))
+
+
+def test_a_run_of_a_latent_variable_model_is_opened(folder):
+    run = fvnce.load(folder / "latent")
+    assert isinstance(run, FittedRun)
+    assert isinstance(run.objective, fvnce.FullyVariationalNCE)
+    assert run.detector.objective_ is run.objective
+    assert (run.config.kind, run.config.model.epochs) == ("latent", 2)
+    assert run.history["epoch"] == [1.0, 2.0]
+    # Statistics that were not logged at a step are NaN there, as in the training itself.
+    assert set(run.history.steps.columns) >= {"loss", "live_noise"}
+    one = fvnce.load(folder / "latent" / "model.safetensors")
+    rows = np.zeros((1, 3))
+    assert one.anomaly_score(rows) == run.scorer.anomaly(rows)
+
+
+def test_a_run_of_checkpoints_is_opened(tmp_path):
+    torch.manual_seed(0)
+    prior = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
+    model = fvnce.LatentVariableModel(prior, fvnce.GaussianDecoder(fvnce.mlp([1, 2]), learned="shared"))
+    objective = fvnce.VAE(model, fvnce.GaussianEncoder(fvnce.mlp([2, 2])))
+    x = torch.randn(32, 2)
+    history = fvnce.fit(objective, x, epochs=3, batch_size=8, seed=4, checkpoint_dir=tmp_path / "run", progress=False)
+    run = fvnce.load(tmp_path / "run")
+    assert isinstance(run, Run)
+    assert run.detector is None
+    for name, value in objective.state_dict().items():
+        assert torch.equal(run.objective.state_dict()[name], value)
+    assert run.history.to_json() == history.to_json()
+    assert (run.config["batch_size"], run.config["seed"]) == (8, 4)
+    assert repr(run) == f"Run({str(tmp_path / 'run')!r}, VAE)"
+
+
+def test_a_folder_that_holds_no_run_is_named(tmp_path, folder):
+    with pytest.raises(FileNotFoundError, match="must hold a run, found neither"):
+        fvnce.load(tmp_path)
+    for name in ("config.toml", "model.safetensors"):
+        part = tmp_path / name
+        part.mkdir()
+        for path in (folder / "detector").iterdir():
+            if path.is_file() and path.name != name:
+                (part / path.name).write_bytes(path.read_bytes())
+        with pytest.raises(RunError, match=f"is no whole run: {name} is missing; make it again with fvnce fit"):
+            fvnce.load(part)
+    # The history is read when it is asked for: scores do without it.
+    (part / "model.safetensors").write_bytes((folder / "detector" / "model.safetensors").read_bytes())
+    (part / "history.json").write_text("{}")
+    with pytest.raises(RunError, match=r"history\.json .*; make the run again with fvnce fit"):
+        _ = fvnce.load(part).history
+    (part / "history.json").unlink()
+    with pytest.raises(RunError, match=r"history\.json is missing"):
+        _ = fvnce.load(part).history
+    with pytest.raises(RecordError):
+        fvnce.load(folder / "detector" / "config.toml")
+
+
+@pytest.mark.parametrize("kind", ["detector", "latent"])
+def test_fit_reads_nothing_that_it_has_just_written(folder, tmp_path, monkeypatch, kind):
+    def reads(*arguments, **settings):
+        raise AssertionError("what was just written is read again")
+
+    monkeypatch.setattr(fvnce.NoiseContrastiveDetector, "load", reads)
+    for name in ("report.page.make_page", "report.page.read_document", "runs.run.load_run", "runs.run.read_document"):
+        monkeypatch.setattr(f"fvnce.app.{name}", reads)
+    options = ["--trees", 5, "--members", "mixture_forest"] if kind == "detector" else ["--latent", 2, "--epochs", 1]
+    command("fit", folder / "t.npz", "--label", "y", *options, "--out", tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["detector", "latent"])
+def test_the_page_of_fit_is_the_page_drawn_anew(folder, kind):
+    page = folder / kind / "report.html"
+    figures = {path: path.read_bytes() for path in (folder / kind / "figures").iterdir()}
+    first = page.read_bytes()
+    command("report", folder / kind)
+    assert page.read_bytes() == first
+    assert {path: path.read_bytes() for path in (folder / kind / "figures").iterdir()} == figures
+
+
+def test_the_analysis_depends_on_the_seed_alone(folder, tmp_path):
+    state = torch.get_rng_state()
+    torch.manual_seed(7)
+    try:
+        command("fit", "--config", folder / "latent", "-q", "--out", tmp_path / "again")
+    finally:
+        torch.set_rng_state(state)
+    one, two = (json.loads((place / "analysis.json").read_text()) for place in (folder / "latent", tmp_path / "again"))
+    for entry in one["histories"] + two["histories"]:
+        entry["notes"] = {name: value for name, value in entry["notes"].items() if "seconds" not in name}
+    assert {**one, "fvnce": None} == {**two, "fvnce": None}
