@@ -32,10 +32,10 @@ from torch.distributions import Distribution
 from .. import _checks
 from .._estimates import log_mean_exp
 from ..models.ratios import AveragedRatio, DistributionRatio, TelescopedRatio
-from ..noise import EmpiricalNoise, draw, fit_gaussian
+from ..noise import EmpiricalNoise, draw
 from ..objectives.statistics import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
-from .chain import ALIVE, Bridge, BridgeReport, Builder, Steps, equal_steps, reference_of, steps_of, waypoints
+from .chain import ALIVE, Bridge, BridgeReport, Builder, Reference, Steps, equal_steps, steps_of, waypoints
 
 __all__ = ["ALIVE", "BridgeReport", "Telescope", "telescope", "waypoints"]
 
@@ -112,7 +112,7 @@ def telescope(
     >>> from torch.distributions import Independent, Normal
     >>> noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
     >>> data = 3 + 0.1 * torch.randn(500, 1, generator=torch.Generator().manual_seed(0))
-    >>> found = telescope(data, noise, epochs=2)
+    >>> found = telescope(data, noise, epochs=5)
     >>> found.needed
     True
     >>> truth = Normal(3.0, 0.1).log_prob(data).sum(-1)
@@ -156,7 +156,7 @@ class _Run:
     """What one fold gave: bridges from the data to the noise, and for each side the reference it ended at."""
 
     bridges: list[Bridge]
-    references: list[Distribution]
+    references: list[Reference]
     plan: Plan
     split: list[BridgeReport]
 
@@ -175,12 +175,8 @@ def _run(
         if plan == () or count == 1 or direct.report.alive:
             return _Run([direct], [], (), split)
         split.append(direct.report)
-    # Where noise is known by samples alone, data lie in its tails: what a Gaussian has there is a better guess than a
-    # network's.
-    references: list[Distribution] = [
-        reference_of(sides[0][0]),
-        *(fit_gaussian(train, "full") for train, _ in sides[1:]),
-    ]
+    # Where noise is known by samples alone, the data lie in its tails, of which no noise around it would tell more.
+    references = [Reference.of(train, tails=k == 0) for k, (train, _) in enumerate(sides)]
     chains = []
     for k, ((train, held), reference) in enumerate(zip(sides, references, strict=True)):
         if plan is None and count == "auto":
@@ -199,14 +195,14 @@ def _run(
 def _exact(
     rule: ScoringRule,
     sides: Sequence[tuple[Tensor, Tensor]],
-    references: Sequence[Distribution],
+    references: Sequence[Reference],
     source: Distribution,
     seed: int,
 ) -> Bridge:
     """From the data's reference to the noise, or to the noise's reference."""
     held = sides[0][1]
-    target = references[1] if len(references) > 1 else source
-    ratio = DistributionRatio(references[0], target)
+    target = references[1].gaussian if len(references) > 1 else source
+    ratio = DistributionRatio(references[0].gaussian, target)
     with torch.no_grad():
         drawn = draw(target, len(held), torch.Generator().manual_seed(seed)).to(held)
         at_num, at_den = ratio(held).squeeze(-1), ratio(drawn).squeeze(-1)
@@ -251,11 +247,11 @@ def _log_total(model: TelescopedRatio, runs: list[_Run], source: Distribution, b
     # p̂ is the part before the exact bridge and q̂ the part after it, each with its reference.
     exact = [bridge.report.exact for bridge in runs[0].bridges].index(True)
     for side, (low, high) in enumerate(((0, exact), (exact + 1, len(model.bridges)))[: len(runs[0].references)]):
-        reference = runs[0].references[side]
-        drawn = draw(reference, DRAWS, generator)
+        noise = runs[0].references[side].noise
+        drawn = draw(noise, DRAWS, generator)
         learned = model.parts(drawn)[low:high].sum(0) * (1 - 2 * side)
-        densities = torch.stack([run.references[side].log_prob(drawn) for run in runs]).mean(0)
-        totals.append((1 - 2 * side) * log_mean_exp(learned + densities - reference.log_prob(drawn)))
+        densities = torch.stack([run.references[side].gaussian.log_prob(drawn) for run in runs]).mean(0)
+        totals.append((1 - 2 * side) * log_mean_exp(learned + densities - noise.log_prob(drawn)))
     return torch.stack(totals).sum(0)
 
 

@@ -1,9 +1,10 @@
 r"""One bridge between two waypoints, and a chain of them from a distribution to its Gaussian reference.
 
-The reference g of p is ¾ N(m, S) + ¼ N(m, 4S), with the mean and covariance of p: a Gaussian, with noise for the tails.
-The waypoints m + √(1 − a²)(x − m) + a (z − m), x ~ p and z ~ g, have one mean for every a, and covariances between S
-and 1.75 S. What shape p has is lost little by little and nothing moves, so every bridge of the chain is asked about
-points of the kind that it was trained on.
+The reference of p is g = N(m, S), with its mean and covariance. Told from p are samples of ¾ N(m, S) + ¼ N(m, 4S), so
+that p's tails meet some noise, and since both densities are known, log p/g is what is learned: 0 if p is Gaussian. The
+waypoints m + √(1 − a²)(x − m) + a (z − m), x ~ p and z such a sample, have one mean for every a, and covariances
+between S and 1.75 S. What shape p has is lost little by little and nothing moves, so every bridge of the chain is asked
+about points of the kind that it was trained on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.distributions import Distribution, MultivariateNormal
 
 from .._estimates import log_mean_exp
 from ..models import mlp
+from ..models.ratios import DistributionRatio
 from ..noise import EmpiricalNoise, NoiseMixture, draw, fit_gaussian
 from ..objectives import SNCE
 from ..objectives.statistics import effective_share, ratio_statistics
@@ -32,7 +34,7 @@ MOST_BRIDGES = 32
 #: Epochs without a better value on held-out rows after which a bridge goes back to its best.
 PATIENCE = 8
 
-#: Share of the wider Gaussian in a reference, and how much wider it is.
+#: Share of the wider Gaussian in the noise, and how much wider it is.
 WIDE, WIDER = 0.25, 2.0
 
 Steps = tuple[float, ...]
@@ -94,9 +96,17 @@ class Builder:
     training: dict[str, Any]
 
     def bridge(
-        self, train: Tensor, held: Tensor, noise: Distribution, shares: tuple[float, float] = (0.0, 1.0)
+        self,
+        train: Tensor,
+        held: Tensor,
+        noise: Distribution,
+        shares: tuple[float, float] = (0.0, 1.0),
+        known: nn.Module | None = None,
     ) -> Bridge:
-        """Train on waypoints of the first rows, stop and judge by those of the second."""
+        """Train on waypoints of the first rows, stop and judge by those of the second.
+
+        ``known`` is a part of the log-ratio that the network need not learn, and that the bridge leaves out.
+        """
         # A seed of its own for every bridge, whatever others there are.
         seed = self.seed + round(1e6 * shares[0]) + 7 * round(1e6 * shares[1])
         generator = torch.Generator().manual_seed(seed)
@@ -112,7 +122,8 @@ class Builder:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             network = self._network(torch.cat([num, den]))
-        objective = SNCE(_LogRatio(network), EmpiricalNoise(den), self.rule, partition="profiled")
+        model = _LogRatio(network, known)
+        objective = SNCE(model, EmpiricalNoise(den), self.rule, partition="profiled")
         fit(
             objective,
             num,
@@ -124,8 +135,8 @@ class Builder:
             **self.training,
         )
         with torch.no_grad():
-            offset = log_mean_exp(network(den).squeeze(-1))
-            at_num, at_den = (network(rows).squeeze(-1) - offset for rows in (held_num, held_den))
+            offset = log_mean_exp(model.log_prob(den))
+            at_num, at_den = (model.log_prob(rows) - offset for rows in (held_num, held_den))
         (live,) = ratio_statistics(self.rule.unclipped(), at_num[None], at_den[None])["live_noise"]
         report = BridgeReport(live, effective_share(at_den), float(at_num.mean() - log_mean_exp(at_den)))
         return Bridge(shares, network, offset, report)
@@ -146,15 +157,18 @@ class Builder:
         whiten.requires_grad_(False)
         return nn.Sequential(whiten, *inner).to(rows.dtype)
 
-    def chain(self, train: Tensor, held: Tensor, reference: Distribution, steps: Steps) -> list[Bridge]:
+    def chain(self, train: Tensor, held: Tensor, reference: Reference, steps: Steps) -> list[Bridge]:
         """Bridges between the given shares, from the rows to their reference."""
-        return [self.bridge(train, held, reference, shares) for shares in pairwise(steps)]
+        return [
+            self.bridge(train, held, reference.noise, shares, reference.known if shares[1] == 1 else None)
+            for shares in pairwise(steps)
+        ]
 
     def chain_of_living(
-        self, train: Tensor, held: Tensor, reference: Distribution
+        self, train: Tensor, held: Tensor, reference: Reference
     ) -> tuple[list[Bridge], list[BridgeReport]]:
         """As many bridges as it takes for each to be alive, and the reports of those that had to be split."""
-        found, split = [self.bridge(train, held, reference)], []
+        found, split = self.chain(train, held, reference, (0.0, 1.0)), []
         while len(found) < MOST_BRIDGES and not all(bridge.report.alive for bridge in found):
             worst = min(range(len(found)), key=lambda k: found[k].report.ess_noise)
             low, high = found[worst].shares
@@ -164,15 +178,30 @@ class Builder:
         return found, split
 
 
-def reference_of(rows: Tensor) -> Distribution:
-    """The Gaussian of the rows with a wider one, so that heavier tails than a Gaussian's are met by some noise.
+@dataclass(frozen=True)
+class Reference:
+    """The Gaussian of some rows, and the noise that is told from them: with a wider one, for tails, or itself."""
 
-    >>> reference_of(torch.tensor([[-1.0], [1.0]])).mean
-    tensor([0.])
-    """
-    core = fit_gaussian(rows, "full")
-    wide = MultivariateNormal(core.mean, scale_tril=WIDER * core.scale_tril)  # type: ignore[union-attr]
-    return NoiseMixture([core, wide], [1 - WIDE, WIDE])
+    gaussian: Distribution
+    noise: Distribution
+
+    @classmethod
+    def of(cls, rows: Tensor, *, tails: bool) -> Reference:
+        """Of the rows' mean and covariance.
+
+        >>> Reference.of(torch.tensor([[-1.0], [1.0]]), tails=True).noise.mean
+        tensor([0.])
+        """
+        core = fit_gaussian(rows, "full")
+        if not tails:
+            return cls(core, core)
+        wide = MultivariateNormal(core.mean, scale_tril=WIDER * core.scale_tril)  # type: ignore[union-attr]
+        return cls(core, NoiseMixture([core, wide], [1 - WIDE, WIDE]))
+
+    @property
+    def known(self) -> DistributionRatio:
+        """The Gaussian's density over the noise's."""
+        return DistributionRatio(self.gaussian, self.noise)
 
 
 def steps_of(bridges: list[Bridge]) -> Steps:
@@ -197,10 +226,10 @@ def waypoints(x: Tensor, y: Tensor, share: float) -> Tensor:
 class _LogRatio(nn.Module):
     """A network read as the log-density of the data with respect to the noise."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, known: nn.Module | None) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.known = network, known
 
     def log_prob(self, x: Tensor) -> Tensor:
-        found: Tensor = self.network(x)
+        found: Tensor = self.network(x) if self.known is None else self.network(x) + self.known(x)
         return found.squeeze(-1)
