@@ -9,10 +9,11 @@ No number in them is typed by hand. Results that are not there leave their part 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from fvnce.serialization import write_text
 
 from . import benchmark_page, commands_page, readme_results, reliability_page, reproduction_page
 
@@ -40,9 +41,7 @@ def main() -> None:
             if not path.exists() or path.read_text("utf-8") != text:
                 sys.exit(f"{name} is not what it is made from: run make pages")
             continue
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        write_text(path, text)
 
 
 if __name__ == "__main__":

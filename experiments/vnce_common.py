@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import platform
 import sys
 import time
@@ -21,6 +20,7 @@ from fvnce.pages.page import Section
 from fvnce.paper.parallel import one_thread
 from fvnce.paper.reproduce import tell
 from fvnce.paper.setting import Options
+from fvnce.serialization import write_text
 
 
 def main(run: Callable[[Path, Options], Section], description: str | None) -> None:
@@ -64,9 +64,8 @@ def write_results(
         "results": dict(results),
     }
     out.mkdir(parents=True, exist_ok=True)
-    path, partial = out / f"{item}.json", out / f".{item}.partial"
-    partial.write_text(json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
-    os.replace(partial, path)
+    path = out / f"{item}.json"
+    write_text(path, json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
     return path
 
 

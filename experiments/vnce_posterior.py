@@ -18,7 +18,6 @@ What was learned is kept on disk and not learned again; the seconds it took are 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as packed
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
@@ -37,6 +37,7 @@ from fvnce.pages.page import Picture, Section, Table
 from fvnce.paper.cells import Cells
 from fvnce.paper.setting import Options, standard_normal
 from fvnce.scoring import PowerRule
+from fvnce.serialization import atomic_write
 from fvnce.training import fit
 
 from .vnce_common import main, write_results
@@ -156,10 +157,9 @@ def _one_shape(
             )  # fmt: skip
             objective.eval()
             row, pictures = _measure(settings, objective, grid, truth, POINTS[name])
-            partial = place.with_suffix(".partial")
             place.parent.mkdir(parents=True, exist_ok=True)
-            save_file({f"q{mark}": torch.stack(densities) for mark, densities in pictures}, partial)
-            os.replace(partial, place)
+            with atomic_write(place) as file:
+                file.write(packed({f"q{mark}": torch.stack(densities) for mark, densities in pictures}))
             return {"row": row | {"seconds": time.perf_counter() - start}}
 
         found = cells.path(f"{name}-{index}").exists()

@@ -107,6 +107,7 @@ def test_weights_move_what_counts_as_normal() -> None:
     assert roc_auc_score(np.repeat([0, 1], 150), anomaly) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1000.0, 1e-3])
 def test_units_and_order_of_columns_hardly_matter(factor: float) -> None:
     X, y, _ = problem()
@@ -121,6 +122,7 @@ def test_units_and_order_of_columns_hardly_matter(factor: float) -> None:
     assert np.asarray(np.corrcoef(ranks))[0, 1] > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [0, 1, 3, 24])
 def test_more_known_outliers_never_break_it(known: int) -> None:
     X, y, truth = problem(known=known)

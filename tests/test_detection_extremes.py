@@ -145,6 +145,7 @@ def test_masked_values_are_refused() -> None:
         NoiseContrastiveDetector(**QUICK).fit(X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(200_000, 512), (6400, 1, 125, 128)])
 def test_a_memory_map_is_read_in_parts(shape: tuple[int, ...], tmp_path: Path) -> None:
     # 102 MB on disk, which would be 819 MB as floats: neither a fit on 200 rows nor scoring takes a quarter of that.

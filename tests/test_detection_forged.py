@@ -244,6 +244,7 @@ def test_a_large_file_is_read_if_it_is_allowed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.score_samples(TABLE), detector.score_samples(TABLE))
 
 
+@pytest.mark.slow
 def test_a_forest_of_many_trees_is_followed_in_parts() -> None:
     detector = fitted("mixture_forest")
     forest: Any = detector.ensemble_.members[0]

@@ -146,6 +146,7 @@ def test_a_frame_of_numbers_scores_as_its_array() -> None:
     np.testing.assert_array_equal(framed.score_samples(pd.DataFrame(X, columns=["a", "b"])), plain.score_samples(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(10, 9), (2, 8, 8)])
 def test_images_with_known_outliers(shape: tuple[int, ...], tmp_path: Any) -> None:
     rng = np.random.default_rng(0)
@@ -168,6 +169,7 @@ def test_images_with_known_outliers(shape: tuple[int, ...], tmp_path: Any) -> No
         detector.score_samples(np.full((2, *shape), np.nan))
 
 
+@pytest.mark.slow
 def test_images_without_labels_are_rebuilt() -> None:
     rng = np.random.default_rng(0)
     base = rng.random((1, 12, 12))

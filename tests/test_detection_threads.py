@@ -72,6 +72,7 @@ def test_no_global_generator_is_read_seeded_or_left_changed(case: str, monkeypat
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_fits_in_threads_have_the_bits_of_a_fit_alone() -> None:
     names = ["network", "variational", "validated", "broad_forest"] * 3
     alone = {name: result(name) for name in set(names)}

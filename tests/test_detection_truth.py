@@ -133,6 +133,7 @@ def _contaminated(seed: int, hidden: int = 40) -> tuple[Array, NDArray[np.int64]
     return np.concatenate([ring, blob]), np.repeat([0, 1], [800, hidden + 10])
 
 
+@pytest.mark.slow
 def test_a_contaminated_problem_whose_answer_is_known() -> None:
     X, _ = _contaminated(0)
     y = np.zeros(len(X), dtype=int)
@@ -146,6 +147,7 @@ def test_a_contaminated_problem_whose_answer_is_known() -> None:
     assert (flagged == (fresh_truth == 1)).mean() > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [(name,) for name in MEMBERS])
 def test_contributions_add_up_to_the_score(members: tuple[str, ...]) -> None:
     rng = np.random.default_rng(0)

@@ -42,6 +42,7 @@ def made(tmp_path_factory):
     return make
 
 
+@pytest.mark.slow
 def test_a_problem_is_a_program(tmp_path, monkeypatch, capsys):
     """Paths on standard output, words on standard error, and mistakes with exit code 2."""
     program = "experiments.vnce_boltzmann"
@@ -96,6 +97,7 @@ def test_mixture_recovers_its_parameter(made):
         assert abs(row["learned_encoder"] - row["exact_posterior"]) < 1e-4
 
 
+@pytest.mark.slow
 def test_mixture_shows_what_alpha_costs_and_what_it_buys(made):
     results = made("vnce-mixture")[1]["results"]
     for scale, curve in results["efficiency"]["by_alpha"].items():

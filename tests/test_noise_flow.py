@@ -30,6 +30,7 @@ def flow(moons: torch.Tensor) -> torch.distributions.Distribution:
     return model.requires_grad_(False)()
 
 
+@pytest.mark.slow
 def test_the_flow_learned_the_data_and_integrates_to_one(flow, moons: torch.Tensor) -> None:
     axis = torch.linspace(-4.0, 5.0, 500)
     points = torch.cartesian_prod(axis, axis)

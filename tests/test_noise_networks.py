@@ -273,6 +273,7 @@ def test_precision_of_the_noise_survives_a_file(tmp_path: Path) -> None:
     assert next(back.parameters()).dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_a_flow_integrates_to_one_and_its_draws_follow_it() -> None:
     """A Riemann sum; and the mean of 20,000 draws within 5 standard errors of the mean by quadrature."""
     with torch.random.fork_rng():

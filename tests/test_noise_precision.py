@@ -62,6 +62,7 @@ def test_far_rows_in_single_precision(rows: int, slope: bool) -> None:
         assert torch.allclose(x.grad.double(), torch.tensor(-2e8, dtype=torch.float64), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("single_bandwidth", [True, False])
 @pytest.mark.parametrize("spread", ["even", "uneven"])
 @pytest.mark.parametrize(

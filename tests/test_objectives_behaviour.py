@@ -347,6 +347,7 @@ def test_replicas_under_vmap(encoder, partition):
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("encoder", ["point", "gaussian"])
 @pytest.mark.parametrize("partition", ["fixed", "profiled", "learned"])
+@pytest.mark.slow
 def test_compiled(partition, encoder):
     """torch.compile (traced whole, run eagerly, so that no C++ compiler is needed) changes no value and no gradient."""
     objective = make(encoder, PowerRule(0.25), partition=partition)

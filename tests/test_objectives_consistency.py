@@ -190,6 +190,7 @@ def test_unnormalised_models_with_log_z_profiled(problem, rule):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [PowerRule(0, clip=None), PowerRule(0.5, clip=None)], ids=str)
 def test_unnormalised_models_with_log_z_learned(rule):
     check_rate(

@@ -282,6 +282,7 @@ def gradients_at_the_truth(problem, rule, samples, steps, momentum=None, rows=16
     return float(found.mean()), float(found.std()) / math.sqrt(steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [8, 32, 128])
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 @pytest.mark.parametrize("problem", ["bell", "tilt"])
@@ -294,6 +295,7 @@ def test_the_mean_gradient_at_the_truth_is_zero_whatever_the_noise_batch(problem
         assert abs(mean) > 8 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [8, 32])
 @pytest.mark.parametrize("rule", [PowerRule(0, 1), 0.9 * PowerRule(0.25) + 0.1 * PowerRule(0)], ids=str)
 @pytest.mark.parametrize("problem", ["bell", "tilt"])
@@ -456,6 +458,7 @@ def test_noisier_nce_is_maximum_likelihood_up_to_one_over_m():
         assert mean.abs().max() < 1e-12
 
 
+@pytest.mark.slow
 def test_the_variance_of_noisier_nce():
     """Of n noise samples it is Var[M r/(M + r) ∇]/n, at most (M/n) E_θ[∇²]: the factor is at most min(r, M).
 

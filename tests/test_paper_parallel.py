@@ -27,6 +27,7 @@ def _die():
     os._exit(3)
 
 
+@pytest.mark.slow
 def test_work_is_shared_between_processes_of_one_thread(tmp_path):
     pieces = [Work(f"piece {i}", _leave, (tmp_path / f"{i}", i)) for i in range(3)]
     said = []
@@ -35,6 +36,7 @@ def test_work_is_shared_between_processes_of_one_thread(tmp_path):
     assert sorted(line.split(":")[0] for line in said) == ["piece 0", "piece 1", "piece 2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("piece", "words"),
     [
@@ -75,6 +77,7 @@ def _all_gone(folder):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("how", ["Ctrl-C", "killed"])
 def test_no_process_outlives_the_one_that_started_it(tmp_path, how):

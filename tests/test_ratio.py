@@ -171,6 +171,7 @@ def test_a_distribution_that_is_only_drawn_from_is_saved_with_its_noise():
         EmpiricalNoise(torch.distributions.Normal(torch.zeros(2), 1.0))
 
 
+@pytest.mark.slow
 def test_bridges_are_asked_for_where_noise_is_far_and_only_there():
     """Data N(1, 0.05²) under N(0, 1): KL = log 20 − ½ + (1 + 0.0025)/2 = 3.0 nats for each of three dimensions."""
     generator = torch.Generator().manual_seed(0)
@@ -238,6 +239,7 @@ def test_far_noise_is_bridged_to_a_density(truth, allowed, known):
     assert found.error < 0.5
 
 
+@pytest.mark.slow
 def test_the_ratio_of_a_distribution_to_itself_is_one():
     with torch.random.fork_rng():
         torch.manual_seed(0)

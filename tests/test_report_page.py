@@ -93,6 +93,7 @@ def test_the_formulas_of_the_page_are_those_of_the_library(browser, pages):
             assert float(valid_below.replace("Infinity", "inf")) == pytest.approx(report.valid_below)
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize(
     ("alpha", "words"), [(-0.25, "f0 is not concave"), (1.25, "f1 is not concave"), (0.5, "has the")]

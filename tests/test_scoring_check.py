@@ -138,6 +138,7 @@ slopes = st.lists(st.floats(0, 1), min_size=5, max_size=5)
 gaps = st.lists(st.floats(0.05, 3), min_size=4, max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(slopes, gaps)
 def test_any_weight_between_the_extremes_is_accepted(slopes, gaps):
@@ -146,6 +147,7 @@ def test_any_weight_between_the_extremes_is_accepted(slopes, gaps):
     assert from_weight(piecewise(slopes, knots)).variational
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(slopes, gaps, st.integers(0, 4), st.sampled_from([-0.01, 1.01]))
 def test_any_weight_outside_them_is_refused(slopes, gaps, where, wrong):

@@ -145,6 +145,7 @@ def test_first_example():
     assert zero(second(G, mu) - 1 / (mu * (1 - mu) ** 2))
 
 
+@pytest.mark.slow
 def test_one_parameter_family():
     f1, f0 = sp.log(r + beta), beta * sp.log(r + beta) - r
     assert zero(sp.diff(f0, r) + r * sp.diff(f1, r))

@@ -151,6 +151,7 @@ def test_where_the_noise_is_the_data_all_rules_agree(nu):
         np.testing.assert_allclose(covariance(p_d, p_d, with_log_z(g), rule, nu), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_price_of_the_second_bound_grows_as_the_noise_broadens():
     """Variance of (0, 0) over that of NCE, one noise sample per data sample, σ_n = 1.2 … 10."""
     prices = []

@@ -98,6 +98,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
 def test_what_unfolds_beyond_the_budget_is_refused_before_it_takes_the_memory(tmp_path):
     """Each of these files has less than 4 MB and would take more than 240 MB; the budget is 64 MB."""

@@ -7,7 +7,6 @@ rows, networks and processes. Small requests are not worth a file and are passed
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..noise import KernelDensity
+from ..serialization import atomic_write
 
 #: Fewer points than this are evaluated anew.
 FEWEST_POINTS = 1024
@@ -70,11 +70,8 @@ class CachedKernelDensity(KernelDensity):
             return torch.from_numpy(np.load(path, allow_pickle=False)).to(x.device)
         value = make()
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Named by the process: two may make the same value at the same time.
-        partial = self.folder / f".{key}.{os.getpid()}.partial"
-        with partial.open("wb") as file:
+        with atomic_write(path) as file:
             np.save(file, value.detach().cpu().numpy())
-        os.replace(partial, path)
         return value
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from .._version import __version__
+from ..serialization import write_text
 
 
 class Cells:
@@ -47,10 +47,7 @@ class Cells:
 def write_json(path: Path, content: object) -> Path:
     """Write a JSON file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Named by the process: two may write the same file at the same time.
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
