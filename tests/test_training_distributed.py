@@ -149,3 +149,38 @@ def test_an_objective_evaluated_by_one_process_waits_for_nobody() -> None:
     assert mean_over_data(values, None) == 1
     assert mean_over_data(values, BatchShare(data=0.5)) == 0.5
     assert gather(values, BatchShare(data=0.5)) is values
+
+
+LEAVING = """
+import atexit, sys
+from pathlib import Path
+
+import torch
+
+# Called last: what is registered first is called last.
+atexit.register(lambda: Path(f"{sys.argv[1]}-{rank}").write_text(str(torch.distributed.is_initialized())))
+from torch import nn
+
+from fvnce.training import fit
+
+
+class Mean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return ((x - self.mean) ** 2).mean()
+
+
+fit(Mean(), torch.ones(8, 1), epochs=1, batch_size=2, seed=0, accelerator="cpu", progress=False)
+rank = torch.distributed.get_rank()
+"""
+
+
+def test_the_group_of_processes_is_ended_before_the_interpreter_is(tmp_path):
+    """Threads of a group that is left open abort a process now and then whose work is done."""
+    (tmp_path / "train.py").write_text(LEAVING)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    launch(*torchrun, tmp_path / "train.py", tmp_path / "left")
+    assert [(tmp_path / f"left-{rank}").read_text() for rank in (0, 1)] == ["False", "False"]

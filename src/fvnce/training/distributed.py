@@ -6,6 +6,7 @@ several, and on several machines.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import warnings
@@ -76,11 +77,24 @@ def make_fabric(
     logger = logging.getLogger("lightning_fabric")
     before = logger.level
     logger.setLevel(logging.WARNING)
+    joined = torch.distributed.is_available() and torch.distributed.is_initialized()
     try:
         fabric.launch()
     finally:
         logger.setLevel(before)
+    if fabric.world_size > 1 and not joined:
+        atexit.register(_leave_group)
     return fabric
+
+
+def _leave_group() -> None:
+    """End the process group that training began.
+
+    The threads of gloo must be joined before the interpreter goes: left running, they now and then abort a process
+    whose work is done, and torchrun takes the whole run for a failure. Fabric ends groups of nccl alone.
+    """
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def first_failure(fabric: Fabric, failure: Exception | None) -> Exception | None:
