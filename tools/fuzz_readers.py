@@ -42,7 +42,7 @@ from fvnce.app.runs.settings import DataSettings, SettingsError, read_config, to
 from fvnce.app.runs.training_data import Layout, read_like, read_training_data
 from fvnce.app.shapes import ShapeError
 from fvnce.data import DataError, Frame, ReadOptions, open_source, read_idx
-from fvnce.serialization import RecordError
+from fvnce.serialization import RecordError, write_document
 
 #: What a reader may end in; ShapeError is turned into RunError by whoever knows the file.
 CLEAR = (DataError, SettingsError, RunError, RecordError, ShapeError)
@@ -293,10 +293,19 @@ def _page(folder: Path, rng: random.Random) -> None:
     write_run_page(folder, record, facts, 'seed = "\x1b"\n', rule)
 
 
+#: What the files of a run are written as.
+KINDS = {"run.json": "run", "analysis.json": "analysis"}
+
+
 def _record_files(folder: Path, rng: random.Random) -> None:
     for name, content in (("run.json", rng.choice(RECORDS)), ("analysis.json", rng.choice(FACTS))):
-        text = json.dumps(changed(content, rng) if rng.random() < 0.5 else content).encode("utf-8", "surrogatepass")
-        _write(folder / name, flipped(text, rng) if rng.random() < 0.5 else text)
+        content = changed(content, rng) if rng.random() < 0.5 else content
+        try:  # with a checksum that is right, so that what is behind it is tried too
+            write_document(folder / name, KINDS[name], content)
+        except (TypeError, ValueError):  # no JSON object any more
+            _write(folder / name, json.dumps(content).encode("utf-8", "surrogatepass"))
+        if rng.random() < 0.3:
+            _write(folder / name, flipped((folder / name).read_bytes(), rng))
     _write(folder / "config.toml", b'[data]\npath = "t.csv"\n')
     read_run_record(folder / "run.json")
     make_page(folder)
