@@ -35,7 +35,7 @@ layers: $(STAMP)
 check: $(STAMP) $(VENV)/lightning
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-# For development: what is not marked slow, a minute and a quarter on two idle cores. `make test` leaves nothing out.
+# For development: what is not marked slow, about a minute on two idle cores. `make test` leaves nothing out.
 test-fast: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 

@@ -56,7 +56,7 @@ def make_files(folder: Path) -> dict[str, tuple[Path, Read, Read]]:
     detector = fvnce.NoiseContrastiveDetector(n_trees=5, n_networks=1, steps=5, calibration_folds=0, random_state=0)
     detector.fit(x).save(folder / "d.safetensors")
     content = {"name": "fläche", "shares": [0.1 + 0.2, 1e-7, None, -3], "layout": {"a": "number", "b": "category"}}
-    study = folder / "study.json"
+    study = folder / "analysis.json"
     write_document(study, "study", content)
     checkpoint = next((folder / "run").glob("step-*.safetensors"))
 

@@ -274,6 +274,7 @@ def test_report_is_drawn_again_without_the_data(fvnce, run_folder, tmp_path):
     assert not re.search(r"""(src|href)=["'](?!data:|#)""", before)
 
 
+@pytest.mark.slow
 def test_rules(fvnce, tmp_path):
     out, _ = fvnce("rules")
     assert re.search(r"power\(1/64\)\s+yes\s+yes\s+9.846", out)

@@ -63,6 +63,7 @@ def test_is_a_lazy_public_name() -> None:
     assert fvnce.NoiseContrastiveDetector is NoiseContrastiveDetector
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits_and_other_seed_other_scores() -> None:
     X, y, _ = problem()
     first = NoiseContrastiveDetector(**QUICK).fit(X, y)
@@ -85,6 +86,7 @@ def test_fit_leaves_the_random_states_of_the_caller_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.slow
 def test_order_of_rows_does_not_matter_and_a_weight_is_a_count() -> None:
     X, y, _ = problem()
     reference = NoiseContrastiveDetector(**QUICK).fit(X, y).score_samples(X)
@@ -190,6 +192,7 @@ def test_unknown_settings_name_the_argument() -> None:
         NoiseContrastiveDetector().predict(X)
 
 
+@pytest.mark.slow
 def test_works_in_searches_and_pipelines_with_the_right_sign() -> None:
     X, _, truth = problem()
     detector = NoiseContrastiveDetector(**QUICK, calibration_folds=0)
@@ -209,6 +212,7 @@ def test_works_in_searches_and_pipelines_with_the_right_sign() -> None:
     assert search.best_score_ > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [(name,) for name in MEMBERS])
 def test_a_saved_detector_scores_to_the_same_bits(members: tuple[str, ...], tmp_path: Path) -> None:
     X, y, _ = problem()

@@ -83,6 +83,7 @@ def test_the_state_of_one_kind_is_not_taken_for_another(name: str, other: str) -
         CLASSES[other].from_state(content, tensors, 3, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_members_in_threads_have_the_bits_of_their_seed(name: str) -> None:
     X = rows(None).X

@@ -49,6 +49,7 @@ def global_states() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), keys.tolist(), rest, random.getstate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_no_global_generator_is_read_seeded_or_left_changed(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = result(case)
@@ -90,6 +91,7 @@ def test_fits_in_threads_have_the_bits_of_a_fit_alone() -> None:
     assert drawn == undisturbed
 
 
+@pytest.mark.slow
 def test_threads_leave_the_filters_of_warnings_alone() -> None:
     before = list(warnings.filters)
     with ThreadPoolExecutor(6) as pool:

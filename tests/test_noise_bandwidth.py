@@ -30,6 +30,7 @@ def likelihood(X: torch.Tensor, h: float) -> float:
     return total - X.numel() * math.log(h)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 3, 30])
 @pytest.mark.parametrize("way", ["table", "nearest", "blocks"])

@@ -23,6 +23,7 @@ def grid(width: int, steps: int) -> tuple[torch.Tensor, float]:
     return torch.cartesian_prod(*[axis] * width).reshape(-1, width), float(axis[1] - axis[0]) ** width
 
 
+@pytest.mark.slow
 @every_continuous
 @pytest.mark.parametrize(("width", "steps"), [(1, 100_001), (2, 901)])
 def test_integrates_to_one(member: Member, width: int, steps: int) -> None:
@@ -68,6 +69,7 @@ def test_samples_follow_the_density_on_a_line(member: Member, way: str) -> None:
     assert result.pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 @every_continuous
 def test_samples_follow_the_density_in_the_plane(member: Member) -> None:
     """Chi-square over a grid of cells whose probabilities come from quadrature, false alarms: 1e-4."""

@@ -89,6 +89,7 @@ def test_routes_agree_in_value_and_gradient(monkeypatch, route: str, dtype: torc
     assert torch.allclose(gradient.double(), wanted, rtol=1e-4 if loose else 1e-11, atol=1e-4 if loose else 1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("h", [0.02, 0.3, 2.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_block_boundaries_change_nothing(monkeypatch, h: float, dtype: torch.dtype) -> None:
@@ -222,6 +223,7 @@ def test_a_bandwidth_rule_belongs_to_from_data() -> None:
         KernelDensity.from_data(torch.zeros(2, 1), "best")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("h", [1 / 64, 1 / 8, 1 / 4, 1 / 2])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_certified_bounds_change_nothing(monkeypatch, h: float, weighted: bool) -> None:

@@ -119,6 +119,7 @@ def test_a_noise_encoder_that_misses_mass_breaks_the_noise_bound():
     assert bound.noise.mean() > exact.noise.mean() + 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule", [PowerRule(0, clip=None), PowerRule(0.5, clip=None), PowerRule(0, 1, clip=None)], ids=str
 )

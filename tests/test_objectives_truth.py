@@ -199,6 +199,7 @@ def hessian_by_differences(parameter, gradient, h=1e-5):
 RULES = [PowerRule(0), PowerRule(0.5), PowerRule(0, 1), PowerRule(0.5, 0.3), MIX, 2 * PowerRule(0.25) + PowerRule(1, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("ratio", [1.0, 3.0])
 def test_second_derivatives_of_a_profiled_objective(rule, ratio):

@@ -127,6 +127,7 @@ def test_sliders_move_curves_and_the_verdict(browser, pages, alpha, words):
     check_clean(browser, path)
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("name", ["table", "images", "detector"])
 def test_the_page_is_clean_and_fits_its_window(browser, pages, name):

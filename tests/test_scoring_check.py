@@ -87,6 +87,7 @@ RIGHT: dict[str, ScoringRule] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_rules_are_refused(name):
     rule = WRONG[name]
@@ -96,6 +97,7 @@ def test_wrong_rules_are_refused(name):
     assert not rule.variational
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_rules_are_accepted(name):
     report = check_double_elbo(RIGHT[name])

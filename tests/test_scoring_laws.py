@@ -70,6 +70,7 @@ def test_gradients_match_finite_differences(rule):
         assert torch.autograd.gradgradcheck(function, delta)
 
 
+@pytest.mark.slow
 @rules(VARIATIONAL)
 def test_double_elbo_holds(rule):
     report = check_double_elbo(rule)

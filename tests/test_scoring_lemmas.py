@@ -154,6 +154,7 @@ def test_one_parameter_family():
     assert zero(second(generator(f1, f0), mu) - 1 / ((1 - mu) ** 2 * (mu + beta * (1 - mu))))
 
 
+@pytest.mark.slow
 def test_two_parameter_family_corrected():
     """f1' = w, f0' = −r w, f1'' = (α−1)(r+β)^(α−2) ≤ 0 for α ≤ 1, f0'' = −(r+β)^(α−2)(αr + β) ≤ 0, G'' > 0.
 

@@ -95,6 +95,7 @@ def test_numbers_as_keys_come_back_as_json_has_them(tmp_path: Path) -> None:
 # --- what a stranger may write -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_small_file_cannot_ask_for_much_memory(name: str, tmp_path: Path) -> None:
     content, tensors = bomb(name)
@@ -189,6 +190,7 @@ def test_a_crafted_record_is_refused_in_words(words: str, tmp_path: Path) -> Non
     assert "\n" not in str(failure.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind, name in KINDS.items() if name])
 def test_mutated_records_end_in_an_object_or_a_clear_error(files: Any, kind: str, tmp_path: Path) -> None:
     path, _, load = files[kind]

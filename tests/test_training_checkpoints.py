@@ -29,6 +29,7 @@ nests = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(nests)
 def test_any_nest_survives(nest: object) -> None:
     content, tensors = flatten(nest)
