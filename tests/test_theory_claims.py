@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 from fvnce import FullyVariationalNCE, Logarithmic, PowerRule
-from fvnce.objectives import SNCE
+from fvnce.objectives import SNCE, Profiled
 from fvnce.scoring import from_weight
 
 DOUBLE_ELBO = [
@@ -236,6 +236,53 @@ def test_where_no_noise_is_the_objective_has_no_bound(alpha):
         )
     gains = np.diff(values)
     assert (gains > 0.19 * math.log(1e3)).all()
+
+
+class Tilt(nn.Module):
+    """log p⁰ = t x, relative to a standard normal: ratios are log-normal with standard deviation t."""
+
+    def __init__(self, t):
+        super().__init__()
+        self.t = nn.Parameter(torch.tensor(t))
+
+    def log_prob(self, x):
+        return self.t * x[:, 0]
+
+
+@pytest.mark.slow
+def test_some_of_the_bias_is_left_where_ratios_span_many_nats():
+    """Standard deviation 2, 8 noise samples: .87 at momentum 0 and .16 at .9, each within .05, over four errors."""
+    noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
+    x, found = torch.full((2, 1), 2.0), {}  # the mean of the tilted normal is its tilt
+    for momentum in (0.0, 0.9):
+        model, generator = Tilt(2.0), torch.Generator().manual_seed(1)
+        objective = SNCE(model, noise, PowerRule(0), partition=Profiled(momentum=momentum))
+        slopes = []
+        for _ in range(10_000):
+            model.t.grad = None
+            y = torch.randn(8, 1, generator=generator)
+            objective(x, y, log_noise_x=torch.zeros(2), log_noise_noise=torch.zeros(8)).backward()
+            slopes.append(-float(model.t.grad))
+        found[momentum] = np.mean(slopes[1000:])
+    assert found[0.0] == pytest.approx(0.87, abs=0.05)
+    assert found[0.9] == pytest.approx(0.16, abs=0.05)
+
+
+def test_intervals_of_log_z_cover_by_effective_samples():
+    """Log-normal weights of many spreads, 1.96 standard errors: the shares of the page, each within 4 %."""
+    rng = np.random.default_rng(0)
+    effective, covered = [], []
+    for spread in np.linspace(0.3, 5.0, 40):
+        log_w = spread * rng.normal(size=(400, 1000))
+        w = np.exp(log_w - spread**2 / 2)  # of mean 1
+        n_eff = w.sum(1) ** 2 / (w**2).sum(1)
+        error = np.sqrt((1000 / n_eff - 1) / 999)
+        effective.append(n_eff)
+        covered.append(np.abs(np.log(w.mean(1))) <= 1.96 * error)
+    effective, covered = np.concatenate(effective), np.concatenate(covered)
+    for low, high, share in ((500, 1001, 0.95), (100, 500, 0.91), (50, 100, 0.78), (20, 50, 0.64), (5, 20, 0.44)):
+        inside = (effective >= low) & (effective < high)
+        assert covered[inside].mean() == pytest.approx(share, abs=0.04)
 
 
 # Relatives

@@ -5,9 +5,9 @@ For w = e^l the delta method gives log mean(w) a standard error of sd(w)/(√n m
     n_eff = (Σw)²/Σw²,
 
 the number of equal weights that would know the mean as well. Both come from the draws at hand: where few of them carry
-the mean, those that would matter most have not been seen; the estimate is too low, and so is its error. With log-normal
-weights, intervals of 1.96 standard errors cover the truth 95% of the time for n_eff above 500, 88% from 100 to 500, 81%
-from 50 to 100, and 60% from 5 to 20.
+the mean, those that would matter most have not been seen; the estimate is too low, and so is its error. With 1,000
+log-normal weights of spreads between 0.3 and 5, intervals of 1.96 standard errors cover the truth 95% of the time for
+n_eff above 500, 91% from 100 to 500, 78% from 50 to 100, 64% from 20 to 50 and 44% from 5 to 20.
 """
 
 from __future__ import annotations
