@@ -56,8 +56,7 @@ package: $(STAMP)
 # Strict: a broken link, an equation that is not defined or a page without a place fails. Nothing is fetched by a reader.
 docs: $(VENV)/.docs
 	$(BIN)/python -m experiments.pages --check
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site # with --quiet, warnings would not count
-	$(BIN)/python tools/check_site.py site
+	$(BIN)/python tools/build_site.py
 
 # Whether seeded results are those that `python tools/digests.py write` recorded on this machine, to the bit.
 digests: $(STAMP)
