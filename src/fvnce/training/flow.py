@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from .. import _checks
 from ..noise.flow import FlowNoise, make_flow
 from . import randomness
+from .batches import Rows
 from .fitting import fit
-from .rows import Rows
 
 
 class _Likelihood(nn.Module):
