@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical
 
 from .. import _checks
-from .._estimates import log_mean_exp
+from .._estimates import log_mean_exp, log_power_mean
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass, rsample_with_log_ratio
 from ..scoring import ScoringRule
@@ -82,6 +83,10 @@ class LogRatio:
             return power * self.mean
         return (power * self.values + self.log_weights).logsumexp(0)
 
+    def log_power_mean(self, power: float) -> Tensor:
+        """The same moment's (1/power) log E_q[r^power], for powers near 0, where it tends to E_q[Δ⁰]; shape (B,)."""
+        return self.mean if self.log_weights is None else log_power_mean(self.values, power, self.log_weights)
+
     def detach(self) -> LogRatio:
         """The same numbers without their graph."""
         weights = None if self.log_weights is None else self.log_weights.detach()
@@ -111,6 +116,12 @@ class BatchRatios:
     noise: LogRatio
     evidence_offset: Tensor
     share: BatchShare | None = None
+
+    @cached_property
+    def whole(self) -> BatchRatios:
+        """Those of all processes; gathered once, however often they are asked for."""
+        data, noise = self.data.gathered(self.share), self.noise.gathered(self.share)
+        return BatchRatios(data, noise, self.evidence_offset)
 
     def earned(self, rule: ScoringRule, shift: Tensor | float) -> tuple[Tensor, Tensor]:
         """f1(Δ) of each data sample and f0(Δ) of each noise sample, Δ = Δ⁰ + shift, shapes (B,) and (N,)."""
