@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _checks
+from .._random import seeded
 
 _ROWS_AT_ONCE = 8192
 _LARGEST_SEED = 2**63 - 1
@@ -23,8 +24,8 @@ _LARGEST_SEED = 2**63 - 1
 def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) -> Tensor:
     """n samples of shape (n,) + event_shape, seeded by ``generator``.
 
-    A distribution without a ``draw`` method is sampled under a fork of the global random state that is
-    seeded from the generator, so it is reproducible and leaves that state as it was.
+    A distribution without a ``draw`` method is sampled from the global generator, seeded from this one: reproducible,
+    in any number of threads, and the global generator is afterwards as it was.
 
     >>> noise = torch.distributions.Normal(torch.zeros(2), 1.0)
     >>> noise = torch.distributions.Independent(noise, 1)
@@ -41,12 +42,7 @@ def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) 
         if generator is None:
             return noise.sample(torch.Size((n,)))
         seed = torch.randint(_LARGEST_SEED, (), generator=generator, device=generator.device)
-        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-        with torch.random.fork_rng(devices=devices):
-            # torch.manual_seed would also note, with a stack trace, what to seed should CUDA be started later.
-            torch.default_generator.manual_seed(int(seed))
-            if devices:
-                torch.cuda.manual_seed_all(int(seed))
+        with seeded(int(seed)):
             return noise.sample(torch.Size((n,)))
 
 

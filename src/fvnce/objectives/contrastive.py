@@ -9,8 +9,6 @@ with ν the noise ratio and c the log Z that the partition gives.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from .. import _checks
 from .._estimates import LogPartition, estimate_log_mean
+from .._random import seeded_by
 from ..models.latent import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
@@ -325,7 +324,7 @@ class ContrastiveObjective(Objective):
             raise ValueError("x_noise must hold at least 2 rows for a standard error, found 1")
         log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
-        with seeded(generator):
+        with seeded_by(generator):
             log_w = torch.cat([self.noise_log_ratio(x, log_noise).mean for x, log_noise in parts])
         return estimate_log_mean(log_w)
 
@@ -345,18 +344,6 @@ def _partition(partition: str | Partition, log_scale: float) -> Partition:
     if log_scale != 0:
         raise ValueError(f"log_scale must be 0 unless partition is 'fixed', found {log_scale} with {partition!r}")
     return Learned() if partition == "learned" else Profiled()
-
-
-@contextmanager
-def seeded(generator: torch.Generator | None) -> Iterator[None]:
-    """Draws of latents inside follow the generator, if there is one, and leave the global random state alone."""
-    if generator is None:
-        yield
-        return
-    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
 
 
 @torch.no_grad()
