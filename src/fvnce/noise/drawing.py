@@ -2,13 +2,15 @@
 
 Noise of this package has ``draw(n, generator)``; torch's distributions know only the global generator,
 refuse points outside their support and say nothing about rows. These functions give all of them the same
-manners.
+manners. Of one set of parameters, a larger batch shape repeats the same law.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ from torch.distributions import Distribution
 
 from .. import _checks
 from .._random import seeded
+
+Noise = TypeVar("Noise", bound=Distribution)
 
 _ROWS_AT_ONCE = 8192
 _LARGEST_SEED = 2**63 - 1
@@ -147,3 +151,17 @@ def inside_support(noise: Distribution, x: Tensor) -> Tensor:
         return torch.ones(x.shape[: x.ndim - len(noise.event_shape)], dtype=torch.bool, device=x.device)
     inside: Tensor = support.check(x)
     return inside
+
+
+def expanded(noise: Noise, batch_shape: Iterable[int]) -> Noise:
+    """The same noise with another batch shape; tensors are shared."""
+    new = copy.copy(noise)
+    Distribution.__init__(new, torch.Size(batch_shape), noise.event_shape, validate_args=False)
+    return new
+
+
+def over_batch(noise: Distribution, x: Tensor) -> Tensor:
+    """Points broadcast against batch_shape + event_shape."""
+    if not noise.batch_shape:
+        return x
+    return x + x.new_zeros(()).expand(noise.batch_shape + noise.event_shape)
