@@ -76,7 +76,7 @@ def log_prob_or_minus_inf(noise: Distribution, x: Tensor) -> Tensor:
     >>> log_prob_or_minus_inf(box, torch.tensor([[0.5, 0.5], [0.5, 2.0]]))
     tensor([0., -inf])
     """
-    if x.dtype in (torch.float16, torch.bfloat16):
+    if _checks.is_half(x):
         x = x.float()  # the noise keeps float32 where an objective works in half precision
     lead = x.shape[: x.ndim - len(noise.event_shape)]
     if not lead.numel():  # torch's distributions cannot answer for no points

@@ -24,6 +24,7 @@ from .. import _checks
 from .._estimates import log_mean_exp, log_power_mean
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass, rsample_with_log_ratio
+from ..models.fixed import wide
 from ..scoring import ScoringRule
 from .batch import BatchShare, gather
 
@@ -152,7 +153,7 @@ def log_ratio(
         at: the base sample of an earlier pass, to draw the same latents again with gradients.
     """
     if q is None:
-        value = _wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise
+        value = wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise
         return LogRatio(value.unsqueeze(0), known_mean=value)
     summed_over = _is_summed(q)
     if summed_over and draws > 1 and not marginal:
@@ -165,8 +166,8 @@ def log_ratio(
     if summed_over:
         z = q.enumerate_support()
         log_q = q.log_prob(z)
-        joint = _wide(_checked(model.log_joint(x, narrowed(z, x)), tuple(log_q.shape), "log_joint"))
-        summed = LogRatio(joint - log_noise - log_q, _wide(log_q))
+        joint = wide(_checked(model.log_joint(x, narrowed(z, x)), tuple(log_q.shape), "log_joint"))
+        summed = LogRatio(joint - log_noise - log_q, wide(log_q))
         return LogRatio(summed.mean.unsqueeze(0)) if marginal else summed
     if at is None and not q.has_rsample:
         raise ValueError(
@@ -179,10 +180,10 @@ def log_ratio(
     if base_sample is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
         z, gained = rsample_with_log_ratio(q, prior, base_sample)
         fit = _checked(model.log_likelihood(x, narrowed(z, x)), shape, "log_likelihood")
-        values = _wide(fit) - log_noise + _wide(gained)
+        values = wide(fit) - log_noise + wide(gained)
     else:
         z, log_q = _drawn(q, drawn, base_sample)
-        values = _wide(_checked(model.log_joint(x, narrowed(z, x)), shape, "log_joint")) - log_noise - _wide(log_q)
+        values = wide(_checked(model.log_joint(x, narrowed(z, x)), shape, "log_joint")) - log_noise - wide(log_q)
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
     mean = None
     if weights is None:
@@ -238,8 +239,3 @@ def _is_summed(q: Distribution) -> bool:
 def narrowed(z: Tensor, x: Tensor) -> Tensor:
     """The latents as a network in half precision takes them; log q and the prior see them as they were drawn."""
     return z.to(x.dtype) if _checks.is_half(x) and z.is_floating_point() else z
-
-
-def _wide(value: Tensor) -> Tensor:
-    """Log-densities leave half precision here and do not return to it."""
-    return value if value.dtype in (torch.float32, torch.float64) else value.float()
