@@ -28,11 +28,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-@contextmanager
-def alone() -> Iterator[None]:
+def alone() -> AbstractContextManager[object]:
     """Inside, no other thread that borrows the global generators runs."""
-    with _alone:
-        yield
+    return _alone
 
 
 def seed_torch(seed: int) -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import platform
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,11 +134,9 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         sweep(self.folder)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Be the only writer."""
-        with locked(self.folder / ".lock", self.folder):
-            yield
+        return locked(self.folder / ".lock", self.folder)
 
     def path(self, step: int, rank: int = 0) -> Path:
         """The file of a step; other ranks have their own."""
