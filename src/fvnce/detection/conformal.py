@@ -176,9 +176,8 @@ def fit_split(
     left = count - measure
     trained, held = left > 0, measure > 0
     preprocessor = learn(rows[trained], left[trained])
-    encoded = TrainingRows(
-        preprocessor.encode(rows[trained]), left[trained], preprocessor.encode(raw[known]), weights[known]
-    )
+    outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
+    encoded = TrainingRows(preprocessor.encode(rows[trained]), left[trained], outliers, weights[known])
     ensemble, _ = Ensemble.fit(encoded, replace(plan.for_calibration(), image=preprocessor.image), seed + 79)
     model = SplitModel(preprocessor, ensemble)
     return Conformal.of(model.anomaly(rows[held]), measure[held], None if inlier is None else inlier[held], model)

@@ -5,8 +5,8 @@ The importance of column j is its share of the variance of the score over the tr
     Cov(contribution_j, anomaly) / Var(anomaly),
 
 which is exact because contributions sum to the score: the shares, with that of what belongs to no column, sum to one.
-Strange rows vary most and so count most. A column that lowers the score of strange rows has a share below zero, and a
-constant one none at all.
+Strange rows vary most and so count most. A column that lowers the score of strange rows has a share below zero, and one
+that no member looks at has none.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .explanation import Explanation
 from .plan import Array, TrainingRows
 from .stored import require, require_array, require_count
 
-#: Rows of each kind, at most, on which importance is computed.
-EXPLAINED = 256
+#: Rows of each kind, at most, on which importance is computed, and numbers in them.
+EXPLAINED, NUMBERS = 256, 2**20
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,10 @@ def importances_of(explanation: Explanation, weights: Array) -> Array:
 def importances_over(rows: TrainingRows, explain: Callable[[Array], Explanation], seed: int) -> Array:
     """Importances over some of the rows of each kind, at most :data:`EXPLAINED`, which stand for all of that kind."""
     rng = np.random.default_rng([seed, 81])
+    most = max(2, min(EXPLAINED, NUMBERS // rows.X.shape[1]))
     chosen, shares = [], []
     for X, weights in ((rows.X, rows.weights), (rows.outliers, rows.outlier_weights)):
-        some = np.sort(rng.permutation(len(X))[:EXPLAINED])
+        some = np.sort(rng.permutation(len(X))[:most])
         if len(some):
             chosen.append(X[some])
             shares.append(weights[some] * (weights.sum() / weights[some].sum()))
