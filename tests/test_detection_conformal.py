@@ -113,16 +113,16 @@ def test_a_fitted_detector_is_super_uniform_on_rows_like_its_own(how: str) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [0, 6])
 def test_alarms_of_a_fitted_detector_keep_their_rate(known: int) -> None:
-    options = (
-        {**TINY, "n_trees": 30} if not known else {"n_trees": 9, "members": "outlier_forest", "calibration_folds": 1}
-    )
+    options = {**TINY, "n_trees": 30}
+    if known:
+        options = {"n_trees": 9, "members": "outlier_forest", "calibration_folds": 1}
     rates = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
         X = np.concatenate([rng.normal(size=(300, 2)), rng.normal(6, 1, size=(known, 2))])
         new = np.concatenate([rng.normal(size=(80, 2)), rng.normal(6, 1, size=(20, 2))])
         detector = NoiseContrastiveDetector(**options, random_state=seed).fit(X, np.repeat([0, 1], [300, known]))
-        flagged = detector.predict(new, fdr=0.3) == -1
+        flagged = detector.predict(new, fdr=0.2) == -1
         rates.append((flagged[:80].sum() / max(1, flagged.sum()), flagged[80:].mean()))
     false, power = np.array(rates).T
     # E ≤ 0.2 · 0.8, one-sided at 4 standard errors.
@@ -138,7 +138,6 @@ def test_hidden_outliers_are_discounted_with_known_ones() -> None:
     assert (detector.predict(new, fdr=0.3)[400:] == -1).mean() < 0.1
     assert (detector.predict(new, fdr=0.3, discount=True)[400:] == -1).mean() > 0.9
     assert (detector.predict(fresh, fdr=0.3, discount=True) == -1).mean() < 0.02
-    assert (detector.p_value(new, discount=True) <= detector.p_value(new) + 1e-12).all()
 
 
 def test_rows_in_another_order_and_weights_give_the_same_bits() -> None:
