@@ -124,15 +124,16 @@ def panels(
 ) -> list[Path]:
     """A figure of one sheet for each part, under its title, in ``out``; ``rows`` names the rows of the first sheet.
 
-    Parts hold grey values in [0, 1]; ``differences``, drawn after them, values in [−1, 1] from blue to red.
+    Parts hold grey values in [0, 1]; ``differences``, drawn after them, have a colour for each sign.
     """
     count = len(parts) + len(differences)
     figure, axes = new_figure(count, width=2.1 * count + 0.6 * bool(differences), height=2.5)
     for axis, (title, images) in zip(axes, parts, strict=False):
         axis.imshow(1 - _sheet(images.clamp(0, 1), shape, columns, 0.25), cmap="gray", vmin=0, vmax=1)
         axis.set_title(title)
+    largest = max((float(images.abs().max()) for _, images in differences), default=1.0)
     for axis, (title, images) in zip(axes[len(parts) :], differences, strict=True):
-        drawn = axis.imshow(_sheet(images.clamp(-1, 1), shape, columns, 0.0), cmap="RdBu_r", vmin=-1, vmax=1)
+        drawn = axis.imshow(_sheet(images, shape, columns, 0.0), cmap="RdBu_r", vmin=-largest, vmax=largest)
         axis.set_title(title)
     for axis in axes:
         axis.set(xticks=[], yticks=[])

@@ -40,8 +40,8 @@ def run(out: Path, options: Options) -> Section:
             nats[label] = pair.log_likelihood(samples).mean().item()
             pictures[label] = setting.to_unit(pair.reconstruct(samples[:64])).clamp(0, 1)
     first, *others = SHOWN.values()
-    parts = [("noise samples", setting.to_unit(samples[:64])), (f"{first}: {nats[first]:.0f} nats", pictures[first])]
-    less = [(f"{label} less {first}: {nats[label]:.0f} nats", pictures[label] - pictures[first]) for label in others]
+    parts = [("noise samples", setting.to_unit(samples[:64])), (f"{first} ({nats[first]:.0f} nats)", pictures[first])]
+    less = [(f"{label} ({nats[label]:.0f} nats)\nless {first}", pictures[label] - pictures[first]) for label in others]
     files = panels(out, "noise-reconstructions", parts, images.shape, differences=less)
     record = made_by(f"fvnce reproduce noise-reconstructions --data {options.data}") | {
         "seed": 0,
