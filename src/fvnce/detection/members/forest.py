@@ -39,7 +39,7 @@ class Forest(RatioForest, Member):
         noise, weights = cls._noise(rows, plan, torch.Generator().manual_seed(seed))
         shape = cls._shape(plan)
         grown = grow_forest(rows.X, rows.weights, noise, weights, trees=plan.trees, seed=seed, **shape)
-        return cls(**vars(grown)), []
+        return cls(**grown.arrays()), []
 
     @classmethod
     @abstractmethod
