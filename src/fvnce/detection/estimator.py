@@ -66,6 +66,8 @@ class NoiseContrastiveDetector(Detector):
         max_rows: unlabelled rows used in training, chosen at random if there are more.
         device: "cpu", "cuda", "mps" or "auto", for networks in training.
         precision: None, "64-true", "bf16-mixed", …, for networks in training.
+        n_jobs: threads that grow trees and score, as scikit-learn counts them: None for one, −1 for as many as there
+            are cores. Scores have the same bits for any number of them.
         verbose: 1 shows progress bars.
         random_state: an integer for scores that are the same every time, to the last bit, in whatever thread; None for
             others every time. No global generator is read or changed.
@@ -114,6 +116,7 @@ class NoiseContrastiveDetector(Detector):
         max_rows: int = 20_000,
         device: str = "cpu",
         precision: str | None = None,
+        n_jobs: int | None = None,
         verbose: int = 0,
         random_state: Any = 0,
     ) -> None:
@@ -138,6 +141,7 @@ class NoiseContrastiveDetector(Detector):
         self.max_rows = max_rows
         self.device = device
         self.precision = precision
+        self.n_jobs = n_jobs
         self.verbose = verbose
         self.random_state = random_state
 

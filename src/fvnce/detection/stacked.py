@@ -8,6 +8,7 @@ by its own gradient alone, so that each network goes its own way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -135,4 +136,4 @@ def linear_layers(network: nn.Module) -> list[nn.Linear]:
 
 
 def _log_mean_exp(values: Tensor) -> Tensor:
-    return values.logsumexp(1) - torch.log(torch.tensor(float(values.shape[1])))
+    return values.logsumexp(1) - math.log(values.shape[1])

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ...training import History
 from ..plan import Array, Folds, HeldOut, Plan, TrainingRows
+from ..stacked import in_blocks
 from ..stored import require, require_array
 from .base import Member, Scorer, State, refitted
 
@@ -91,7 +92,8 @@ class PrincipalComponents:
 
     def _raw(self, X: Array) -> Array:
         away = X - self.mean
-        z = away @ self.directions.T
+        directions = torch.from_numpy(self.directions)
+        z = in_blocks(lambda rows: rows @ directions.T, torch.from_numpy(away)).numpy()
         left = (away**2).sum(1) - (z**2).sum(1)
         return np.column_stack([z, np.log(np.maximum(left, 0.0) + self.floor)])
 
