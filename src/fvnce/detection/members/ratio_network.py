@@ -19,7 +19,7 @@ from ...training import History
 from ..networks import initialised, ratio_network, train_stacked, without_memory
 from ..noise import draw_mixture
 from ..plan import Array, Folds, HeldOut, Plan, TrainConfig, TrainingRows
-from ..stacked import Stack, StackedRatios, in_blocks
+from ..stacked import Stack, in_blocks
 from ..stored import require, require_lengths, require_network, require_standardising
 from .base import Member, State, standard
 
@@ -94,9 +94,7 @@ class RatioNetworks(Member):
             of_row, of_noise = folds
             own = (torch.arange(count) % (int(of_row.max()) + 1))[:, None]
             w, allowed = w * (of_row != own), of_noise != own
-        objective = StackedRatios(networks, data, noise, allowed, how.alpha, seed)
-        history = train_stacked(objective, w, how, seed)
-        objective.cpu().float().stack.copy_to(networks)
+        history = train_stacked(networks, data, w, noise, allowed, how, seed)
         plain = cls(networks, [0.0] * count, [1.0] * count)
         units = [standard(found, weights) for found in plain._parts(torch.from_numpy(rows)).numpy()]
         return cls(networks, [centre for centre, _ in units], [scale for _, scale in units]), [history]
