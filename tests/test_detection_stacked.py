@@ -17,7 +17,7 @@ from fvnce.detection.ensemble import Ensemble
 from fvnce.detection.members.ratio_network import RatioNetworks
 from fvnce.detection.networks import ratio_network
 from fvnce.detection.noise import draw_mixture, mixture_of
-from fvnce.detection.plan import Folds, HeldOut, Plan, TrainConfig, TrainingRows
+from fvnce.detection.plan import Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
 from fvnce.detection.stacked import Stack, StackedRatios, losses
 from fvnce.noise import EmpiricalNoise, draw
 from fvnce.objectives import Profiled
@@ -223,7 +223,7 @@ def test_probabilities_from_folds_left_out_are_those_of_refits() -> None:
     refits = [
         Ensemble.fit(data.without(folds.rows == fold, folds.outliers == fold), plan, fold)[0] for fold in range(3)
     ]
-    held = HeldOut.by(lambda rows, fold: refits[fold].anomaly(rows), data, folds)
+    held = HeldOutScores.by(lambda rows, fold: refits[fold].anomaly(rows), data, folds)
     theirs = calibrate_with_outliers(held.rows, data.weights, held.outliers, data.outlier_weights, None)
     ours = detector.calibration_
     # Two estimates from the same 20 known outliers: the bound on π has a relative deviation of about a quarter.

@@ -18,7 +18,7 @@ from ...serialization import describe, fields, rebuild
 from ...training import History
 from ..networks import initialised, ratio_network, train_stacked, without_memory
 from ..noise import draw_mixture
-from ..plan import Array, Folds, HeldOut, Plan, TrainConfig, TrainingRows
+from ..plan import Array, Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
 from ..stacked import Stack, in_blocks
 from ..stored import require, require_lengths, require_network, require_standardising
 from .base import Member, State, standard
@@ -48,10 +48,10 @@ class RatioNetworks(Member):
     @classmethod
     def fit_held_out(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOut]:
+    ) -> tuple[Self, list[History], HeldOutScores]:
         """Network m is trained without fold m mod K."""
         member, histories = cls._trained(rows, plan, seed, folds)
-        held = HeldOut.by(lambda X, fold: member._by(X, slice(fold, None, folds.count)), rows, folds)
+        held = HeldOutScores.by(lambda X, fold: member._by(X, slice(fold, None, folds.count)), rows, folds)
         return member, histories, held
 
     @classmethod
