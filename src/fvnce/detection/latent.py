@@ -25,6 +25,7 @@ from ..models import GaussianDecoder, GaussianEncoder, PointEncoder
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
 from ..training import History, fit
 from .base import Detector, histories_from_state, histories_state, seed_of
+from .blocks import in_blocks
 from .ensemble import Explanation
 from .latent_objective import LatentSettings, make_networks, make_noise, make_objective
 from .networks import SeededEncoder, aligned, require_pair
@@ -221,7 +222,7 @@ class LatentDetector(Detector):
         self.offset_ = -float(np.quantile(own, 1 - settings.contamination))
 
     def _anomaly(self, encoded: Array) -> Array:
-        return self._anomaly_of(aligned(encoded))
+        return in_blocks(lambda part: self._anomaly_of(aligned(part)), encoded)
 
     @torch.no_grad()
     def _anomaly_of(self, x: Tensor) -> Array:

@@ -22,6 +22,7 @@ from ...objectives import VAE, Autoencoder, FullyVariationalNCE, Objective, Prof
 from ...scoring import PowerRule
 from ...serialization import describe, fields, rebuild
 from ...training import History
+from ..blocks import in_blocks
 from ..networks import SeededEncoder, aligned, image_pair, initialised, require_pair, table_pair, train_network
 from ..noise import mixture_of
 from ..plan import Array, Plan, TrainingRows
@@ -74,6 +75,9 @@ class LatentModel(Member):
 
     def anomaly(self, X: Array) -> Array:
         """|x − x̂|²/2σ² + |z|²/2, over D: the constants of the density do not change a ranking."""
+        return in_blocks(self._anomaly, X)
+
+    def _anomaly(self, X: Array) -> Array:
         squares, code = self._parts(X)
         return np.asarray((squares.sum(1) + code).numpy())
 

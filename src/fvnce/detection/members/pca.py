@@ -20,6 +20,7 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
 from ...training import History
+from ..blocks import in_blocks
 from ..plan import Array, Plan, TrainingRows
 from ..stored import require, require_array
 from .base import Member, Scorer, State
@@ -52,7 +53,7 @@ class PrincipalComponents:
 
     def transform(self, X: Array) -> Array:
         """Coordinates of flattened images, shape (n, K + 1)."""
-        return (self._raw(X) - self.centre) / self.scale
+        return (in_blocks(self._raw, X) - self.centre) / self.scale
 
     def at_pixels(self, parts: Array, X: Array) -> Array:
         """Contributions of components, shape (n, K + 1), as contributions of pixels with the same sum, shape (n, D).

@@ -21,6 +21,7 @@ from ...objectives import FullyVariationalNCE, Profiled
 from ...scoring import PowerRule
 from ...serialization import describe, fields, rebuild
 from ...training import History
+from ..blocks import in_blocks
 from ..networks import aligned, initialised, ratio_network, train_network, without_memory
 from ..noise import mixture_of
 from ..plan import Array, Plan, TrainConfig, TrainingRows
@@ -94,8 +95,8 @@ class RatioNetworks(Member):
 
     @torch.no_grad()
     def anomaly(self, X: Array) -> Array:
-        """Mean over networks of (−f − centre)/scale, in float64 so that a row's score does not depend on its batch."""
-        return self._mean(aligned(X)).numpy()
+        """Mean over networks of (−f − centre)/scale, in float64 and in blocks: no row's score depends on its batch."""
+        return in_blocks(lambda part: self._mean(aligned(part)).numpy(), X)
 
     def _mean(self, x: Tensor) -> Tensor:
         parts = [
