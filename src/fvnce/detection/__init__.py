@@ -9,13 +9,16 @@
 ``ensemble``        their average, and the score as a sum over columns
 ``plan``, ``settings``   what is trained, and how
 ``networks``        shapes, first weights and training of networks
+``blocks``          rows a fixed number at a time, so that bits do not depend on the batch
 ``noise``           what rows are told apart from
 ``calibration``     P(outlier | x), π, the threshold
 ``metrics``         scorers with the right sign
+``batch_scorer``    scores of batches, on the workers of an engine
 ``stored``          how files that no fit could have made are refused
 ==================  ===============================================================
 """
 
+from .batch_scorer import BatchScorer
 from .ensemble import Explanation
 from .estimator import NoiseContrastiveDetector
 from .latent import LatentDetector
@@ -24,6 +27,7 @@ from .metrics import outlier_auroc, outlier_average_precision
 
 __all__ = [
     "MEMBERS",
+    "BatchScorer",
     "Explanation",
     "LatentDetector",
     "NoiseContrastiveDetector",

@@ -65,6 +65,11 @@ def kind_of(path: Path) -> str:
     return str(_document(path, _header(path, "file"))["kind"])
 
 
+def checksum_of(path: Path) -> str:
+    """The SHA-256 that a record states, from its header alone; :func:`read_record` compares it with the content."""
+    return str(_header(path, "file").get("sha256"))
+
+
 def _open(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor], str]:
     header = _header(path, kind)
     document = _document(path, header)
