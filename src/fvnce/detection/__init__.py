@@ -5,6 +5,7 @@
 ``latent``          a latent-variable model as a detector
 ``base``            what both do alike, on scikit-learn's contract
 ``preprocessing``, ``table``, ``rows``   real data as matrices; labels and weights
+``mapped``          memory maps, read without being held
 ``members``         what the detector averages, one file each
 ``ensemble``        their average, and the score as a sum over columns
 ``plan``, ``settings``   what is trained, and how

@@ -25,6 +25,7 @@ from ..serialization import RecordError, fields, flatten, read_record, reading, 
 from ..training import History
 from . import table
 from .ensemble import Explanation
+from .mapped import release
 from .metrics import outlier_auroc, plot_scores
 from .plan import Array
 from .preprocessing import ImagePreprocessor, TablePreprocessor, as_images, check_images, preprocessor_from_state
@@ -226,6 +227,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
             for start in () if whole else range(step, len(X), step):
                 check_array(X[start : start + step], input_name="X", **how)
+                release(X)
         return checked if whole else X
 
     def __sklearn_is_fitted__(self) -> bool:

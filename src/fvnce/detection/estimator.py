@@ -26,6 +26,7 @@ from .calibration import (
     threshold_at,
 )
 from .ensemble import Ensemble, Explanation, names_on
+from .mapped import take
 from .plan import Array, Plan, TrainingRows
 from .preprocessing import ImagePreprocessor, TablePreprocessor
 from .rows import check_labels, check_weights, merge
@@ -215,7 +216,7 @@ class NoiseContrastiveDetector(Detector):
             return matrix, known, weights
         chosen = np.random.default_rng([seed, 77]).choice(unlabelled, self.max_rows, replace=False)
         keep = np.sort(np.concatenate([chosen, np.flatnonzero(known)]))
-        return matrix[keep], known[keep], weights[keep]
+        return take(matrix, keep), known[keep], weights[keep]
 
     def _learn_rows(
         self,
