@@ -106,7 +106,8 @@ def spark(folder: Path, ready: Ready) -> Any:
     from fvnce.detection import BatchScorer
 
     builder = SparkSession.builder.master(f"local[{WORKERS}]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.driver.memory", "2g").getOrCreate()
+    # On this machine alone, whatever its name resolves to.
+    session = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.memory", "2g").getOrCreate()
     ready()
     scorer = BatchScorer(folder / "detector.safetensors", keep=["id"])
     scored = session.read.parquet(str(folder / "rows")).mapInPandas(
