@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
-from . import table
+from . import mapped, table
 from .base import Detector, histories_from_state, histories_state, seed_of
 from .calibration import (
     Calibration,
@@ -26,7 +26,6 @@ from .calibration import (
     threshold_at,
 )
 from .ensemble import Ensemble, Explanation, names_on
-from .mapped import take
 from .plan import Array, Plan, TrainingRows
 from .preprocessing import ImagePreprocessor, TablePreprocessor
 from .rows import check_labels, check_weights, merge
@@ -216,7 +215,7 @@ class NoiseContrastiveDetector(Detector):
             return matrix, known, weights
         chosen = np.random.default_rng([seed, 77]).choice(unlabelled, self.max_rows, replace=False)
         keep = np.sort(np.concatenate([chosen, np.flatnonzero(known)]))
-        return take(matrix, keep), known[keep], weights[keep]
+        return mapped.take(matrix, keep), known[keep], weights[keep]
 
     def _learn_rows(
         self,
