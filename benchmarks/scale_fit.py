@@ -73,7 +73,7 @@ def write(path: Path, rows: int) -> None:
 def measure(command: list[str], log: Path) -> dict[str, Any]:
     """Largest resident memory and CPU seconds of a process, as the system counted them at its end.
 
-    A process begins with the peak of the one that started it; so this program stays small, and files are written by others.
+    A process begins with the peak of the one that started it: this program stays small, and others write the files.
     """
     with log.open("wb") as file:
         handle = os.posix_spawn(
