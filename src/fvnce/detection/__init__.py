@@ -13,25 +13,41 @@
 ``blocks``          rows a fixed number at a time, so that bits do not depend on the batch
 ``noise``           what rows are told apart from
 ``calibration``     P(outlier | x), π, the threshold
-``metrics``         scorers with the right sign
+``evidence``        how good it is, by the scores of held-out rows
+``conformal``       p-values, and alarms at a false discovery rate
+``explanation``     what each column adds to a score, and pictures of it
+``findings``        what a fit keeps of these; importances of columns
+``scorers``         for searches and cross-validation, with the right sign
+``metrics``         scores at a glance
+``fitted``          attributes that people know from elsewhere, and a notebook's view
+``reasons``         why the threshold is where it is
 ``batch_scorer``    scores of batches, on the workers of an engine
 ``stored``          how files that no fit could have made are refused
 ==================  ===============================================================
 """
 
+from . import scorers
 from .batch_scorer import BatchScorer
-from .ensemble import Explanation
+from .conformal import Conformal
 from .estimator import NoiseContrastiveDetector
+from .evidence import Evidence, Interval
+from .explanation import Explanation
 from .latent import LatentDetector
 from .members import NAMES as MEMBERS
 from .metrics import outlier_auroc, outlier_average_precision
+from .scorers import InvertedScoreWarning
 
 __all__ = [
     "MEMBERS",
     "BatchScorer",
+    "Conformal",
+    "Evidence",
     "Explanation",
+    "Interval",
+    "InvertedScoreWarning",
     "LatentDetector",
     "NoiseContrastiveDetector",
     "outlier_auroc",
     "outlier_average_precision",
+    "scorers",
 ]

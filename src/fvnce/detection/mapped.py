@@ -30,13 +30,13 @@ def release(X: Any) -> None:
         base.madvise(mmap.MADV_DONTNEED)
 
 
-def take(X: Any, rows: NDArray[np.intp]) -> Any:
+def take(X: Any, rows: slice | NDArray[np.int64]) -> Any:
     """``X[rows]``, in memory; of a memory map part by part.
 
     >>> take(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2])).tolist()
     [[1.0], [3.0]]
     """
-    if not isinstance(X, np.memmap):
+    if not isinstance(X, np.memmap) or isinstance(rows, slice):
         return X[rows]
     found = np.empty((len(rows), *X.shape[1:]), dtype=X.dtype)
     for start in range(0, len(rows), ROWS):
