@@ -106,6 +106,7 @@ def spark(folder: Path, ready: Ready) -> Any:
 
     from fvnce.detection import BatchScorer
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # otherwise whatever is called python3
     builder = SparkSession.builder.master(f"local[{WORKERS}]").config("spark.ui.enabled", "false")
     # On this machine alone, whatever its name resolves to.
     session = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.memory", "2g").getOrCreate()
