@@ -31,6 +31,7 @@ from .conformal import reject
 from .explanation import Explanation
 from .findings import Findings
 from .fitted import FittedMixin
+from .mapped import release
 from .metrics import plot_scores
 from .plan import Array
 from .preprocessing import ImagePreprocessor, TablePreprocessor, as_images, check_images, preprocessor_from_state
@@ -287,6 +288,7 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
             for start in () if whole else range(step, len(X), step):
                 check_array(X[start : start + step], input_name="X", **how)
+                release(X)
         return checked if whole else X
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -27,7 +27,8 @@ class ParquetReader:
             ) from None
         self.name, self._categorical = str(path), categorical
         try:
-            self._file = parquet.ParquetFile(path)
+            # What is read ahead is kept until the end: the whole file.
+            self._file = parquet.ParquetFile(path, pre_buffer=False)
         except (pyarrow.ArrowException, OSError) as error:
             if isinstance(error, FileNotFoundError | PermissionError):
                 raise

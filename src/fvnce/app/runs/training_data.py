@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection.mapped import release
 from ..readers.arrays import read_labels
 from ..readers.delimited import Kinds, TableOptions
 from ..readers.frame import DataError, Frame, listed
@@ -229,6 +230,7 @@ def _check(rows: Rows, source: Source) -> None:
         if infinite.any():
             where = f"{source.name}, row {start + int(infinite.argmax()) + 1}"
             raise DataError(f"{where} holds infinity; correct it, or write NaN for what is missing")
+        release(rows)
 
 
 def _tell_of_empty_columns(rows: Frame, source: Source, say: Say) -> None:
