@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
-from . import table
 from .base import Detector, histories_from_state, histories_state, seed_of
 from .calibration import (
     Calibration,
@@ -30,6 +29,7 @@ from .plan import Array, Plan, TrainingRows
 from .preprocessing import ImagePreprocessor, TablePreprocessor
 from .rows import check_labels, check_weights, merge
 from .settings import plan_of
+from .table import Readings
 
 
 class NoiseContrastiveDetector(Detector):
@@ -149,22 +149,23 @@ class NoiseContrastiveDetector(Detector):
         """Learn from rows, of which y marks the known outliers.
 
         Args:
-            X: a matrix of numbers, a data frame (categories and missing values are welcome), or images of shape
-                (n, H, W) or (n, C, H, W); a memory map is read in parts.
-            y: 1 for known outliers, 0 for all other rows, whatever they are.
+            X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
+                (text, amounts of money, dates and missing values are welcome); or images of shape (n, H, W),
+                (n, C, H, W) or (n, H, W, C); a memory map is read in parts.
+            y: 1 for known outliers, 0 for all other rows, whatever they are; or yes and no, outlier and inlier, …
             sample_weight: how often a row counts.
         """
         plan = plan_of(self)
         seed = seed_of(self.random_state)
         self._forget()
-        matrix, images, categories = self._layout(X)
+        matrix, images, readings = self._layout(X)
         known = check_labels(y, len(matrix))
         weights = check_weights(sample_weight, matrix)
         if not (weights[~known] > 0).any():
             raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
         self.n_known_ = int((known & (weights > 0)).sum())
         matrix, known, weights = self._thinned(matrix, known, weights, seed)
-        rows = self._learn_rows(matrix, known, weights, images, categories)
+        rows = self._learn_rows(matrix, known, weights, images, readings)
         plan = self._complete(plan, rows)
         self.ensemble_, self.history_ = Ensemble.fit(rows, plan, seed)
         own = self.ensemble_.anomaly(rows.X)
@@ -223,7 +224,7 @@ class NoiseContrastiveDetector(Detector):
         known: NDArray[np.bool_],
         weights: Array,
         images: ImagePreprocessor | None,
-        categories: table.Categories | None,
+        readings: Readings | None,
     ) -> TrainingRows:
         """Training rows, preprocessed, with weights."""
         if images is not None:
@@ -232,7 +233,7 @@ class NoiseContrastiveDetector(Detector):
             X, known, weights = images.encode(matrix)[there], known[there], weights[there]
         else:
             raw, known, weights = merge(np.asarray(matrix, dtype=np.float64), known, weights)
-            self.preprocessor_ = TablePreprocessor.learn(raw[~known], weights[~known], categories)
+            self.preprocessor_ = TablePreprocessor.learn(raw[~known], weights[~known], readings, raw[known])
             X = self.preprocessor_.encode(raw)
         return TrainingRows(X[~known], weights[~known], X[known], weights[known])
 
