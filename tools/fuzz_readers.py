@@ -28,20 +28,20 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fuzz_seeds import FACTS, RECORDS
-from fvnce.app.readers.delimited import TableOptions
+from fvnce.app.readers.columns import TableOptions
 from fvnce.app.report.page import check_analysis, make_page, write_run_page
 from fvnce.app.runs.run import RunError, check_run_record, read_run_record
 from fvnce.app.runs.settings import DataSettings, SettingsError, read_config, to_toml
 from fvnce.app.runs.training_data import Layout, read_like, read_training_data
 from fvnce.app.shapes import ShapeError
 from fvnce.data import DataError, Frame, ReadOptions, open_source, read_idx
+from fvnce.detection.reading import Reading
 from fvnce.serialization import RecordError, write_document
 
 #: What a reader may end in; ShapeError is turned into RunError by whoever knows the file.
@@ -222,9 +222,12 @@ def read_rows(path: Path, rng: random.Random) -> None:
         read_training_data(DataSettings(str(path), label=label, drop=drop), lambda sentence: None)
     else:
         layout = rng.choice(
-            [Layout({"a": "number", "b": "number", "town": "text"}, None), Layout(None, (3,)), Layout(None, (3, 3))]
+            [
+                Layout({"a": Reading(), "b": Reading("time"), "town": Reading("text")}, None),
+                Layout(None, (3,)),
+                Layout(None, (3, 3)),
+            ]
         )
-        layout = replace(layout, missing=rng.random() < 0.5)
         for part in read_like(layout, str(path), DataSettings(str(path))).parts():
             layout.prepare(part.rows, part.start)
             assert isinstance(part.rows, Frame | np.ndarray)

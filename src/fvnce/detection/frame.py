@@ -31,7 +31,7 @@ class Frame:
     """
 
     def __init__(self, columns: Mapping[Any, NDArray[Any]], readings: Mapping[Any, Reading] | None = None) -> None:
-        self._columns = dict(columns)
+        self._columns: dict[Any, NDArray[Any]] = dict(columns)
         self.readings = dict(readings or {})
         lengths = {len(values) for values in self._columns.values()}
         if len(lengths) > 1:

@@ -266,8 +266,9 @@ def _column(item: Any, reading: Reading) -> Column:
     for bound in column.span:
         require_number("span of dates", bound)
     require(len(column.span) == 2 and column.span[0] <= column.span[1], "have dates of a span", column.span)
+    span = (float(column.span[0]), float(column.span[1]))
     if column.times is None:
-        return replace(column, span=tuple(column.span))
+        return replace(column, span=span)
     for part, centre, scale in column.times:
         require(part in range(len(table.TIMES)), "have known parts of dates", part)
         require_number("centre of a date", centre)
@@ -275,4 +276,4 @@ def _column(item: Any, reading: Reading) -> Column:
         require(scale > 0, "have positive scales of columns", scale)
     times = [(int(part), float(centre), float(scale)) for part, centre, scale in column.times]
     require(times == sorted(times) and len({part for part, _, _ in times}) == len(times), "have each part once", times)
-    return replace(column, span=tuple(column.span), times=times)
+    return replace(column, span=span, times=times)

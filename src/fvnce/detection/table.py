@@ -57,6 +57,11 @@ class Column:
     unused: bool = False
 
     @property
+    def empty(self) -> bool:
+        """Whether no training row had a value in it."""
+        return self.unused and (self.missing or self.categories == [])
+
+    @property
     def width(self) -> int:
         """Columns that it becomes."""
         if self.unused:
@@ -231,8 +236,8 @@ def encode(X: Array, columns: list[Column]) -> Array:
         else:
             seconds = np.where(gone, column.span[0], values)
             told = (np.clip(seconds, *column.span) / 86400, *_time_parts(seconds)[1:])
-            for part, centre, scale in column.times:
-                parts.append(_scaled(np.where(gone, centre, told[part]), centre, scale)[:, None])
+            for part, middle, unit in column.times:
+                parts.append(_scaled(np.where(gone, middle, told[part]), middle, unit)[:, None])
         if column.missing:
             parts.append(gone[:, None].astype(float))
     return np.concatenate(parts, 1)
