@@ -129,7 +129,6 @@ def fit(
         raise typer.BadParameter("give DATA, or --config of an earlier run")
     if outliers is not None and label is not None:
         raise typer.BadParameter("give --outliers or --label, not both")
-    kind = _kind(given, config)
     if out is None:
         if config is not None:
             raise typer.BadParameter("give --out: a config repeats a run, and its folder must be a new one")
@@ -137,7 +136,7 @@ def fit(
 
     from ..runs.fitting import make_run
 
-    wanted = _settings(given, kind, config)
+    wanted = _settings(given, _kind(given, config), config)
     say = terminal.make_echo(quiet)
     run = make_run(wanted, out, say, overwrite=overwrite, progress=None if not quiet else False)
     say(f"threshold {run.scorer.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE")

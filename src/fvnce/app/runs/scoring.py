@@ -124,12 +124,14 @@ def add_id(source: Source, column: str | None, say: Callable[[str], None], *, as
         return None
     if not isinstance(source, TableSource):
         if asked:
+            source.close()
             raise DataError(f"--id needs a table with columns (csv, tsv, parquet), found {source.name}")
         return None
     try:
         found = find_column(source.reader.columns, column, source.name)
     except DataError:
         if asked:
+            source.close()
             raise
         say(f"{source.name} has no column {column!r}, which named the rows of training: scores go by row alone")
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,11 +80,12 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
     source = open_source(settings.path, _options(settings, None))
     rng = np.random.default_rng([seed, 5])
     rows: Rows
-    if isinstance(source, TableSource):
-        rows, known, names = _read_table(source, settings, say, rng)
-    else:
-        assert isinstance(source, ArraySource)
-        rows, known, names = _read_array(source, settings, say)
+    with closing(source):
+        if isinstance(source, TableSource):
+            rows, known, names = _read_table(source, settings, say, rng)
+        else:
+            assert isinstance(source, ArraySource)
+            rows, known, names = _read_array(source, settings, say)
     _check(rows, source)
     if isinstance(rows, Frame):
         rows = _without_identifiers(rows, settings, say)
