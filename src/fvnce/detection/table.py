@@ -4,8 +4,9 @@ A number is centred at the median and divided by the standard deviation of its c
 pulled in, which neither a few huge values nor a column that is mostly one value can break; then cut at ±10. A category
 becomes one 0/1 column for each of its values, up to 32 of them, the rest together. A date becomes four numbers: the
 time that has passed, cut at the first and the last of training so that a row is not strange for being later, its month,
-its weekday and its hour. A missing number is the median beside a 0/1 column that says so, a missing category a value
-of its own. A column that is the same in every row says nothing and becomes none.
+its weekday and its hour, as far as training rows span two years, weeks or days. A missing number is the median beside a
+0/1 column that says so, a missing category a value of its own. A column that is the same in every row says nothing and
+becomes none.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ LIMIT = 10.0
 CATEGORIES = 32
 #: The smallest number above zero: a deviation below it would be one to divide by.
 SMALLEST = 5e-324
-#: What is told of a date.
+#: What is told of a date, and the days after which it comes again. A cycle that was not seen twice cannot be told from
+#: the passing of time: of half a year, the next month would be strange for its number.
 TIMES = ("elapsed", "month", "weekday", "hour")
+CYCLES = (0.0, 365.25, 7.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -201,10 +204,11 @@ def _learn_column(values: Array, weights: Array, reading: Reading) -> Column:
     if times is None:
         centre, scale, constant = _robust(values, weights)
         return Column(centre, scale, gone, unused=reading.ignored or (constant and not gone))
+    span = (float(values.min()), float(values.max()))
     for part, numbers in enumerate(_time_parts(values)):
         centre, scale, constant = _robust(numbers, weights)
-        times += [] if constant else [(part, centre, scale)]
-    span = (float(values.min()), float(values.max()))
+        seen = span[1] - span[0] >= 2 * CYCLES[part] * 86400
+        times += [(part, centre, scale)] if seen and not constant else []
     return Column(missing=gone, times=times, span=span, unused=reading.ignored or not (times or gone))
 
 

@@ -24,6 +24,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection.preprocessing import channels_last
 from .arrays import NPY_MAGIC, ArrayReader, map_npy, npy_from, open_npy, open_npz
 from .budget import budget, over_budget, within_budget
 from .columns import TableOptions
@@ -150,7 +151,10 @@ class ArraySource:
 
     def __init__(self, kind: str, reader: ArrayReader | PictureReader) -> None:
         self.kind, self.reader, self.name = kind, reader, reader.name
-        self.shape = reader.shape
+        # Images have their channels in front from here on.
+        self._turned = channels_last(reader.shape[1:])
+        n, *sides = reader.shape
+        self.shape = (n, sides[-1], *sides[:-1]) if self._turned else reader.shape
 
     def parts(self) -> Iterator[Part]:
         """All rows, in parts."""
@@ -158,7 +162,7 @@ class ArraySource:
         rows = max(1, min(PART_ROWS, PART_BYTES // size))
         start = 0
         names = self.reader.names if isinstance(self.reader, PictureReader) else None
-        for values in self.reader.parts(rows):
+        for values in map(self._in_front, self.reader.parts(rows)):
             stop = start + len(values)
             yield Part(values, start, None if names is None else names[start:stop], stop / self.shape[0])
             start = stop
@@ -172,7 +176,7 @@ class ArraySource:
         """The whole array; an npy file as a memory map, which need not fit in memory."""
         if self.kind == "npy" and isinstance(self.reader, ArrayReader) and os.path.isfile(self.name):
             self.reader.close()
-            return map_npy(Path(self.name))
+            return self._in_front(map_npy(Path(self.name)))
         dtype = self.reader.dtype.newbyteorder("=")
         try:
             within_budget(self.name, f"{self.shape[0]:,} rows", dtype.itemsize * math.prod(self.shape))
@@ -183,6 +187,9 @@ class ArraySource:
         for part in self.parts():
             whole[part.start : part.start + len(part.rows)] = part.rows
         return whole
+
+    def _in_front(self, images: NDArray[Any]) -> NDArray[Any]:
+        return np.moveaxis(images, -1, 1) if self._turned else images
 
 
 class _Counted(io.RawIOBase):
