@@ -394,6 +394,12 @@ def test_dates_whose_order_nothing_shows_are_told(fvnce: Run, tmp_path: Path) ->
     assert "month and day cannot be told apart" in said
 
 
+def test_a_decimal_comma_may_come_late(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a;b\n" + "".join(f"{i};x\n" for i in range(5000)) + "2,5;y\n")
+    assert library.data.open_source(path).read()["a"][-1] == 2.5
+
+
 def test_blanks_around_quotes_and_between_fields(tmp_path: Path) -> None:
     quoted, blanks = tmp_path / "q.csv", tmp_path / "b.txt"
     quoted.write_text('a, b\n1, "x, y"\n2, "z"\n')

@@ -152,6 +152,9 @@ def _values(column: nw.Series[Any]) -> NDArray[Any]:
             return np.asarray(column.to_numpy(), dtype=np.int64 if dtype.is_signed_integer() else np.uint64)
         if dtype == nw.Boolean and not column.is_null().any():
             return np.asarray(column.to_numpy(), dtype=bool)
+        plain = column.to_numpy()
+        if plain.dtype.kind == "f":
+            return plain.astype(np.float64)
         return np.array([np.nan if is_missing(v) else float(v) for v in column.to_list()], dtype=np.float64)
     if dtype == nw.Date or (dtype == nw.Datetime and getattr(dtype, "time_zone", None) is None):
         return np.asarray(column.to_numpy(), dtype="datetime64[us]")

@@ -94,7 +94,9 @@ class ColumnReader:
                 numbers = None
             if numbers is not None:
                 if reading is None and values.null_count < len(values):
-                    self.kinds[name] = Reading()
+                    # Whole numbers do not show what will stand before a fraction.
+                    shown = compute.any(compute.match_substring(values, ".")).as_py()
+                    self.kinds[name] = Reading(decimal="." if shown else self._decimal or ".")
                 return np.asarray(numbers, dtype=np.float64)
         texts = _objects(values)
         if reading is None:
