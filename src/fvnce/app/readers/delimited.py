@@ -15,13 +15,11 @@ from typing import IO, Any
 from ...detection.reading import Reading
 from .columns import MISSING, ColumnReader, TableOptions
 from .frame import DataError, Frame, listed
-from .text import CheckedText, longest_line
+from .text import FIELD, CheckedText, LongFieldError
 
 DELIMITERS = ",;\t| "
 #: The first lines, in which delimiter and header are looked for: so many, or as many as have so many bytes.
 SAMPLE_LINES, SAMPLE_BYTES = 200, 2**20
-#: Characters of a field; a longer one is a quote that was never closed.
-FIELD = csv.field_size_limit()
 _NUMBER, _COMMA_NUMBER, _TIME = Reading(), Reading(decimal=","), Reading("time")
 
 
@@ -84,53 +82,48 @@ class DelimitedReader:
         import pyarrow
 
         waiting, skip = [], int(self.header)
-        try:
-            for batch in self._batches():
-                self._check_fields(batch)
-                waiting.append(batch.slice(skip))
-                skip = max(0, skip - len(batch))
-                if sum(map(len, waiting)) < rows:
-                    continue
-                whole = pyarrow.Table.from_batches(waiting)
-                full = len(whole) - len(whole) % rows
-                for start in range(0, full, rows):
-                    yield whole.slice(start, rows).combine_chunks()
-                waiting = whole.slice(full).combine_chunks().to_batches() if full < len(whole) else []
-        except pyarrow.ArrowException as error:
-            raise self._arrow_error(error) from None
+        for table in self._blocks():
+            waiting.append(table.slice(skip))
+            skip = max(0, skip - len(table))
+            if sum(map(len, waiting)) < rows:
+                continue
+            whole = pyarrow.concat_tables(waiting)
+            full = len(whole) - len(whole) % rows
+            for start in range(0, full, rows):
+                yield whole.slice(start, rows).combine_chunks()
+            waiting = [whole.slice(full).combine_chunks()]
         if sum(map(len, waiting)):
-            yield pyarrow.Table.from_batches(waiting).combine_chunks()
+            yield pyarrow.concat_tables(waiting).combine_chunks()
 
-    def _batches(self) -> Iterator[Any]:
+    def _blocks(self) -> Iterator[Any]:
+        """The tables that blocks of rows make, the header still one of the rows.
+
+        Arrow could read the file by itself, and would then call back from a thread of its own, which must not happen
+        when the program is about to end.
+        """
         import pyarrow
+        from pyarrow import compute
         from pyarrow import csv as tables
 
-        self._file.put_right(self.delimiter)
         names = [f"f{i}" for i in range(len(self.columns))]
-        reader = tables.open_csv(
-            pyarrow.PythonFile(self._file, mode="r"),
-            read_options=tables.ReadOptions(
-                use_threads=False, block_size=max(2 * FIELD, longest_line()), autogenerate_column_names=True
-            ),
-            parse_options=tables.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
-            convert_options=tables.ConvertOptions(
-                column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False
-            ),
-        )
-        with reader:
-            yield from reader
-
-    def _check_fields(self, batch: Any) -> None:
-        from pyarrow import compute
-
-        for column in batch.columns:
-            if (compute.max(compute.binary_length(column)).as_py() or 0) > FIELD:
-                raise self._unreadable(csv.Error("field limit"), self._place(None))
+        parsing = tables.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        convert = tables.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
+        try:
+            for block in self._file.blocks(self.delimiter):
+                if not block.strip(b"\r\n"):
+                    continue
+                reading = tables.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names)
+                table = tables.read_csv(pyarrow.BufferReader(block), reading, parsing, convert)
+                if any((compute.max(compute.binary_length(column)).as_py() or 0) > FIELD for column in table.columns):
+                    raise LongFieldError
+                yield table
+        except LongFieldError:
+            raise self._unreadable(csv.Error("field limit"), self._place(None)) from None
+        except pyarrow.ArrowException as error:
+            raise self._arrow_error(error) from None
 
     def _arrow_error(self, error: Exception) -> DataError:
         """What pyarrow stopped at, found again with the number of its line."""
-        if "straddl" in str(error) or "out of sync" in str(error):
-            return self._unreadable(csv.Error("field limit"), self._place(None))
         for line, row in self._rows_again():
             if len(row) != len(self.columns):
                 return DataError(
@@ -141,11 +134,12 @@ class DelimitedReader:
         return DataError(f"{self.name}: {said}; correct it, or name the delimiter with --delimiter")
 
     def _place(self, row: int | None) -> str:
-        """The line of a row of data, or, of none, the one at which the file cannot be read on."""
+        """The line of a row of data, or, of none, the one after which the file cannot be read on."""
+        line = 0
         for number, (line, _) in enumerate(self._rows_again()):
             if row is not None and number == row + int(self.header):
                 return f"line {line}"
-        return "line unknown" if row is None else f"row {row + 1}"
+        return f"line {line + 1}" if row is None else f"row {row + 1}"
 
     def _rows_again(self) -> Iterator[tuple[int, list[str]]]:
         """The rows with their lines once more, by Python's own reader, which counts lines; none from a pipe."""

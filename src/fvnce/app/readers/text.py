@@ -1,15 +1,16 @@
 """The bytes of a text table, looked at on their way to the reader: UTF-8, no zero byte, no line without end.
 
-What the reader of tables would misunderstand is put right on the way: blanks between a delimiter and a quote, and runs
-of blanks where blanks are the delimiter.
+They are given in blocks of whole rows. What the reader of tables would misunderstand is put right on the way: blanks
+between a delimiter and a quote, and runs of blanks where blanks are the delimiter.
 """
 
 from __future__ import annotations
 
 import codecs
-import io
+import csv
 import re
-from typing import IO, Any
+from collections.abc import Iterator
+from typing import IO
 
 from .arrays import DAMAGED
 from .budget import VARIABLE, budget
@@ -19,75 +20,59 @@ from .frame import DataError
 LINE_SHARE = 256
 #: Bytes asked of a file at once.
 CHUNK = 2**20
+#: Characters of a field; a longer one is a quote that was never closed.
+FIELD = csv.field_size_limit()
 
 
-def longest_line() -> int:
-    """Bytes that a line may have."""
-    return budget() // LINE_SHARE
+class LongFieldError(Exception):
+    """A quote that opens a field and is not closed for very long."""
 
 
-class CheckedText(io.RawIOBase):
-    """A binary file that raises a sentence where its bytes are no text."""
+class CheckedText:
+    """A binary file whose rows are text, or a sentence that says where they are not."""
 
     def __init__(self, name: str, file: IO[bytes]) -> None:
         self._name, self._file = name, file
         self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._line, self._unfinished, self._longest = 1, 0, longest_line()
-        self._ready, self._rest = b"", b""
-        self._ended = False
-        self._clean: Any = None
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
+        self._longest = budget() // LINE_SHARE
+        self._line, self._unfinished = 1, 0
+        self._start = b""
 
     def start(self, size: int) -> bytes:
-        """The first bytes, which will be read again; not yet put right."""
-        parts, left = [], size
-        while left > 0 and (part := self._checked()):
-            parts.append(part)
-            left -= len(part)
-        self._ready = b"".join(parts)
-        return self._ready
+        """The first bytes, which the blocks begin with again."""
+        while len(self._start) < size and (part := self._read()):
+            self._start += part
+        return self._start
 
-    def put_right(self, delimiter: str) -> None:
-        """Take out blanks that a delimiter does not want behind it, from the first byte on."""
+    def blocks(self, delimiter: str) -> Iterator[bytes]:
+        """All bytes, in blocks that end where a row does."""
         mark = re.escape(delimiter.encode())
-        pattern = rb"  +" if delimiter == " " else rb"(?<=" + mark + rb")[ \t]+(?=\")"
-        if delimiter != "\t":
-            self._clean = re.compile(pattern), b" " if delimiter == " " else b""
-        self._ready = self._cleaned(self._ready)
+        # A quote opens a field only where a field begins, and is closed by the next one that is not doubled.
+        quoted = re.compile(rb"(?:\A|(?<=[\r\n" + mark + rb"])) *\"[^\"]*(?:\"\"[^\"]*)*(?:\"|(\Z))")
+        blanks = re.compile(rb"  +" if delimiter == " " else rb"(?<=" + mark + rb") +(?=\")")
+        waiting, part = b"", self._start.removeprefix(codecs.BOM_UTF8) or self._read()
+        self._start = b""
+        while part:
+            waiting += part
+            end = _last_end(waiting, quoted)
+            if end:
+                yield blanks.sub(b" " if delimiter == " " else b"", waiting[:end])
+                waiting = waiting[end:]
+            part = self._read()
+        if waiting:
+            yield blanks.sub(b" " if delimiter == " " else b"", waiting)
 
-    def read(self, size: int = -1) -> bytes:
-        """So many bytes, or what is left."""
-        while not self._ended and (size < 0 or len(self._ready) < size):
-            self._ready += self._cleaned(self._checked())
-        size = len(self._ready) if size < 0 else size
-        content, self._ready = self._ready[:size], self._ready[size:]
-        return content
-
-    def _cleaned(self, content: bytes) -> bytes:
-        if self._clean is None:
-            return content
-        content, self._rest = self._rest + content, b""
-        if not self._ended:
-            # The last line may go on, and with it the blanks.
-            cut = content.rfind(b"\n") + 1
-            content, self._rest = content[:cut], content[cut:]
-        return bytes(self._clean[0].sub(self._clean[1], content))
-
-    def _checked(self) -> bytes:
+    def _read(self) -> bytes:
         try:
             content = self._file.read(min(CHUNK, self._longest + 1))
         except DAMAGED as error:
             said = " ".join(str(error).split())
             raise DataError(f"{self._name} is damaged: {said}; fetch or write it again") from None
-        self._ended = not content
         if b"\0" in content:
             line = self._line + content[: content.index(b"\0")].count(b"\n")
             raise DataError(f"{self._name} is no text table: line {line} holds a zero byte; give a text file")
         try:
-            self._decoder.decode(content, final=self._ended)
+            self._decoder.decode(content, final=not content)
         except UnicodeDecodeError as error:
             line = self._line + error.object[: error.start].count(b"\n")
             raise DataError(
@@ -105,7 +90,13 @@ class CheckedText(io.RawIOBase):
         self._line += content.count(b"\n")
         return content
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
-        super().close()
+
+def _last_end(content: bytes, quoted: re.Pattern[bytes]) -> int:
+    """Where the last row that is whole ends, or 0: at a line's end that stands in no quotes."""
+    hidden = content
+    if b'"' in content:
+        opened = [match for match in quoted.finditer(content) if match.group(1) is not None]
+        if opened and len(content) - opened[0].start() > 4 * FIELD:
+            raise LongFieldError
+        hidden = quoted.sub(lambda match: b"x" * len(match.group()), content)
+    return max(hidden.rfind(b"\n"), hidden.rfind(b"\r")) + 1
