@@ -18,6 +18,8 @@ from .frame import DataError, Frame, listed
 
 #: What each column holds: "number", "text", … or how it is read in full.
 Kinds = dict[str, str | Reading]
+#: Amounts that Arrow can be made to read; :class:`Reading` reads them alike, and others beside.
+_AMOUNT = r"^-?[$€£¥]?([1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]+)([.][0-9]+)?$"
 #: Texts that stand for nothing, in lower case.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
 
@@ -88,16 +90,13 @@ class ColumnReader:
         values = compute.if_else(gone, pyarrow.scalar(None, values.type), values)
         reading = self.kinds.get(name)
         if reading is None or (reading.kind == "number" and reading.decimal == "."):
-            try:
-                numbers = compute.cast(values, pyarrow.float64()).to_numpy(zero_copy_only=False)
-            except pyarrow.ArrowInvalid:
-                numbers = None
+            numbers = _numbers(values, amounts=reading is not None)
             if numbers is not None:
                 if reading is None and values.null_count < len(values):
                     # Whole numbers do not show what will stand before a fraction.
                     shown = compute.any(compute.match_substring(values, ".")).as_py()
                     self.kinds[name] = Reading(decimal="." if shown else self._decimal or ".")
-                return np.asarray(numbers, dtype=np.float64)
+                return numbers
         texts = _objects(values)
         if reading is None:
             reading, odd = learn_reading(texts.tolist(), self._decimal)
@@ -126,6 +125,19 @@ class ColumnReader:
             f"{self.name}, {where}: column {name!r} holds {reading.told} elsewhere but {text[:40]!r} here; correct it, "
             f"or pass --missing {text[:40]!r} or --categorical {name!r}"
         )
+
+
+def _numbers(values: Any, *, amounts: bool) -> NDArray[np.float64] | None:
+    """Texts as numbers if all of them are, or are such amounts as $1,234.50 if these may be: what most columns hold."""
+    import pyarrow
+    from pyarrow import compute
+
+    try:
+        return np.asarray(compute.cast(values, pyarrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    except pyarrow.ArrowInvalid:
+        if not amounts or not compute.all(compute.match_substring_regex(values, _AMOUNT)).as_py():
+            return None
+        return _numbers(compute.replace_substring_regex(values, "[$€£¥,]", ""), amounts=False)
 
 
 def _as_floats(values: NDArray[Any]) -> NDArray[Any]:

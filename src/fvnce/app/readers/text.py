@@ -46,21 +46,24 @@ class CheckedText:
 
     def blocks(self, delimiter: str) -> Iterator[bytes]:
         """All bytes, in blocks that end where a row does."""
-        mark = re.escape(delimiter.encode())
-        # A quote opens a field only where a field begins, and is closed by the next one that is not doubled.
-        quoted = re.compile(rb"(?:\A|(?<=[\r\n" + mark + rb"])) *\"[^\"]*(?:\"\"[^\"]*)*(?:\"|(\Z))")
-        blanks = re.compile(rb"  +" if delimiter == " " else rb"(?<=" + mark + rb") +(?=\")")
+        mark = delimiter.encode()
+        # A quote opens a field only where a field begins, and is closed by the next one that is not doubled. Patterns
+        # begin with what is rare, which makes them fast.
+        quoted = re.compile(rb"\"(?<=[\r\n" + re.escape(mark) + rb"]\")[^\"]*(?:\"\"[^\"]*)*(?:\"|(\Z))")
+        blanks = re.compile(rb"  +" if delimiter == " " else re.escape(mark) + rb" +(?=\")")
         waiting, part = b"", self._start.removeprefix(codecs.BOM_UTF8) or self._read()
         self._start = b""
         while part:
             waiting += part
+            if b"  " in waiting or b' "' in waiting:
+                waiting = blanks.sub(mark, waiting)
             end = _last_end(waiting, quoted)
             if end:
-                yield blanks.sub(b" " if delimiter == " " else b"", waiting[:end])
+                yield waiting[:end]
                 waiting = waiting[end:]
             part = self._read()
         if waiting:
-            yield blanks.sub(b" " if delimiter == " " else b"", waiting)
+            yield waiting
 
     def _read(self) -> bytes:
         try:
@@ -93,10 +96,13 @@ class CheckedText:
 
 def _last_end(content: bytes, quoted: re.Pattern[bytes]) -> int:
     """Where the last row that is whole ends, or 0: at a line's end that stands in no quotes."""
-    hidden = content
-    if b'"' in content:
-        opened = [match for match in quoted.finditer(content) if match.group(1) is not None]
-        if opened and len(content) - opened[0].start() > 4 * FIELD:
+
+    def hide(match: re.Match[bytes]) -> bytes:
+        if match.group(1) is not None and len(match.group()) > 4 * FIELD:
             raise LongFieldError
-        hidden = quoted.sub(lambda match: b"x" * len(match.group()), content)
-    return max(hidden.rfind(b"\n"), hidden.rfind(b"\r")) + 1
+        return b"x" * len(match.group())
+
+    hidden = b"\n" + content
+    if b'"' in content:
+        hidden = quoted.sub(hide, hidden)
+    return max(hidden.rfind(b"\n"), hidden.rfind(b"\r"))
