@@ -22,7 +22,7 @@ from .labels import Labels, Say
 from .settings import DataSettings
 
 #: Rows beyond these bytes are thinned to so many of each kind, known outliers and others.
-LARGE_BYTES = 256 * 2**20
+LARGE_BYTES = 128 * 2**20
 LARGE_ROWS = 200_000
 
 
