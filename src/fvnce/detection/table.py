@@ -159,6 +159,14 @@ def _numbers(name: Any, values: NDArray[Any], reading: Reading) -> Array:
     raise ValueError(f"column {name!r} must hold {reading.told} as in training, found {values.dtype}")
 
 
+def require_values(X: Any) -> Any:
+    """Rows, of which at least one has a value; a memory map is looked at no further than its first value."""
+    rows = 4096
+    if all(np.isnan(X[start : start + rows]).all() for start in range(0, len(X), rows)):
+        raise ValueError("X must hold some value, found only missing ones: all are NaN; give rows that have some")
+    return X
+
+
 def learn_columns(X: Array, weights: Array, readings: Sequence[Reading], outliers: Array | None = None) -> list[Column]:
     """The encoding of each column, from weighted rows.
 
@@ -168,8 +176,6 @@ def learn_columns(X: Array, weights: Array, readings: Sequence[Reading], outlier
         readings: what each column holds.
         outliers: known outliers: a column that is the same in all rows but not in them says much.
     """
-    if np.isnan(X).all():
-        raise ValueError("X must hold a value in some unlabelled row, found only missing ones: all are NaN")
     columns = [_learn_column(values, weights, reading) for values, reading in zip(X.T, readings, strict=True)]
     if outliers is not None and len(outliers):
         same = [not len(X) or _is_one(np.concatenate([X[:, i], outliers[:, i]])) for i in range(X.shape[1])]
