@@ -70,11 +70,12 @@ docs: $(VENV)/.docs
 digests: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tools/digests.py check
 
-# Pages that are made from results or from the program.
+# Pages that are made from results or from the program, and what the pages of the gallery print and draw.
 pages: $(STAMP)
 	$(BIN)/python -m experiments.pages
+	OMP_NUM_THREADS=1 $(BIN)/python tools/run_page.py docs/gallery/*.md
 
-# For one tutorial, in a folder of its own: where torchmetrics can be imported, Fabric does so at every start.
+# For one page, in a folder of its own: where torchmetrics can be imported, Fabric does so at every start.
 $(VENV)/lightning: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade --target $@ \
 		pytorch-lightning torchmetrics tqdm PyYAML

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 import fvnce
+import run_page
 from fvnce.app.commands.deferred import SUMMARIES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,22 +152,20 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 @pytest.mark.filterwarnings("ignore:::pytorch_lightning")
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
-    """From top to bottom, each block with what the blocks before it left."""
+    """From top to bottom, each block with what the blocks before it left; and it prints what the page shows."""
     if "import pytorch_lightning" in page.read_text():
         folder = Path(sys.prefix) / "lightning"
         if not folder.exists():
             pytest.skip("pytorch-lightning is installed by make test alone")
         monkeypatch.syspath_prepend(folder)
     monkeypatch.chdir(tmp_path)
-    names = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
-        exec(compile(block, str(page), "exec"), names)
+    assert run_page.differences(page.read_text("utf-8"), run_page.rendered(page)) == []
 
 
 @pytest.mark.slow
 def test_the_script_for_several_machines_runs_on_two_processes(tmp_path):
     """As the page has it, but for the folder and the length of the run."""
-    page = (ROOT / "docs" / "tutorials" / "machines.md").read_text()
+    page = (ROOT / "docs" / "howto" / "machines.md").read_text()
     script = re.search(r"```py\n(.*?)```", page, flags=re.DOTALL).group(1)
     assert "/shared" in script
     assert "epochs=20" in script

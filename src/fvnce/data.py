@@ -1,4 +1,4 @@
-"""Files as rows, as the command line reads them, and the data sets of the tutorials and of the paper.
+"""Files as rows, as the command line reads them, and the data sets of the gallery and of the paper.
 
 >>> load_digits().shape
 (8, 8)

@@ -122,7 +122,7 @@ class Explanation:
         columns, ends = parts[:width], parts[width:]
         if width > top:
             others = sum(value for _, value in columns[top:])
-            columns = [*columns[:top], (f"{width - top} other columns", others)]
+            columns = [*columns[:top], (f"{width - top} other column{'s' * (width - top > 1)}", others)]
         labels, values = zip(*reversed([*columns, *ends]), strict=True)
         colours = [STRANGER if value > 0 else USUAL for value in values]
         bars = ax.barh(range(len(values)), values, color=colours)
