@@ -19,7 +19,7 @@ from torch.distributions import Distribution, Independent, Normal
 
 from fvnce import PowerRule
 from fvnce.models import GaussianEncoder, PointEncoder, mlp
-from fvnce.objectives import VAE, FullyVariationalNCE, Profiled
+from fvnce.objectives import VAE, ConditionalNCE, FullyVariationalNCE, Profiled, RankingNCE
 from fvnce.training import fit
 from fvnce.training.distributed import bounds
 from training_runs import WIDTH, digest, model, rows
@@ -68,6 +68,23 @@ def elbo() -> nn.Module:
     return VAE(model(), point())
 
 
+class Ahead(Independent):
+    """A step that is not drawn, so that it does not depend on which process takes it."""
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        return (self.base_dist.loc + self.base_dist.loc.sin()).expand(*sample_shape, *self.base_dist.loc.shape)
+
+
+def conditional() -> nn.Module:
+    torch.manual_seed(0)
+    return ConditionalNCE(model(), point(), lambda x: Ahead(Normal(x, 0.5 + x.abs()), 1))
+
+
+def ranking() -> nn.Module:
+    torch.manual_seed(0)
+    return RankingNCE(model(), Table(3.0), point(), noise_samples=3)
+
+
 class Plain(nn.Module):
     """A user's own objective."""
 
@@ -83,6 +100,8 @@ class Plain(nn.Module):
 CASES: dict[str, Any] = {
     "plain": Plain,
     "vae": elbo,
+    "conditional": conditional,
+    "ranking": ranking,
     "fixed": lambda: contrastive(PowerRule(0.1), Table(0.5), noise_ratio=0.5),
     "fixed, one process without live noise": lambda: contrastive(PowerRule(0.1), Table(1.0, far=True)),
     "own encoder of the noise, not live": lambda: contrastive(
