@@ -26,7 +26,7 @@ from .objectives import ContrastiveObjective, Fixed
 from .scoring import ScoringRule
 
 #: Steps of the search for the best noise.
-_SEARCH = 500
+_SEARCH = 600
 _ROWS_AT_ONCE = 256
 
 
@@ -179,7 +179,7 @@ def _log_slope(rule: ScoringRule, delta: Tensor) -> Tensor:
 def _best(rule: ScoringRule, g: Tensor, nu: float, free: int) -> float:
     """The smallest trace over noise w p_d, w ≥ 0 and of mean 1, by Adam on log w from w = 1, p_n = p_d."""
     log_w = torch.zeros(len(g), dtype=g.dtype, requires_grad=True)
-    optimiser = torch.optim.Adam([log_w], lr=0.05)
+    optimiser = torch.optim.Adam([log_w], lr=0.1)
     lowest = math.inf
     for _ in range(_SEARCH):
         normalised = log_w - log_w.logsumexp(0) + math.log(len(g))
