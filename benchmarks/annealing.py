@@ -6,7 +6,7 @@ Run with
 
 Noise N(0, 1), model N(R, 1) without its constant (Chehab et al. 2023). The same number N of draws in all, 20,000, is
 spent on one step of NCE, or on the 21 levels of a path: the geometric one, N(tR, 1), or the arithmetic one, whose draws
-are those of cos²(πt/2) p_n + sin²(πt/2) p at the true Z (an oracle: with a pilot that is off the draws would be others).
+are those of cos²(πt/2) p_n + sin²(πt/2) p at the true Z (an oracle: with another pilot the draws would be others).
 Draws are exact, so that nothing but the path is measured. Given is N times the mean squared error of log Z, over
 repetitions; for a continuous path theory says R² and at most π².
 
