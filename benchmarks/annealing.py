@@ -88,7 +88,7 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--distances", default="1,2,3,4,5,6,7,8")
+    parser.add_argument("--distances", default="1,2,3,4,5,6,8")
     parser.add_argument("--repetitions", type=int, default=80)
     parser.add_argument("--quick", action="store_true", help="two distances, few repetitions")
     options = parser.parse_args()

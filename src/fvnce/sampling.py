@@ -273,7 +273,7 @@ def _log_ratio_of_constants(above: Tensor, below: Tensor) -> Tensor:
     """The c at which as much of the upper sample is missed as of the lower is taken, by bisection; both shape (n,)."""
     low = torch.minimum(above.min(), below.min()) - 1
     high = torch.maximum(above.max(), below.max()) + 1
-    for _ in range(200):
+    for _ in range(80):
         middle = (low + high) / 2
         too_high = torch.sigmoid(middle - above).mean() > torch.sigmoid(below - middle).mean()
         low, high = torch.where(too_high, low, middle), torch.where(too_high, middle, high)
