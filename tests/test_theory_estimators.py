@@ -1,0 +1,85 @@
+"""The page 'Which NCE?': what is said there in mathematics, and that its numbers are those of the committed results."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import softplus
+
+from fvnce import Exponential, Logarithmic
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def results(name):
+    return json.loads((ROOT / "results" / "bench" / f"{name}.json").read_text("utf-8"))
+
+
+def test_a_loss_of_pairs_is_proper_where_its_slope_is_symmetric():
+    """p f(ρ) + q f(1/ρ) is stationary at ρ = p/q for all p, q if f'(1/ρ) = ρ³ f'(ρ), as for −log(1 + 1/ρ)."""
+    rho = torch.logspace(-3, 3, 61, dtype=torch.float64).requires_grad_()
+    (slope,) = torch.autograd.grad((-softplus(-rho.log())).sum(), rho)
+    torch.testing.assert_close(slope.flip(0), rho.detach() ** 3 * slope, rtol=1e-9, atol=0)
+    # Slopes of another shape on ρ ≤ 1, continued by the symmetry, have the same stationary point.
+    for power in (-0.9, -0.3, 0.5):
+        slopes = lambda r, a=power: np.where(r <= 1, r**a, r ** (-3 - a))  # noqa: E731
+        for ratio in (0.2, 1.0, 7.0):
+            turned = slopes(1 / ratio) / ratio**2
+            assert ratio * slopes(ratio) - turned == pytest.approx(0, abs=1e-12 * turned)
+
+
+def test_no_proper_loss_of_pairs_is_concave_in_both_densities():
+    """Concave in φ(u) asks ρ²f' not to grow; the symmetry makes it ρ times as large at ρ as at 1/ρ."""
+    rng = np.random.default_rng(0)
+    grid = np.logspace(-3, 0, 200)
+    for _ in range(50):
+        # Any positive slope below 1, even one whose ρ²f' falls there, must rise in all from 1/ρ to ρ.
+        low = np.exp(np.cumsum(rng.normal(size=200)) * 0.3)
+        high = low / (1 / grid) ** 3  # f'(ρ) at ρ = 1/grid
+        assert ((1 / grid) ** 2 * high >= grid**2 * low * (1 - 1e-12)).all()
+        assert ((1 / grid[:-1]) ** 2 * high[:-1] > grid[:-1] ** 2 * low[:-1]).all()
+
+
+def test_the_ranking_objective_is_bounded_by_rule_00():
+    """−log s ≥ 1 − log c − s/c for every c, with equality at c = s."""
+    s, c = torch.logspace(-2, 2, 41).unsqueeze(1), torch.logspace(-2, 2, 41)
+    assert (-s.log() - 1 + c.log() + s / c > -1e-5).all()
+
+
+@pytest.mark.parametrize("distance", [1.0, 3.0, 6.0])
+def test_the_curvature_of_the_exponential_rule_is_polynomial(distance):
+    """Data N(R, 1), noise N(0, 1), (b, log Z): φ p_d ∝ N(R/2, 1), so λ₊λ₋ = 1 up to scale and λ₊ + λ₋ = 2 + R²/4."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    x = nodes + distance
+    delta = torch.from_numpy(distance * x - distance**2 / 2)
+    g = np.stack([x, -np.ones_like(x)], 1)
+    condition = {}
+    for name, rule in (("NCE", Logarithmic()), ("eNCE", Exponential(None))):
+        values = np.linalg.eigvalsh((g.T * (weights * rule.log_slope(delta)[0].exp().numpy())) @ g)
+        condition[name] = values[-1] / values[0]
+    total = 2 + distance**2 / 4
+    assert condition["eNCE"] == pytest.approx(((total + math.sqrt(total**2 - 4)) / 2) ** 2, rel=1e-6)
+    assert condition["NCE"] > condition["eNCE"]
+
+
+def test_plain_descent_grows_exponentially_with_the_distance_and_normalised_does_not():
+    rows = results("flat_landscape")["rows"]
+    by_distance = {row["distance"]: row["steps"] for row in rows}
+    assert by_distance[7.0]["NCE, plain"] is None
+    assert by_distance[6.0]["NCE, plain"] > 30 * by_distance[4.0]["NCE, plain"]
+    for steps in by_distance.values():
+        assert steps["eNCE, normalised"] <= 128
+
+
+def test_annealing_turns_exponential_into_polynomial():
+    rows = {row["distance"]: row for row in results("annealing")["rows"]}
+    for distance, row in rows.items():
+        geometric = row["geometric"]
+        # Five standard errors, and a tenth for levels being finite.
+        assert abs(geometric["mse"] - distance**2) < 5 * geometric["error"] + 0.1 * distance**2
+        assert row["arithmetic, oracle"]["mse"] < 5 * row["arithmetic, oracle"]["error"] + math.pi**2
+    assert rows[6.0]["one step"]["mse"] > 10 * rows[6.0]["geometric"]["mse"]
+    assert rows[8.0]["one step"]["trusted"] < 1
