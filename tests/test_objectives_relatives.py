@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution, Independent, Normal
+from torch.distributions import Distribution, Independent, Normal
 from torch.nn.functional import cross_entropy, softplus
 
 import fvnce
 from fvnce import NCE, ConditionalNCE, EnergyModel, FullyVariationalNCE, PowerRule, RankingNCE, mlp
-from fvnce.models import GaussianEncoder, GaussianMixtureModel, RestrictedBoltzmannMachine
+from fvnce.models import GaussianEncoder, LinearGaussianModel, RestrictedBoltzmannMachine
 from fvnce.noise import BitFlips, GaussianSteps
 from fvnce.objectives import Batch, BatchShare, Objective
 from test_objectives_consistency import UnnormalisedLinearProblem, UnnormalisedMixtureProblem, check_rate
@@ -185,7 +185,8 @@ def test_the_truth_is_the_maximiser_of_conditional_nce(step: float) -> None:
 def test_default_steps_are_scaled_by_the_first_batch_and_kept() -> None:
     objective = ConditionalNCE(energy())
     x = torch.randn(50, 2) * torch.tensor([0.1, 10.0])
-    objective(x)
+    objective.eval()(7 * x)  # what is only looked at decides nothing
+    objective.train()(x)
     torch.testing.assert_close(objective.spread, x.std(0))
     objective(100 * x)
     torch.testing.assert_close(objective.spread, x.std(0))
@@ -225,29 +226,42 @@ def test_latents_that_are_summed_over_are_exact() -> None:
         torch.testing.assert_close(*values)
 
 
+class ExactOnOneSide(nn.Module):
+    """The posterior where x has the given sign, and one that is twice as wide elsewhere."""
+
+    def __init__(self, model: LinearGaussianModel, sign: float) -> None:
+        super().__init__()
+        self.model, self.sign = model, sign
+
+    def forward(self, x: Tensor) -> Distribution:
+        exact = self.model.posterior(x)
+        wide = torch.where(self.sign * x[:, :1] > 0, 1.0, 2.0)
+        return Independent(Normal(exact.mean, exact.stddev * wide), 1)
+
+
 @pytest.mark.parametrize("name", ["conditional", "ranking"])
+@torch.no_grad()
 def test_latents_that_are_drawn_bound_the_data_side_alone(name: str) -> None:
-    """A mixture with its latent drawn once: with the noise's side exact J is too low, with the data's side too high.
+    """The datum at 1, noise at −1, 20,000 draws: data's latent drawn badly J is too low, the noise's so, too high.
 
-    Means over 40,000 draws in pairs; the differences are tens of their standard errors.
+    Both differences are more than ten of their standard errors, and with many draws they vanish.
     """
-    model = GaussianMixtureModel(torch.tensor([0.5, -0.5]), torch.tensor([[-1.0], [1.0]]), torch.tensor([0.8, 1.2]))
-    x, y = torch.tensor([[0.3]]), torch.tensor([[-0.4]])
-    torch.manual_seed(0)
-    drawn = []
-    for at in (x, y):
-        z = Categorical(probs=torch.tensor([0.5, 0.5])).sample((40_000,))
-        drawn.append(model.log_joint(at, z) + math.log(2))
-    exact = [model.log_prob(at) for at in (x, y)]
-    offset = torch.zeros(()) if name == "conditional" else (normal(1, 2.0).log_prob(y) - normal(1, 2.0).log_prob(x))[0]
+    model = LinearGaussianModel(torch.tensor([[1.0]]), torch.zeros(1), 0.7)
+    x, y = torch.ones(20_000, 1), -torch.ones(20_000, 1)
 
-    def value(data: Tensor, noise: Tensor) -> Tensor:
-        return -softplus(noise - data - offset)
+    def earned(encoder: nn.Module | None, draws: int = 1) -> Tensor:
+        if name == "ranking":
+            return RankingNCE(model, normal(1, 2.0), encoder, latent_samples=draws).terms(x, y).data
+        steps = ToNodes(torch.tensor([-2.0]))
+        return ConditionalNCE(model, encoder, steps, latent_samples=draws).terms(x).data
 
-    truth = value(*exact)
-    low, high = value(drawn[0], exact[1]) - truth, value(exact[0], drawn[1]) - truth
-    for difference in (-low, high):
-        assert float(difference.mean()) > 10 * float(difference.std()) / 200
+    truth = earned(None)
+    low, high = (earned(ExactOnOneSide(model, sign)) - truth for sign in (-1.0, 1.0))
+    assert float(-low.mean()) > 10 * float(low.std()) / math.sqrt(20_000)
+    assert float(high.mean()) > 10 * float(high.std()) / math.sqrt(20_000)
+    for sign, one in ((-1.0, low), (1.0, high)):
+        many = earned(ExactOnOneSide(model, sign), 50) - truth
+        assert abs(float(many.mean())) < 0.1 * abs(float(one.mean()))
 
 
 def test_ranking_is_a_cross_entropy_over_one_datum_and_its_noise() -> None:
@@ -339,6 +353,9 @@ def test_ranking_knows_log_z_and_its_statistics() -> None:
     assert terms.statistics["value"] == pytest.approx(-float(terms.loss))
     assert terms.statistics["log_scale"] == pytest.approx(float(value), abs=0.5)
     assert terms.statistics["live_noise"] > 0.9
+    report = fvnce.diagnostics.diagnose(objective, torch.randn(500, 1))
+    assert report.log_partition == pytest.approx(float(value), abs=0.2)
+    assert report.calibration.error < 0.1
 
 
 @pytest.mark.slow
@@ -424,8 +441,8 @@ def test_a_part_of_a_batch_is_weighed_by_its_share() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(TypeError, match="model must have log_joint with an encoder, found Bell without it"):
         ConditionalNCE(Bell(), GaussianEncoder(mlp([1, 2])))
-    with pytest.raises(ValueError, match="x must be rows of numbers"):
-        ConditionalNCE(Bell())(torch.zeros(3))
+    with pytest.raises(TypeError, match=r"x must be a floating-point tensor, found dtype torch\.int64"):
+        ConditionalNCE(Bell())(torch.zeros(3, 1, dtype=torch.int64))
     with pytest.raises(TypeError, match="conditional must map rows x to a torch distribution, found Tensor"):
         ConditionalNCE(Bell(), conditional=lambda x: x)(torch.zeros(3, 1))  # type: ignore[arg-type, return-value]
     with pytest.raises(ValueError, match=r"found batch shape \(3, 1\) and event shape \(\); wrap it"):

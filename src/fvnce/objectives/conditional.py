@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from .. import _checks
@@ -84,8 +83,7 @@ class ConditionalNCE(Objective):
     def terms_of(self, batch: Batch) -> Terms:
         """J on a batch, of which only ``x`` is used; steps are drawn."""
         x = batch.x
-        if x.dim() < 2 or not x.is_floating_point() or not len(x):
-            raise ValueError(f"x must be rows of numbers, shape (B, …), found shape {tuple(x.shape)} and {x.dtype}")
+        _checks.rows("x", x, tuple(x.shape[1:]))
         earned = -2 * softplus(-self.log_odds(x, batch.share)).mean(0)
         return Terms(-mean_over_data(earned, batch.share), earned.detach())
 
@@ -102,11 +100,12 @@ class ConditionalNCE(Objective):
         if self.conditional is None:
             scale = self._spread(x, share).to(x) * (STEP / math.sqrt(x[0].numel()))
             return x + scale * torch.randn((self.steps, *x.shape), dtype=x.dtype, device=x.device), None
-        forth = self._drawn_from(self.conditional, x)
+        forth = _checks.conditional(self.conditional(x), x)
         u = forth.sample((self.steps,)).to(x.dtype)
         if getattr(self.conditional, "symmetric", False):
             return u, None
-        back = self._drawn_from(self.conditional, u.flatten(0, 1))
+        flat = u.flatten(0, 1)
+        back = _checks.conditional(self.conditional(flat), flat)
         returned = back.log_prob(x.repeat(self.steps, *[1] * (x.dim() - 1)))
         return u, forth.log_prob(u) - returned.reshape(self.steps, len(x))
 
@@ -117,18 +116,6 @@ class ConditionalNCE(Objective):
             return ratio.mean
         # A step to where the model has no probability is told apart for sure, and has no gradient.
         return ratio.mean.clamp(min=LOWEST)
-
-    def _drawn_from(self, conditional: Steps, x: Tensor) -> Distribution:
-        found = conditional(x)
-        if not isinstance(found, Distribution):
-            raise TypeError(f"conditional must map rows x to a torch distribution, found {type(found).__name__}")
-        if (tuple(found.batch_shape), tuple(found.event_shape)) != ((len(x),), tuple(x.shape[1:])):
-            raise ValueError(
-                f"conditional must give one distribution over rows of shape {tuple(x.shape[1:])} for each of {len(x)} "
-                f"rows, found batch shape {tuple(found.batch_shape)} and event shape {tuple(found.event_shape)}; wrap "
-                "it in torch.distributions.Independent"
-            )
-        return found
 
     @torch.no_grad()
     def _spread(self, x: Tensor, share: BatchShare | None) -> Tensor:
@@ -147,7 +134,8 @@ class ConditionalNCE(Objective):
                 f"x must vary for steps to be scaled by it, found {len(rows)} equal rows; pass conditional, such as "
                 "fvnce.noise.GaussianSteps(0.1)"
             )
-        self.spread = found
+        if self.training:
+            self.spread = found
         return found
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
