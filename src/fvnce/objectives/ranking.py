@@ -84,7 +84,7 @@ class RankingNCE(ContrastiveObjective):
         def deltas() -> tuple[Tensor, Tensor]:
             return ratios.data.mean.detach() + found.shift, ratios.noise.mean.detach() + found.shift
 
-        info = ContrastInfo(self.rule, self.noise_ratio, found.shift, True, lambda: float(found.value))
+        info = ContrastInfo(self.rule, self.noise_ratio, found.shift, True, found.value.item)
         return Terms(-found.value, found.data, None, evidence, deltas, info)
 
 
