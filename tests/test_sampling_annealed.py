@@ -54,6 +54,7 @@ def test_one_level_is_the_log_z_that_nce_learns():
     assert abs(float(gradient)) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["geometric", "arithmetic"])
 @pytest.mark.parametrize("levels", [1, 5])
 def test_the_value_is_right_and_so_is_its_error(path, levels):
