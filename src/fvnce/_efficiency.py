@@ -126,13 +126,12 @@ def noise_efficiency(
     covariance = _covariance(rule, delta, g, nu)[:free, :free]
     information = centred.T @ centred / len(x)
     likelihood = float(torch.trace(_inverse(information)))
-    weight = (delta + 2 * rule.log_slope(delta)[0]).exp() + (2 * rule.log_slope(delta)[0]).exp()
-    found = _best(rule, g, nu, free) if best else None
+    weight = _second_weight(delta, _log_slope(rule, delta))
     return NoiseEfficiency(
         covariance,
         float(torch.trace(covariance)),
         likelihood,
-        found,
+        _best(rule, g, nu, free) if best else None,
         float(weight.sum().square() / weight.square().sum()),
     )
 
@@ -163,11 +162,16 @@ def _covariance(rule: ScoringRule, delta: Tensor, g: Tensor, nu: float) -> Tenso
     """Eq. variance, at rows of data with Δ = log r."""
     log_phi = _log_slope(rule, delta)
     phi = log_phi.exp().unsqueeze(1)
-    weight = ((2 * log_phi).exp() + (delta + 2 * log_phi).exp()).unsqueeze(1)
+    weight = _second_weight(delta, log_phi).unsqueeze(1)
     n = len(g)
     inverse = _inverse((phi * g).T @ g / n)
     mean = (phi * g).mean(0)
     return inverse @ ((weight * g).T @ g / n - (1 + 1 / nu) * torch.outer(mean, mean)) @ inverse
+
+
+def _second_weight(delta: Tensor, log_phi: Tensor) -> Tensor:
+    """(1 + r) φ², with which a row enters M."""
+    return (2 * log_phi).exp() + (delta + 2 * log_phi).exp()
 
 
 def _log_slope(rule: ScoringRule, delta: Tensor) -> Tensor:
