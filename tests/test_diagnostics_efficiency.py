@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from torch import nn
 from torch.distributions import Independent, Normal
 
-from fvnce import NCE, SNCE, Logarithmic, PowerRule, VariationalNCE
+from fvnce import NCE, SNCE, Logarithmic, PowerRule, RankingNCE, VariationalNCE
 from fvnce.diagnostics import noise_efficiency
 from fvnce.models import GaussianEncoder, LinearGaussianModel
 from test_theory_efficiency import covariance, precision_problem
@@ -115,7 +115,11 @@ def test_it_chooses_among_candidates():
 
 def test_what_cannot_be_answered_is_refused():
     model = LinearGaussianModel(torch.ones(2, 1), torch.zeros(2), 0.5)
-    found = noise_efficiency(NCE(model, normal(2.0, width=2)), samples=500, best=False)
+    state = torch.get_rng_state()
+    found = noise_efficiency(
+        NCE(model, normal(2.0, width=2)), samples=500, best=False, generator=torch.Generator().manual_seed(0)
+    )
+    assert torch.equal(torch.get_rng_state(), state)
     assert 0 < found.against_likelihood < 1
     assert found.effective_samples > 100
     assert found.covariance.shape == (5, 5)
@@ -123,6 +127,8 @@ def test_what_cannot_be_answered_is_refused():
         noise_efficiency(NCE(Doubled(), normal()), x=quantiles(100))
     with pytest.raises(ValueError, match="x must be given for a model without sample, found Mean"):
         noise_efficiency(NCE(Mean(), normal()))
+    with pytest.raises(TypeError, match="objective must be a sum over data and noise, found RankingNCE"):
+        noise_efficiency(RankingNCE(Mean(), normal()), x=quantiles(100))
     with pytest.raises(TypeError, match="objective must tell data from noise, found Linear"):
         noise_efficiency(nn.Linear(1, 1))
     with pytest.raises(TypeError, match="model must have log_prob, found JointOnly without it"):

@@ -22,7 +22,8 @@ from torch.distributions import Distribution
 
 from . import _checks
 from .noise import log_prob_or_minus_inf
-from .objectives import ContrastiveObjective, Fixed
+from .objectives import ContrastiveObjective, Fixed, RankingNCE
+from .objectives.contrastive import seeded
 from .scoring import ScoringRule
 
 #: Steps of the search for the best noise.
@@ -68,6 +69,7 @@ def noise_efficiency(
     *,
     samples: int = 4000,
     best: bool = True,
+    generator: torch.Generator | None = None,
 ) -> NoiseEfficiency:
     """The asymptotic variance of an estimator, against maximum likelihood and against the best noise.
 
@@ -83,9 +85,9 @@ def noise_efficiency(
         x: draws of the model, or data, shape (n, …); by default ``model.sample(samples)``.
         samples: how many, if they are drawn.
         best: whether to look for the best noise.
+        generator: seeds the draws of the model.
 
     >>> from fvnce import NCE
-    >>> from fvnce.models import LinearGaussianModel
     >>> from torch.distributions import Independent, Normal
     >>> class Mean(torch.nn.Module):
     ...     def __init__(self):
@@ -101,6 +103,11 @@ def noise_efficiency(
     """
     if not isinstance(objective, ContrastiveObjective):
         raise TypeError(f"objective must tell data from noise, found {type(objective).__name__}")
+    if isinstance(objective, RankingNCE):
+        raise TypeError(
+            "objective must be a sum over data and noise, found RankingNCE: an NCE with noise_ratio=K and "
+            "partition='learned' ranks noises alike"
+        )
     model = objective.model
     noise = objective.noise if noise is None else noise
     _checks.distribution("noise", noise)
@@ -111,7 +118,8 @@ def noise_efficiency(
     if x is None:
         if not hasattr(model, "sample"):
             raise ValueError(f"x must be given for a model without sample, found {type(model).__name__}")
-        x = model.sample(_checks.count("samples", samples, low=2))
+        with seeded(generator):
+            x = model.sample(_checks.count("samples", samples, low=2))
     log_model, scores = _scores(model, x)
     known = isinstance(objective.partition, Fixed)
     log_p = log_model - (float(objective.fitted_log_partition()) if known else _log_z(objective))
