@@ -105,8 +105,8 @@ def noise_efficiency(
         raise TypeError(f"objective must tell data from noise, found {type(objective).__name__}")
     if isinstance(objective, RankingNCE):
         raise TypeError(
-            "objective must be a sum over data and noise, found RankingNCE: an NCE with noise_ratio=K and "
-            "partition='learned' ranks noises alike"
+            "objective must be a sum over data and noise, found RankingNCE; pass an NCE with noise_ratio=K and "
+            "partition='learned'"
         )
     model = objective.model
     noise = objective.noise if noise is None else noise
