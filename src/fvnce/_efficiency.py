@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from . import _checks
+from ._random import seeded_by
 from .noise import log_prob_or_minus_inf
 from .objectives import ContrastiveObjective, Fixed, RankingNCE
-from .objectives.contrastive import seeded
 from .scoring import ScoringRule
 
 #: Steps of the search for the best noise.
@@ -118,7 +118,7 @@ def noise_efficiency(
     if x is None:
         if not hasattr(model, "sample"):
             raise ValueError(f"x must be given for a model without sample, found {type(model).__name__}")
-        with seeded(generator):
+        with seeded_by(generator):
             x = model.sample(_checks.count("samples", samples, low=2))
     log_model, scores = _scores(model, x)
     known = isinstance(objective.partition, Fixed)
