@@ -103,3 +103,48 @@ def test_annealing_turns_exponential_into_polynomial():
         assert row["arithmetic, oracle"]["mse"] < 5 * row["arithmetic, oracle"]["error"] + math.pi**2
     assert rows[6.0]["one step"]["mse"] > 10 * rows[6.0]["geometric"]["mse"]
     assert rows[8.0]["one step"]["trusted"] < 1
+
+
+def test_what_the_page_says_of_the_estimators_is_what_was_measured():
+    problems = results("estimators")["problems"]
+    kl = {problem: {name: row["kl"] for name, row in found.items()} for problem, found in problems.items()}
+    log_z = {problem: {name: row["log_z"] for name, row in found.items()} for problem, found in problems.items()}
+    for problem, found in kl.items():
+        if "Gaussian" in problem or "RBM" in problem:
+            assert max(found, key=found.get) == "eNCE"
+        if "ring" in problem:
+            assert max(found.values()) < 1.2e-3
+        else:
+            assert found["ranking, K = 10"] < 1.5 * found["maximum likelihood"]
+    wide, machine = kl["Gaussian precision, 64-D"], kl["RBM, 12 × 5"]
+    assert wide["(0, 0), profiled"] > 10 * max(wide["NCE"], wide["ranking, K = 10"])
+    for name in ("ranking, K = 1", "ranking, K = 10", "conditional", "(0, 0), profiled"):
+        assert machine[name] < min(machine["NCE"], machine["NCE, ν = 10"])
+    learned_is_worse = [found["NCE, ν = 10"] > found["ranking, K = 10"] for found in log_z.values()]
+    assert sum(learned_is_worse) == 6
+    assert all(found["NCE"] > found["ranking, K = 10"] for found in log_z.values())
+    wide = log_z["Gaussian precision, 64-D"]
+    assert wide["NCE"] / wide["ranking, K = 10"] == pytest.approx(25, abs=1)
+
+
+def test_the_tables_of_the_page_are_those_of_the_results():
+    """Every row of its tables, from the files."""
+    page = (ROOT / "docs" / "theory" / "which-nce.md").read_text("utf-8")
+    flat = results("flat_landscape")
+    for row in flat["rows"]:
+        if row["distance"] in (2, 4, 6, 7):
+            steps = ["> 30,000" if n is None else f"{n:,}" for n in row["steps"].values()]
+            condition = [f"{value:,.0f}" for value in row["condition"].values()]
+            cells = " | ".join([f"{row['distance']:g}", *steps, *condition])
+            assert f"| {cells} |" in page
+    for row in results("annealing")["rows"]:
+        if row["distance"] in (2, 4, 6, 8):
+            for name in ("one step", "geometric", "arithmetic, oracle"):
+                digits = 0 if row[name]["mse"] >= 100 else 1
+                assert f"{row[name]['mse']:,.{digits}f} ± {row[name]['error']:,.{digits}f}" in page
+    for problem, found in results("estimators")["problems"].items():
+        cells = []
+        for each in found.values():
+            digits = 0 if 1000 * each["kl"] >= 10 else 1
+            cells.append(f"{1000 * each['kl']:,.{digits}f} ± {1000 * each['kl_error']:,.{digits}f}")
+        assert f"| {problem} | {' | '.join(cells)} |" in page
