@@ -137,6 +137,10 @@ def test_the_tables_of_the_page_are_those_of_the_results():
             condition = [f"{value:,.0f}" for value in row["condition"].values()]
             cells = " | ".join([f"{row['distance']:g}", *steps, *condition])
             assert f"| {cells} |" in page
+    for problem, found in results("bridges")["problems"].items():
+        errors = [found[way]["on data"] for way in ("one step", "softmax", "binary", "reference")]
+        cells = " | ".join(f"{each['mean']:.2f} ± {each['error']:.2f}" for each in errors)
+        assert f"| {problem} | {cells} |" in page
     for row in results("annealing")["rows"]:
         if row["distance"] in (2, 4, 6, 8):
             for name in ("one step", "geometric", "arithmetic, oracle"):
@@ -148,3 +152,13 @@ def test_the_tables_of_the_page_are_those_of_the_results():
             digits = 0 if 1000 * each["kl"] >= 10 else 1
             cells.append(f"{1000 * each['kl']:,.{digits}f} ± {1000 * each['kl_error']:,.{digits}f}")
         assert f"| {problem} | {' | '.join(cells)} |" in page
+
+
+def test_where_one_softmax_is_better_than_binary_bridges_and_where_it_is_not():
+    problems = results("bridges")["problems"]
+    modes, far = problems["four modes, 2-D"], problems["shifted by 6, 2-D"]
+    assert modes["softmax"]["on data"]["mean"] < 0.25 * modes["binary"]["on data"]["mean"]
+    assert far["reference"]["on data"]["mean"] < far["binary"]["on data"]["mean"] < far["softmax"]["on data"]["mean"]
+    assert far["softmax"]["on data"]["mean"] > far["one step"]["on data"]["mean"]
+    for found in problems.values():
+        assert 0.2 < found["softmax"]["seconds"]["mean"] / found["binary"]["seconds"]["mean"] < 0.45
