@@ -44,7 +44,7 @@ class ConditionalNCE(Objective):
         model: ``log_prob(x)``, or ``log_joint(x, z)`` with an encoder; unnormalised or not.
         encoder: q(z|x), which must cover p_θ(z|x); None for a model without latents.
         conditional: from rows x to a distribution of steps, c(·|x). By default Gaussian steps of 2.38/√D standard
-            deviations of each column, which the first batch tells.
+            deviations of each column, which the first batch tells; a column that does not vary there is not moved.
         steps: κ, steps taken from each data point.
         latent_samples: draws of the latent of x, and of u.
 
