@@ -159,6 +159,8 @@ def main() -> None:
             tensors |= {f"{precision}|{name}|{key}": value for key, value in weights.items()}
             validated = history.epochs.to_dict().get("val_loss", [])
             losses[f"{precision}|{name}"] = [history.steps["loss"], history.epochs["loss"], validated]
+    if sys.argv[2] != "torchrun":
+        losses["spread"] = spread(processes, how)
     rank = dist.get_rank() if dist.is_initialized() else 0
     if processes == 2 and sys.argv[2] != "torchrun":
         losses["resumed"] = resumed(folder, how)
@@ -182,6 +184,15 @@ def resumed(folder: Path, how: dict[str, Any]) -> list[str]:
             place = folder / f"resumed-{len(pieces)}"
             fit(objective, rows(ROWS), epochs=epochs, batch_size=7, seed=2, checkpoint_dir=place, resume=True, **how)
         found.append(digest(objective))
+    return found
+
+
+def spread(processes: int, how: dict[str, Any]) -> list[float]:
+    """By which conditional NCE scales its steps: the spread of the first batch of all processes together."""
+    torch.manual_seed(0)
+    objective = ConditionalNCE(model(), point())
+    fit(objective, rows(ROWS), epochs=1, batch_size=WIDE // processes, seed=1, precision="64-true", **how)
+    found: list[float] = objective.spread.tolist()
     return found
 
 
