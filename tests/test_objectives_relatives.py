@@ -298,6 +298,43 @@ def test_infonce_is_ranking_with_the_marginal_as_noise() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_a_constant_of_each_context_changes_no_ranking() -> None:
+    """φ(y|context) may be off by a factor that depends on the context, if the noise keeps it; NCE has one log Z."""
+    critic, factor = EnergyModel(mlp([5, 7, 1], nn.SiLU)), mlp([3, 4, 1], nn.SiLU)
+    context, y, others = torch.randn(6, 3), torch.randn(6, 2), torch.randn(6, 4, 2)
+
+    class Off(nn.Module):
+        def log_prob(self, x: Tensor) -> Tensor:
+            return critic.log_prob(x) + 3 * factor(x[:, :3]).squeeze(-1)
+
+    pairs = torch.cat([context, y], 1)
+    noise = torch.cat([context.unsqueeze(1).expand(-1, 4, -1), others], 2).flatten(0, 1)
+    densities = {"log_noise_x": torch.zeros(6), "log_noise_noise": torch.zeros(24)}
+    ranked = [RankingNCE(model, normal(5), noise_samples=4)(pairs, noise, **densities) for model in (critic, Off())]
+    torch.testing.assert_close(*ranked)
+    told = [NCE(model, normal(5), noise_ratio=4)(pairs, noise, **densities).item() for model in (critic, Off())]
+    assert abs(told[0] - told[1]) > 0.01
+
+
+def test_steps_do_not_see_the_weight_of_a_mode_that_they_do_not_reach() -> None:
+    """Half of the data in each of two modes, 40 apart; the model gives them .73 and .27."""
+    weights = nn.Parameter(torch.tensor([1.0, 0.0]))
+
+    class Modes(nn.Module):
+        def log_prob(self, x: Tensor) -> Tensor:
+            return torch.logsumexp(weights.log_softmax(0) - (x - torch.tensor([-20.0, 20.0])) ** 2 / 2, 1)
+
+    x = torch.cat([torch.randn(200, 1) - 20, torch.randn(200, 1) + 20])
+    slopes = [
+        torch.autograd.grad(objective(x), weights)[0].abs().max().item()
+        for objective in (
+            ConditionalNCE(Modes(), conditional=GaussianSteps(1.0)),
+            RankingNCE(Modes(), normal(1, 20.0), noise_samples=10),
+        )
+    ]
+    assert slopes[0] < 1e-12 < 0.05 < slopes[1]
+
+
 class Table(nn.Module):
     """Log-probabilities of states 0, 1, 2 …, up to a constant."""
 
