@@ -10,7 +10,7 @@ for bits independent ones with the data's frequencies. The error is KL(truth‖m
 the model's exact log Z, which maximum likelihood alone is allowed to use. Its log Z an estimator has from its own
 parameter, where it learns one, and else from 10,000 noise samples. Problems are made anew for every seed.
 
-Takes about 4 minutes of one core.
+Takes about 7 minutes of one core.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=0.6, help="processor seconds of each training")
+    parser.add_argument("--seconds", type=float, default=1.5, help="processor seconds of each training")
     parser.add_argument("--quick", action="store_true", help="two seeds of a few hundredths of a second")
     options = parser.parse_args()
     seeds, seconds = (2, 0.05) if options.quick else (options.seeds, options.seconds)
