@@ -22,9 +22,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -143,8 +142,7 @@ class Machine(RestrictedBoltzmannMachine):
         return self.log_partition()
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """A truth to draw from, a start to train from."""
 
     truth: Any
