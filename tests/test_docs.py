@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import io
 import json
 import re
@@ -146,6 +147,17 @@ def test_the_reference_is_complete_and_names_nothing_else():
     assert set(fvnce.__all__) == set(fvnce._HOME) | set(fvnce._MODULES) | {"__version__"}
     index = (DOCS / "reference" / "index.md").read_text()
     assert {name for name in homes if f"][{name}]" not in index} == set()
+
+
+def test_every_public_class_has_an_example():
+    """The examples themselves are run as doctests."""
+    found = {
+        name: getattr(importlib.import_module(f"fvnce.{name.split('.')[1]}"), name.split(".")[2])
+        for name in public_names()
+    }
+    assert [
+        name for name, value in found.items() if inspect.isclass(value) and ">>>" not in (value.__doc__ or "")
+    ] == []
 
 
 def test_every_page_has_a_place_in_the_navigation():

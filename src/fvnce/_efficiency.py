@@ -41,6 +41,9 @@ class NoiseEfficiency:
         likelihood: that of maximum likelihood.
         best: that of the best noise found, or None if it was not looked for.
         effective_samples: rows that carry M, which the rows of the largest ratio may carry alone.
+
+    >>> NoiseEfficiency(2 * torch.eye(2), variance=4.0, likelihood=2.0, best=3.0, effective_samples=900.0).against_best
+    0.75
     """
 
     covariance: Tensor

@@ -48,6 +48,12 @@ class Chain:
         x: draws of x.
         z: draws of the latent, or None.
         accepted: share of the proposals that were taken; 0.4 to 0.8 is healthy.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> model = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    >>> chain = langevin(model, torch.zeros(5, 2), steps=3)
+    >>> chain.x.shape, chain.z, 0 <= chain.accepted <= 1
+    (torch.Size([5, 2]), None, True)
     """
 
     x: Tensor

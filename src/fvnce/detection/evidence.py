@@ -62,6 +62,9 @@ class Interval:
         value: from all rows.
         low: of the central 95 % over resamples of rows and of known outliers.
         high: likewise.
+
+    >>> print(Interval(0.95, 0.91, 0.98))
+    0.950 (0.910 to 0.980)
     """
 
     value: float

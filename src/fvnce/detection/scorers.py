@@ -38,7 +38,13 @@ def roc_auc(estimator: Any, X: Any, y: Any) -> float:
 
 
 def average_precision(estimator: Any, X: Any, y: Any) -> float:
-    """Average precision: the mean over outliers (y = 1) of the share of outliers among rows at least as strange."""
+    """Average precision: the mean over outliers (y = 1) of the share of outliers among rows at least as strange.
+
+    >>> from sklearn.neighbors import LocalOutlierFactor
+    >>> X = np.array([[0.0], [0.1], [0.2], [0.3], [9.0]])
+    >>> average_precision(LocalOutlierFactor(n_neighbors=2, novelty=True).fit(X[:4]), X, [0, 0, 0, 0, 1])
+    1.0
+    """
     truth = outliers_of(y)
     return float(average_precision_score(truth, -np.asarray(estimator.score_samples(X))))
 
@@ -55,6 +61,11 @@ def precision_at_k(estimator: Any, X: Any, y: Any, k: int | None = None) -> floa
         y: 1 for outliers.
         k: how many rows somebody has time to look at; by default as many as there are outliers. For a search,
             ``scoring=functools.partial(precision_at_k, k=20)``.
+
+    >>> from sklearn.neighbors import LocalOutlierFactor
+    >>> X = np.array([[0.0], [0.1], [0.2], [0.3], [9.0]])
+    >>> precision_at_k(LocalOutlierFactor(n_neighbors=2, novelty=True).fit(X[:4]), X, [0, 0, 0, 0, 1], k=2)
+    0.5
     """
     truth = outliers_of(y)
     places = int(truth.sum()) if k is None else _checks.count("k", k)
@@ -86,7 +97,19 @@ def outliers_of(y: Any) -> NDArray[np.bool_]:
 
 
 class InvertedScoreWarning(UserWarning):
-    """A scorer of scikit-learn asks a detector whose convention is the opposite."""
+    """A scorer of scikit-learn asks a detector whose convention is the opposite.
+
+    >>> from sklearn.metrics import get_scorer
+    >>> from fvnce import NoiseContrastiveDetector
+    >>> X = np.random.default_rng(0).normal(size=(40, 2))
+    >>> X[:4] += 6
+    >>> y = np.repeat([1, 0], [4, 36])
+    >>> detector = NoiseContrastiveDetector(n_trees=9).fit(X)
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     upside_down = get_scorer("roc_auc")(detector, X, y)
+    >>> caught[0].category.__name__, upside_down < 0.5 < roc_auc(detector, X, y)
+    ('InvertedScoreWarning', True)
+    """
 
 
 def warn_if_scored(method: str) -> None:

@@ -32,6 +32,10 @@ class FlowNoise(Distribution):
         hidden: hidden layers of each.
         flow: the module that :func:`make_flow` gave, trained; its weights are fixed from here on. If not given, one
             with new weights.
+
+    >>> noise = FlowNoise("NICE", torch.zeros(2), torch.ones(2), transforms=1, hidden=(8,))
+    >>> noise.log_prob(noise.sample((5,))).shape
+    torch.Size([5])
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)

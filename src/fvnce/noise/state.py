@@ -91,7 +91,13 @@ def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:
 
 
 def load_noise(folder: str | os.PathLike[str]) -> Distribution:
-    """The noise that :func:`save_noise` wrote to a folder, after its checksum has been compared."""
+    """The noise that :func:`save_noise` wrote to a folder, after its checksum has been compared.
+
+    >>> load_noise("nowhere")
+    Traceback (most recent call last):
+        ...
+    FileNotFoundError: folder must hold noise.safetensors, found no such file in nowhere
+    """
     path = Path(folder) / FILE_NAME
     if not path.is_file():
         raise FileNotFoundError(f"folder must hold {FILE_NAME}, found no such file in {folder}")

@@ -29,6 +29,9 @@ class BatchShare:
         data: W n_k / N of the data samples.
         noise: W n_k / N of the noise samples.
         equal: whether all processes hold equally many of both, so that none need tell the others how many.
+
+    >>> BatchShare(data=2 * 30 / 50, noise=2 * 30 / 50)  # 30 of the 50 rows that two processes hold
+    BatchShare(data=1.2, noise=1.2, equal=False)
     """
 
     data: float = 1.0

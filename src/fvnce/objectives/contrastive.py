@@ -88,7 +88,15 @@ def contrast_at_best(rule: ScoringRule, ratios: BatchRatios, scale: LogScale, no
 
 
 class ContrastiveObjective(Objective):
-    """What NCE, VNCE and fvNCE share: noise, rule, log Z, and the two sums."""
+    """What NCE, VNCE and fvNCE share: noise, rule, log Z, and the two sums.
+
+    >>> from fvnce import SNCE, EnergyModel, PowerRule, fit_gaussian, mlp
+    >>> x = torch.randn(64, 2)
+    >>> noise = fit_gaussian(x)
+    >>> objective = SNCE(EnergyModel(mlp([2, 1]), reference=noise), noise, PowerRule(alpha=0))
+    >>> isinstance(objective, ContrastiveObjective), objective.noise_ratio, objective(x).shape
+    (True, 1.0, torch.Size([]))
+    """
 
     def __init__(
         self,

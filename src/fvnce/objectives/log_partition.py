@@ -57,7 +57,16 @@ class LogScale:
 
 
 class Partition(nn.Module):
-    """A treatment of log Z: it says what c is, and the objective computes J there."""
+    """A treatment of log Z: it says what c is, and the objective computes J there.
+
+    >>> class Halved(Fixed):
+    ...     def log_scale_of(self, rule, ratios, noise_ratio):
+    ...         return LogScale(math.log(2))
+    >>> from fvnce import SNCE, EnergyModel, PowerRule, fit_gaussian, mlp
+    >>> noise = fit_gaussian(torch.randn(64, 2))
+    >>> SNCE(EnergyModel(mlp([2, 1]), reference=noise), noise, PowerRule(alpha=0), partition=Halved()).partition
+    Halved(log_scale=0.0)
+    """
 
     @abstractmethod
     def log_scale_of(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
@@ -83,6 +92,9 @@ class Fixed(Partition):
     """log Z is known: 0 for a normalised model, shifted by ``log_scale`` s, Δ = Δ⁰ + s.
 
     Without a clip, s for (0, 0) is just a weight e^s on the noise term.
+
+    >>> Fixed(2.0).fitted_log_partition()
+    tensor(-2.)
     """
 
     def __init__(self, log_scale: float = 0.0) -> None:
@@ -120,6 +132,9 @@ class Learned(Partition):
         lr_factor: its learning rate over that of the other parameters.
         start: where it starts. By default that is its estimate on the first batch, unless ``log_z`` has been set to
             anything but 0 by then.
+
+    >>> Learned(lr_factor=5.0).parameter_groups(lr=0.25)[0]["lr"]
+    1.25
     """
 
     def __init__(self, lr_factor: float = 10.0, start: float | None = None) -> None:

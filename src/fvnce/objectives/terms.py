@@ -65,6 +65,14 @@ class Terms:
         loss: −J, a scalar with its graph.
         data: what each data sample earns, shape (B,).
         noise: what each noise sample earns, shape (N,), or None without noise.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> import fvnce
+    >>> noise = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    >>> model = fvnce.EnergyModel(fvnce.mlp([2, 1]), reference=noise)
+    >>> terms = fvnce.SNCE(model, noise, fvnce.PowerRule(alpha=0)).terms(torch.zeros(3, 2))
+    >>> terms.data.shape, terms.noise.shape, terms.loss.requires_grad
+    (torch.Size([3]), torch.Size([3]), True)
     """
 
     loss: Tensor

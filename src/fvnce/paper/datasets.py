@@ -69,6 +69,10 @@ class Images:
         test: test images.
         test_labels: their labels.
         shape: (height, width).
+
+    >>> digits = load_digits()
+    >>> digits.name, digits.shape, float(digits.train.max())
+    ('digits', (8, 8), 1.0)
     """
 
     name: str

@@ -54,6 +54,11 @@ class Telescope:
         error: standard error of log r̂ in nats, root mean square over the data. It tells how far the folds disagree, not
             what all of them miss: of a bridge that is not alive it says nothing.
         split: reports of bridges that were found too long and split, the first being one step all the way.
+
+    >>> x = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
+    >>> found = telescope(x, x + 1, bridges=1, epochs=1)
+    >>> len(found.reports), found.model.log_ratio(x).shape
+    (1, torch.Size([60]))
     """
 
     model: TelescopedRatio

@@ -50,6 +50,11 @@ class BridgeReport:
         ess_noise: effective share of the ratio weights on noise samples.
         gain: E_num[log r] − log E_den[r], a lower bound on KL(p_k‖p_{k+1}) in nats.
         exact: whether both densities are known, so that nothing was learned and any length will do.
+
+    >>> BridgeReport(live_noise=1.0, ess_noise=0.4, gain=0.5).alive
+    True
+    >>> BridgeReport(live_noise=0.1, ess_noise=0.001, gain=9.0).alive
+    False
     """
 
     live_noise: float

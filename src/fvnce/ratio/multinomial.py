@@ -34,6 +34,11 @@ class MultinomialBridges:
         model: ``log_ratio(x)``, and ``log_prob(x)`` where the noise has a density.
         shares: a_k of the levels, from 0, the data, to 1, the noise.
         log_loss: of the classifier on held-out rows, in nats; log(K + 1) is that of a guess.
+
+    >>> x = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
+    >>> found = multinomial_bridges(x, x + 1, levels=2, epochs=1)
+    >>> len(found.shares), found.model.log_ratio(x).shape
+    (3, torch.Size([60]))
     """
 
     model: MultinomialRatio

@@ -33,7 +33,11 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Law:
-    """One law: the worst violation found, relative to the terms of the law, and the Δ where it is."""
+    """One law: the worst violation found, relative to the terms of the law, and the Δ where it is.
+
+    >>> print(Law("f0 concave", worst=0.25, at=1.5))
+    f0 concave     fails: violated by 0.25 (relative) at Δ = 1.5
+    """
 
     name: str
     worst: float
@@ -51,7 +55,13 @@ class Law:
 
 @dataclass(frozen=True)
 class DoubleElboReport:
-    """What :func:`check_double_elbo` found. The laws speak of the unclipped rule."""
+    """What :func:`check_double_elbo` found. The laws speak of the unclipped rule.
+
+    >>> from fvnce import Logarithmic
+    >>> found = check_double_elbo(Logarithmic(), points=201)
+    >>> found.proper, found.holds, found.f0_concave.holds
+    (True, False, False)
+    """
 
     rule: str
     f1_concave: Law

@@ -36,6 +36,11 @@ class ScoringRule(ABC):
 
     A member states each function together with its derivative in Δ and the Δ above which it is replaced by its
     tangent (infinity where it never is); everything else follows.
+
+    >>> from fvnce import PowerRule
+    >>> rule = 0.5 * PowerRule(alpha=0) + PowerRule(alpha=1)
+    >>> isinstance(rule, ScoringRule), rule.variational, rule.f1(torch.zeros(1)), rule.f0(torch.zeros(1))
+    (True, True, tensor([0.]), tensor([-1.]))
     """
 
     @property

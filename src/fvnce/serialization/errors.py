@@ -8,7 +8,16 @@ from typing import Any
 
 
 class RecordError(ValueError):
-    """A file that cannot be trusted: torn, altered, made by another version, or not one of ours."""
+    """A file that cannot be trusted: torn, altered, made by another version, or not one of ours.
+
+    >>> import tempfile
+    >>> import fvnce
+    >>> with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+    ...     fvnce.load(file.name)
+    Traceback (most recent call last):
+        ...
+    fvnce.serialization.errors.RecordError: ... is damaged or not a file of fvnce: ...
+    """
 
 
 @contextmanager

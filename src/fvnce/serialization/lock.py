@@ -24,7 +24,16 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class FolderInUse(RuntimeError):
-    """Another process, or another thread of this one, writes into the folder."""
+    """Another process, or another thread of this one, writes into the folder.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / ".lock", Path(place)):
+    ...     with locked(Path(place) / ".lock", Path(place)):
+    ...         pass
+    Traceback (most recent call last):
+        ...
+    fvnce.serialization.lock.FolderInUse: ... is being written by ...
+    """
 
 
 @contextmanager

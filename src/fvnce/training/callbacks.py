@@ -38,7 +38,19 @@ class Run(Protocol):
 
 
 class Callback:
-    """A callback; override what you need. What it must remember across a resume goes through its state."""
+    """A callback; override what you need. What it must remember across a resume goes through its state.
+
+    >>> import torch
+    >>> import fvnce
+    >>> class Announce(Callback):
+    ...     def epoch(self, run):
+    ...         print("epoch", run.epoch + 1)
+    >>> noise = fvnce.fit_gaussian(torch.eye(4))
+    >>> objective = fvnce.SNCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
+    >>> _ = fvnce.fit(objective, torch.eye(4), epochs=2, callbacks=[Announce()])
+    epoch 1
+    epoch 2
+    """
 
     def start(self, run: Run) -> None:
         """Before the first step, also of a resumed run."""
@@ -76,6 +88,15 @@ class EarlyStopping(Callback):
         monitor: the column, which must not be NaN to count. Smaller is better, except for ``val_bound``.
         min_delta: what counts as an improvement.
         restore_best: leave the objective with the weights of the best epoch.
+
+    >>> import torch
+    >>> import fvnce
+    >>> noise = fvnce.fit_gaussian(torch.eye(4))
+    >>> objective = fvnce.SNCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
+    >>> stop = EarlyStopping(patience=1, monitor="loss", min_delta=1e6)  # no epoch is that much better than the first
+    >>> history = fvnce.fit(objective, torch.eye(4), epochs=50, callbacks=[stop])
+    >>> history["epoch"]
+    [1.0, 2.0]
     """
 
     def __init__(
@@ -122,6 +143,16 @@ class CSVLog(Callback):
     """Keep a CSV file of the epochs (or, with ``of="steps"``, of the steps) up to date.
 
     The file is written anew after each epoch, so that a resumed run leaves no row twice.
+
+    >>> import tempfile
+    >>> import torch
+    >>> import fvnce
+    >>> noise = fvnce.fit_gaussian(torch.eye(4))
+    >>> objective = fvnce.SNCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = fvnce.fit(objective, torch.eye(4), epochs=2, callbacks=[CSVLog(f"{folder}/epochs.csv")])
+    ...     len(Path(f"{folder}/epochs.csv").read_text().splitlines())
+    3
     """
 
     def __init__(self, path: str | Path, *, of: str = "epochs") -> None:
@@ -136,7 +167,11 @@ class CSVLog(Callback):
 
 
 class TensorBoardLog(Callback):
-    """Write every column to TensorBoard; needs the ``tensorboard`` package."""
+    """Write every column to TensorBoard; needs the ``tensorboard`` package.
+
+    >>> TensorBoardLog("logs").folder.name  # among the callbacks of fvnce.fit; nothing is written before it starts
+    'logs'
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

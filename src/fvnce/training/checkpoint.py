@@ -86,6 +86,11 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
 
     Raises:
         RecordError: if the file is damaged, of another version, or asks for more than ``max_bytes``.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     load(save(f"{folder}/network.safetensors", nn.Linear(2, 3))).training
+    False
     """
     place = Path(path)
     if place.is_dir():
@@ -105,7 +110,14 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
 
 
 def load_weights(path: str | Path, module: nn.Module) -> nn.Module:
-    """Put the weights of a checkpoint, or the best weights of a run, into a module of the same shape."""
+    """Put the weights of a checkpoint, or the best weights of a run, into a module of the same shape.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_weights(Path(folder) / "best.safetensors", nn.Linear(2, 3))
+    ...     load_weights(f"{folder}/best.safetensors", nn.Linear(2, 3))
+    Linear(in_features=2, out_features=3, bias=True)
+    """
     weights = _weights(Path(path))
     with reading(path):
         module.load_state_dict(weights)

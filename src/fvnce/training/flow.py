@@ -60,6 +60,11 @@ def fit_flow(
     Returns:
         Noise whose parameters are no longer trained; it moves and is saved with the objective that has it. Mix it with
         a kernel density of the data if it must cover every row.
+
+    >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+    >>> flow = fit_flow(x, kind="NICE", transforms=1, hidden=(8,), epochs=1, seed=0)
+    >>> flow.log_prob(x).shape
+    torch.Size([64])
     """
     rows = Rows(X, torch.get_default_dtype(), name="X")
     data = rows.slice(0, len(rows))

@@ -63,6 +63,12 @@ class Table:
     """Rows of numbers under named columns; a column that a row does not name holds NaN there.
 
     Only what was given is stored, so a million steps with statistics at every hundredth stay small.
+
+    >>> table = Table()
+    >>> table.add(step=1, loss=0.5)
+    >>> table.add(step=2)
+    >>> table["loss"], len(table)
+    ([0.5, nan], 2)
     """
 
     def __init__(self) -> None:
@@ -143,6 +149,12 @@ class History:
     that are logged the objective's statistics, ``seconds`` and ``samples_per_second``. ``history.epochs`` has a row for
     every epoch: the means over it, and what validation found under names that begin with ``val_``. ``history.notes``
     says in words what has no column, such as how long log p_n of the data took.
+
+    >>> history = History()
+    >>> history.epochs.add(epoch=1, loss=0.5)
+    >>> history.epochs.add(epoch=2, loss=0.25)
+    >>> history["loss"], history.epochs.last()
+    ([0.5, 0.25], {'epoch': 2.0, 'loss': 0.25})
     """
 
     def __init__(self) -> None:

@@ -38,7 +38,20 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss or a gradient became infinite or NaN; the message names the step, what, and the batch."""
+    """The loss or a gradient became infinite or NaN; the message names the step, what, and the batch.
+
+    >>> import fvnce
+    >>> class Broken(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.weight = nn.Parameter(torch.zeros(()))
+    ...     def forward(self, x):
+    ...         return self.weight * x.sum() + torch.inf
+    >>> fvnce.fit(Broken(), torch.ones(4, 2), epochs=1)
+    Traceback (most recent call last):
+        ...
+    fvnce.training.loop.NonFiniteLoss: step 0 (epoch 1): the loss is inf. ...
+    """
 
 
 class Interrupted(SystemExit):
@@ -46,6 +59,10 @@ class Interrupted(SystemExit):
 
     Attributes:
         history: the record up to the interruption.
+
+    >>> stopped = Interrupted(2, History())  # by Ctrl-C, signal 2
+    >>> stopped.code, len(stopped.history.epochs)
+    (130, 0)
     """
 
     def __init__(self, number: int, history: History) -> None:

@@ -10,7 +10,14 @@ __all__ = ["DataError", "Frame", "listed"]
 
 
 class DataError(ValueError):
-    """A file that cannot be used as it is; the message says where and what to do."""
+    """A file that cannot be used as it is; the message says where and what to do.
+
+    >>> from fvnce.data import open_source
+    >>> open_source("nowhere.csv")
+    Traceback (most recent call last):
+        ...
+    fvnce.app.readers.frame.DataError: nowhere.csv does not exist; give a file (...
+    """
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:

@@ -44,7 +44,16 @@ FORMATS = "csv, tsv, parquet, npy, npz, idx, or a folder of PNG images"
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a file: the options of text tables, and the array of an npz file."""
+    """How to read a file: the options of text tables, and the array of an npz file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "rows.csv"
+    ...     _ = path.write_text("size;hue\\n1.5;7\\n2.5;8\\n")
+    ...     source = open_source(path, ReadOptions(TableOptions(delimiter=";", categorical=("hue",))))
+    ...     [list(part.rows["hue"]) for part in source.parts()]
+    [['7', '8']]
+    """
 
     table: TableOptions = field(default_factory=TableOptions)
     array: str | None = None
@@ -84,7 +93,15 @@ class Source(Protocol):
 
 
 def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
-    """Open a file, a folder, or standard input if ``path`` is "-"."""
+    """Open a file, a folder, or standard input if ``path`` is "-".
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/rows.npy", np.zeros((5, 2)))
+    ...     source = open_source(f"{folder}/rows.npy")
+    ...     source.kind, [part.rows.shape for part in source.parts()]
+    ('npy', [(5, 2)])
+    """
     options = options or ReadOptions()
     if str(path) == "-":
         return _from_pipe(sys.stdin.buffer, options)

@@ -32,7 +32,14 @@ HISTORY = "history.json"
 
 
 class RunError(ValueError):
-    """A folder that is no run, or not a whole one."""
+    """A folder that is no run, or not a whole one.
+
+    >>> from pathlib import Path
+    >>> load_run(Path("nowhere"))
+    Traceback (most recent call last):
+        ...
+    fvnce.app.runs.run.RunError: nowhere is no run folder: it does not exist or is a file; ...
+    """
 
 
 class Run:
@@ -45,6 +52,15 @@ class Run:
         detector: a :class:`fvnce.NoiseContrastiveDetector` or a latent-variable detector, if ``fvnce fit`` trained it.
         objective: in evaluation mode, the best weights if the training was validated, else the newest; None for a
             detector, which is made of several models.
+
+    >>> import tempfile, torch, fvnce
+    >>> noise = fvnce.fit_gaussian(torch.eye(4))
+    >>> objective = fvnce.SNCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = fvnce.fit(objective, torch.eye(4), epochs=1, checkpoint_dir=folder)
+    ...     run = load(folder)
+    >>> type(run.objective).__name__, run.detector, run.history["epoch"]
+    ('SNCE', None, [1.0])
     """
 
     def __init__(
@@ -73,7 +89,20 @@ class Run:
 
 
 class FittedRun(Run):
-    """A run of ``fvnce fit``, which scores rows."""
+    """A run of ``fvnce fit``, which scores rows.
+
+    >>> import contextlib, io, tempfile
+    >>> import numpy as np
+    >>> from fvnce.app.commands import app
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/rows.npy", np.random.default_rng(0).normal(size=(60, 2)))
+    ...     line = f"fit {folder}/rows.npy --trees 9 --out {folder}/run --quiet"
+    ...     with contextlib.redirect_stdout(io.StringIO()):
+    ...         _ = app(line.split(), standalone_mode=False)
+    ...     run = load(f"{folder}/run")
+    >>> run.detector.n_trees, run.detector.predict([[0.0, 0.0]])
+    (9, array([1]))
+    """
 
     config: RunSettings
 
