@@ -65,7 +65,8 @@ def rules(
         Path | None, typer.Option(metavar="FILE", help="Draw f1, f0, the losses and G into a png, pdf or svg file.")
     ] = None,
     explore: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page that opens on the rule, with sliders for α, β and T.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page that opens on the rule, with sliders for α, β and T."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
 ) -> None:

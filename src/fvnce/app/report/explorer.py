@@ -1,9 +1,8 @@
 """The rule explorer: any rule with its curves and its verdict, and sliders for α, β and T that leave it.
 
 A rule that is given, a sum or a classical one too, is drawn from numbers of the library and judged by its checker, so
-that the page says what ``fvnce rules`` says. Once a slider is moved, a script without libraries draws the rule (α, β, T)
-by the formulas of :class:`fvnce.PowerRule`. The slider for α reaches beyond [0, 1], so that one can see the property
-fail.
+that the page says what ``fvnce rules`` says. Once a slider is moved, a script without libraries draws (α, β, T) by the
+formulas of :class:`fvnce.PowerRule`. The slider for α reaches beyond [0, 1], so that one can see the property fail.
 """
 
 from __future__ import annotations
