@@ -1,10 +1,11 @@
-"""The page of a run: what it learnt, what it thinks strange and why, whether to trust it, and how to make it again.
+"""The page of a run: whether to trust it, what it thinks strange and why, what it learnt, and how to make it again.
 
 It is drawn from plain numbers (``run.json``, ``analysis.json``, ``config.toml``), so it can be drawn without the data.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from ...serialization import RecordError, read_document, write_text
 from ..runs.folder import ANALYSIS
 from ..runs.run import RECORD, RunError, check_config, damaged, read_run_record
 from ..runs.settings import RunSettings, read_config
-from . import contrast, plane, reconstruction, scores, top_anomalies, training
+from . import contrast, health, importance, plane, reconstruction, scores, top_anomalies, training, verdict
 from .context import Context
 from .explorer import asset, explorer_section
 
@@ -27,12 +28,16 @@ class ReportSection(Protocol):
     def check(self, content: Any, place: str) -> None:
         """Compare the entries that a file holds with what :meth:`show` needs."""
 
-    def show(self, facts: dict[str, Any], record: dict[str, Any]) -> Section:
-        """The section, from ``analysis.json`` and ``run.json``."""
+    def show(self, facts: dict[str, Any], record: dict[str, Any]) -> Section | None:
+        """The section, from ``analysis.json`` and ``run.json``; None if it does not apply to the run."""
 
 
-#: In the order of the page.
-SECTIONS: tuple[ReportSection, ...] = (scores, top_anomalies, plane, training, contrast, reconstruction)
+#: In the order of the page: what everybody should read, and what belongs to the appendix.
+MAIN: tuple[ReportSection, ...] = (verdict, scores, top_anomalies, importance, plane, health)
+APPENDIX: tuple[ReportSection, ...] = (training, contrast, reconstruction)
+SECTIONS = (*MAIN, *APPENDIX)
+#: Members of a detector that are trained with its scoring rule.
+_BY_RULE = {"ratio_network", "latent_model"}
 
 
 def analyse(context: Context) -> dict[str, Any]:
@@ -53,7 +58,12 @@ def rule_of(config: RunSettings) -> str:
 
 def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], config: str, rule: str) -> Path:
     """Write ``report.html`` and ``figures/`` into the folder of a run."""
-    sections = [*(section.show(facts, record) for section in SECTIONS), explorer_section(rule), _made(record, config)]
+    main, appendix = (
+        [shown for section in part if (shown := section.show(facts, record)) is not None] for part in (MAIN, APPENDIX)
+    )
+    if record["kind"] == "latent" or _BY_RULE & set(record.get("members", [])):
+        appendix.append(explorer_section(rule))
+    sections = [*main, *(replace(section, appendix=True) for section in [*appendix, _made(record, config)])]
     place = folder / "figures"
     if place.is_symlink():
         raise ValueError(f"{place} must be a folder, found a symbolic link, which is not followed; remove the link")
@@ -63,13 +73,13 @@ def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], 
     kind = "detector" if record["kind"] == "detector" else "latent-variable model"
     known = record["known"]
     introduction = (
-        f"A {kind} trained on {record['rows']:,} rows, "
+        f"{record['rows']:,} rows, "
         + (f"{known:,} of them known outliers" if known else "none of them known to be outliers")
-        + f". Everything on this page stands in this one file. Made {record['made']}."
+        + f", and a {kind} trained on them, {record['made']}. Everything on this page stands in this one file."
     )
     return write_page(
         folder / "report.html",
-        "Run report",
+        record.get("name") or "Run report",
         introduction,
         sections,
         style=asset("run.css") + asset("explorer.css"),
