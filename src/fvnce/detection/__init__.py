@@ -4,6 +4,7 @@
 ``estimator``       the detector: an ensemble with calibrated probabilities
 ``latent``          a latent-variable model as a detector
 ``base``            what both do alike, on scikit-learn's contract
+``frame``, ``reading``, ``identifiers``   tables of any library; what their texts say
 ``preprocessing``, ``table``, ``rows``   real data as matrices; labels and weights
 ``members``         what the detector averages, one file each
 ``ensemble``        their average, and the score as a sum over columns

@@ -159,15 +159,16 @@ class NoiseContrastiveDetector(Detector):
         """Learn from rows, of which y marks the known outliers.
 
         Args:
-            X: a matrix of numbers, a data frame (categories and missing values are welcome), or images of shape
-                (n, H, W) or (n, C, H, W); a memory map is read in parts.
-            y: 1 for known outliers, 0 for all other rows, whatever they are.
+            X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
+                (text, amounts of money, dates and missing values are welcome); or images of shape (n, H, W),
+                (n, C, H, W) or (n, H, W, C); a memory map is read in parts.
+            y: 1 for known outliers, 0 for all other rows, whatever they are; or yes and no, outlier and inlier, …
             sample_weight: how often a row counts.
         """
         settings = plan_of(self)
         seed = seed_of(self.random_state)
         self._forget()
-        matrix, images, categories = self._layout(X)
+        matrix, images, readings = self._layout(X)
         known = check_labels(y, len(matrix))
         weights = check_weights(sample_weight, matrix)
         if not (weights[~known] > 0).any():
@@ -175,7 +176,7 @@ class NoiseContrastiveDetector(Detector):
         self.n_known_ = int((known & (weights > 0)).sum())
         chosen, spare = self._thinned(known, weights, seed)
         raw, known_of, weight_of, place = self._raw_rows(matrix[chosen], known[chosen], weights[chosen], images)
-        learn = partial(learn_preprocessor, categories=categories)
+        learn = partial(learn_preprocessor, readings=readings, outliers=raw[known_of])
         # Rows that are left over must have no part in what scores them, not even in the range of images.
         self.preprocessor_ = images if images and not len(spare) else learn(raw[~known_of], weight_of[~known_of])
         encoded = self.preprocessor_.encode(raw)

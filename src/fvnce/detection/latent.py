@@ -151,15 +151,16 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         """Learn from rows, of which y marks the known outliers.
 
         Args:
-            X: a matrix of numbers, a data frame (categories and missing values are welcome), or images of shape
-                (n, H, W) or (n, C, H, W).
-            y: 1 for known outliers, 0 for all other rows, whatever they are.
+            X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
+                (text, amounts of money, dates and missing values are welcome); or images of shape (n, H, W),
+                (n, C, H, W) or (n, H, W, C).
+            y: 1 for known outliers, 0 for all other rows, whatever they are; or yes and no, outlier and inlier, …
         """
         settings = self._settings()
         whole = isinstance(self.random_state, Integral) and 0 <= int(self.random_state) < 2**63
         seed = int(self.random_state) if whole else seed_of(self.random_state)
         self._forget()
-        matrix, images, categories = self._layout(X)
+        matrix, images, readings = self._layout(X)
         known = check_labels(y, len(matrix))
         if images is None:
             matrix = np.asarray(matrix, dtype=np.float64)
@@ -171,7 +172,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         order = torch.randperm(rows, generator=generator)
         cut = max(2, round(settings.validation * rows)) if settings.validation else 0
         kept = matrix[~known][order[cut:].numpy()]
-        self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), categories)
+        self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), readings, matrix[known])
         encoded = torch.from_numpy(self.preprocessor_.encode(matrix)).float()
         mask = torch.from_numpy(known)
         self._train(encoded[~mask], encoded[mask], order, cut, settings, generator, seed)
