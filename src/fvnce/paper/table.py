@@ -306,11 +306,11 @@ def _order(record: Record, network: str, labels: dict[str, str]) -> str:
     data, noise = ({name: column(record, network, name, which) for name in labels} for which in ("train", "noise"))
     if record["seeds"] < 2:
         falls = {name: order.fallen(data[name], noise[name], data["vae"], noise["vae"]) for name in labels}
-        told = [f"{labels[name]} (data {-fall:+.0f})" for name, fall in falls.items() if fall is not None]
+        fell = [f"{labels[name]} (data {-fall:+.0f})" for name, fall in falls.items() if fall is not None]
         return (
             f"On {network} the rows are not put in an order: one seed has no error, and the order of numbers as close "
             "as these may be chance; --seeds 3 gives one."
-            + (f" Below the VAE because the data term fell, not because of noise: {', '.join(told)}." if told else "")
+            + (f" Below the VAE because the data term fell, not because of noise: {', '.join(fell)}." if fell else "")
         )
     gaps = {label: column(record, network, name, "difference") for name, label in labels.items()}
     found = [

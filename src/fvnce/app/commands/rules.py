@@ -137,7 +137,6 @@ def _bound(value: float) -> str:
 
 
 def _plot(rule: "ScoringRule", path: Path) -> Path:
-    import matplotlib
     import torch
 
     from ...pages import figures
@@ -158,7 +157,4 @@ def _plot(rule: "ScoringRule", path: Path) -> Path:
     axes[2].set(xlabel="μ", title="G(μ)")
     figures.legend(axes[0], "lower right")
     figure.suptitle(str(rule))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(figures.STYLE):
-        figure.savefig(path, dpi=200)
-    return path
+    return figures.save_as(figure, path)

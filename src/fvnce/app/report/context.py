@@ -167,4 +167,6 @@ def _autoencoder(run: FittedRun) -> Autoencoder | None:
 def _cell(value: Any) -> str:
     if value is None or value != value:
         return "missing"
+    if isinstance(value, np.datetime64):
+        return str(value.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -41,11 +41,13 @@ def build(context: Context) -> dict[str, Any]:
         gone, told = _told(values)
         kind = "number" if layout.kinds is None else layout.kinds[name].kind
         encoded = how.columns[position]
-        note = "no value at all, so not used" if encoded.empty else "the same in every row, so not used" if encoded.unused else ""
+        note = "empty, not used" if encoded.empty else "constant, not used" if encoded.unused else ""
         columns.append({"name": name, "kind": KINDS.get(kind, kind), "missing": gone, "values": told, "note": note})
     settings = context.run.config.data
     left_out = [f"{name} (--drop)" for name in settings.drop]
-    left_out += [f"{name} ({why})" for name, why in ((settings.label, "the label"), (settings.id, "it names rows")) if name]
+    left_out += [
+        f"{name} ({why})" for name, why in ((settings.label, "the label"), (settings.id, "it names rows")) if name
+    ]
     return {"health": {"columns": columns, "left_out": left_out}}
 
 
@@ -91,9 +93,8 @@ def _told(values: NDArray[Any]) -> tuple[int, str]:
         return len(values) - len(there), f"{len(set(there)):,} different"
     if values.dtype.kind in "mM":
         times = values[~np.isnat(values)]
-        edges = [str(edge.astype("datetime64[s]")).replace("T00:00:00", "") for edge in (times.min(), times.max())] if (
-            len(times) and values.dtype.kind == "M"
-        ) else []
+        dated = values.dtype.kind == "M" and len(times)
+        edges = [str(edge.astype("datetime64[D]")) for edge in (times.min(), times.max())] if dated else ["–"]
         return len(values) - len(times), " to ".join(edges)
     numbers = np.asarray(values, dtype=np.float64)
     numbers = numbers[~np.isnan(numbers)]

@@ -50,11 +50,14 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
     parts = [(name, share or 0.0) for name, share in zip(found["columns"], found["shares"], strict=True)]
     largest = max((abs(share) for _, share in parts), default=0.0) or 1.0
     bars = [{"name": name, "told": f"{share:.1%}", **bar(share, largest)} for name, share in parts]
+    middle = any(share < 0 for _, share in parts)
+    if not middle:  # no side is needed for what is below zero
+        bars = [{**line, "left": 0.0, "width": 2 * line["width"]} for line in bars]
     reading = [
         "How much of the difference in score between rows each column makes. Strange rows differ most, and so count "
         "most. Below zero: the column makes strange rows look more usual."
     ]
-    block = render("fvnce.app", "importance.html", bars=bars[:SHOWN], others=bars[SHOWN:])
+    block = render("fvnce.app", "importance.html", bars=bars[:SHOWN], others=bars[SHOWN:], middle=middle)
     return Section("Columns by importance", reading, blocks=[block])
 
 

@@ -36,8 +36,6 @@ class ReportSection(Protocol):
 MAIN: tuple[ReportSection, ...] = (verdict, scores, top_anomalies, importance, plane, health)
 APPENDIX: tuple[ReportSection, ...] = (training, contrast, reconstruction)
 SECTIONS = (*MAIN, *APPENDIX)
-#: Members of a detector that are trained with its scoring rule.
-_BY_RULE = {"ratio_network", "latent_model"}
 
 
 def analyse(context: Context) -> dict[str, Any]:
@@ -51,17 +49,21 @@ def check_analysis(content: Any) -> None:
         section.check(content, "")
 
 
-def rule_of(config: RunSettings) -> str:
-    """The scoring rule of a run as text."""
-    return config.model.rule if config.kind == "latent" else f"power({config.detector.get('alpha', 0.3)})"
+def rule_of(config: RunSettings, record: dict[str, Any]) -> str | None:
+    """The scoring rule of a run as text; None if nothing in it was trained with one."""
+    if config.kind == "latent":
+        return None if config.model.noise == "none" else config.model.rule
+    image = len(record["layout"]["shape"] or []) > 1
+    by_rule = {"network"} if image else {"network", "autoencoder", "variational"}
+    return f"power({config.detector.get('alpha', 0.3)})" if by_rule & set(record.get("members", [])) else None
 
 
-def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], config: str, rule: str) -> Path:
+def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], config: str, rule: str | None) -> Path:
     """Write ``report.html`` and ``figures/`` into the folder of a run."""
     main, appendix = (
         [shown for section in part if (shown := section.show(facts, record)) is not None] for part in (MAIN, APPENDIX)
     )
-    if record["kind"] == "latent" or _BY_RULE & set(record.get("members", [])):
+    if rule is not None:
         appendix.append(explorer_section(rule))
     sections = [*main, *(replace(section, appendix=True) for section in [*appendix, _made(record, config)])]
     place = folder / "figures"
@@ -75,7 +77,7 @@ def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], 
     introduction = (
         f"{record['rows']:,} rows, "
         + (f"{known:,} of them known outliers" if known else "none of them known to be outliers")
-        + f", and a {kind} trained on them, {record['made']}. Everything on this page stands in this one file."
+        + f", and a {kind} trained on them. Made {record['made']}. Everything on this page stands in this one file."
     )
     return write_page(
         folder / "report.html",
@@ -104,7 +106,7 @@ def make_page(folder: Path) -> Path:
     check_config(folder, record)
     config = (folder / "config.toml").read_text(encoding="utf-8")
     try:
-        return write_run_page(folder, record, facts, config, rule_of(settings))
+        return write_run_page(folder, record, facts, config, rule_of(settings, record))
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         # The checksums are right, so somebody made these files by hand.
         raise RunError(

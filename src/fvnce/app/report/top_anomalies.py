@@ -102,13 +102,15 @@ def _shown(entry: dict[str, Any], largest: float) -> dict[str, Any]:
     number = entry["name"] if entry["name"].isascii() and entry["name"].isdecimal() else ""
     chance = "" if entry["probability"] is None else f", P(outlier) = {entry['probability']:.2f}"
     parts = [_line(part, largest) for part in entry["parts"]]
-    others = entry["parts"][SEEN:]
+    # One or two more take no more place than a line that would hide them.
+    seen = SEEN if len(parts) > SEEN + 2 else len(parts)
+    others = entry["parts"][seen:]
     return {
         "name": f"row {int(number):,}" if 0 < len(number) < 20 else entry["name"],
         "score": f"score {entry['score']:.4g}{chance}",
         "sum": f"{entry['score']:.3f}",
-        "parts": parts[:SEEN],
-        "others": parts[SEEN:],
+        "parts": parts[:seen],
+        "others": parts[seen:],
         "others_sum": f"{sum(part for _, part, _ in others):+.3f}",
         "whole": [_line(part, largest) for part in entry["whole"]],
         "picture": png_uri(entry["picture"]) if "picture" in entry else None,

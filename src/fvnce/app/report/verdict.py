@@ -71,7 +71,9 @@ def _headline(evidence: Evidence) -> str:
             f"How good this is cannot be said: {evidence.reason}. "
             f"{_count(evidence.flagged)} of {_count(evidence.rows)} rows without a label are flagged."
         )
-    how = next((words for low, words in WORDS if evidence.auroc.low > low), "no better than by chance, as far as is known")
+    how = next(
+        (words for low, words in WORDS if evidence.auroc.low > low), "no better than by chance, as far as is known"
+    )
     return (
         f"Known outliers are told from other rows {how}: {_count(evidence.found)} of {_count(evidence.known)} known "
         f"outliers are found when held out, {flagged}."
@@ -85,21 +87,21 @@ def _meaning(evidence: Evidence, record: dict[str, Any]) -> list[str]:
     chance = evidence.known / (evidence.known + evidence.rows)
     used = record["rows"] - record["known"]
     sentences = [
-        f"Held out means: scored by a model that was trained without that row. So measured, a known outlier is stranger "
+        "Held out means: scored by a model that was trained without that row. So measured, a known outlier is stranger "
         f"than another row with probability {auroc.value:.3f} (AUROC; {LEVEL:.0%} interval {auroc.low:.3f} to "
         f"{auroc.high:.3f}, and 0.5 by chance), and average precision is {precision.value:.3f} ({precision.low:.3f} to "
         f"{precision.high:.3f}, and {chance:.3f} by chance)."
         + (f" {_count(evidence.rows)} of the {used:,} rows without a label took part." if evidence.rows < used else "")
     ]
     hidden = (
-        "Rows without a label may be outliers that nobody has found. To rank them high is right and counts as a mistake "
+        "Rows without a label may be outliers that nobody has found. To rank them high is right, and counts as wrong "
         "here, so both numbers are lower bounds, and the flagged rows an upper bound on false alarms."
     )
     alike = evidence.if_alike()
     if alike is not None and evidence.prior is not None:
         hidden += (
-            f" If {evidence.prior:.1%} of these rows are outliers like the known ones, as their scores allow at most, "
-            f"AUROC is {alike[0]:.3f} and average precision {alike[1]:.3f}."
+            f" If {evidence.prior:.1%} of these rows are outliers like the known ones, the share that the threshold "
+            f"assumes, AUROC is {alike[0]:.3f} and average precision {alike[1]:.3f}."
         )
     return [*sentences, f"{hidden} Outliers of a kind that nobody knows are in none of these numbers."]
 
@@ -111,14 +113,16 @@ def _why(evidence: Evidence) -> str:
 def _next(evidence: Evidence) -> list[str]:
     """What to do, the most useful first."""
     score = "fvnce score RUN DATA --top 20 --explain"
-    test = "Before you rely on it, try it on rows with labels that had no part in training: fvnce evaluate RUN LABELLED."
+    test = (
+        "Before you rely on it, try it on rows with labels that had no part in training: fvnce evaluate RUN LABELLED."
+    )
     if evidence.auroc is None:
         if evidence.known:
             return [f"Look at the flagged rows, strangest first: {score}.", test]
         return [
             "Look at the top anomalies below. Mark those that are what you look for in a column of the file, and train "
-            "again with --label COLUMN: a handful of known outliers makes the model better, and lets this page say how "
-            "many are found when held out.",
+            "again with `--label COLUMN`: a handful of known outliers makes the model better, and lets this page say "
+            "how many are found when held out.",
             test,
         ]
     steps = []
@@ -139,7 +143,7 @@ def _next(evidence: Evidence) -> list[str]:
         )
     if evidence.flagged > MANY * evidence.rows:
         steps.append(
-            "If that is too many to look at, take the strangest you have time for, or those whose p_value is small."
+            "If that is too many to look at, take the strangest you have time for, or those whose `p_value` is small."
         )
     return [*steps, test]
 

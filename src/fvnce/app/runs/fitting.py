@@ -83,7 +83,7 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
     write_document(place / RECORD, "run", record)
     write_document(place / HISTORY, "history", {name: json.loads(h.to_json()) for name, h in run.histories.items()})
     write_document(place / ANALYSIS, "analysis", facts)
-    write_run_page(place, record, facts, config, rule_of(run.config))
+    write_run_page(place, record, facts, config, rule_of(run.config, record))
     return run
 
 
