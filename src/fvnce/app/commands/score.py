@@ -72,7 +72,7 @@ def score(
     settings = terminal.like_training(fitted.config.data, delimiter, header, missing, array)
     source = read_like(fitted.scorer.layout, data, settings)
     say = terminal.make_echo(quiet)
-    label = labels_in(source, fitted)
+    label = labels_in(source, data, fitted)
     if label is not None:
         say(
             f"{label!r} of {data} holds labels, which are ignored; fvnce evaluate {run} {data} tells how well they "

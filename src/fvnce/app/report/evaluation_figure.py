@@ -21,7 +21,8 @@ def draw(found: Evaluation, path: Path) -> Path:
         share = np.full(int(kind.sum()), 1 / kind.sum())
         left.hist(scores[kind], edges, weights=share, histtype="stepfilled", alpha=0.35, color=colour, label=label)
     left.axvline(found.threshold, color="0.3", linestyle="--", label="threshold")
-    left.set(xlabel="anomaly score", ylabel="share of kind", title="scores")
+    left.set(xlabel="anomaly score", ylabel="share of kind", title="scores\n")
+    left.set_axisbelow(True)
     left.legend(frameon=False, fontsize=8)
     false, true, _ = roc_curve(outlier, scores)
     figures.plot(middle, false, true, figures.Curve("", "#0b2e59"))
@@ -42,4 +43,4 @@ def draw(found: Evaluation, path: Path) -> Path:
 
 
 def _titled(name: str, found: Evaluation, key: str) -> str:
-    return f"{name} {found.numbers[key]}"
+    return f"{name}\n{found.numbers[key]}"

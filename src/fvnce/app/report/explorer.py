@@ -8,6 +8,7 @@ formulas of :class:`fvnce.PowerRule`. The slider for α reaches beyond [0, 1], s
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def asset(name: str) -> str:
     return files("fvnce.app").joinpath("templates", name).read_text(encoding="utf-8")
 
 
+@lru_cache(maxsize=16)  # a check takes a moment, and many pages have the same rule
 def _explorer(rule: ScoringRule) -> Markup:
     near = _nearest(rule)
     sliders = [

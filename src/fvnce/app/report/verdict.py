@@ -68,7 +68,7 @@ def _headline(evidence: Evidence) -> str:
     flagged = f"{_count(evidence.flagged)} of {_count(evidence.rows)} other rows are flagged"
     if evidence.auroc is None or evidence.found is None:
         return (
-            f"How good this is cannot be said: {evidence.reason}. "
+            f"How good this is cannot be said: {str(evidence.reason).removesuffix(' (y = 1)')}. "
             f"{_count(evidence.flagged)} of {_count(evidence.rows)} rows without a label are flagged."
         )
     how = next(
@@ -112,9 +112,10 @@ def _why(evidence: Evidence) -> str:
 
 def _next(evidence: Evidence) -> list[str]:
     """What to do, the most useful first."""
-    score = "fvnce score RUN DATA --top 20 --explain"
+    # What stands between backticks is set as code.
+    score = "`fvnce score RUN DATA --top 20 --explain`"
     test = (
-        "Before you rely on it, try it on rows with labels that had no part in training: fvnce evaluate RUN LABELLED."
+        "Before you rely on it, try it on rows with labels that had no part in training: `fvnce evaluate RUN LABELLED`."
     )
     if evidence.auroc is None:
         if evidence.known:

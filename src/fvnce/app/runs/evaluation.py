@@ -5,8 +5,8 @@ With O outliers among n rows, of which the k with the highest scores are looked 
     AUROC                   P(an outlier is stranger than another row), ties counting half
     average precision       mean over outliers of the share of outliers among rows at least as strange
     precision, recall at t  outliers among rows above t, over these rows, and over O
-    precision, recall at k  outliers among the k strangest rows, over k, and over O; of equal scores at the k-th place, what
-                            a random order gives on average
+    precision, recall at k  outliers among the k strangest rows, over k, and over O; of equal scores at the k-th place,
+                            what a random order gives on average
 
 An interval is the central 95 % of :data:`RESAMPLES` bootstrap samples, in which outliers and other rows are each drawn
 anew, so that their numbers stay: it tells how far the number would move on other rows of the same kinds. Where no
@@ -198,7 +198,7 @@ def read_labelled(
             labels, parts = _table_parts(source, wanted)
         else:
             assert isinstance(source, ArraySource)
-            labels, parts = _array_parts(source, wanted, run.scorer)
+            labels, parts = _array_parts(source, path, wanted, run.scorer)
         scores, marks, rows = [], [], 0
         for part, values, done in parts:
             scores.append(run.scorer.anomaly(run.scorer.layout.prepare(part, rows)))
@@ -226,10 +226,10 @@ def _table_parts(source: TableSource, label: str) -> tuple[Labels, Parts]:
     return labels, parts()
 
 
-def _array_parts(source: ArraySource, label: str, scorer: Scorer) -> tuple[Labels, Parts]:
+def _array_parts(source: ArraySource, path: str, label: str, scorer: Scorer) -> tuple[Labels, Parts]:
     """Labels are an array of an npz file, or a column of the matrix."""
     name, _, value = label.rpartition("=") if "=" in label[1:] else (label, "", "")
-    beside = read_labels(Path(source.name), name, source.shape[0]) if source.kind == "npz" else None
+    beside = read_labels(Path(path), name, source.shape[0]) if source.kind == "npz" else None
     if beside is not None and len(source.shape) == 2 and source.shape[1] != _width(scorer):
         raise DataError(
             f"{source.name} must hold rows of {_width(scorer)} columns as in training, found {source.shape[1]}"
@@ -258,7 +258,7 @@ def _width(scorer: Scorer) -> int:
     return len(scorer.layout.columns)
 
 
-def labels_in(source: Source, run: FittedRun) -> str | None:
+def labels_in(source: Source, path: str, run: FittedRun) -> str | None:
     """What in a file holds labels, so that a person can be told that they are not looked at; None if nothing does."""
     label, known = run.config.data.label, set(run.scorer.layout.columns)
     if isinstance(source, TableSource):
@@ -275,6 +275,6 @@ def labels_in(source: Source, run: FittedRun) -> str | None:
         return None
     name = label.rpartition("=")[0] or label
     try:
-        return None if read_labels(Path(source.name), name, source.shape[0]) is None else name
+        return None if read_labels(Path(path), name, source.shape[0]) is None else name
     except DataError:
         return None

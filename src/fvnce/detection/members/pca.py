@@ -131,6 +131,11 @@ class PCAMember(Scorer):
         member, histories = kind.fit(rows.transformed(pca.transform), plan, seed)
         return cls(pca, member), histories
 
+    @property
+    def exact(self) -> bool:
+        """As the member is."""
+        return self.member.exact
+
     def anomaly(self, X: Array) -> Array:
         """That of the components."""
         return self.member.anomaly(self.pca.transform(X))

@@ -104,6 +104,11 @@ class RatioNetworks(Member):
         ]
         return torch.stack(parts).mean(0)
 
+    @property
+    def exact(self) -> bool:
+        """Integrated gradients are a quadrature."""
+        return False
+
     def contributions(self, X: Array) -> Array:
         """Integrated gradients from the typical row 0: they sum to ``anomaly(X) − base`` up to the quadrature."""
         x = aligned(X)
