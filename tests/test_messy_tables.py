@@ -126,6 +126,7 @@ def test_the_usual_pairs_are_understood(bad: str, good: str, fvnce: Run, tmp_pat
     assert known == 6
 
 
+@pytest.mark.slow
 def test_many_known_outliers_are_warned_of_and_most_are_refused(fvnce: Run, tmp_path: Path) -> None:
     columns = {"x": np.arange(100) % 7, "kind": np.where(np.arange(100) < 30, "m", "b")}
     path = write(tmp_path / "t.csv", columns)
@@ -163,6 +164,7 @@ def test_money_shares_dates_and_truths_are_read_and_identifiers_left_out(
     assert roc_auc_score(STRANGE, scores) > 0.99
 
 
+@pytest.mark.slow
 def test_kept_columns_are_kept(fvnce: Run, ledger: Path, tmp_path: Path) -> None:
     fvnce("fit", ledger, "--label", "fraud", "--keep", "counter", "--out", tmp_path / "run", "-q", *OPTIONS)
     assert "counter" in load_run(tmp_path / "run").detector.feature_names_in_
@@ -197,6 +199,7 @@ def test_frames_of_every_library_score_as_the_file(library_of: Any, ledger: Path
         detector.anomaly_score(swapped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library_of", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
 def test_the_detector_learns_from_texts_and_nulls_of_every_library(library_of: Any, tmp_path: Path) -> None:
     columns = {name: payments()[name] for name in ("amount", "when", "member")}
@@ -274,6 +277,7 @@ def test_nan_in_an_array_is_a_missing_value(detector: Any) -> None:
 # --- Arrays and images ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_npz_file_stored_by_columns_is_read(fvnce: Run, tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(120, 3))
     y = (np.arange(120) < 6).astype(int)
@@ -286,6 +290,7 @@ def test_an_npz_file_stored_by_columns_is_read(fvnce: Run, tmp_path: Path) -> No
     assert scores[0] == scores[1]
 
 
+@pytest.mark.slow
 def test_images_with_their_channels_last_are_read_as_such() -> None:
     rng = np.random.default_rng(0)
     first: NDArray[np.float64] = rng.random((60, 3, 10, 9))
@@ -295,6 +300,7 @@ def test_images_with_their_channels_last_are_read_as_such() -> None:
     np.testing.assert_array_equal(np.moveaxis(one.explain(first[:2]).total, 1, -1), other.explain(last[:2]).total)
 
 
+@pytest.mark.slow
 def test_a_run_on_images_with_their_channels_last(fvnce: Run, tmp_path: Path) -> None:
     images = np.random.default_rng(0).random((40, 8, 8, 3))
     np.save(tmp_path / "i.npy", images)

@@ -34,6 +34,7 @@ from .latent_objective import LatentSettings, make_networks, make_noise, make_ob
 from .networks import SeededEncoder, aligned, require_pair
 from .plan import Array, TrainingRows
 from .rows import check_labels
+from .stacked import in_blocks
 from .stored import require
 
 #: Rows scored together for the threshold.
@@ -246,7 +247,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def _find_out(self, encoded: Tensor, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
         """The threshold, and what the fit says about itself."""
-        scores = np.concatenate([self._anomaly_of(part.double()) for part in encoded.split(SCORED)])
+        scores = np.concatenate([self._anomaly(part.double().numpy()) for part in encoded.split(SCORED)])
         own, contamination = scores[~known], self.settings_.contamination
         offset = -float(np.quantile(own, 1 - contamination))
         ones = np.ones(len(own))
@@ -276,14 +277,12 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         self.offset_ = offset
 
     def _anomaly(self, encoded: Array) -> Array:
-        return self._anomaly_of(aligned(encoded))
+        return np.asarray(in_blocks(self._anomaly_of, aligned(encoded)).numpy())
 
     @torch.no_grad()
-    def _anomaly_of(self, x: Tensor) -> Array:
-        density = self.objective_.model.log_joint(x, self.objective_.encoder(x).mean)
-        if self.settings_.score == "ratio":
-            return np.asarray((self.objective_.noise.log_prob(x) - density).numpy())
-        return np.asarray((-density).numpy())
+    def _anomaly_of(self, x: Tensor) -> Tensor:
+        density: Tensor = self.objective_.model.log_joint(x, self.objective_.encoder(x).mean)
+        return self.objective_.noise.log_prob(x) - density if self.settings_.score == "ratio" else -density
 
     @torch.no_grad()
     def _reconstruction(self, x: Tensor) -> Tensor:
@@ -300,7 +299,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         code = torch.zeros(1, self.settings_.latent, dtype=x.dtype)
         base = -float(self.objective_.model.log_joint(decoder(code).mean, code))
         reconstruction = self.preprocessor_.fold(squares)
-        rest = self._anomaly_of(x) - reconstruction.reshape(len(x), -1).sum(1) - base
+        rest = self._anomaly(encoded) - reconstruction.reshape(len(x), -1).sum(1) - base
         return Explanation(np.zeros_like(reconstruction), reconstruction, rest, base)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

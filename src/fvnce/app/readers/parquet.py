@@ -19,7 +19,8 @@ class ParquetReader:
 
         self.name = str(path)
         try:
-            self._file = parquet.ParquetFile(path)
+            # What is read ahead is kept until the end: the whole file.
+            self._file = parquet.ParquetFile(path, pre_buffer=False)
         except (pyarrow.ArrowException, OSError) as error:
             if isinstance(error, FileNotFoundError | PermissionError):
                 raise

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...detection.identifiers import identifier_in
+from ...detection.mapped import release
 from ...detection.reading import Reading
 from ..readers.arrays import read_labels
 from ..readers.budget import budget, over_budget
@@ -258,6 +259,7 @@ def _check(rows: Rows, source: Source) -> None:
         if infinite.any():
             where = f"{source.name}, row {start + int(infinite.argmax()) + 1}"
             raise DataError(f"{where} holds infinity; correct it, or write NaN for what is missing")
+        release(rows)
 
 
 def _tell_of_empty_columns(rows: Rows, source: Source, say: Say) -> None:
