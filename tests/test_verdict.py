@@ -109,7 +109,8 @@ def test_words_follow_the_lower_end_of_the_interval():
     for low, words in ((0.96, "very well"), (0.9, "rows well:"), (0.6, "somewhat"), (0.45, "no better than by chance")):
         facts = {"verdict": base | {"auroc": {"value": 0.97, "low": low, "high": 0.98}}}
         verdict.check(facts, "")
-        shown = text_of(str(verdict.show(facts, {"rows": 130, "known": 30}).blocks[0]))
+        record = {"kind": "detector", "rows": 130, "known": 30, "layout": {"kinds": {}, "shape": None}}
+        shown = text_of(str(verdict.show(facts, record).blocks[0]))
         assert words in shown
         assert ("Look whether the label marks what you mean" in shown) == (low <= 0.7)
         assert "too many to look at" in shown

@@ -82,7 +82,7 @@ def _parts(context: Context, explanation: Explanation, i: int, position: int) ->
     values = explanation.total[i].ravel()
     if context.image:
         sums = {"red pixels": values[values > 0].sum(), "blue pixels": values[values < 0].sum()}
-        return [[name, float(value), ""] for name, value in sums.items()]
+        return [[name, float(value), ""] for name, value in sums.items() if value]
     names, cells = context.data.layout.columns, context.row(position)
     return [[names[j], float(values[j]), cells[j]] for j in np.argsort(-np.abs(values), kind="stable").tolist()]
 

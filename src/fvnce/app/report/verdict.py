@@ -59,24 +59,25 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
         "verdict.html",
         headline=_headline(evidence),
         sentences=[*_meaning(evidence, record), f"The threshold is {evidence.threshold:.4g}: {_why(evidence)}."],
-        steps=_next(evidence),
+        steps=_next(evidence, record),
     )
     return Section("Verdict", [], blocks=[block])
 
 
 def _headline(evidence: Evidence) -> str:
-    flagged = f"{_count(evidence.flagged)} of {_count(evidence.rows)} other rows are flagged"
+    verb = "is" if evidence.flagged == 1 else "are"
     if evidence.auroc is None or evidence.found is None:
         return (
             f"How good this is cannot be said: {str(evidence.reason).removesuffix(' (y = 1)')}. "
-            f"{_count(evidence.flagged)} of {_count(evidence.rows)} rows without a label are flagged."
+            f"{_count(evidence.flagged)} of {_count(evidence.rows)} rows without a label {verb} flagged."
         )
     how = next(
         (words for low, words in WORDS if evidence.auroc.low > low), "no better than by chance, as far as is known"
     )
     return (
         f"Known outliers are told from other rows {how}: {_count(evidence.found)} of {_count(evidence.known)} known "
-        f"outliers are found when held out, {flagged}."
+        f"outliers are found when held out, {_count(evidence.flagged)} of {_count(evidence.rows)} other rows {verb} "
+        "flagged."
     )
 
 
@@ -87,7 +88,7 @@ def _meaning(evidence: Evidence, record: dict[str, Any]) -> list[str]:
     chance = evidence.known / (evidence.known + evidence.rows)
     used = record["rows"] - record["known"]
     sentences = [
-        "Held out means: scored by a model that was trained without that row. So measured, a known outlier is stranger "
+        "Held out means: scored by models that were trained without that row. So measured, a known outlier is stranger "
         f"than another row with probability {auroc.value:.3f} (AUROC; {LEVEL:.0%} interval {auroc.low:.3f} to "
         f"{auroc.high:.3f}, and 0.5 by chance), and average precision is {precision.value:.3f} ({precision.low:.3f} to "
         f"{precision.high:.3f}, and {chance:.3f} by chance)."
@@ -110,7 +111,7 @@ def _why(evidence: Evidence) -> str:
     return evidence.threshold_reason.rstrip(".")
 
 
-def _next(evidence: Evidence) -> list[str]:
+def _next(evidence: Evidence, record: dict[str, Any]) -> list[str]:
     """What to do, the most useful first."""
     # What stands between backticks is set as code.
     score = "`fvnce score RUN DATA --top 20 --explain`"
@@ -120,12 +121,15 @@ def _next(evidence: Evidence) -> list[str]:
     if evidence.auroc is None:
         if evidence.known:
             return [f"Look at the flagged rows, strangest first: {score}.", test]
-        return [
-            "Look at the top anomalies below. Mark those that are what you look for in a column of the file, and train "
-            "again with `--label COLUMN`: a handful of known outliers makes the model better, and lets this page say "
-            "how many are found when held out.",
-            test,
-        ]
+        images = len(record["layout"]["shape"] or []) > 1
+        mark = (
+            "Put those that are what you look for into a file of their own, and train again with `--outliers FILE`"
+            if images
+            else "Mark those that are what you look for in a column of the file, and train again with `--label COLUMN`"
+        )
+        so = ", and lets this page say how many are found when held out" if record["kind"] == "detector" else ""
+        better = f"a handful of known outliers makes the model better{so}"
+        return [f"Look at the top anomalies below. {mark}: {better}.", test]
     steps = []
     if evidence.auroc.low <= WORDS[2][0]:
         steps.append(
