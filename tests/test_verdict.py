@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
 from browser import Browser, needs_browser
-from fvnce import scoring
+from fvnce import NoiseContrastiveDetector, scoring
 from fvnce.app.commands import main
 from fvnce.app.readers.frame import DataError
 from fvnce.app.report import verdict
@@ -144,6 +144,15 @@ def test_parts_of_top_anomalies_are_all_there_and_sum_to_the_score(folder, name)
     assert shown.count('<span class="part">') == len(analysis["top"]) * (len(columns) + len(entry["whole"]))
 
 
+def test_parts_of_a_detector_with_networks_sum_to_the_score():
+    """Integrated gradients are a quadrature, and what it leaves is part of the rest."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], [150, 10])
+    X = rng.normal(size=(160, 4)) + 5 * y[:, None]
+    detector = NoiseContrastiveDetector(n_trees=5, n_networks=1, steps=40, calibration_folds=0).fit(X, y)
+    np.testing.assert_allclose(detector.explain(X).anomaly, detector.anomaly_score(X), atol=1e-9)
+
+
 def test_importance_and_health_are_those_of_the_columns(folder):
     run = load_run(folder / "run")
     analysis = json.loads((folder / "run" / "analysis.json").read_text())
@@ -261,6 +270,8 @@ def test_labels_of_arrays_are_found(fvnce, tmp_path):
     assert "'y' of" in fvnce("score", tmp_path / "run", tmp_path / "a.npz")[1]
     np.save(tmp_path / "c.npy", X)
     assert "must hold labels as an array 'y'" in fvnce("evaluate", tmp_path / "run", tmp_path / "c.npy", code=1)[1]
+    np.savez(tmp_path / "far.npz", X=X * 1e6, y=y)
+    assert "deviations away from those of training" in fvnce("evaluate", tmp_path / "run", tmp_path / "far.npz")[1]
 
 
 def test_mistakes_of_evaluate_are_one_line(fvnce, folder, tmp_path):

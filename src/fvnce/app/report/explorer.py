@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...pages.escape import script_json
 from ...pages.page import Section, render, write_page
-from ...scoring import PowerRule, check_double_elbo, parse
+from ...scoring import PowerRule, check_double_elbo
 from ...scoring.check import DoubleElboReport
 from ...scoring.rule import Combination, ScoringRule
 
@@ -37,13 +37,13 @@ _WHAT = (
 _POINTS = 161
 
 
-def explorer_section(rule: str) -> Section:
+def explorer_section(rule: ScoringRule) -> Section:
     """The section of a run's page: the explorer, opened on the rule of the run."""
     reading = [
         f"This run was trained with the rule {rule}. {_WHAT} sample earns. Move the sliders to see what α, β and the "
         "clip T do."
     ]
-    return Section("Rule explorer", reading, blocks=[_explorer(parse(rule))])
+    return Section("Rule explorer", reading, blocks=[_explorer(rule)])
 
 
 def write_explorer(path: Path, rule: ScoringRule | None = None) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...pages.page import Section, Table, render, write_page
+from ...scoring import parse
 from ...serialization import RecordError, read_document, write_text
 from ..runs.folder import ANALYSIS
 from ..runs.run import RECORD, RunError, check_config, damaged, read_run_record
@@ -64,7 +65,10 @@ def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], 
         [shown for section in part if (shown := section.show(facts, record)) is not None] for part in (MAIN, APPENDIX)
     )
     if rule is not None:
-        appendix.append(explorer_section(rule))
+        try:
+            appendix.append(explorer_section(parse(rule)))
+        except ValueError as error:
+            raise RunError(f"{error}; no run was trained with it, so make the run again with fvnce fit") from None
     sections = [*main, *(replace(section, appendix=True) for section in [*appendix, _made(record, config)])]
     place = folder / "figures"
     if place.is_symlink():

@@ -50,7 +50,7 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
     scores = facts["scores"]
     threshold = scores["threshold"]
     reading = [
-        "Higher scores are stranger. These are by the model that has learnt from the rows, and so flatter it; the verdict "
+        "Higher scores are stranger. These are by the model that has learnt from the rows, and flatter it; the verdict "
         f"counts rows that were held out. Above the threshold {threshold:.4g} lie {facts['flagged']:,} of "
         f"{facts['unlabelled']:,} training rows without a label"
         + (

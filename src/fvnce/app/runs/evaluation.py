@@ -34,6 +34,7 @@ from .run import FittedRun
 from .scorer import Scorer
 from .settings import DataSettings
 from .training_data import find_column, read_like
+from .unlike import Unlike
 
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -186,7 +187,7 @@ def read_labelled(
         path: the file.
         label: the column or array of labels, as ``--label`` of ``fvnce fit``; by default that of the run.
         settings: how the file is to be read.
-        say: told what a person should know of the labels.
+        say: told what a person should know of the labels, and of rows that are unlike those of training.
         tick: called after each part with the rows done and the share of the file.
     """
     wanted = label or run.config.data.label
@@ -200,14 +201,19 @@ def read_labelled(
             assert isinstance(source, ArraySource)
             labels, parts = _array_parts(source, path, wanted, run.scorer)
         scores, marks, rows = [], [], 0
+        unlike = Unlike(run.scorer)
         for part, values, done in parts:
-            scores.append(run.scorer.anomaly(run.scorer.layout.prepare(part, rows)))
+            prepared = run.scorer.layout.prepare(part, rows)
+            unlike.add(prepared)
+            scores.append(run.scorer.anomaly(prepared))
             marks.append(labels.marks(values))
             rows += len(values)
             if tick is not None:
                 tick(rows, done)
     # Which value marks outliers is a question here too; how many do is not: the file is no training set.
     labels.check(say, mostly=True)
+    for sentence in unlike.sentences():
+        say(f"warning: {sentence}")
     return np.concatenate(scores), np.concatenate(marks)
 
 

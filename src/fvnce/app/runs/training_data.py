@@ -113,7 +113,7 @@ def read_like(layout: Layout, path: str, settings: DataSettings, *, beside: int 
     if isinstance(source, TableSource):
         return source
     assert isinstance(source, ArraySource)
-    if beside and source.shape[1:] == (len(layout.columns) + beside,):
+    if beside and layout.columns and source.shape[1:] == (len(layout.columns) + beside,):
         return source
     if layout.kinds is None and source.shape[1:] != layout.shape:
         source.close()
