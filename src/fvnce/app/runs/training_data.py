@@ -107,12 +107,14 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
     return TrainingData(rows, known, layout, names)
 
 
-def read_like(layout: Layout, path: str, settings: DataSettings) -> Source:
-    """A source whose rows must look like those of training."""
+def read_like(layout: Layout, path: str, settings: DataSettings, *, beside: int = 0) -> Source:
+    """A source whose rows must look like those of training; an array may have so many columns more beside them."""
     source = open_source(path, _options(settings, layout.kinds))
     if isinstance(source, TableSource):
         return source
     assert isinstance(source, ArraySource)
+    if beside and layout.columns and source.shape[1:] == (len(layout.columns) + beside,):
+        return source
     if layout.kinds is None and source.shape[1:] != layout.shape:
         source.close()
         raise DataError(f"{path} must hold rows of shape {layout.shape} as in training, found {source.shape[1:]}")
