@@ -61,7 +61,7 @@ def score(
     quiet: terminal.Quiet = False,
 ) -> None:
     """Score rows."""
-    from contextlib import nullcontext
+    from contextlib import closing, nullcontext
 
     from ..runs.evaluation import labels_in
     from ..runs.run import load_run
@@ -72,22 +72,23 @@ def score(
     settings = terminal.like_training(fitted.config.data, delimiter, header, missing, array)
     source = read_like(fitted.scorer.layout, data, settings)
     say = terminal.make_echo(quiet)
-    label = labels_in(source, data, fitted)
-    if label is not None:
-        say(
-            f"{label!r} of {data} holds labels, which are ignored; fvnce evaluate {run} {data} tells how well they "
-            "are found"
-        )
-    name = add_id(source, id or fitted.config.data.id, say, asked=id is not None)
-    if out != "-":
-        terminal.writable(out, "--out")
-    with (
-        terminal.progress("scoring", quiet) as tick,
-        nullcontext(sys.stdout) if out == "-" else terminal.writing(Path(out)) as file,
-    ):
-        summary = stream_scores(
-            fitted.scorer, source, file, top=top, explain=explain, as_json=json, id=name, strict=strict, tick=tick
-        )
+    with closing(source):
+        label = labels_in(source, data, fitted)
+        if label is not None:
+            say(
+                f"{label!r} of {data} holds labels, which are ignored; fvnce evaluate {run} {data} tells how well they "
+                "are found"
+            )
+        name = add_id(source, id or fitted.config.data.id, say, asked=id is not None)
+        if out != "-":
+            terminal.writable(out, "--out")
+        with (
+            terminal.progress("scoring", quiet) as tick,
+            nullcontext(sys.stdout) if out == "-" else terminal.writing(Path(out)) as file,
+        ):
+            summary = stream_scores(
+                fitted.scorer, source, file, top=top, explain=explain, as_json=json, id=name, strict=strict, tick=tick
+            )
     for warning in summary.warnings:
         say(f"warning: {warning}")
     where = "" if out == "-" else f", written to {out}"

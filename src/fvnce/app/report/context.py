@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...detection import LatentDetector
+from ...detection import LatentDetector, mapped
 from ...detection.preprocessing import channels_last
 from ...objectives import ContrastiveObjective
 from ..readers.frame import Frame
@@ -119,7 +119,7 @@ def build_context(run: FittedRun, data: TrainingData, held_out: Tensor | None) -
 
 def take(rows: Any, chosen: Any) -> Any:
     """Some of the rows, whatever holds them."""
-    return rows.take(chosen) if isinstance(rows, Frame) else np.asarray(rows[chosen])
+    return rows.take(chosen) if isinstance(rows, Frame) else np.asarray(mapped.take(rows, chosen))
 
 
 def short(values: Any) -> list[float | None]:

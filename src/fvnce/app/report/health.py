@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection.mapped import release
 from ...detection.preprocessing import TablePreprocessor
 from ...pages.page import Section, Table, render
 from .. import shapes
@@ -17,6 +18,9 @@ from .context import Context
 SHOWN = 60
 #: What a column holds, in words.
 KINDS = {"truth": "yes or no", "time": "date", "clock": "time of day"}
+
+#: Rows of a matrix that are looked at together.
+PART = 2**16
 
 _COLUMN = shapes.record(
     {
@@ -36,9 +40,10 @@ def build(context: Context) -> dict[str, Any]:
         return {"health": "Images have no columns."}
     data, layout = context.data, context.data.layout
     columns = []
-    for position, name in enumerate(layout.columns):
-        values = data.rows[name] if isinstance(data.rows, Frame) else np.asarray(data.rows[:, position])
-        gone, told = _told(values)
+    told_of = (
+        [_told(data.rows[name]) for name in layout.columns] if isinstance(data.rows, Frame) else _matrix(data.rows)
+    )
+    for position, (name, (gone, told)) in enumerate(zip(layout.columns, told_of, strict=True)):
         kind = "number" if layout.kinds is None else layout.kinds[name].kind
         encoded = how.columns[position]
         note = "empty, not used" if encoded.empty else "constant, not used" if encoded.unused else ""
@@ -84,6 +89,23 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section | None:
 
 def _notices(notices: list[str]) -> Any:
     return render("fvnce.app", "notices.html", notices=notices)
+
+
+def _matrix(rows: NDArray[Any]) -> list[tuple[int, str]]:
+    """The same of every column of a matrix, in parts, since a memory map may be larger than memory."""
+    missing = np.zeros(rows.shape[1], dtype=np.int64)
+    low, high = np.full(rows.shape[1], np.inf), np.full(rows.shape[1], -np.inf)
+    for start in range(0, len(rows), PART):
+        part = np.asarray(rows[start : start + PART], dtype=np.float64)
+        gone = np.isnan(part)
+        missing += gone.sum(0)
+        low = np.minimum(low, np.where(gone, np.inf, part).min(0))
+        high = np.maximum(high, np.where(gone, -np.inf, part).max(0))
+        release(rows)
+    return [
+        (int(gone), f"{least:.4g} to {most:.4g}" if gone < len(rows) else "none")
+        for gone, least, most in zip(missing, low, high, strict=True)
+    ]
 
 
 def _told(values: NDArray[Any]) -> tuple[int, str]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...detection.identifiers import identifier_in
-from ...detection.mapped import release
+from ...detection.mapped import release, take
 from ...detection.reading import Reading
 from ..readers.arrays import read_labels
 from ..readers.budget import budget, over_budget
@@ -92,12 +92,13 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
         rows = _without_identifiers(rows, settings, say)
     layout = _layout(rows)
     if settings.outliers is not None:
-        more = read_like(layout, settings.outliers, settings).read()
+        with closing(read_like(layout, settings.outliers, settings)) as others:
+            more = others.read()
         if not isinstance(rows, Frame) and rows.nbytes > LARGE_BYTES and len(rows) > LARGE_ROWS:
             # A memory map need not fit in memory, and its rows are put there to have others below them.
             chosen = np.sort(rng.choice(len(rows), LARGE_ROWS, replace=False))
             say(f"of {len(rows):,} rows, {LARGE_ROWS:,} chosen at random are used")
-            rows, known = np.asarray(rows[chosen]), known[chosen]
+            rows, known = np.asarray(take(rows, chosen)), known[chosen]
         rows = _stack(rows, more)
         known = np.concatenate([known, np.ones(len(more), dtype=bool)])
         names = None if names is None else [*names, *(f"outlier {i + 1}" for i in range(len(more)))]
