@@ -4,6 +4,7 @@
 ``ratios``              log-ratios Δ⁰ and expectations over the latent
 ``batch``               data, noise and their densities, whole or one process's part
 ``log_partition``       log Z fixed or learned
+``budget``              a fixed log Z whose scale finds itself
 ``profiled``            log Z maximised out
 ``contrastive``         J itself, and what all that tell data from noise share
 ``fully_variational``   fully variational NCE
@@ -18,6 +19,7 @@ from .._estimates import LogPartition
 from ..serialization import register
 from .base import Objective
 from .batch import Batch, BatchShare
+from .budget import Budgeted, Reference
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
 from .fully_variational import FullyVariationalNCE
@@ -34,6 +36,7 @@ __all__ = [
     "Autoencoder",
     "Batch",
     "BatchShare",
+    "Budgeted",
     "ContrastiveObjective",
     "Fixed",
     "FullyVariationalNCE",
@@ -42,6 +45,7 @@ __all__ = [
     "Objective",
     "Partition",
     "Profiled",
+    "Reference",
     "Terms",
     "VariationalNCE",
     "log_marginal",
@@ -49,6 +53,19 @@ __all__ = [
 
 # What a file may name. A log-scale is a buffer, which the state restores.
 register(
-    *(Autoencoder, Fixed, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, SNCE, VAE, VariationalNCE),
+    *(
+        Autoencoder,
+        Budgeted,
+        Fixed,
+        FullyVariationalNCE,
+        IWAE,
+        Learned,
+        NCE,
+        Profiled,
+        Reference,
+        SNCE,
+        VAE,
+        VariationalNCE,
+    ),
     omit=("log_scale",),
 )
