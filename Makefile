@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOWEST := .venv-lowest
 
-.PHONY: run reproduce bench test test-fast test-lowest fuzz lint types layers check package docs pages digests clean
+.PHONY: run reproduce bench test test-fast test-lowest fuzz lint types layers check package dist coverage docs pages digests clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
@@ -53,11 +53,18 @@ fuzz: $(STAMP)
 package: $(STAMP)
 	$(BIN)/python tools/check_package.py
 
+# What a release consists of, in build/dist, examined as above.
+dist: $(STAMP)
+	$(BIN)/python tools/check_package.py build/dist
+
+# Which lines no test reaches, as a page in build/coverage. Slower than the tests alone.
+coverage: $(STAMP) $(VENV)/lightning
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov=fvnce --cov-report=term --cov-report=html:build/coverage
+
 # Strict: a broken link, an equation that is not defined or a page without a place fails. Nothing is fetched by a reader.
 docs: $(VENV)/.docs
 	$(BIN)/python -m experiments.pages --check
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site # with --quiet, warnings would not count
-	$(BIN)/python tools/check_site.py site
+	$(BIN)/python tools/build_site.py
 
 # Whether seeded results are those that `python tools/digests.py write` recorded on this machine, to the bit.
 digests: $(STAMP)

@@ -1,6 +1,8 @@
 """The wheel and the sdist, built; the wheel alone, installed and used.
 
-    python tools/check_package.py
+    python tools/check_package.py [FOLDER]
+
+With a folder, what was built and found good is kept there, with the changelog's notes of this version beside it.
 
 The new environment sees the dependencies of this one through a path file, and not this source: fvnce itself
 can only come from the wheel.
@@ -9,6 +11,8 @@ can only come from the wheel.
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -24,15 +28,12 @@ OUTSIDE = {"benchmarks", "docs", "experiments", "results", "tests", "tools"}
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """The wheel and the sdist, by the build backend itself, so that nothing is downloaded."""
-    code = f"""
-import sys, hatchling.build as backend
-print(backend.build_wheel({str(folder)!r}))
-print(backend.build_sdist({str(folder)!r}))
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-    wheel, sdist = done.stdout.split()[-2:]
-    return folder / wheel, folder / sdist
+    """The sdist and the wheel, without isolation so that nothing is downloaded; their metadata and README examined."""
+    run = {"cwd": ROOT, "check": True, "stdout": subprocess.DEVNULL}
+    subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", folder], **run)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist], **run)
+    return wheel, sdist
 
 
 def check_contents(wheel: Path, sdist: Path) -> None:
@@ -92,13 +93,28 @@ def use(python: Path, folder: Path) -> None:
         sys.exit("fvnce fit and score must give 40 scores and a page with its scripts, found neither or one")
 
 
+def keep(wheel: Path, sdist: Path, folder: Path) -> None:
+    """Copy both to ``folder``, and what the changelog says of this version beside it."""
+    version = wheel.name.split("-")[1]
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    notes = re.search(rf"^## \[{re.escape(version)}\][^\n]*\n(.*?)(?=^## |\Z)", changes, re.MULTILINE | re.DOTALL)
+    if notes is None:
+        sys.exit(f"CHANGELOG.md must have a section [{version}], found none: name the Unreleased one")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (wheel, sdist):
+        shutil.copy(path, folder)
+    (folder.parent / f"{folder.name}-notes.md").write_text(notes[1].strip() + "\n", "utf-8")
+
+
 def main() -> None:
-    """Build, look, install, use."""
+    """Build, look, install, use; keep."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         wheel, sdist = build(folder)
         check_contents(wheel, sdist)
         use(install(wheel, folder / "environment"), folder)
+        if len(sys.argv) > 1:
+            keep(wheel, sdist, Path(sys.argv[1]))
         print(f"{wheel.name} and {sdist.name}: built, installed, used")
 
 

@@ -1,40 +1,63 @@
-"""Numbered equations: defined once in docs/theory, cited by name in docstrings and pages, linked in the site.
+r"""Numbered equations: defined once in docs/theory, cited by name in docstrings and pages, linked in the site.
 
-An equation is a block of plain text whose title gives its number and its name:
+An equation is a block of TeX whose title gives the name by which it is cited and the one that people read:
 
-    ```text title="Eq. 12, fvNCE"
+    ```math title="fvNCE: both bounds"
     J = …
     ```
 
-Wherever a page or a docstring says "Eq. fvNCE", the built page says "Eq. 12, fvNCE" and links to the block. This file
-is a hook of MkDocs; it also brings the pictures of ``results`` into the site, and leaves out of the navigation the
-pages that are made from results that are not there.
+They are numbered in the order of the pages. Wherever a page or a docstring says "Eq. fvNCE", the built page says
+"Eq. 12" with a link to the block.
 """
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-THEORY = ROOT / "docs" / "theory"
+DOCS = ROOT / "docs"
 
 #: A definition, and a citation: a name begins with a letter, so "Eq. 12" is none.
-DEFINITION = re.compile(r'^```text title="Eq\. (\d+), ([A-Za-z]\w*)"$', re.MULTILINE)
+DEFINITION = re.compile(r'^```math title="([A-Za-z]\w*): ([^"\n]+)"\n(.*?)\n```$', re.MULTILINE | re.DOTALL)
 CITATION = re.compile(r"\bEq\. ([A-Za-z]\w*)")
 _TAG_OR_CITATION = re.compile(r"<[^>]*>|\bEq\. ([A-Za-z]\w*)")
 
 
-def definitions(folder: Path = THEORY) -> dict[str, tuple[int, str]]:
-    """The name of each equation, with its number and its page relative to docs."""
-    found: dict[str, tuple[int, str]] = {}
-    for page in sorted(folder.rglob("*.md")):
-        for number, name in DEFINITION.findall(page.read_text("utf-8")):
+class Equation(NamedTuple):
+    """Its number, what people call it, and its page relative to docs."""
+
+    number: int
+    title: str
+    page: str
+
+
+def pages() -> list[str]:
+    """Every page of the navigation, in its order."""
+    with (ROOT / "zensical.toml").open("rb") as file:
+        return list(_leaves(tomllib.load(file)["project"]["nav"]))
+
+
+def _leaves(item: Any) -> list[str]:
+    if isinstance(item, str):
+        return [item]
+    parts = item.values() if isinstance(item, dict) else item
+    return [page for part in parts for page in _leaves(part)]
+
+
+def definitions(names: list[str] | None = None, folder: Path = DOCS) -> dict[str, Equation]:
+    """Every equation by the name that cites it; ``names`` are the pages to read, by default all, in their order."""
+    found: dict[str, Equation] = {}
+    for page in pages() if names is None else names:
+        path = folder / page
+        for name, title, _ in DEFINITION.findall(path.read_text("utf-8")) if path.exists() else []:
             if name in found:
                 raise ValueError(f"an equation must be defined once, found Eq. {name} twice, in {page} again")
-            found[name] = int(number), page.relative_to(folder.parent).as_posix()
+            found[name] = Equation(len(found) + 1, title, page)
     return found
 
 
@@ -43,7 +66,19 @@ def citations(text: str) -> set[str]:
     return set(CITATION.findall(text))
 
 
-def linked(html: str, known: dict[str, tuple[int, str]], address: str) -> str:
+def displayed(markdown: str, known: dict[str, Equation]) -> str:
+    """A page with its equations as numbered blocks for KaTeX."""
+
+    def block(match: re.Match[str]) -> str:
+        name, title, formula = match.groups()
+        label = f'<a href="#eq-{name}">({known[name].number}) {html.escape(title)}</a>'
+        body = html.escape(formula, quote=False)
+        return f'<div class="equation" id="eq-{name}">{label}<div class="arithmatex">\\[{body}\\]</div></div>'
+
+    return DEFINITION.sub(block, markdown)
+
+
+def linked(text: str, known: dict[str, Equation], address: str) -> str:
     """A built page at ``address`` with its citations made links."""
 
     def replace(match: re.Match[str]) -> str:
@@ -52,59 +87,9 @@ def linked(html: str, known: dict[str, tuple[int, str]], address: str) -> str:
             return match.group(0)
         if name not in known:
             raise ValueError(f"{address} cites Eq. {name}, which no page of docs/theory defines")
-        number, page = known[name]
+        number, title, page = known[name]
         target = page.removesuffix("index.md") if page.endswith("index.md") else page.removesuffix(".md") + "/"
-        here = address if address.endswith("/") or not address else posixpath.dirname(address)
-        relative = posixpath.relpath(target or ".", here or ".")
-        return f'<a class="equation" href="{relative}/#eq-{name}">Eq. {number}, {name}</a>'
+        relative = posixpath.relpath(target or ".", address or ".")
+        return f'<a class="equation" href="{relative}/#eq-{name}" title="{html.escape(title)}">Eq. {number}</a>'
 
-    return _TAG_OR_CITATION.sub(replace, html)
-
-
-# What MkDocs calls.
-
-
-def on_config(config: Any) -> Any:
-    """Leave out pages that are not there yet because their results are not."""
-    folder = Path(config["docs_dir"])
-    config["nav"] = _existing(config["nav"], folder)
-    return config
-
-
-def _existing(items: list[Any], folder: Path) -> list[Any]:
-    kept: list[Any] = []
-    for item in items:
-        (title, content), *_ = {"": item}.items() if isinstance(item, str) else item.items()
-        if isinstance(content, list):
-            kept.append({title: _existing(content, folder)})
-        elif content not in GENERATED or (folder / content).exists():
-            kept.append(item)
-    return kept
-
-
-#: Pages that are made from results.
-GENERATED = ("reproduction.md", "benchmarks.md")
-
-
-def on_files(files: Any, config: Any) -> Any:
-    """Add the pictures of results."""
-    from mkdocs.structure.files import File
-
-    for picture in sorted((ROOT / "results").rglob("*.png")):
-        name = picture.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, name, abs_src_path=str(picture)))
-    return files
-
-
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Give each equation an anchor, pictures of results their place in the site, and the changelog its page."""
-    if page.file.src_uri == "changelog.md":
-        return (ROOT / "CHANGELOG.md").read_text("utf-8").replace("](docs/", "](")
-    depth = page.file.src_uri.count("/")
-    markdown = markdown.replace("](../results/", "](" + "../" * depth + "results/")
-    return DEFINITION.sub(lambda match: f'<span id="eq-{match.group(2)}"></span>\n\n{match.group(0)}', markdown)
-
-
-def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Make citations links, once docstrings are part of the page."""
-    return linked(output, definitions(), page.url)
+    return _TAG_OR_CITATION.sub(replace, text)
