@@ -1,0 +1,55 @@
+"""The page of forgetting: every class in turn, beside the obvious ways to forget it; from ``results/forgetting``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+OPENING = """# Forgetting, measured
+
+Made from `results/forgetting` by `make pages`. An autoencoder is trained on all classes and is to rebuild one of them
+badly, with the log-scale found from a budget of {budget} times the error of a VAE
+([theory](theory/unnormalised.md#a-log-scale-from-a-budget)). Each pair of numbers is the AUROC with which the squared
+error tells the class from the rest on test images, and the error of the rest over the VAE's. *Without* is the VAE
+retrained without the class; *ascent* is gradient ascent on examples of the class, stopped where the median error of the
+training data has reached the same budget.
+
+`{command}`, {settings}
+"""
+
+WAYS = ("vae", "auto", "without", "ascent")
+NAMES = {"mnist": "MNIST, 10,000 training images", "fashion": "Fashion-MNIST, its test set in halves"}
+
+
+def page(results: Path) -> str:
+    """The page, from what is in a folder of results."""
+    record: dict[str, Any] = json.loads((results / "forgetting.json").read_text("utf-8"))
+    settings = ", ".join(f"{name} = {value}" for name, value in record["settings"].items())
+    parts = [OPENING.format(budget=record["settings"]["budget"], command=record["command"], settings=settings)]
+    for data, title in NAMES.items():
+        lines = [line for line in record["summary"] if line["data"] == data]
+        if lines:
+            parts.append(f"## {title}\n\n{_table(lines)}\n{_reading(lines, record['settings']['budget'])}\n")
+    return "\n".join(parts)
+
+
+def _table(lines: list[dict[str, Any]]) -> str:
+    head = ["forgotten", "seeds", "VAE", "budget", "its error over the VAE's", "without", "ascent"]
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for line in lines:
+        vae, auto, without, ascent = (
+            f"{line[way]['auroc']:.3f} / {line[way]['rest']:.2f}" if way in line else "" for way in WAYS
+        )
+        name = " and ".join(map(str, line["classes"]))
+        forgotten = f"{line['auto']['forgotten']:.1f} ×"
+        rows.append(f"| {name} | {line['auto']['seeds']} | {vae} | **{auto}** | {forgotten} | {without} | {ascent} |")
+    return "\n".join(rows) + "\n"
+
+
+def _reading(lines: list[dict[str, Any]], budget: float) -> str:
+    told = sum(line["auto"]["auroc"] >= 0.99 for line in lines)
+    kept = sum(line["auto"]["rest"] <= budget for line in lines)
+    return (
+        f"With the budget AUROC is at least 0.99 in {told} of {len(lines)}, and the rest within the budget in {kept}."
+    )
