@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ._random import seeded_by
 from .models import GaussianDecoder, LatentVariableModel
 from .models.distributions import PointMass
 from .noise import KernelDensity, NoiseMixture, draw_with_log_prob, smoothed
 from .objectives import ContrastiveObjective, Fixed
-from .objectives.contrastive import seeded
 from .objectives.profiled import power_of
 from .objectives.ratios import log_ratio
 from .objectives.statistics import effective_share, ratio_statistics
@@ -132,7 +132,7 @@ def _with_noise(
 ) -> tuple[float, float]:
     drawn, log_noise = draw_with_log_prob(noise, len(x), generator)
     shift = -objective.fitted_log_partition().to(x) - math.log(objective.noise_ratio)
-    with seeded(generator):
+    with seeded_by(generator):
         own = objective.noise_log_ratio(drawn.to(x.dtype), log_noise).mean + shift
         data = objective.data_log_ratio(x, noise.log_prob(x)).mean + shift
     return _shares(objective, data, own)
@@ -161,7 +161,7 @@ def _decoder(objective: ContrastiveObjective, x: Tensor, generator: torch.Genera
         return
     drawn, log_noise = draw_with_log_prob(objective.noise, len(x), generator)
     drawn = drawn.to(x.dtype)
-    with seeded(generator):
+    with seeded_by(generator):
         error = _rebuilt(objective, drawn)
     if error is None or objective.encoder is None:
         return
@@ -173,7 +173,7 @@ def _decoder(objective: ContrastiveObjective, x: Tensor, generator: torch.Genera
     model.decoder.log_scale.fill_(math.log(wider))
     shift = -float(objective.fitted_log_partition()) - math.log(objective.noise_ratio)
     draws, encoder = objective.latent_samples, objective.noise_encoder or objective.encoder
-    with seeded(generator):
+    with seeded_by(generator):
         data = log_ratio(model, objective.encoder(x), x, objective.noise.log_prob(x), draws).mean + shift
         noise = log_ratio(model, encoder(drawn), drawn, log_noise, draws).mean + shift
     live, ess = _shares(objective, data, noise)

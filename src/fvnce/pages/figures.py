@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
 from ..serialization import atomic_write
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
+    from torch import Tensor
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -72,3 +74,24 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
             figure.savefig(file, dpi=200, metadata=metadata, format=suffix)
         paths.append(path)
     return paths
+
+
+def _sheet(images: Tensor, shape: tuple[int, int], columns: int) -> np.ndarray:
+    """Images as one picture with a thin gap between them."""
+    height, width = shape
+    count = len(images) // columns * columns
+    grid = images[:count].clamp(0, 1).reshape(count // columns, columns, height, width).numpy()
+    padded = np.pad(1 - grid, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=0.75)
+    return padded.transpose(0, 2, 1, 3).reshape(count // columns * (height + 2), columns * (width + 2))
+
+
+def panels(
+    out: Path, name: str, parts: Sequence[tuple[str, Tensor]], shape: tuple[int, int], columns: int = 8
+) -> list[Path]:
+    """A figure of one sheet for each part, under its title, in ``out``."""
+    figure, axes = new_figure(len(parts), width=2.1 * len(parts), height=2.5)
+    for axis, (title, images) in zip(axes, parts, strict=True):
+        axis.imshow(_sheet(images, shape, columns), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axis.set_title(title)
+        axis.axis("off")
+    return save(figure, out, name)
