@@ -139,6 +139,15 @@ class ContrastiveObjective(Objective):
         """p_n."""
         return self._noise.distribution
 
+    def replace_noise(self, noise: Distribution) -> None:
+        """Go on with another p_n over the same rows; log Z, which is the model's, stays."""
+        _checks.distribution("noise", noise)
+        if noise.event_shape != self.noise.event_shape:
+            found = f"{tuple(self.noise.event_shape)}, found {tuple(noise.event_shape)}"
+            raise ValueError(f"noise must have rows of the shape of the noise it replaces, {found}")
+        self._noise = FixedDistribution(noise).to(self.live_share.device)  # type: ignore[arg-type]
+        self.live_share.fill_(1.0)  # type: ignore[operator]
+
     def terms_of(self, batch: Batch) -> Terms:
         """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
         batch = self._with_noise(batch)

@@ -7,16 +7,20 @@ from .fitting import fit
 from .flow import fit_flow
 from .history import History, Table
 from .loop import Interrupted, NonFiniteLoss
+from .refit import DecodedNoise, FlowRefit, RefitNoise
 
 __all__ = [
     "CSVLog",
     "Callback",
+    "DecodedNoise",
     "EarlyStopping",
+    "FlowRefit",
     "FolderInUse",
     "History",
     "Interrupted",
     "NonFiniteLoss",
     "RecordError",
+    "RefitNoise",
     "Table",
     "TensorBoardLog",
     "fit",
