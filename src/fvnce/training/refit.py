@@ -23,7 +23,7 @@ from torch.distributions import Distribution
 
 from .. import _checks
 from ..models import GaussianDecoder, LatentVariableModel
-from ..noise import FlowNoise, KernelDensity, draw, fit_gaussian
+from ..noise import FlowNoise, KernelDensity, NoiseMixture, draw, fit_gaussian
 from ..objectives import ContrastiveObjective
 from . import randomness
 from .callbacks import Callback, EarlyStopping, Run
@@ -119,19 +119,24 @@ class DecodedNoise:
 
 
 class FlowRefit:
-    """A normalising flow, fitted first and then trained on from where it was. Needs zuko.
+    """A normalising flow, fitted first and then trained on from where it was, mixed with a Gaussian. Needs zuko.
 
     Args:
         epochs: passes over the rows at each refit.
+        cover: the weight of the Gaussian, independent columns fitted to the rows, which leaves no row without noise.
         **options: of :func:`fvnce.training.fit_flow`.
     """
 
-    def __init__(self, epochs: int = 5, **options: Any) -> None:
+    def __init__(self, epochs: int = 5, *, cover: float = 0.1, **options: Any) -> None:
         self.epochs = _checks.count("epochs", epochs)
+        self.cover = _checks.number("cover", cover, low=0.0, high=1.0)
         self.options = options
 
-    def __call__(self, objective: Any, rows: Tensor, generator: torch.Generator) -> FlowNoise:
+    def __call__(self, objective: Any, rows: Tensor, generator: torch.Generator) -> NoiseMixture:
         """The flow after some more epochs."""
-        start = objective.noise if isinstance(objective.noise, FlowNoise) else None
+        parts = objective.noise.components if isinstance(objective.noise, NoiseMixture) else (objective.noise,)
+        start = next((part for part in parts if isinstance(part, FlowNoise)), None)
         seed = int(torch.randint(2**31 - 1, (), generator=generator))
-        return fit_flow(rows.cpu(), epochs=self.epochs, seed=seed, start=start, **self.options)
+        x = rows.cpu()
+        flow = fit_flow(x, epochs=self.epochs, seed=seed, start=start, **self.options)
+        return NoiseMixture([flow, fit_gaussian(x, "diagonal")], [1 - self.cover, self.cover])
