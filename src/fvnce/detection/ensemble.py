@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
+from .explanation import Explanation, lost_in_folding
 from .members import CLASSES, NAMES, PCAMember
 from .members.base import Scorer, State
 from .members.pca import learn_components
@@ -30,34 +31,6 @@ from .stored import require, require_lengths, require_standardising
 
 #: Members that put known outliers to use.
 WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Contributions to the anomaly score.
-
-    Attributes:
-        ratio: by what sets the row apart from the data, shape (n, D), for images (n, …).
-        reconstruction: by how badly it is rebuilt, of the same shape; zeros without a latent-variable model.
-        rest: by nothing in particular, shape (n,).
-        base: the score that all rows start from.
-    """
-
-    ratio: Array
-    reconstruction: Array
-    rest: Array
-    base: float
-
-    @property
-    def total(self) -> Array:
-        """Both kinds together: positive where a column makes the row stranger. For an image, a heat map."""
-        return self.ratio + self.reconstruction
-
-    @property
-    def anomaly(self) -> Array:
-        """The anomaly score that the parts sum to."""
-        flat = self.total.reshape(len(self.rest), -1)
-        return np.asarray(flat.sum(1) + self.rest + self.base)
 
 
 @dataclass
@@ -114,7 +87,8 @@ class Ensemble:
             rest += factor * member.rest(X)
             base -= factor * centre
             base += factor * member.base
-        return Explanation(fold(ratio), fold(reconstruction), rest, base)
+        first, second = fold(ratio), fold(reconstruction)
+        return Explanation(first, second, rest + lost_in_folding(ratio + reconstruction, first + second), base)
 
     def state(self) -> State:
         """Every member by its name, its tensors numbered."""

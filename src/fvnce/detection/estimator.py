@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,8 +17,7 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
-from . import table
-from .base import Detector, histories_from_state, histories_state, seed_of
+from .base import Detector, histories_from_state, histories_state, in_parts, learn_preprocessor, seed_of
 from .calibration import (
     Calibration,
     calibrate_by_share,
@@ -25,9 +25,14 @@ from .calibration import (
     calibrate_without,
     threshold_at,
 )
-from .ensemble import Ensemble, Explanation, names_on
+from .conformal import Conformal, fit_split
+from .ensemble import Ensemble, names_on
+from .evidence import Evidence, HeldOut, make_evidence
+from .explanation import Explanation
+from .findings import Findings, importances_over
 from .plan import Array, Plan, TrainingRows
-from .preprocessing import ImagePreprocessor, TablePreprocessor
+from .preprocessing import ImagePreprocessor
+from .reasons import why_no_evidence, why_no_p_value, why_this_threshold
 from .rows import check_labels, check_weights, merge
 from .settings import plan_of
 
@@ -36,7 +41,9 @@ class NoiseContrastiveDetector(Detector):
     """Outlier detection that learns from the few outliers you know, and works with none.
 
     Training rows may hold outliers nobody marked. Scores follow scikit-learn: ``score_samples`` and
-    ``decision_function`` are low for outliers and ``predict`` gives −1 for them; ``anomaly_score`` is high.
+    ``decision_function`` are low for outliers and ``predict`` gives −1 for them; ``anomaly_score`` is high. So
+    ``scoring="roc_auc"`` is upside down in a search: use :mod:`fvnce.detection.scorers`, or no ``scoring``, as in
+    ``cross_val_score(detector, X, y, scoring=scorers.roc_auc)``.
 
     Args:
         members: names from :data:`fvnce.detection.MEMBERS`, or "auto": with known outliers an outlier forest, a mixture
@@ -59,8 +66,8 @@ class NoiseContrastiveDetector(Detector):
         contamination: "auto" puts the threshold where P(outlier | x) = ½; a number in (0, 0.5] puts it where that share
             of the training rows lies below.
         prior: π, the share of outliers among unlabelled rows; estimated by default.
-        calibration_folds: folds whose held-out scores make P(outlier | x); 0 skips them, and P is then what it is
-            without known outliers.
+        calibration_folds: folds whose held-out scores make P(outlier | x) and ``evidence_``; 0 skips them, and then P
+            is what it is without known outliers, and there are no p-values.
         max_rows: unlabelled rows used in training, chosen at random if there are more.
         device: "cpu", "cuda", "mps" or "auto", for networks in training.
         precision: None, "64-true", "bf16-mixed", …, for networks in training.
@@ -70,11 +77,14 @@ class NoiseContrastiveDetector(Detector):
 
     Attributes:
         offset_: ``decision_function`` is ``score_samples − offset_``.
+        evidence_: how good it is by held-out rows (:class:`~fvnce.detection.Evidence`); ``print(detector.evidence_)``.
         prior_: π.
         calibration_: how scores become probabilities.
         ensemble_: the members.
         history_: a :class:`fvnce.History` for each network.
         n_known_: known outliers in training.
+        feature_importances_: share of each column in the variance of the score.
+        decision_scores_: anomaly scores of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
         n_features_in_: columns.
         feature_names_in_: their names, if X was a data frame.
 
@@ -154,7 +164,7 @@ class NoiseContrastiveDetector(Detector):
             y: 1 for known outliers, 0 for all other rows, whatever they are.
             sample_weight: how often a row counts.
         """
-        plan = plan_of(self)
+        settings = plan_of(self)
         seed = seed_of(self.random_state)
         self._forget()
         matrix, images, categories = self._layout(X)
@@ -163,19 +173,43 @@ class NoiseContrastiveDetector(Detector):
         if not (weights[~known] > 0).any():
             raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
         self.n_known_ = int((known & (weights > 0)).sum())
-        matrix, known, weights = self._thinned(matrix, known, weights, seed)
-        rows = self._learn_rows(matrix, known, weights, images, categories)
-        plan = self._complete(plan, rows)
+        chosen, spare = self._thinned(known, weights, seed)
+        raw, known_of, weight_of, place = self._raw_rows(matrix[chosen], known[chosen], weights[chosen], images)
+        learn = partial(learn_preprocessor, categories=categories)
+        # Rows that are left over must have no part in what scores them, not even in the range of images.
+        self.preprocessor_ = images if images and not len(spare) else learn(raw[~known_of], weight_of[~known_of])
+        encoded = self.preprocessor_.encode(raw)
+        rows = TrainingRows(encoded[~known_of], weight_of[~known_of], encoded[known_of], weight_of[known_of])
+        plan = self._complete(settings, rows)
         self.ensemble_, self.history_ = Ensemble.fit(rows, plan, seed)
         own = self.ensemble_.anomaly(rows.X)
-        self.calibration_ = self._calibrate(rows, plan, seed, own)
+        own_known = self.ensemble_.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
+        self.calibration_, held = self._calibrate(rows, plan, seed, own)
         self.prior_ = self.calibration_.prior
         if self.contamination == "auto":
-            self.offset_ = -self.calibration_.threshold
+            offset = -self.calibration_.threshold
         else:
-            outliers = self.ensemble_.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
             share = np.concatenate([rows.weights, rows.outlier_weights])
-            self.offset_ = threshold_at(-np.concatenate([own, outliers]), share, float(self.contamination))
+            offset = threshold_at(-np.concatenate([own, own_known]), share, float(self.contamination))
+        conformal = None
+        if len(spare):
+            conformal = self._conformal_of_spare(matrix[spare], weights[spare], held)
+        elif self.calibration_folds:
+            inlier = None if held is None else 1 - self.calibration_.probability(held.scores)
+            conformal = fit_split(raw, known_of, weight_of, inlier, learn, partial(self._complete, settings), seed)
+        scores = np.empty(len(raw))
+        scores[~known_of], scores[known_of] = own, own_known
+        self.findings_ = Findings(
+            evidence=self._evidence(held, rows, own, -offset, seed),
+            conformal=conformal,
+            no_p_value=None if conformal is not None else why_no_p_value(self),
+            importances=importances_over(rows, self._explain, seed),
+            scores=None if len(spare) else self._scores_as_given(matrix, weights, scores, place),
+            no_scores=f"X had more than max_rows = {self.max_rows} unlabelled rows; call anomaly_score(X)"
+            if len(spare)
+            else None,
+        )
+        self.offset_ = offset
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
@@ -186,6 +220,11 @@ class NoiseContrastiveDetector(Detector):
         """P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,)."""
         anomaly = self.anomaly_score(X)
         return self.calibration_.probability(anomaly)
+
+    def predict_proba(self, X: Any) -> Array:
+        """[1 − P(outlier | x), P(outlier | x)] for each row, shape (n, 2)."""
+        probability = self.outlier_probability(X)
+        return np.stack([1 - probability, probability], 1)
 
     def _anomaly(self, encoded: Array) -> Array:
         return self.ensemble_.anomaly(encoded)
@@ -207,34 +246,25 @@ class NoiseContrastiveDetector(Detector):
         self.ensemble_ = Ensemble.from_state(ensemble, tensors, self.preprocessor_.width, self.preprocessor_.image)
 
     def _thinned(
-        self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int
-    ) -> tuple[Any, NDArray[np.bool_], Array]:
-        """At most ``max_rows`` of the rows without a label."""
+        self, known: NDArray[np.bool_], weights: Array, seed: int
+    ) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]]:
+        """Which rows to train on, at most ``max_rows`` of them without a label, and as many that are left over."""
         unlabelled = np.flatnonzero(~known & (weights > 0))
         if len(unlabelled) <= self.max_rows:
-            return matrix, known, weights
+            return slice(None), np.empty(0, dtype=np.int64)
         chosen = np.random.default_rng([seed, 77]).choice(unlabelled, self.max_rows, replace=False)
-        keep = np.sort(np.concatenate([chosen, np.flatnonzero(known)]))
-        return matrix[keep], known[keep], weights[keep]
+        left = np.setdiff1d(unlabelled, chosen)
+        spare = np.random.default_rng([seed, 82]).permutation(left)[: self.max_rows]
+        return np.sort(np.concatenate([chosen, np.flatnonzero(known)])), np.sort(spare)
 
-    def _learn_rows(
-        self,
-        matrix: Any,
-        known: NDArray[np.bool_],
-        weights: Array,
-        images: ImagePreprocessor | None,
-        categories: table.Categories | None,
-    ) -> TrainingRows:
-        """Training rows, preprocessed, with weights."""
-        if images is not None:
-            self.preprocessor_ = images
-            there = weights > 0
-            X, known, weights = images.encode(matrix)[there], known[there], weights[there]
-        else:
-            raw, known, weights = merge(np.asarray(matrix, dtype=np.float64), known, weights)
-            self.preprocessor_ = TablePreprocessor.learn(raw[~known], weights[~known], categories)
-            X = self.preprocessor_.encode(raw)
-        return TrainingRows(X[~known], weights[~known], X[known], weights[known])
+    def _raw_rows(
+        self, matrix: Any, known: NDArray[np.bool_], weights: Array, images: ImagePreprocessor | None
+    ) -> tuple[Any, NDArray[np.bool_], Array, NDArray[np.int64]]:
+        """Rows of positive weight as the preprocessor takes them, equal ones merged, and where each of them is."""
+        if images is None:
+            return merge(np.asarray(matrix, dtype=np.float64), known, weights)
+        there = weights > 0
+        return matrix[there], known[there], weights[there], np.arange(int(there.sum()))
 
     def _complete(self, plan: Plan, rows: TrainingRows) -> Plan:
         """The plan with what depends on the data."""
@@ -243,18 +273,47 @@ class NoiseContrastiveDetector(Detector):
         latent = plan.latent or (max(2, rows.X.shape[1] // 4) if image is None else 32)
         return replace(plan, members=names, latent=latent, image=image)
 
-    def _calibrate(self, rows: TrainingRows, plan: Plan, seed: int, own: Array) -> Calibration:
+    def _calibrate(self, rows: TrainingRows, plan: Plan, seed: int, own: Array) -> tuple[Calibration, HeldOut | None]:
+        """How scores become probabilities, and the held-out scores it is made from, if there are any."""
         folds = min(self.calibration_folds, len(rows.outliers), len(rows.X) // 2)
         if folds < 2 and self.prior is None and plan.members == ("broad_forest",):
-            return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
+            return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0]), None
         if folds < 2:
-            return calibrate_without(own, rows.weights, self.prior)
+            return calibrate_without(own, rows.weights, self.prior), None
         rng = np.random.default_rng([seed, 78])
         of_row, of_outlier = (rng.permutation(np.arange(n) % folds) for n in (len(rows.X), len(rows.outliers)))
-        held, held_known = np.empty(len(rows.X)), np.empty(len(rows.outliers))
+        scores, known = np.empty(len(rows.X)), np.empty(len(rows.outliers))
         for fold in range(folds):
             mine, mine_known = of_row == fold, of_outlier == fold
             ensemble, _ = Ensemble.fit(rows.without(mine, mine_known), plan.for_calibration(), seed + 1 + fold)
-            held[mine] = ensemble.anomaly(rows.X[mine])
-            held_known[mine_known] = ensemble.anomaly(rows.outliers[mine_known])
-        return calibrate_with_outliers(held, rows.weights, held_known, rows.outlier_weights, self.prior)
+            scores[mine] = ensemble.anomaly(rows.X[mine])
+            known[mine_known] = ensemble.anomaly(rows.outliers[mine_known])
+        held = HeldOut(scores, rows.weights, known, rows.outlier_weights)
+        return calibrate_with_outliers(scores, rows.weights, known, rows.outlier_weights, self.prior), held
+
+    def _evidence(self, held: HeldOut | None, rows: TrainingRows, own: Array, threshold: float, seed: int) -> Evidence:
+        return make_evidence(
+            held,
+            own,
+            rows.weights,
+            float(rows.outlier_weights.sum()),
+            threshold=threshold,
+            threshold_reason=why_this_threshold(self),
+            prior=self.prior_ if self.calibration_.known else None,
+            reason=why_no_evidence(self, rows),
+            seed=seed,
+        )
+
+    def _conformal_of_spare(self, matrix: Any, weights: Array, held: HeldOut | None) -> Conformal:
+        """p-values by rows that ``max_rows`` left over, none of which the detector itself has seen."""
+        scores = in_parts(matrix, lambda part: self.ensemble_.anomaly(self.preprocessor_.encode(part)))
+        return Conformal.of(scores, weights, None if held is None else 1 - self.calibration_.probability(scores))
+
+    def _scores_as_given(self, matrix: Any, weights: Array, scores: Array, place: NDArray[np.int64]) -> Array:
+        """Scores of the training rows in the order of X, those of weight zero included."""
+        there = weights > 0
+        found = np.empty(len(matrix))
+        found[there] = scores[place]
+        if not there.all():
+            found[~there] = self.ensemble_.anomaly(self.preprocessor_.encode(matrix[~there]))
+        return found
