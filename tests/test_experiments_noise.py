@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from experiments import adaptive_noise, forgetting
+from experiments import adaptive_noise, forgetting, tempering
 from fvnce.objectives import Reference
 
 
@@ -66,3 +66,11 @@ def test_ascent_ends_where_the_budget_does() -> None:
     before, after = forgetting._errors(trained, x).median(), forgetting._errors(ascended, x).median()
     assert steps > 0
     assert after >= task.budget * before
+
+
+@pytest.mark.parametrize("way", tempering.WAYS)
+def test_a_small_run_of_every_way(way: str) -> None:
+    found = tempering.cell(way, replace(tempering.Task(), epochs=1, batch_size=128), 0)
+    assert 0 <= found["auroc"] <= 1
+    assert (way == "vae") == ("live_noise" not in found)
+    assert (found["scale"] != 1 / 8) == (way in ("learned σ", "both"))
