@@ -98,6 +98,7 @@ def _adaptive(record: dict[str, Any]) -> str:
             error, log_z, carried, seconds = (statistics.fmean(abs(each[name]) for each in last) for name in names)
             shown.append(f"{error:.3f} / {log_z:.2f} / {carried:.0f} / {seconds:.1f}")
         rows.append(f"| {dimensions} | {' | '.join(shown)} |")
+    best = ", ".join(f"{name} in {' and '.join(map(str, where))}" for name, where in _best(record).items())
     settings = record["settings"]
     return f"""## Noise that is refitted
 
@@ -108,5 +109,20 @@ core, fits of the noise included. The courses over steps and seconds are in the 
 
 {chr(10).join(rows)}
 
+The smallest parameter error: {best} dimensions.
+
 `{record["command"]}`
 """
+
+
+def _best(record: dict[str, Any]) -> dict[str, list[int]]:
+    """The dimensions in which each noise has the smallest mean error of the parameters."""
+    errors: dict[int, dict[str, list[float]]] = {}
+    for cell in record["cells"]:
+        own = errors.setdefault(cell["dimensions"], {}).setdefault(cell["noise"], [])
+        own.append(cell["course"][-1]["parameter_error"])
+    found: dict[str, list[int]] = {}
+    for dimensions, by_noise in errors.items():
+        name = min(by_noise, key=lambda noise, means=by_noise: statistics.fmean(means[noise]))  # type: ignore[misc]
+        found.setdefault(name, []).append(dimensions)
+    return found
