@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils import check_array, check_random_state
@@ -24,6 +25,7 @@ from torch import Tensor
 from .. import _checks
 from ..serialization import RecordError, fields, flatten, read_record, reading, unflatten, write_record
 from ..training import History
+from ..training.callbacks import make_progress
 from . import table
 from .conformal import reject
 from .explanation import Explanation
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Rows that are looked at together, at most, and numbers in them.
-BATCH, NUMBERS = 4096, 2**21
+BATCH, NUMBERS = 8192, 2**21
 #: What the tensors of the findings are called in a file.
 FINDINGS = "findings."
 
@@ -49,6 +51,10 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     #: What its files are called.
     KIND: ClassVar[str]
+
+    #: Settings that some detectors have.
+    n_jobs: int | None = None
+    verbose: int | None = 0
 
     # Learnt by fit; offset_ comes last, and says that there is a detector.
     offset_: float
@@ -80,7 +86,12 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
     def anomaly_score(self, X: Any) -> Array:
         """Higher for stranger rows, shape (n,)."""
         check_is_fitted(self)
-        return in_parts(self._checked(X), lambda part: self._anomaly(self.preprocessor_.encode(part)))
+        return in_parts(
+            self._checked(X),
+            lambda part: self._anomaly(self.preprocessor_.encode(part)),
+            jobs=self.n_jobs,
+            progress=None if self.verbose is None else self.verbose > 0,
+        )
 
     def score_samples(self, X: Any) -> Array:
         """Lower for stranger rows, shape (n,)."""
@@ -125,8 +136,9 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             raise ValueError(
                 f"p-values need rows that no model was trained on, found none: {self.findings_.no_p_value}"
             )
-        model = conformal.model
-        anomaly = self.anomaly_score(X) if model is None else in_parts(self._checked(X), model.anomaly)
+        if conformal.model is None:
+            return conformal.p_value(self.anomaly_score(X), discount=discount)
+        anomaly = in_parts(self._checked(X), conformal.model.anomaly, jobs=self.n_jobs)
         return conformal.p_value(anomaly, discount=discount)
 
     def score(self, X: Any, y: Any) -> float:
@@ -281,10 +293,29 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
         return hasattr(self, "offset_")
 
 
-def in_parts(rows: Any, score: Callable[[Any], Array]) -> Array:
-    """Scores of rows, so many at once as the memory holds."""
+def in_parts(
+    rows: Any, score: Callable[[Any], Array], *, jobs: int | None = None, progress: bool | None = False
+) -> Array:
+    """Scores of rows, so many at once as the memory holds.
+
+    Args:
+        rows: shape (n, …).
+        score: from some of them to their scores, which must not depend on the others.
+        jobs: threads, as joblib counts them.
+        progress: show a bar; None for in a terminal.
+    """
     step = rows_at_once(rows)
-    return np.concatenate([score(rows[start : start + step]) for start in range(0, len(rows), step)])
+    starts = range(0, len(rows), step)
+    work = (delayed(lambda start: score(rows[start : start + step]))(start) for start in starts)
+    shown = make_progress(progress, main_process=True)
+    found = []
+    with shown.stage("scoring") as report:
+        for part in Parallel(n_jobs=jobs, prefer="threads", return_as="generator")(work):
+            found.append(part)
+            if report is not None:
+                report(len(found), len(starts))
+    shown.close()
+    return np.concatenate(found)
 
 
 def rows_at_once(X: Any) -> int:

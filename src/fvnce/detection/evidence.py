@@ -1,6 +1,6 @@
 r"""How good is it? What the scores of held-out rows say, and what they cannot say.
 
-Calibration trains on folds, so that every row and every known outlier has a score by a model that had not seen it.
+Folds are left out in training, so that every row and every known outlier has a score by models that had not seen it.
 From these scores, without another model:
 
 *AUROC*, the probability A_u that a known outlier is stranger than an unlabelled row, and *average precision* P_u, with
@@ -16,7 +16,7 @@ among n unlabelled rows. If they are alike, every threshold finds the same share
 only the known ones counted is c times the true one, and P_u = c P: a lower bound again, too low by the factor c. In the
 same way *y of the n other rows are flagged* is an upper bound on false alarms, since hidden outliers are among the y.
 
-Three things remain: the folds' models saw fewer rows than the detector, which makes the numbers cautious; the
+Three things remain: a held-out score averages fewer models than the detector's, which makes the numbers cautious; the
 threshold's two parameters were fitted to the same held-out scores, which makes *found* and *flagged* slightly hopeful;
 and outliers of a kind that nobody knows are in none of these numbers.
 """
