@@ -126,7 +126,7 @@ class Budgeted(Fixed):
         budget: b > 1, the error that is allowed over the reference's.
         reference: by default a copy of the model and the encoder as they are when the objective is made, trained on
             the same batches. One that has been trained before and frozen, ``Reference(model,
-            encoder).requires_grad_(False)``, costs a third less and is not taught anything.
+            encoder).requires_grad_(False)``, spares a fifth of a step and is not taught anything.
 
     >>> import fvnce
     >>> from torch.distributions import Independent, Normal
