@@ -106,3 +106,19 @@ def test_the_found_log_scale_lifts_half_of_the_noise() -> None:
     assert terms.delta_noise is not None
     share = (terms.delta_noise > 0).double().mean().item()
     assert abs(share - 0.5) < 5 * math.sqrt(2) * 0.03
+
+
+def test_binary_rows_get_no_kernels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.rand(200, 400, generator=generator) < 0.5).float()
+    torch.manual_seed(0)
+    prior = Independent(Normal(torch.zeros(4), torch.ones(4)), 1)
+    network = fvnce.mlp([4, 400])
+    torch.nn.init.constant_(network[-1].bias, 9.0)  # type: ignore[arg-type, union-attr, index]
+    model = fvnce.LatentVariableModel(prior, fvnce.BernoulliDecoder(network))
+    encoder = GaussianEncoder(fvnce.mlp([400, 8]))
+    noise = fvnce.BernoulliNoise(torch.full((400,), 0.5))
+    objective = FullyVariationalNCE(model, encoder, noise, PowerRule(1 / 64))
+    found = diagnose(objective, x, latent_samples=1, generator=generator)
+    assert found.live_noise == 0.0
+    assert [remedy.name for remedy in found.remedies] == ["log_scale", "profiled", "bridges"]

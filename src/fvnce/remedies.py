@@ -27,7 +27,7 @@ from torch.distributions import Distribution
 from ._random import seeded_by
 from .models import GaussianDecoder, LatentVariableModel
 from .models.distributions import PointMass
-from .noise import KernelDensity, NoiseMixture, draw_with_log_prob, smoothed
+from .noise import KernelDensity, NoiseMixture, draw_with_log_prob, log_prob_or_minus_inf, smoothed
 from .objectives import ContrastiveObjective, Fixed
 from .objectives.profiled import power_of
 from .objectives.ratios import log_ratio
@@ -111,8 +111,10 @@ def _noise(objective: ContrastiveObjective, x: Tensor, generator: torch.Generato
             noise = KernelDensity(kernels.centres, kernels.bandwidth * factor, kernels.given_weights)
             name = f"the same kernels with a bandwidth of {widest * factor:.3g} instead of {widest:.3g}"
             tried.append((*_with_noise(objective, noise, x, generator), name))
-    width = _residual(objective, x)
-    if width is not None and width > 0:
+    # A residual is a width where x is real, and a Gaussian decoder says that it is.
+    gaussian = isinstance(getattr(objective.model, "decoder", None), GaussianDecoder)
+    width = _residual(objective, x) if gaussian else None
+    if width:
         noise = smoothed(x, width)
         name = f"smoothed(data, {width:.3g}), kernels as wide as the model's own residual, as a part of a mixture"
         tried.append((*_with_noise(objective, noise, x, generator), name))
@@ -174,7 +176,7 @@ def _decoder(objective: ContrastiveObjective, x: Tensor, generator: torch.Genera
     shift = -float(objective.fitted_log_partition()) - math.log(objective.noise_ratio)
     draws, encoder = objective.latent_samples, objective.noise_encoder or objective.encoder
     with seeded_by(generator):
-        data = log_ratio(model, objective.encoder(x), x, objective.noise.log_prob(x), draws).mean + shift
+        data = log_ratio(model, objective.encoder(x), x, log_prob_or_minus_inf(objective.noise, x), draws).mean + shift
         noise = log_ratio(model, encoder(drawn), drawn, log_noise, draws).mean + shift
     live, ess = _shares(objective, data, noise)
     text = (
