@@ -9,6 +9,8 @@
 ``contrastive``         J itself, and what all that tell data from noise share
 ``fully_variational``   fully variational NCE
 ``nce``                 NCE, S-NCE, variational NCE
+``conditional``         conditional NCE: noise that starts at the data
+``ranking``             ranking NCE: one datum among K noise samples
 ``elbo``                autoencoder, VAE, IWAE, log p(x) by importance sampling
 ``terms``               what an objective computes on a batch
 ``statistics``          is the noise term alive
@@ -20,12 +22,14 @@ from ..serialization import register
 from .base import Objective
 from .batch import Batch, BatchShare
 from .budget import Budgeted, Reference
+from .conditional import ConditionalNCE
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
 from .fully_variational import FullyVariationalNCE
 from .log_partition import Fixed, Learned, Partition
 from .nce import NCE, SNCE, VariationalNCE
 from .profiled import Profiled
+from .ranking import RankingNCE
 from .terms import Terms
 
 __all__ = [
@@ -37,6 +41,7 @@ __all__ = [
     "Batch",
     "BatchShare",
     "Budgeted",
+    "ConditionalNCE",
     "ContrastiveObjective",
     "Fixed",
     "FullyVariationalNCE",
@@ -45,6 +50,7 @@ __all__ = [
     "Objective",
     "Partition",
     "Profiled",
+    "RankingNCE",
     "Reference",
     "Terms",
     "VariationalNCE",
@@ -53,19 +59,7 @@ __all__ = [
 
 # What a file may name. A log-scale is a buffer, which the state restores.
 register(
-    *(
-        Autoencoder,
-        Budgeted,
-        Fixed,
-        FullyVariationalNCE,
-        IWAE,
-        Learned,
-        NCE,
-        Profiled,
-        Reference,
-        SNCE,
-        VAE,
-        VariationalNCE,
-    ),
+    *(Autoencoder, Budgeted, ConditionalNCE, Fixed, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, RankingNCE),
+    *(Reference, SNCE, VAE, VariationalNCE),
     omit=("log_scale",),
 )

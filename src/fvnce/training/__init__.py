@@ -7,6 +7,7 @@ from .fitting import fit
 from .flow import fit_flow
 from .history import History, Table
 from .loop import Interrupted, NonFiniteLoss
+from .normalised import NormalisedSGD
 from .refit import DecodedNoise, FlowRefit, RefitNoise
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "History",
     "Interrupted",
     "NonFiniteLoss",
+    "NormalisedSGD",
     "RecordError",
     "RefitNoise",
     "Table",
