@@ -81,6 +81,8 @@ class Plan:
         outlier_bandwidth: largest bandwidth around known outliers.
         data_bandwidth: typical bandwidth around rows.
         training: how networks are trained.
+        neighbours: k of the density by nearest neighbours; 0 for what suits the data.
+        clean: whether the rows are known to hold no outlier.
     """
 
     members: tuple[str, ...]
@@ -94,6 +96,8 @@ class Plan:
     outlier_bandwidth: float
     data_bandwidth: float
     training: TrainConfig
+    neighbours: int = 0
+    clean: bool = False
 
     def for_calibration(self) -> Plan:
         """The same at less cost, for the folds of a calibration: a third of the trees, one network, half the steps."""
