@@ -12,7 +12,7 @@ there go outside of the values and come back to zero. Other columns are left as 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -57,23 +57,23 @@ class Support:
 
 
 class OnSupport(Distribution):
-    """Draws of a distribution, each moved to the support; it is drawn from and never evaluated."""
+    """Draws of a distribution, each moved to the values that columns have; it is drawn from and never evaluated."""
 
     has_rsample = False
     arg_constraints = {}  # noqa: RUF012
 
-    def __init__(self, noise: Distribution, support: Support) -> None:
-        self.noise, self.support = noise, support
+    def __init__(self, noise: Distribution, values: Support) -> None:
+        self.noise, self.values = noise, values
         super().__init__(noise.batch_shape, noise.event_shape, validate_args=False)
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n draws, on the support."""
-        return self.support.nearest(draw(self.noise, n, generator))
+        """n draws, each column at one of its values."""
+        return self.values.nearest(draw(self.noise, n, generator))
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         """The same from the global generator."""
-        found = self.noise.sample(sample_shape)
-        return self.support.nearest(found.reshape(-1, found.shape[-1])).reshape(found.shape)
+        found = self.noise.sample(torch.Size(sample_shape))
+        return self.values.nearest(found.reshape(-1, found.shape[-1])).reshape(found.shape)
 
 
 def _grid(column: Array) -> Tensor | None:

@@ -105,7 +105,7 @@ class NeighbourMember(Member):
             return self.code.at_pixels(X, self.reference.differences(self.code.encode(X)))
         squares = (self.reference.differences(X) ** 2).mean(1)
         total = squares.sum(1, keepdims=True)
-        return np.where(total > 0, squares / np.where(total > 0, total, 1.0), 1 / X.shape[1])
+        return np.asarray(np.where(total > 0, squares / np.where(total > 0, total, 1.0), 1 / X.shape[1]))
 
     def state(self) -> State:
         """Reference rows, exponents, and the code and warps of images."""
