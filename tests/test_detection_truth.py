@@ -16,7 +16,7 @@ from fvnce.detection.members.trees import RatioForest, grow_forest
 from fvnce.detection.noise import box, mixture_noise
 from fvnce.detection.plan import TrainConfig
 from fvnce.models import mlp
-from fvnce.noise import EmpiricalNoise
+from fvnce.noise import EmpiricalNoise, draw
 from fvnce.scoring import Logarithmic, ScoringRule
 
 Array = NDArray[np.float64]
@@ -63,7 +63,8 @@ def test_a_model_relative_to_the_noise_learns_the_log_ratio() -> None:
     rows = rng.normal(0, 0.8, size=(6000, 1))
     noise = Independent(Normal(torch.zeros(1), torch.ones(1) * 1.5), 1)
     how = TrainConfig(600, 256, 5e-3, 0.0, 0.3, None, "cpu", None, False)
-    found, _ = RatioNetworks.trained(lambda: mlp([1, 32, 32, 1], torch.nn.SiLU), rows, np.ones(6000), noise, how, 1, 0)
+    drawn = draw(noise, 2**14, torch.Generator().manual_seed(0))
+    found, _ = RatioNetworks.trained(lambda: mlp([1, 32, 32, 1], torch.nn.SiLU), rows, np.ones(6000), drawn, how, 1, 0)
     x = np.linspace(-2, 2, 41)[:, None]
     estimate = -(found.anomaly(x) * found.scales[0] + found.centres[0])
     truth = (Normal(0.0, 0.8).log_prob(torch.from_numpy(x)) - Normal(0.0, 1.5).log_prob(torch.from_numpy(x))).numpy()

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils import check_array, check_random_state
@@ -23,6 +24,7 @@ from torch import Tensor
 from .. import _checks
 from ..serialization import RecordError, fields, flatten, read_record, reading, unflatten, write_record
 from ..training import History
+from ..training.progress import make_progress
 from . import table
 from .ensemble import Explanation
 from .metrics import outlier_auroc, plot_scores
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Rows that are looked at together, at most, and numbers in them.
-BATCH, NUMBERS = 4096, 2**21
+BATCH, NUMBERS = 8192, 2**21
 
 
 class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -42,6 +44,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     #: What its files are called.
     KIND: ClassVar[str]
+
+    #: Settings that some detectors have.
+    n_jobs: int | None = None
+    verbose: int | None = 0
 
     # Learnt by fit; offset_ comes last, and says that there is a detector.
     preprocessor_: TablePreprocessor | ImagePreprocessor
@@ -73,10 +79,12 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def anomaly_score(self, X: Any) -> Array:
         """Higher for stranger rows, shape (n,)."""
         check_is_fitted(self)
-        rows = self._checked(X)
-        step = rows_at_once(rows)
-        parts = (self.preprocessor_.encode(rows[start : start + step]) for start in range(0, len(rows), step))
-        return np.concatenate([self._anomaly(part) for part in parts])
+        return in_parts(
+            self._checked(X),
+            lambda part: self._anomaly(self.preprocessor_.encode(part)),
+            jobs=self.n_jobs,
+            progress=None if self.verbose is None else self.verbose > 0,
+        )
 
     def score_samples(self, X: Any) -> Array:
         """Lower for stranger rows, shape (n,)."""
@@ -230,6 +238,31 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
+
+
+def in_parts(
+    rows: Any, score: Callable[[Any], Array], *, jobs: int | None = None, progress: bool | None = False
+) -> Array:
+    """Scores of rows, so many at once as the memory holds.
+
+    Args:
+        rows: shape (n, …).
+        score: from some of them to their scores, which must not depend on the others.
+        jobs: threads, as joblib counts them.
+        progress: show a bar; None for in a terminal.
+    """
+    step = rows_at_once(rows)
+    starts = range(0, len(rows), step)
+    work = (delayed(lambda start: score(rows[start : start + step]))(start) for start in starts)
+    shown = make_progress(progress, main_process=True)
+    found = []
+    with shown.stage("scoring") as report:
+        for part in Parallel(n_jobs=jobs, prefer="threads", return_as="generator")(work):
+            found.append(part)
+            if report is not None:
+                report(len(found), len(starts))
+    shown.close()
+    return np.concatenate(found)
 
 
 def rows_at_once(X: Any) -> int:

@@ -1,6 +1,7 @@
 r"""The average of the members, and what each column adds to it.
 
-The score is the mean over members of (anomaly − mean) / deviation, both taken over the training rows. Since each member
+The score is the mean over members of (anomaly − mean) / deviation, both taken over the training rows, where possible as
+models that have not seen them score them. Since each member
 explains its anomaly as a sum, so is the score:
 
     anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
@@ -12,7 +13,6 @@ under a latent-variable model. *Rest*: the size of the code, which belongs to no
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -23,9 +23,9 @@ from torch import Tensor
 from ..serialization import fields
 from ..training import History
 from .members import CLASSES, NAMES, PCAMember
-from .members.base import Scorer, State
-from .members.pca import learn_components
-from .plan import Array, Plan, TrainingRows
+from .members.base import Member, Scorer, State, standard
+from .members.pca import PrincipalComponents, learn_components
+from .plan import Array, Folds, HeldOut, Plan, TrainingRows
 from .stored import require, require_lengths, require_standardising
 
 #: Members that put known outliers to use.
@@ -71,29 +71,45 @@ class Ensemble:
 
     @classmethod
     def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
-        """Train all members of a plan; also the history of each network."""
-        ensemble, histories = cls([], [], [], []), []
+        """Train all members of a plan; also the history of each training."""
+        ensemble, histories, _ = cls._fit(rows, plan, seed, None)
+        return ensemble, histories
+
+    @classmethod
+    def fit_held_out(
+        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
+    ) -> tuple[Self, list[History], HeldOut]:
+        """The same, and the score of each training row by models that were trained without its fold."""
+        ensemble, histories, held = cls._fit(rows, plan, seed, folds)
+        parts = [
+            each.standardised(centre, scale)
+            for each, centre, scale in zip(held, ensemble.centres, ensemble.scales, strict=True)
+        ]
+        rows_mean = np.mean([part.rows for part in parts], axis=0)
+        return ensemble, histories, HeldOut(rows_mean, np.mean([part.outliers for part in parts], axis=0))
+
+    @classmethod
+    def _fit(
+        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None
+    ) -> tuple[Self, list[History], list[HeldOut]]:
+        ensemble, histories, held = cls([], [], [], []), [], []
         kinds = [CLASSES[name] for name in plan.members]
         pca = None
         if plan.image is not None and not all(kind.sees_pixels for kind in kinds):
             pca = learn_components(rows.X, rows.weights, seed)
         for position, kind in enumerate(kinds):
             own = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
-            member: Scorer
-            if pca is None or kind.sees_pixels:
-                member, found = kind.fit(rows, plan, own)
-            else:
-                member, found = PCAMember.fit(kind, pca, rows, replace(plan, image=None), own)
-            anomaly = member.anomaly(rows.X)
-            centre = float(np.average(anomaly, weights=rows.weights))
-            spread = math.sqrt(float(np.average((anomaly - centre) ** 2, weights=rows.weights)))
+            member, found, unseen = _fit_member(kind, None if kind.sees_pixels else pca, rows, plan, own, folds)
+            if unseen is not None:
+                held.append(unseen)
+            # What a member says of rows that it has not seen is what it will say of others.
+            centre, scale = standard(member.anomaly(rows.X) if unseen is None else unseen.rows, rows.weights)
             ensemble.names.append(kind.name)
             ensemble.members.append(member)
             ensemble.centres.append(centre)
-            # A member that says the same of every row has nothing to standardise.
-            ensemble.scales.append(spread if spread > 1e-12 else 1.0)
+            ensemble.scales.append(scale)
             histories += found
-        return ensemble, histories
+        return ensemble, histories, held
 
     def anomaly(self, X: Array) -> Array:
         """The mean of the standardised anomalies."""
@@ -146,6 +162,22 @@ class Ensemble:
             else:
                 members.append(PCAMember.from_state(kind, state, own, width))
         return cls(names, members, centres, scales)
+
+
+def _fit_member(
+    kind: type[Member],
+    pca: PrincipalComponents | None,
+    rows: TrainingRows,
+    plan: Plan,
+    seed: int,
+    folds: Folds | None,
+) -> tuple[Scorer, list[History], HeldOut | None]:
+    if pca is None:
+        return (*kind.fit(rows, plan, seed), None) if folds is None else kind.fit_held_out(rows, plan, seed, folds)
+    how = replace(plan, image=None)
+    if folds is None:
+        return (*PCAMember.fit(kind, pca, rows, how, seed), None)
+    return PCAMember.fit_held_out(kind, pca, rows, how, seed, folds)
 
 
 def _numbered(tensors: Mapping[str, Tensor], position: int) -> dict[str, Tensor]:

@@ -26,7 +26,8 @@ from .calibration import (
     threshold_at,
 )
 from .ensemble import Ensemble, Explanation, names_on
-from .plan import Array, Plan, TrainingRows
+from .members import CLASSES
+from .plan import Array, Folds, HeldOut, Plan, TrainingRows
 from .preprocessing import ImagePreprocessor, TablePreprocessor
 from .rows import check_labels, check_weights, merge
 from .settings import plan_of
@@ -42,9 +43,9 @@ class NoiseContrastiveDetector(Detector):
         members: names from :data:`fvnce.detection.MEMBERS`, or "auto": with known outliers an outlier forest, a mixture
             forest and ratio networks; without, a broad forest. For images an autoencoder joins them, and without known
             outliers a marginal forest and an autoencoder are taken.
-        n_trees: trees of each forest.
+        n_trees: trees of each forest, at least one for each fold.
         min_samples_leaf: fewest samples in a cell of a forest.
-        n_networks: ratio networks that are averaged.
+        n_networks: ratio networks that are averaged, at least one for each fold.
         hidden: sizes of hidden layers.
         latent_dim: size of the code of a latent-variable model; by default a quarter of the columns, 32 for images.
         alpha: α of the scoring rule; larger values discount outliers that hide among the training rows.
@@ -59,11 +60,14 @@ class NoiseContrastiveDetector(Detector):
         contamination: "auto" puts the threshold where P(outlier | x) = ½; a number in (0, 0.5] puts it where that share
             of the training rows lies below.
         prior: π, the share of outliers among unlabelled rows; estimated by default.
-        calibration_folds: folds whose held-out scores make P(outlier | x); 0 skips them, and P is then what it is
-            without known outliers.
+        calibration_folds: folds of the training rows, each of which is left out of some trees and networks, so that
+            its rows have scores by models that have not seen them: these make P(outlier | x). With 0 every model sees
+            all rows, and P is what it is without known outliers.
         max_rows: unlabelled rows used in training, chosen at random if there are more.
         device: "cpu", "cuda", "mps" or "auto", for networks in training.
         precision: None, "64-true", "bf16-mixed", …, for networks in training.
+        n_jobs: threads that grow trees and score, as scikit-learn counts them: None for one, −1 for as many as there
+            are cores. Scores have the same bits for any number of them.
         verbose: 1 shows progress bars.
         random_state: an integer for scores that are the same every time, to the last bit, in whatever thread; None for
             others every time. No global generator is read or changed.
@@ -73,7 +77,7 @@ class NoiseContrastiveDetector(Detector):
         prior_: π.
         calibration_: how scores become probabilities.
         ensemble_: the members.
-        history_: a :class:`fvnce.History` for each network.
+        history_: a :class:`fvnce.History` for each training; ratio networks are trained together.
         n_known_: known outliers in training.
         n_features_in_: columns.
         feature_names_in_: their names, if X was a data frame.
@@ -112,6 +116,7 @@ class NoiseContrastiveDetector(Detector):
         max_rows: int = 20_000,
         device: str = "cpu",
         precision: str | None = None,
+        n_jobs: int | None = None,
         verbose: int = 0,
         random_state: Any = 0,
     ) -> None:
@@ -136,6 +141,7 @@ class NoiseContrastiveDetector(Detector):
         self.max_rows = max_rows
         self.device = device
         self.precision = precision
+        self.n_jobs = n_jobs
         self.verbose = verbose
         self.random_state = random_state
 
@@ -166,16 +172,20 @@ class NoiseContrastiveDetector(Detector):
         matrix, known, weights = self._thinned(matrix, known, weights, seed)
         rows = self._learn_rows(matrix, known, weights, images, categories)
         plan = self._complete(plan, rows)
-        self.ensemble_, self.history_ = Ensemble.fit(rows, plan, seed)
-        own = self.ensemble_.anomaly(rows.X)
-        self.calibration_ = self._calibrate(rows, plan, seed, own)
+        folds = self._folds(rows, plan, seed)
+        held: HeldOut | None = None
+        if folds is None:
+            self.ensemble_, self.history_ = Ensemble.fit(rows, plan, seed)
+        else:
+            self.ensemble_, self.history_, held = Ensemble.fit_held_out(rows, plan, seed, folds)
+        self.calibration_ = self._calibrate(rows, plan, held)
         self.prior_ = self.calibration_.prior
         if self.contamination == "auto":
             self.offset_ = -self.calibration_.threshold
         else:
-            outliers = self.ensemble_.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
+            own = self.ensemble_.anomaly(np.concatenate([rows.X, rows.outliers]))
             share = np.concatenate([rows.weights, rows.outlier_weights])
-            self.offset_ = threshold_at(-np.concatenate([own, outliers]), share, float(self.contamination))
+            self.offset_ = threshold_at(-own, share, float(self.contamination))
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
@@ -243,18 +253,18 @@ class NoiseContrastiveDetector(Detector):
         latent = plan.latent or (max(2, rows.X.shape[1] // 4) if image is None else 32)
         return replace(plan, members=names, latent=latent, image=image)
 
-    def _calibrate(self, rows: TrainingRows, plan: Plan, seed: int, own: Array) -> Calibration:
-        folds = min(self.calibration_folds, len(rows.outliers), len(rows.X) // 2)
-        if folds < 2 and self.prior is None and plan.members == ("broad_forest",):
+    def _folds(self, rows: TrainingRows, plan: Plan, seed: int) -> Folds | None:
+        """Parts to be left out in turn, where their scores are wanted, or cost no further training."""
+        count = min(self.calibration_folds, len(rows.X) // 2)
+        free = plan.image is None and all(CLASSES[name].averages_folds for name in plan.members)
+        if count < 2 or (len(rows.outliers) < 2 and not free):
+            return None
+        return Folds.drawn(count, len(rows.X), len(rows.outliers), np.random.default_rng([seed, 78]))
+
+    def _calibrate(self, rows: TrainingRows, plan: Plan, held: HeldOut | None) -> Calibration:
+        if held is not None and len(rows.outliers) > 1:
+            return calibrate_with_outliers(held.rows, rows.weights, held.outliers, rows.outlier_weights, self.prior)
+        if self.prior is None and plan.members == ("broad_forest",):
             return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
-        if folds < 2:
-            return calibrate_without(own, rows.weights, self.prior)
-        rng = np.random.default_rng([seed, 78])
-        of_row, of_outlier = (rng.permutation(np.arange(n) % folds) for n in (len(rows.X), len(rows.outliers)))
-        held, held_known = np.empty(len(rows.X)), np.empty(len(rows.outliers))
-        for fold in range(folds):
-            mine, mine_known = of_row == fold, of_outlier == fold
-            ensemble, _ = Ensemble.fit(rows.without(mine, mine_known), plan.for_calibration(), seed + 1 + fold)
-            held[mine] = ensemble.anomaly(rows.X[mine])
-            held_known[mine_known] = ensemble.anomaly(rows.outliers[mine_known])
-        return calibrate_with_outliers(held, rows.weights, held_known, rows.outlier_weights, self.prior)
+        own = self.ensemble_.anomaly(rows.X) if held is None else held.rows
+        return calibrate_without(own, rows.weights, self.prior)

@@ -21,6 +21,7 @@ from ..noise import EmpiricalNoise
 from ..objectives import Objective
 from ..training import EarlyStopping, History, fit, randomness
 from .plan import Array, TrainConfig
+from .stacked import StackedRatios
 from .stored import require, require_network
 
 #: Inputs of networks are cut here: a row a thousand deviations away is an outlier, not a thousand times one.
@@ -116,24 +117,43 @@ def _filled(module: nn.Module, generator: torch.Generator) -> nn.Module:
 def train_network(objective: Objective, rows: Array, weights: Array, how: TrainConfig, seed: int) -> History:
     """Train an objective whose parts draw from generators of their own, on weighted rows."""
     generator = torch.Generator().manual_seed(seed)
-    x, w = torch.from_numpy(rows).float(), torch.from_numpy(weights)
-    held_out = None
-    if how.early_stopping is not None and len(x) >= 20:
-        order = torch.randperm(len(x), generator=generator)
-        cut = len(x) // 10
-        held_out, kept = x[order[:cut]], order[cut:]
-        x, w = x[kept], w[kept]
+    kept, held_out = _held_out(len(rows), how, generator)
     wanted = max(1, how.steps // EPOCHS) * how.batch_size
     # Rows are drawn by weight once, which makes a weight of 2 the same as two rows.
-    chosen = torch.multinomial(w, wanted, replacement=True, generator=generator)
+    chosen = kept[torch.multinomial(torch.from_numpy(weights)[kept], wanted, replacement=True, generator=generator)]
+    x = torch.from_numpy(rows).float()
+    validation = None if held_out is None else x[held_out]
+    return _train(objective, x[chosen], validation, how, seed, _pool(objective, EPOCHS * wanted))
 
+
+def train_stacked(objective: StackedRatios, weights: Tensor, how: TrainConfig, seed: int) -> History:
+    """Train networks side by side, on rows drawn by the weights that each gives them, shape (M, n)."""
+    generator = torch.Generator().manual_seed(seed)
+    kept, held_out = _held_out(weights.shape[1], how, generator)
+    wanted = max(1, how.steps // EPOCHS) * how.batch_size
+    chosen = kept[torch.multinomial(weights[:, kept], wanted, replacement=True, generator=generator).T]
+    validation = None if held_out is None else held_out[:, None].expand(-1, len(weights))
+    return _train(objective, chosen, validation, how, seed, None)
+
+
+def _held_out(count: int, how: TrainConfig, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+    """Numbers of the rows to train on, and of those to validate on, if training may stop early."""
+    if how.early_stopping is None or count < 20:
+        return torch.arange(count), None
+    order = torch.randperm(count, generator=generator)
+    return order[count // 10 :], order[: count // 10]
+
+
+def _train(
+    objective: nn.Module, rows: Tensor, validation: Tensor | None, how: TrainConfig, seed: int, noise_pool: int | None
+) -> History:
     def optimiser(groups: list[dict[str, Any]]) -> Optimizer:
         return AdamW(groups, lr=how.learning_rate, weight_decay=how.weight_decay, fused=True)
 
     return fit(
         objective,
-        x[chosen],
-        validation=held_out,
+        rows,
+        validation=validation,
         epochs=min(EPOCHS, how.steps),
         batch_size=how.batch_size,
         optimizer=optimiser,
@@ -141,8 +161,8 @@ def train_network(objective: Objective, rows: Array, weights: Array, how: TrainC
         schedule="warmup-cosine",
         seed=seed,
         seed_globals=False,
-        noise_pool=_pool(objective, EPOCHS * wanted),
-        early_stopping=None if held_out is None else EarlyStopping(how.early_stopping or 1),
+        noise_pool=noise_pool,
+        early_stopping=None if validation is None else EarlyStopping(how.early_stopping or 1),
         accelerator=how.device,
         precision=how.precision,
         progress=how.progress,

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Independent, Uniform
 
 from ..noise import KernelDensity, NoiseMixture
-from .plan import Plan, TrainingRows
+from .plan import Folds, Plan, TrainingRows
 
 #: Shares of the outlier bandwidth, and of the data bandwidth, that are used side by side.
 OUTLIER_SCALES = (0.2, 0.6, 1.0)
@@ -61,6 +61,36 @@ def mixture_of(rows: TrainingRows, plan: Plan, generator: torch.Generator) -> No
         data_bandwidth=plan.data_bandwidth,
         generator=generator,
     )
+
+
+def draw_mixture(
+    rows: TrainingRows, plan: Plan, n: int, generator: torch.Generator, folds: Folds | None = None
+) -> tuple[Tensor, Tensor]:
+    """n draws of that mixture without its density, in single precision, and the fold of the row each lies around.
+
+    Smoothed data have all rows for centres here. The fold is −1 for draws around nothing, and without folds.
+    """
+    known = len(rows.outliers) > 0
+    first = plan.outlier_share if known else 0.5
+    is_first = torch.rand(n, generator=generator, dtype=torch.float64) < first
+    drawn, fold = torch.empty(n, rows.X.shape[1]), torch.full((n,), -1)
+    parts = [(~is_first, rows.X, rows.weights, plan.data_bandwidth, DATA_SCALES, folds and folds.rows)]
+    if known:
+        outliers = (rows.outliers, rows.outlier_weights, plan.outlier_bandwidth, OUTLIER_SCALES)
+        parts.append((is_first, *outliers, folds and folds.outliers))
+    else:
+        drawn[is_first] = box(torch.from_numpy(rows.X).float()).draw(int(is_first.sum()), generator)
+    for here, centres, weights, bandwidth, scales, of in parts:
+        count = int(here.sum())
+        chosen = torch.multinomial(torch.from_numpy(weights), max(count, 1), replacement=True, generator=generator)[
+            :count
+        ]
+        width = bandwidth * torch.tensor(scales)[torch.randint(len(scales), (count, 1), generator=generator)]
+        around = torch.from_numpy(centres).float()[chosen]
+        drawn[here] = torch.randn(around.shape, generator=generator).mul_(width).add_(around)
+        if of is not None:
+            fold[here] = torch.from_numpy(of)[chosen]
+    return drawn, fold
 
 
 def draw_from_marginals(rows: Tensor, weights: Tensor, n: int, generator: torch.Generator) -> Tensor:

@@ -39,6 +39,61 @@ class TrainingRows:
 
 
 @dataclass(frozen=True)
+class Folds:
+    """In which part of the training data each row is, so that some model of an ensemble has not seen it.
+
+    Attributes:
+        count: K.
+        rows: fold of each row without a label, 0 … K − 1, shape (n,).
+        outliers: fold of each known outlier, shape (m,); −1 for the only one there is, which nothing can do without.
+    """
+
+    count: int
+    rows: NDArray[np.int64]
+    outliers: NDArray[np.int64]
+
+    @classmethod
+    def drawn(cls, count: int, rows: int, outliers: int, rng: np.random.Generator) -> Folds:
+        """Folds of equal size, give or take one row.
+
+        >>> Folds.drawn(3, 6, 1, np.random.default_rng(0)).outliers
+        array([-1])
+        """
+        of_row, of_outlier = (rng.permutation(np.arange(n) % count) for n in (rows, outliers))
+        return cls(count, of_row, np.full(1, -1) if outliers == 1 else of_outlier)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Anomalies of training rows, each by models that were trained without it.
+
+    Attributes:
+        rows: of the rows without a label, shape (n,).
+        outliers: of the known outliers, shape (m,); NaN for one that no model was trained without.
+    """
+
+    rows: Array
+    outliers: Array
+
+    @classmethod
+    def by(cls, anomaly: Callable[[Array, int], Array], data: TrainingRows, folds: Folds) -> HeldOut:
+        """From ``anomaly(X, fold)``, by what was trained without that fold."""
+        found = []
+        for X, of in ((data.X, folds.rows), (data.outliers, folds.outliers)):
+            own = np.full(len(X), np.nan)
+            for fold in range(folds.count):
+                mine = of == fold
+                if mine.any():
+                    own[mine] = anomaly(X[mine], fold)
+            found.append(own)
+        return cls(*found)
+
+    def standardised(self, centre: float, scale: float) -> HeldOut:
+        """Less the centre, in units of the scale."""
+        return HeldOut((self.rows - centre) / scale, (self.outliers - centre) / scale)
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """How networks are trained.
 
@@ -81,6 +136,7 @@ class Plan:
         outlier_bandwidth: largest bandwidth around known outliers.
         data_bandwidth: typical bandwidth around rows.
         training: how networks are trained.
+        jobs: threads, as joblib counts them.
         neighbours: k of the density by nearest neighbours; 0 for what suits the data.
         clean: whether the rows are known to hold no outlier.
     """
@@ -96,6 +152,7 @@ class Plan:
     outlier_bandwidth: float
     data_bandwidth: float
     training: TrainConfig
+    jobs: int | None = None
     neighbours: int = 0
     clean: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from .. import _checks
@@ -54,6 +55,7 @@ def plan_of(detector: NoiseContrastiveDetector) -> Plan:
         outlier_bandwidth=_checks.number("outlier_bandwidth", detector.outlier_bandwidth, low=0.0, open_low=True),
         data_bandwidth=_checks.number("data_bandwidth", detector.data_bandwidth, low=0.0, open_low=True),
         training=training,
+        jobs=_jobs(detector.n_jobs),
     )
 
 
@@ -81,6 +83,14 @@ def _alpha(alpha: Any) -> float:
             f"alpha must be 0 or at least {SMALLEST_ALPHA}, found {alpha!r}: (1/α) log E e^(αΔ) has no digits left"
         )
     return found
+
+
+def _jobs(jobs: Any) -> int | None:
+    if jobs is None:
+        return None
+    if isinstance(jobs, bool) or not isinstance(jobs, Integral) or jobs == 0:
+        raise ValueError(f"n_jobs must be None or an integer other than 0 (-1 for all cores), found {jobs!r}")
+    return int(jobs)
 
 
 def _number(value: Any) -> Any:

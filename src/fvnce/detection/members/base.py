@@ -8,15 +8,16 @@ above, and gives and takes its state. :data:`fvnce.detection.members.CLASSES` li
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import Tensor
 
 from ...training import History
-from ..plan import Array, Plan, TrainingRows
+from ..plan import Array, Folds, HeldOut, Plan, TrainingRows
 
 State = tuple[dict[str, Any], dict[str, Tensor]]
 
@@ -56,16 +57,30 @@ class Member(Scorer):
         name: what settings call it.
         needs_outliers: whether it cannot be trained without known outliers.
         sees_pixels: whether it takes images as they are; other members see their principal components.
+        averages_folds: whether it is an average of models anyway, each of which can do without a fold: scores of rows
+            that a model has not seen then cost no further training.
     """
 
     name: ClassVar[str]
     needs_outliers: ClassVar[bool] = False
     sees_pixels: ClassVar[bool] = False
+    averages_folds: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
     def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
         """A member trained on these rows, and the history of each network in it."""
+
+    @classmethod
+    def fit_held_out(
+        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
+    ) -> tuple[Self, list[History], HeldOut]:
+        """The same, and what models that had not seen a training row say of it.
+
+        Here a smaller one is trained without each fold; members that average many models leave a fold out of each.
+        """
+        member, histories = cls.fit(rows, plan, seed)
+        return member, histories, refitted(cls.fit, member, rows, plan, seed, folds)
 
     @classmethod
     @abstractmethod
@@ -83,3 +98,40 @@ class Member(Scorer):
         Raises:
             RecordError: if :meth:`fit` could not have made it.
         """
+
+
+def refitted(
+    fit: Callable[[TrainingRows, Plan, int], tuple[Scorer, list[History]]],
+    member: Scorer,
+    rows: TrainingRows,
+    plan: Plan,
+    seed: int,
+    folds: Folds,
+) -> HeldOut:
+    """Scores of each fold by a smaller member trained without it, in units of the whole one.
+
+    Units are those of the anomaly over the rows that each was trained on: its mean and its deviation.
+    """
+    centre, scale = standard(member.anomaly(rows.X), rows.weights)
+    others = []
+    for fold in range(folds.count):
+        kept = rows.without(folds.rows == fold, folds.outliers == fold)
+        other, _ = fit(kept, plan.for_calibration(), seed + 1 + fold)
+        others.append((other, *standard(other.anomaly(kept.X), kept.weights)))
+
+    def anomaly(X: Array, fold: int) -> Array:
+        other, own_centre, own_scale = others[fold]
+        return (other.anomaly(X) - own_centre) / own_scale * scale + centre
+
+    return HeldOut.by(anomaly, rows, folds)
+
+
+def standard(anomaly: Array, weights: Array) -> tuple[float, float]:
+    """Mean and deviation of weighted anomalies; a deviation of 1 where all are alike, as nothing is to be divided by.
+
+    >>> standard(np.array([1.0, 3.0]), np.ones(2))
+    (2.0, 1.0)
+    """
+    centre = float(np.average(anomaly, weights=weights))
+    spread = math.sqrt(float(np.average((anomaly - centre) ** 2, weights=weights)))
+    return centre, spread if spread > 1e-12 else 1.0

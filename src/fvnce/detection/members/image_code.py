@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..plan import Array
+from ..stacked import in_blocks
 from ..stored import require, require_array
 
 #: Directions, where there are images enough, and images from which they are learnt.
@@ -59,7 +60,9 @@ class ImageCode:
 
     def encode(self, X: Array) -> Array:
         """Coordinates of flattened images, shape (n, K)."""
-        return (straightened(X, self.image) - self.mean) @ self.directions.T
+        directions = torch.from_numpy(self.directions)
+        away = torch.from_numpy(straightened(X, self.image) - self.mean)
+        return in_blocks(lambda rows: rows @ directions.T, away).numpy()
 
     def at_pixels(self, X: Array, differences: Array) -> Array:
         """Which share of differences of coordinates, shape (n, k, K), each pixel of an image has, shape (n, D)."""

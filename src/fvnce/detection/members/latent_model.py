@@ -22,9 +22,10 @@ from ...objectives import VAE, Autoencoder, FullyVariationalNCE, Objective, Prof
 from ...scoring import PowerRule
 from ...serialization import describe, fields, rebuild
 from ...training import History
-from ..networks import SeededEncoder, aligned, image_pair, initialised, require_pair, table_pair, train_network
+from ..networks import SeededEncoder, image_pair, initialised, require_pair, table_pair, train_network
 from ..noise import mixture_of
 from ..plan import Array, Plan, TrainingRows
+from ..stacked import in_blocks
 from ..stored import require
 from .base import Member, State
 
@@ -65,12 +66,14 @@ class LatentModel(Member):
         return cls(trained.cpu(), decoder.cpu()), [history]
 
     def _parts(self, X: Array) -> tuple[Tensor, Tensor]:
-        x = aligned(X)
-        with torch.no_grad():
+        def parts(x: Tensor) -> Tensor:
             z = self.encoder(x).mean
-            reconstruction = self.decoder(z).mean
-            squares = (x - reconstruction).square() / (2 * self.decoder.scale.square())
-        return squares / X.shape[1], z.square().sum(1) / (2 * X.shape[1])
+            squares = (x - self.decoder(z).mean).square() / (2 * self.decoder.scale.square())
+            return torch.cat([squares, z.square().sum(1, keepdim=True) / 2], 1)
+
+        with torch.no_grad():
+            found = in_blocks(parts, torch.from_numpy(X)) / X.shape[1]
+        return found[:, :-1], found[:, -1]
 
     def anomaly(self, X: Array) -> Array:
         """|x − x̂|²/2σ² + |z|²/2, over D: the constants of the density do not change a ranking."""

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ...serialization import fields
 from ...training import History
-from ..plan import Array, Plan, TrainingRows
+from ..plan import Array, Folds, HeldOut, Plan, TrainingRows
 from ..stored import require, require_number
 from .base import Member, State
 from .image_code import ImageCode
@@ -60,6 +60,7 @@ class NeighbourMember(Member):
 
     name: ClassVar[str] = "neighbours"
     sees_pixels: ClassVar[bool] = True
+    averages_folds: ClassVar[bool] = True
 
     def __init__(
         self, reference: Reference, local: float, warped: float, code: ImageCode | None, warps: Warps | None
@@ -84,6 +85,15 @@ class NeighbourMember(Member):
         if plan.image is None:
             return cls(reference, LOCAL if plan.clean else 0.0, 0.0, None, None), []
         return cls(reference, LOCAL, LOCAL, code, Warps.draw(plan.image, seed)), []
+
+    @classmethod
+    def fit_held_out(
+        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
+    ) -> tuple[Self, list[History], HeldOut]:
+        """The same; a row is no neighbour of itself, and a known outlier is no reference row."""
+        member, histories = cls.fit(rows, plan, seed)
+        of_outliers = member.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
+        return member, histories, HeldOut(member.anomaly(rows.X), of_outliers)
 
     def anomaly(self, X: Array) -> Array:
         """(1/D) log p_n/p̂, zero where distances are those of the typical reference row."""

@@ -20,9 +20,10 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
 from ...training import History
-from ..plan import Array, Plan, TrainingRows
+from ..plan import Array, Folds, HeldOut, Plan, TrainingRows
+from ..stacked import in_blocks
 from ..stored import require, require_array
-from .base import Member, Scorer, State
+from .base import Member, Scorer, State, refitted
 
 #: K, where there are images enough.
 COMPONENTS = 32
@@ -91,7 +92,8 @@ class PrincipalComponents:
 
     def _raw(self, X: Array) -> Array:
         away = X - self.mean
-        z = away @ self.directions.T
+        directions = torch.from_numpy(self.directions)
+        z = in_blocks(lambda rows: rows @ directions.T, torch.from_numpy(away)).numpy()
         left = (away**2).sum(1) - (z**2).sum(1)
         return np.column_stack([z, np.log(np.maximum(left, 0.0) + self.floor)])
 
@@ -130,6 +132,18 @@ class PCAMember(Scorer):
         """A member of a kind, trained on the components of images."""
         member, histories = kind.fit(rows.transformed(pca.transform), plan, seed)
         return cls(pca, member), histories
+
+    @classmethod
+    def fit_held_out(
+        cls, kind: type[Member], pca: PrincipalComponents, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
+    ) -> tuple[Self, list[History], HeldOut]:
+        """The same, and held-out scores by members without a fold: they need components without it, too."""
+        member, histories = cls.fit(kind, pca, rows, plan, seed)
+
+        def fit(kept: TrainingRows, smaller: Plan, own: int) -> tuple[Self, list[History]]:
+            return cls.fit(kind, learn_components(kept.X, kept.weights, own), kept, smaller, own)
+
+        return member, histories, refitted(fit, member, rows, plan, seed, folds)
 
     def anomaly(self, X: Array) -> Array:
         """That of the components."""

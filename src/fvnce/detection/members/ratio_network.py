@@ -6,7 +6,6 @@ With A = E_data e^(αΔ⁰) and B = E_noise e^((1+α)Δ⁰), the loss is −(1/�
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -14,50 +13,55 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
-from ...noise import EmpiricalNoise
-from ...objectives import FullyVariationalNCE, Profiled
-from ...scoring import PowerRule
 from ...serialization import describe, fields, rebuild
 from ...training import History
-from ..networks import aligned, initialised, ratio_network, train_network, without_memory
-from ..noise import mixture_of
-from ..plan import Array, Plan, TrainConfig, TrainingRows
+from ..networks import initialised, ratio_network, train_stacked, without_memory
+from ..noise import draw_mixture
+from ..plan import Array, Folds, HeldOut, Plan, TrainConfig, TrainingRows
+from ..stacked import Stack, StackedRatios, in_blocks
 from ..stored import require, require_lengths, require_network, require_standardising
-from .base import Member, State
+from .base import Member, State, standard
 
+#: Draws of the noise that networks are trained against, and numbers in them at most.
+POOL, NUMBERS = 2**14, 2**24
 #: Points of the path along which a gradient is integrated.
 PATH = 64
-
-
-class _Relative(nn.Module):
-    """log p_θ relative to the noise: f."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        value: Tensor = self.network(x)
-        return value.squeeze(-1)
 
 
 class RatioNetworks(Member):
     """Networks f that were trained alike from different starts; their anomaly is −f, standardised and averaged."""
 
     name: ClassVar[str] = "network"
+    averages_folds: ClassVar[bool] = True
 
     def __init__(self, networks: list[nn.Module], centres: list[float], scales: list[float]) -> None:
         self.networks = [network.eval().double() for network in networks]
         self.centres, self.scales = centres, scales
+        self._stack = Stack(self.networks).requires_grad_(False)
 
     @classmethod
     def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
         """Train them against the mixture of smoothed outliers and rows."""
-        noise = mixture_of(rows, plan, torch.Generator().manual_seed(seed))
+        return cls._trained(rows, plan, seed, None)
+
+    @classmethod
+    def fit_held_out(
+        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
+    ) -> tuple[Self, list[History], HeldOut]:
+        """Network m is trained without fold m mod K."""
+        member, histories = cls._trained(rows, plan, seed, folds)
+        held = HeldOut.by(lambda X, fold: member._by(X, slice(fold, None, folds.count)), rows, folds)
+        return member, histories, held
+
+    @classmethod
+    def _trained(cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None) -> tuple[Self, list[History]]:
+        pool = min(POOL, max(plan.training.batch_size, NUMBERS // rows.X.shape[1]))
+        noise, of_noise = draw_mixture(rows, plan, pool, torch.Generator().manual_seed(seed), folds)
+        count = plan.networks if folds is None else max(plan.networks, folds.count)
         make = partial(ratio_network, rows.X.shape[1], plan.hidden)
-        return cls.trained(make, rows.X, rows.weights, noise, plan.training, plan.networks, seed)
+        of = None if folds is None else (torch.from_numpy(folds.rows), of_noise)
+        return cls.trained(make, rows.X, rows.weights, noise, plan.training, count, seed, of)
 
     @classmethod
     def trained(
@@ -65,48 +69,61 @@ class RatioNetworks(Member):
         make: Callable[[], nn.Module],
         rows: Array,
         weights: Array,
-        noise: Distribution,
+        noise: Tensor,
         how: TrainConfig,
         count: int,
         seed: int,
+        folds: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Self, list[History]]:
-        """``count`` networks against the noise, each from its own start."""
-        networks, centres, scales, histories = [], [], [], []
-        for member in range(count):
-            (network,) = initialised(lambda: (make(),), seed + 7919 * member)
-            objective = FullyVariationalNCE(
-                _Relative(network),
-                None,
-                EmpiricalNoise(noise),
-                PowerRule(alpha=how.alpha),
-                partition=Profiled(momentum=0),
-            )
-            histories.append(train_network(objective, rows, weights, how, seed + 7919 * member))
-            network = network.cpu().eval().double()
-            with torch.no_grad():
-                found = -network(aligned(rows)).squeeze(-1).numpy()
-            centre = float(np.average(found, weights=weights))
-            spread = math.sqrt(float(np.average((found - centre) ** 2, weights=weights)))
-            networks.append(network)
-            centres.append(centre)
-            scales.append(spread if spread > 0 else 1.0)
-        return cls(networks, centres, scales), histories
+        """``count`` networks against draws of the noise, each from its own start.
+
+        Args:
+            make: a network.
+            rows: data, shape (n, D).
+            weights: one for each row.
+            noise: draws of p_n, shape (p, D).
+            how: training.
+            count: M.
+            seed: of everything.
+            folds: the fold of each row and of each draw: network m sees nothing of fold m mod K.
+        """
+        networks = [initialised(lambda: (make(),), seed + 7919 * member)[0] for member in range(count)]
+        data, w = torch.from_numpy(rows).float(), torch.from_numpy(weights).expand(count, -1)
+        allowed = torch.ones(count, len(noise), dtype=torch.bool)
+        if folds is not None:
+            of_row, of_noise = folds
+            own = (torch.arange(count) % (int(of_row.max()) + 1))[:, None]
+            w, allowed = w * (of_row != own), of_noise != own
+        objective = StackedRatios(networks, data, noise, allowed, how.alpha, seed)
+        history = train_stacked(objective, w, how, seed)
+        objective.cpu().float().stack.copy_to(networks)
+        plain = cls(networks, [0.0] * count, [1.0] * count)
+        units = [standard(found, weights) for found in plain._parts(torch.from_numpy(rows)).numpy()]
+        return cls(networks, [centre for centre, _ in units], [scale for _, scale in units]), [history]
 
     @torch.no_grad()
     def anomaly(self, X: Array) -> Array:
-        """Mean over networks of (−f − centre)/scale, in float64 so that a row's score does not depend on its batch."""
-        return self._mean(aligned(X)).numpy()
+        """Mean over networks of (−f − centre)/scale, in float64."""
+        return self._mean(torch.from_numpy(X)).numpy()
+
+    @torch.no_grad()
+    def _by(self, X: Array, networks: slice) -> Array:
+        """The mean over some of them."""
+        return self._parts(torch.from_numpy(X))[networks].mean(0).numpy()
 
     def _mean(self, x: Tensor) -> Tensor:
-        parts = [
-            (-network(x).squeeze(-1) - centre) / scale
-            for network, centre, scale in zip(self.networks, self.centres, self.scales, strict=True)
-        ]
-        return torch.stack(parts).mean(0)
+        return self._parts(x).mean(0)
+
+    def _parts(self, x: Tensor) -> Tensor:
+        """(−f − centre)/scale of each network, shape (M, n)."""
+        count = len(self.networks)
+        f = in_blocks(lambda block: self._stack(block.expand(count, *block.shape)).squeeze(-1).T, x).T
+        centres, scales = (torch.tensor(values, dtype=x.dtype)[:, None] for values in (self.centres, self.scales))
+        return (-f - centres) / scales
 
     def contributions(self, X: Array) -> Array:
         """Integrated gradients from the typical row 0: they sum to ``anomaly(X) − base`` up to the quadrature."""
-        x = aligned(X)
+        x = torch.from_numpy(X)
         total = torch.zeros_like(x)
         for step in range(PATH):
             at = (x * ((step + 0.5) / PATH)).requires_grad_()

@@ -8,24 +8,28 @@ for *every* proper scoring rule, because f0' = −r f1'. So a tree needs no trai
 share of noise in a cell, μ_C = P_noise / (P_data + P_noise), is its exact answer. Cells come from extremely randomised
 trees, whose Gini gain is the gain of J under the quadratic rule; the forest averages μ over trees.
 
-Trees are kept as plain arrays: nothing of scikit-learn is needed to score, to explain, or to load a saved forest.
+Trees are kept as plain arrays, which a file can hold and a check can follow to every leaf. Rows are led through them by
+scikit-learn's compiled trees where they can be made of these arrays (:mod:`fvnce.detection.members.compiled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
-from sklearn.ensemble import ExtraTreesClassifier
-from sklearn.tree import ExtraTreeClassifier
+from sklearn import config_context
+from sklearn.tree import ExtraTreeRegressor
 from torch import Tensor
 
 from ..plan import Array
 from ..stored import require, require_array
+from .compiled import compiled_trees
 
 #: Places of rows in trees that are followed at a time.
 PLACES = 2**20
@@ -55,16 +59,46 @@ class RatioForest:
 
     def anomaly(self, X: Array) -> Array:
         """μ averaged over the trees, shape (n,)."""
-        rows = X.astype(np.float32)
-        return np.concatenate([self._shares(rows[low:high]).mean(1) for low, high in self._parts(len(X))])
+        return self.anomaly_by(X, slice(None))
 
-    def _shares(self, rows: NDArray[np.float32]) -> Array:
-        node = self._start(rows)
-        while True:
-            new = self._step(rows, node)
-            if np.array_equal(new, node):
-                return self.share[node]
-            node = new
+    def anomaly_by(self, X: Array, trees: slice) -> Array:
+        """μ averaged over some of the trees."""
+        rows = np.ascontiguousarray(X, dtype=np.float32)
+        total, count = np.zeros(len(rows)), 0
+        # Tree by tree, so that the sum of a row has one order whatever rows are beside it.
+        for leaf in self._leaves(rows, trees):
+            total += self.share[leaf]
+            count += 1
+        return total / count
+
+    def _leaves(self, rows: NDArray[np.float32], trees: slice) -> Iterator[NDArray[np.int64]]:
+        """The leaf that each row arrives at, one array for each tree."""
+        if rows.shape[1] < self._columns:  # compiled trees would read what lies beside the rows
+            raise ValueError(f"X must have at least {self._columns} columns, found {rows.shape[1]}")
+        if self._compiled is not None:
+            for root, tree in zip(self.roots[trees].tolist(), self._compiled[trees], strict=True):
+                yield root + tree.apply(rows)
+            return
+        for root in self.roots[trees]:
+            node = np.full((len(rows), 1), root)
+            while not np.array_equal(new := self._step(rows, node), node):
+                node = new
+            yield node[:, 0]
+
+    @cached_property
+    def _compiled(self) -> list[Any] | None:
+        return compiled_trees(self.roots, self.left, self.right, self.feature, self.threshold)
+
+    @cached_property
+    def _columns(self) -> int:
+        return int(self.feature.max()) + 1
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What the forest is made of, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.arrays()  # compiled trees are made of them anew
 
     def _parts(self, n: int) -> list[tuple[int, int]]:
         """Rows in parts that a forest of many trees has the memory for; one empty part of no rows."""
@@ -104,7 +138,7 @@ class RatioForest:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Nothing but arrays."""
-        return {}, {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in vars(self).items()}
+        return {}, {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in self.arrays().items()}
 
     @classmethod
     def from_state(
@@ -147,6 +181,9 @@ class RatioForest:
         is_root[roots] = True
         once = bool((np.bincount(onward, minlength=count) == ~is_root).all())
         require(once, "lead to each node from one other, and to no root", "otherwise", of="a forest")
+        tree = np.cumsum(is_root)
+        apart = bool(is_root[0]) and bool((tree[onward] == np.tile(tree[inner], 2)).all())
+        require(apart, "have each tree in one piece", "nodes of another between", of="a forest")
         level, depth = roots, 0
         while len(level):
             require(depth <= MAX_DEPTH, f"have at most {MAX_DEPTH:,} levels", "more", of="a forest")
@@ -165,6 +202,8 @@ def grow_forest(
     features: str | int,
     sample: int | None,
     seed: int,
+    folds: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+    jobs: int | None = None,
 ) -> RatioForest:
     """A forest that tells rows from noise, both given the same total weight.
 
@@ -178,32 +217,63 @@ def grow_forest(
         features: columns tried for a split, a number or "sqrt".
         sample: data rows of a tree, with as many of noise, drawn anew for each; None for all.
         seed: of the partitions.
+        folds: the fold of each row and of each draw, −1 for none: tree t sees nothing of fold t mod K.
+        jobs: threads, as joblib counts them.
     """
     X = np.concatenate([rows, noise]).astype(np.float32)
-    kind = np.repeat([0, 1], [len(rows), len(noise)])
-    weight = len(rows) * np.concatenate([weights / weights.sum(), noise_weights / noise_weights.sum()])
-    shape: dict[str, Any] = {"min_samples_leaf": leaf, "max_features": features}
-    if sample is None:
-        forest = ExtraTreesClassifier(trees, random_state=seed, **shape).fit(X, kind, sample_weight=weight)
-        return _flat([estimator.tree_ for estimator in forest.estimators_])
+    kind = np.repeat([0.0, 1.0], [len(rows), len(noise)])
+    weight = np.concatenate([weights, noise_weights])
+    fold = None if folds is None else np.concatenate(folds)
+    parts = [
+        _Part.of(X[keep], kind[keep], weight[keep])
+        for keep in ([slice(None)] if fold is None else [fold != own for own in range(int(fold.max()) + 1)])
+    ]
+    # As scikit-learn's forests seed their trees.
     seeds = np.random.RandomState(seed).randint(2**31 - 1, size=trees)
-    size = min(2 * sample, len(X))
-    return _flat([_tree_of_draws(X, kind, weight / weight.sum(), size, int(own), shape) for own in seeds])
+    grow = partial(_grow_tree, sample=sample, shape={"min_samples_leaf": leaf, "max_features": features})
+    jobs_of = (delayed(grow)(parts[tree % len(parts)], int(own)) for tree, own in enumerate(seeds))
+    return _flat(Parallel(n_jobs=jobs, prefer="threads")(jobs_of))
 
 
-def _tree_of_draws(
-    X: NDArray[np.float32], kind: NDArray[np.int64], share: Array, size: int, seed: int, shape: Mapping[str, Any]
-) -> Any:
-    """One tree on ``size`` samples of both kinds, drawn by their share of the weight, with replacement.
+@dataclass(frozen=True)
+class _Part:
+    """What some of the trees see: both kinds with the same total weight.
 
-    They are drawn here because scikit-learn's own bootstrap does not always: before 1.9 it draws evenly and weighs what
-    it drew, so that a value which a thousand rows have in common is in as few trees as one that occurs once.
+    Attributes:
+        X: rows, then draws.
+        kind: 0 for rows, 1 for draws.
+        weight: of each, its mean 1.
+        cumulative: sums of the weights from the first on, the last of them 1.
     """
-    counts = np.bincount(np.random.RandomState(seed).choice(len(X), size, p=share), minlength=len(X))
-    # Both kinds are named in every tree, if need be by a sample of weight zero.
-    there = np.union1d(np.flatnonzero(counts), [0, len(X) - 1])
-    tree = ExtraTreeClassifier(random_state=seed, **shape)
-    return tree.fit(X[there], kind[there], sample_weight=counts[there]).tree_
+
+    X: NDArray[np.float32]
+    kind: Array
+    weight: Array
+    cumulative: Array
+
+    @classmethod
+    def of(cls, X: NDArray[np.float32], kind: Array, weight: Array) -> Self:
+        totals = np.bincount(kind.astype(np.int64), weight, minlength=2)
+        weight = weight / totals[kind.astype(np.int64)]
+        cumulative = np.cumsum(weight / weight.sum())
+        return cls(X, kind, weight * (len(X) / weight.sum()), cumulative / cumulative[-1])
+
+
+def _grow_tree(part: _Part, seed: int, *, sample: int | None, shape: Mapping[str, Any]) -> Any:
+    """One tree on all of a part, or on samples of both kinds drawn by their share of the weight, with replacement.
+
+    Its target is 1 for noise: the mean of a cell is μ, and the gain in squared error half that of Gini. Samples are
+    drawn here because scikit-learn's own bootstrap does not always: before 1.9 it draws evenly and weighs what it drew,
+    so that a value which a thousand rows have in common is in as few trees as one that occurs once.
+    """
+    X, kind, weight = part.X, part.kind, part.weight
+    if sample is not None:
+        levels = np.random.RandomState(seed).random_sample(min(2 * sample, len(X)))
+        there, counts = np.unique(np.searchsorted(part.cumulative, levels, side="right"), return_counts=True)
+        X, kind, weight = X[there], kind[there], counts.astype(np.float64)
+    with config_context(skip_parameter_validation=True):  # asked once for all trees, by the detector's own settings
+        tree = ExtraTreeRegressor(random_state=seed, **shape)
+        return tree.fit(X, kind, sample_weight=weight, check_input=False).tree_
 
 
 def _flat(trees: Sequence[Any]) -> RatioForest:
@@ -219,7 +289,7 @@ def _flat(trees: Sequence[Any]) -> RatioForest:
         parts["right"].append(np.where(leaf, own, tree.children_right) + first)
         parts["feature"].append(np.where(leaf, 0, tree.feature))
         parts["threshold"].append(np.where(leaf, 0.0, tree.threshold))
-        parts["share"].append(tree.value[:, 0, 1] / tree.value[:, 0, :].sum(1))
+        parts["share"].append(np.clip(tree.value[:, 0, 0], 0.0, 1.0))
         first += tree.node_count
     left, right, feature = (np.concatenate(parts[name]).astype(np.int64) for name in ("left", "right", "feature"))
     threshold, share = (np.concatenate(parts[name]).astype(np.float64) for name in ("threshold", "share"))
