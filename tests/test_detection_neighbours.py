@@ -58,11 +58,18 @@ def test_a_training_row_is_no_neighbour_of_itself() -> None:
 
 def test_a_row_that_occurs_often_is_its_own_neighbour_as_often() -> None:
     X = np.array([[0.0], [1.0], [3.0], [10.0]])
-    # Mean weight 2: the row at 0 has 6/2 = 3 copies, of which itself is one.
-    found = Reference.learn(X, np.array([6.0, 1.0, 0.5, 0.5]), 2, clean=True, most=100, smoothing=0.3, seed=0)
-    assert found.distance(X[:1])[0] - found.smoothing == pytest.approx(0, abs=1e-4)
-    # From 1: two copies' worth of the three at 0.
-    assert found.distance(X[1:2])[0] - found.smoothing == pytest.approx(1, abs=1e-4)
+    # Of four rows that stand for these, three are at 0 and one is at 1.
+    found = Reference.learn(X, np.array([6.0, 2.0, 0.01, 0.01]), 2, clean=True, most=100, smoothing=0.3, seed=0)
+    np.testing.assert_allclose(found.weights, [3, 1])
+    # From 0 to the two others there; from 1 to two of those at 0; from 3 to the one at 1 and to one at 0.
+    np.testing.assert_allclose(found.distance(X[:3]) - found.smoothing, [0, 1, 2.5], atol=1e-4)
+
+
+def test_rows_of_hardly_any_weight_are_no_reference_for_each_other() -> None:
+    rng = np.random.default_rng(8)
+    X = np.concatenate([rng.normal(-3, 0.5, (150, 2)), rng.normal(3, 0.5, (150, 2))])
+    found = member(X, np.repeat([1.0, 0.002], 150), clean=False)
+    assert roc_auc_score(np.repeat([0, 1], 150), found.anomaly(X)) > 0.999
 
 
 def test_only_ratios_of_weights_count() -> None:

@@ -25,12 +25,16 @@ from .calibration import (
     calibrate_without,
     threshold_at,
 )
-from .ensemble import Ensemble, Explanation, names_on
+from .ensemble import Ensemble, Explanation
 from .members import CLASSES
 from .plan import Array, Folds, HeldOut, Plan, TrainingRows
 from .preprocessing import ImagePreprocessor, TablePreprocessor
 from .rows import check_labels, check_weights, merge
 from .settings import plan_of
+from .trust import names_on
+
+#: The share of rows known to be clean that lies above the threshold.
+CLEAN_SHARE = 0.01
 
 
 class NoiseContrastiveDetector(Detector):
@@ -40,9 +44,11 @@ class NoiseContrastiveDetector(Detector):
     ``decision_function`` are low for outliers and ``predict`` gives −1 for them; ``anomaly_score`` is high.
 
     Args:
-        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": with known outliers an outlier forest, a mixture
-            forest and ratio networks; without, a broad forest. For images an autoencoder joins them, and without known
-            outliers a marginal forest and an autoencoder are taken.
+        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbours, and with known outliers an
+            outlier forest, a mixture forest and ratio networks beside them, the more trusted the more are known.
+        clean: whether the unlabelled rows are known to be inliers, one and all (novelty detection). Otherwise outliers
+            may hide among them, and the strangest fifth is not compared with.
+        n_neighbors: k of the density by nearest neighbours; by default 5, for images 10.
         n_trees: trees of each forest, at least one for each fold.
         min_samples_leaf: fewest samples in a cell of a forest.
         n_networks: ratio networks that are averaged, at least one for each fold.
@@ -96,6 +102,8 @@ class NoiseContrastiveDetector(Detector):
         self,
         *,
         members: str | Sequence[str] = "auto",
+        clean: bool = False,
+        n_neighbors: int | None = None,
         n_trees: int = 200,
         min_samples_leaf: int = 5,
         n_networks: int = 3,
@@ -121,6 +129,8 @@ class NoiseContrastiveDetector(Detector):
         random_state: Any = 0,
     ) -> None:
         self.members = members
+        self.clean = clean
+        self.n_neighbors = n_neighbors
         self.n_trees = n_trees
         self.min_samples_leaf = min_samples_leaf
         self.n_networks = n_networks
@@ -249,7 +259,7 @@ class NoiseContrastiveDetector(Detector):
     def _complete(self, plan: Plan, rows: TrainingRows) -> Plan:
         """The plan with what depends on the data."""
         image = self.preprocessor_.image
-        names = names_on(image=image is not None, outliers=len(rows.outliers) > 0, chosen=plan.members)
+        names = names_on(outliers=len(rows.outliers) > 0, chosen=plan.members)
         latent = plan.latent or (max(2, rows.X.shape[1] // 4) if image is None else 32)
         return replace(plan, members=names, latent=latent, image=image)
 
@@ -267,4 +277,5 @@ class NoiseContrastiveDetector(Detector):
         if self.prior is None and plan.members == ("broad_forest",):
             return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
         own = self.ensemble_.anomaly(rows.X) if held is None else held.rows
-        return calibrate_without(own, rows.weights, self.prior)
+        # Of clean rows one in a hundred is flagged: there is no excess to be found.
+        return calibrate_without(own, rows.weights, CLEAN_SHARE if plan.clean and self.prior is None else self.prior)

@@ -12,14 +12,12 @@ there go outside of the values and come back to zero. Other columns are left as 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
-from ..noise import draw
 from .plan import Array, TrainingRows
 
 #: A column has a grid if its values are at most this share of its rows.
@@ -54,26 +52,6 @@ class Support:
                 borders = (grid[1:] + grid[:-1]) / 2
                 found[:, place] = grid[torch.searchsorted(borders, x[:, place].contiguous())]
         return found
-
-
-class OnSupport(Distribution):
-    """Draws of a distribution, each moved to the values that columns have; it is drawn from and never evaluated."""
-
-    has_rsample = False
-    arg_constraints = {}  # noqa: RUF012
-
-    def __init__(self, noise: Distribution, values: Support) -> None:
-        self.noise, self.values = noise, values
-        super().__init__(noise.batch_shape, noise.event_shape, validate_args=False)
-
-    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n draws, each column at one of its values."""
-        return self.values.nearest(draw(self.noise, n, generator))
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """The same from the global generator."""
-        found = self.noise.sample(torch.Size(sample_shape))
-        return self.values.nearest(found.reshape(-1, found.shape[-1])).reshape(found.shape)
 
 
 def _grid(column: Array) -> Tensor | None:

@@ -42,7 +42,7 @@ class Reference:
 
     Attributes:
         points: shape (R, D).
-        weights: how often each counts, with mean one, shape (R,).
+        weights: how often each occurs, whole numbers, shape (R,).
         distances: of each from its own neighbours, shape (R,).
         neighbours: k.
         smoothing: ε.
@@ -64,16 +64,17 @@ class Reference:
         cls, rows: Array, weights: Array, neighbours: int, *, clean: bool, most: int, smoothing: float, seed: int
     ) -> Self:
         """From weighted rows, of which at most so many are kept, and ε as a share of their mean distance."""
+        counts = _counts(weights, min(len(rows), most))
+        chosen = np.flatnonzero(counts)
         rng = np.random.default_rng([seed, 80])
-        chosen = np.sort(rng.choice(len(rows), most, replace=False)) if len(rows) > most else np.arange(len(rows))
         points = rows[chosen] + JITTER * rng.uniform(-1, 1, size=(len(chosen), rows.shape[1]))
-        weights = weights[chosen] / weights[chosen].mean()
+        weights = counts[chosen]
         if not clean:
             crowd = cls._unsmoothed(points, weights, CROWD).distance(points)
             order = np.argsort(crowd, kind="stable")
             share = np.cumsum(weights[order]) / weights.sum()
             kept = np.sort(order[: max(1, int(np.searchsorted(share, 1 - STRANGE, side="right")))])
-            points, weights = np.ascontiguousarray(points[kept]), weights[kept] / weights[kept].mean()
+            points, weights = np.ascontiguousarray(points[kept]), weights[kept]
         own = cls._unsmoothed(points, weights, neighbours).distance(points)
         mean = float(np.average(own, weights=weights))
         epsilon = smoothing * mean if mean > 0 else 1.0
@@ -139,7 +140,18 @@ class Reference:
             values = getattr(made, name)
             require_array(f"{name} of neighbours", values, np.float64, (count,))
             require(bool((values > 0).all()), f"have positive {name} of neighbours", values.min())
+        require(bool((made.weights >= 1).all()), "have reference rows that occur", made.weights.min())
         return made
+
+
+def _counts(weights: Array, total: int) -> Array:
+    """How often each row is among ``total`` rows that represent them by weight: within one of its share.
+
+    >>> _counts(np.array([2.0, 1.0, 1.0, 0.01]), 4)
+    array([2., 1., 1., 0.])
+    """
+    share = np.cumsum(weights) / weights.sum()
+    return np.diff(np.floor(total * share + 0.5), prepend=0.0)
 
 
 def _average(values: Array, mass: Array) -> Array:
