@@ -108,7 +108,7 @@ def read_peers(path: Path, share: float, seeds: list[int]) -> dict[str, dict[str
 
 
 def compare(rows: list[dict[str, Any]], peers: Path | None, share: float, seeds: list[int]) -> list[dict[str, Any]]:
-    """Means, medians and mean rank by average precision of everyone, over the tables that we have."""
+    """Means, medians and mean rank by average precision of everyone with as many seeds, over the tables we have."""
     everyone: dict[str, dict[str, list[tuple[float, float]]]] = {OURS: defaultdict(list)}
     for row in rows:
         everyone[OURS][row["dataset"]].append((row["auroc"], row["ap"]))
@@ -118,7 +118,7 @@ def compare(rows: list[dict[str, Any]], peers: Path | None, share: float, seeds:
     complete = {
         name: np.array([np.mean(found[table], axis=0) for table in tables])
         for name, found in everyone.items()
-        if set(tables) <= set(found)
+        if set(tables) <= set(found) and min(len(found[table]) for table in tables) == len(seeds)
     }
     stacked = np.stack([values[:, 1] for values in complete.values()])
     ranks = 1 + (stacked[None, :, :] > stacked[:, None, :]).sum(1)

@@ -20,7 +20,7 @@ WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
 #: Members that need none.
 WITHOUT = ("neighbours",)
 #: m₀.
-WORTH = 3.0
+WORTH = 1.0
 
 
 def names_on(*, outliers: bool, chosen: Sequence[str]) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ def names_on(*, outliers: bool, chosen: Sequence[str]) -> tuple[str, ...]:
 def trust(names: Sequence[str], known: int) -> list[float]:
     """The weight of each member, with sum one.
 
-    >>> trust(("network", "neighbours"), 9)
+    >>> trust(("network", "neighbours"), 3)
     [0.75, 0.25]
     >>> trust(("network", "autoencoder"), 9)
     [0.5, 0.5]
