@@ -18,7 +18,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import fvnce
-from fvnce.detection import MEMBERS, NoiseContrastiveDetector, outlier_auroc, outlier_average_precision
+from fvnce.detection import (
+    MEMBERS,
+    InvertedScoreWarning,
+    NoiseContrastiveDetector,
+    outlier_auroc,
+    outlier_average_precision,
+)
 from fvnce.training import RecordError
 
 Array = NDArray[np.float64]
@@ -200,7 +206,8 @@ def test_works_in_searches_and_pipelines_with_the_right_sign() -> None:
     folds = StratifiedKFold(2, shuffle=True, random_state=0)
     own = cross_val_score(detector, X, truth, cv=folds)
     named = cross_val_score(detector, X, truth, cv=folds, scoring=outlier_auroc)
-    trap = cross_val_score(detector, X, truth, cv=folds, scoring="roc_auc")
+    with pytest.warns(InvertedScoreWarning, match="upside down"):
+        trap = cross_val_score(detector, X, truth, cv=folds, scoring="roc_auc")
     np.testing.assert_allclose(own, named)
     np.testing.assert_allclose(own, 1 - trap, atol=1e-12)  # the trap: scikit-learn's scorer has the other sign
     assert own.min() > 0.9

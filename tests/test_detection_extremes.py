@@ -34,9 +34,10 @@ def test_a_value_that_is_repeated_counts_as_often_as_it_occurs() -> None:
 
 def test_the_largest_float_is_a_number_and_a_missing_value_is_none() -> None:
     X = np.array([[HUGE], [np.nan], [-HUGE], [1.0], [np.nan], [-0.0], [0.0]])
-    rows, known, weights = merge(X, np.zeros(7, dtype=bool), np.ones(7))
+    rows, known, weights, place = merge(X, np.zeros(7, dtype=bool), np.ones(7))
     np.testing.assert_array_equal(rows[:, 0], [-HUGE, 0.0, 1.0, HUGE, np.nan])
     np.testing.assert_array_equal(weights, [1, 2, 1, 1, 2])
+    np.testing.assert_array_equal(rows[place], X)
     assert not known.any()
 
 

@@ -17,7 +17,7 @@ from fvnce.detection.ensemble import Ensemble
 from fvnce.detection.members.ratio_network import RatioNetworks
 from fvnce.detection.networks import ratio_network
 from fvnce.detection.noise import draw_mixture, mixture_of
-from fvnce.detection.plan import Folds, HeldOut, Plan, TrainConfig, TrainingRows
+from fvnce.detection.plan import Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
 from fvnce.detection.stacked import Stack, StackedRatios, losses
 from fvnce.noise import EmpiricalNoise, draw
 from fvnce.objectives import Profiled
@@ -84,9 +84,10 @@ def test_the_loss_side_by_side_is_that_of_the_objective(alpha: float) -> None:
         assert not own[torch.arange(3) != member].any()  # a network moves by its own loss alone
 
 
-def test_noise_is_chosen_among_what_a_network_may_see() -> None:
+def test_rows_and_noise_are_chosen_among_what_a_network_may_see() -> None:
     noise = torch.arange(10.0)[:, None]
     allowed = torch.stack([torch.arange(10) < 3, torch.arange(10) >= 3])
+    weights = torch.tensor([[0.0, 1.0, 3.0, 0.0], [1.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
     seen: list[torch.Tensor] = []
 
     class Spy(torch.nn.Module):
@@ -94,12 +95,21 @@ def test_noise_is_chosen_among_what_a_network_may_see() -> None:
             seen.append(x)
             return x
 
-    objective = StackedRatios(networks(2, 1), torch.full((4, 1), -1.0), noise, allowed, 0.3, 0)
+    objective = StackedRatios(networks(2, 1), -torch.arange(1.0, 5)[:, None], weights, noise, allowed, 0.3, 0)
     objective.stack = Spy()  # type: ignore[assignment]
-    objective(torch.zeros(500, 2, dtype=torch.long))
-    drawn = seen[0][:, 500:, 0]
+    objective(torch.zeros(1000, dtype=torch.long))
+    rows, drawn = seen[0][:, :1000, 0], seen[0][:, 1000:, 0]
     assert set(drawn[0].tolist()) == {0.0, 1.0, 2.0}
     assert set(drawn[1].tolist()) == set(map(float, range(3, 10)))
+    assert set(rows[0].tolist()) == {-2.0, -3.0}
+    assert set(rows[1].tolist()) == {-1.0, -4.0}
+    # A share of 1,000 draws lies within 4 of its deviations of 0.75.
+    assert abs(float((rows[0] == -3).double().mean()) - 0.75) < 0.055
+    objective.eval()
+    for _ in range(2):
+        objective.eval()(torch.tensor([2, 0]))
+    assert torch.equal(seen[1][:, :2, 0], torch.tensor([[-3.0, -1.0]] * 2))
+    assert torch.equal(seen[1], seen[2])  # two validations compare the same draws
 
 
 def test_a_network_knows_nothing_of_its_fold() -> None:
@@ -213,7 +223,7 @@ def test_probabilities_from_folds_left_out_are_those_of_refits() -> None:
     refits = [
         Ensemble.fit(data.without(folds.rows == fold, folds.outliers == fold), plan, fold)[0] for fold in range(3)
     ]
-    held = HeldOut.by(lambda rows, fold: refits[fold].anomaly(rows), data, folds)
+    held = HeldOutScores.by(lambda rows, fold: refits[fold].anomaly(rows), data, folds)
     theirs = calibrate_with_outliers(held.rows, data.weights, held.outliers, data.outlier_weights, None)
     ours = detector.calibration_
     # Two estimates from the same 20 known outliers: the bound on π has a relative deviation of about a quarter.

@@ -11,22 +11,38 @@
 ``networks``        shapes, first weights and training of networks
 ``noise``           what rows are told apart from
 ``calibration``     P(outlier | x), π, the threshold
-``metrics``         scorers with the right sign
+``evidence``        how good it is, by the scores of held-out rows
+``conformal``       p-values, and alarms at a false discovery rate
+``explanation``     what each column adds to a score, and pictures of it
+``findings``        what a fit keeps of these; importances of columns
+``scorers``         for searches and cross-validation, with the right sign
+``metrics``         scores at a glance
+``fitted``          attributes that people know from elsewhere, and a notebook's view
+``reasons``         why the threshold is where it is
 ``stored``          how files that no fit could have made are refused
 ==================  ===============================================================
 """
 
-from .ensemble import Explanation
+from . import scorers
+from .conformal import Conformal
 from .estimator import NoiseContrastiveDetector
+from .evidence import Evidence, Interval
+from .explanation import Explanation
 from .latent import LatentDetector
 from .members import NAMES as MEMBERS
 from .metrics import outlier_auroc, outlier_average_precision
+from .scorers import InvertedScoreWarning
 
 __all__ = [
     "MEMBERS",
+    "Conformal",
+    "Evidence",
     "Explanation",
+    "Interval",
+    "InvertedScoreWarning",
     "LatentDetector",
     "NoiseContrastiveDetector",
     "outlier_auroc",
     "outlier_average_precision",
+    "scorers",
 ]

@@ -9,6 +9,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -26,10 +27,14 @@ from ..serialization import RecordError, fields, flatten, read_record, reading, 
 from ..training import History
 from ..training.progress import make_progress
 from . import table
-from .ensemble import Explanation
-from .metrics import outlier_auroc, plot_scores
+from .conformal import reject
+from .explanation import Explanation
+from .findings import Findings
+from .fitted import FittedMixin
+from .metrics import plot_scores
 from .plan import Array
 from .preprocessing import ImagePreprocessor, TablePreprocessor, as_images, check_images, preprocessor_from_state
+from .scorers import roc_auc, warn_if_scored
 from .stored import MAX_BYTES, check_size, require, require_count, require_lengths, require_number
 
 if TYPE_CHECKING:
@@ -37,9 +42,11 @@ if TYPE_CHECKING:
 
 #: Rows that are looked at together, at most, and numbers in them.
 BATCH, NUMBERS = 8192, 2**21
+#: What the tensors of the findings are called in a file.
+FINDINGS = "findings."
 
 
-class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """A scikit-learn outlier detector over tables, data frames and images."""
 
     #: What its files are called.
@@ -50,8 +57,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     verbose: int | None = 0
 
     # Learnt by fit; offset_ comes last, and says that there is a detector.
-    preprocessor_: TablePreprocessor | ImagePreprocessor
     offset_: float
+    preprocessor_: TablePreprocessor | ImagePreprocessor
     n_known_: int
     n_features_in_: int
     feature_names_in_: NDArray[np.object_]
@@ -92,19 +99,58 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> Array:
         """``score_samples − offset_``: negative for outliers, shape (n,)."""
+        warn_if_scored("decision_function")
         return self.score_samples(X) - self.offset_
 
-    def predict(self, X: Any) -> NDArray[np.int64]:
-        """+1 for inliers, −1 for outliers."""
-        return np.where(self.decision_function(X) < 0, -1, 1)
+    def predict(self, X: Any, *, fdr: float | None = None, discount: bool = False) -> NDArray[np.int64]:
+        """+1 for inliers, −1 for outliers.
+
+        Args:
+            X: rows.
+            fdr: instead of the threshold, the share of false alarms among all alarms that is allowed on average, such
+                as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. What is flagged then depends on
+                which rows are given together.
+            discount: for ``fdr``, as in :meth:`p_value`.
+        """
+        warn_if_scored("predict")
+        if fdr is not None:
+            return np.where(reject(self.p_value(X, discount=discount), fdr), -1, 1)
+        if discount:
+            raise ValueError("discount must be False without fdr, found True: the threshold uses no p-values")
+        return np.where(self.score_samples(X) - self.offset_ < 0, -1, 1)
+
+    def p_value(self, X: Any, *, discount: bool = False) -> Array:
+        """The conformal p-value of each row, shape (n,): for a row like the training rows, P(p ≤ t) ≤ t for every t.
+
+        It is the share of held-out training rows that are at least as strange, by a model that had not seen them;
+        :mod:`fvnce.detection.conformal` derives the guarantee and what hidden outliers do to it.
+
+        Args:
+            X: rows.
+            discount: count each held-out row with its probability of being no outlier. For training rows among which
+                outliers hide; it needs known outliers, and makes the guarantee an estimate.
+        """
+        check_is_fitted(self)
+        conformal = self.findings_.conformal
+        if conformal is None:
+            raise ValueError(
+                f"p-values need rows that no model was trained on, found none: {self.findings_.no_p_value}"
+            )
+        model = conformal.model
+        anomaly = (
+            self.anomaly_score(X) if model is None else in_parts(self._checked(X), model.anomaly, jobs=self.n_jobs)
+        )
+        return conformal.p_value(anomaly, discount=discount)
 
     def score(self, X: Any, y: Any) -> float:
         """AUROC of y = 1 under the anomaly score."""
-        return outlier_auroc(self, X, y)
+        return roc_auc(self, X, y)
 
     def explain(self, X: Any) -> Explanation:
         """What each column adds to the anomaly score of each row; for images, a heat map."""
-        return self._explain(self.preprocess(X))
+        found = self._explain(self.preprocess(X))
+        names = getattr(self, "feature_names_in_", None)
+        return found if names is None else replace(found, names=tuple(map(str, names)))
 
     def preprocess(self, X: Any) -> Array:
         """Rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
@@ -123,6 +169,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             parameters["random_state"] = None  # a generator's state is no setting
         names = getattr(self, "feature_names_in_", None)
         learnt, tensors = self._state()
+        findings, own = self.findings_.state()
+        tensors = tensors | {f"{FINDINGS}{name}": value for name, value in own.items()}
         fitted = {
             "n_features_in_": int(self.n_features_in_),
             "feature_names_in_": None if names is None else [str(name) for name in names],
@@ -130,7 +178,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             "n_known_": int(self.n_known_),
             "preprocessor_": self.preprocessor_.state(),
         }
-        content = {"parameters": parameters, "fitted": fitted, "learnt": learnt}
+        content = {"parameters": parameters, "fitted": fitted, "learnt": learnt, "findings": findings}
         write_record(Path(path), self.KIND, content, tensors)
         return Path(path)
 
@@ -148,7 +196,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         check_size(place, _checks.count("max_bytes", max_bytes))
         content, tensors = read_record(place, cls.KIND)
         with reading(place):
-            parameters, fitted, learnt = fields(content, str(place), "parameters", "fitted", "learnt")
+            parameters, fitted, learnt, findings = fields(
+                content, str(place), "parameters", "fitted", "learnt", "findings"
+            )
             known = set(cls._get_param_names())
             if set(parameters) != known:
                 raise RecordError(
@@ -159,7 +209,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             )
             try:
                 detector._take(fitted)
-                detector._take_state(learnt, tensors)
+                own = {name: value for name, value in tensors.items() if not name.startswith(FINDINGS)}
+                found = {name.removeprefix(FINDINGS): tensors[name] for name in tensors.keys() - own.keys()}
+                detector._take_state(learnt, own)
+                detector.findings_ = Findings.from_state(findings, found, detector.n_features_in_)
             except RecordError as error:
                 raise RecordError(f"{place} is no detector that fvnce wrote: {error}") from None
             return detector
@@ -181,6 +234,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _forget(self) -> None:
         """A fit that fails leaves no detector, rather than one that is half of another."""
         self.__dict__.pop("offset_", None)
+        self.__dict__.pop("findings_", None)
 
     def _layout(self, X: Any) -> tuple[Any, ImagePreprocessor | None, table.Categories | None]:
         """Training rows, checked and still as they were given, with how to encode images, or the texts of a frame."""
@@ -268,6 +322,15 @@ def in_parts(
 def rows_at_once(X: Any) -> int:
     """How many rows of a matrix or images are looked at together, so that wide ones do not fill the memory."""
     return max(1, min(BATCH, NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
+
+
+def learn_preprocessor(
+    rows: Any, weights: Array, categories: table.Categories | None
+) -> TablePreprocessor | ImagePreprocessor:
+    """How to encode rows like these: images, or a table in which texts are given by their codes."""
+    if rows.ndim > 2:
+        return ImagePreprocessor.learn(rows, rows_at_once(rows))
+    return TablePreprocessor.learn(rows, weights, categories)
 
 
 def seed_of(random_state: Any) -> int:

@@ -22,40 +22,13 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
+from .explanation import Explanation, lost_in_folding
 from .members import CLASSES, NAMES, PCAMember
 from .members.base import Member, Scorer, State, standard
 from .members.pca import PrincipalComponents, learn_components
-from .plan import Array, Folds, HeldOut, Plan, TrainingRows
+from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
 from .stored import require, require_lengths, require_standardising, require_weights
 from .trust import trust
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Contributions to the anomaly score.
-
-    Attributes:
-        ratio: by what sets the row apart from the data, shape (n, D), for images (n, …).
-        reconstruction: by how badly it is rebuilt, of the same shape; zeros without a latent-variable model.
-        rest: by nothing in particular, shape (n,).
-        base: the score that all rows start from.
-    """
-
-    ratio: Array
-    reconstruction: Array
-    rest: Array
-    base: float
-
-    @property
-    def total(self) -> Array:
-        """Both kinds together: positive where a column makes the row stranger. For an image, a heat map."""
-        return self.ratio + self.reconstruction
-
-    @property
-    def anomaly(self) -> Array:
-        """The anomaly score that the parts sum to."""
-        flat = self.total.reshape(len(self.rest), -1)
-        return np.asarray(flat.sum(1) + self.rest + self.base)
 
 
 @dataclass
@@ -77,7 +50,7 @@ class Ensemble:
     @classmethod
     def fit_held_out(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOut]:
+    ) -> tuple[Self, list[History], HeldOutScores]:
         """The same, and the score of each training row by models that were trained without its fold."""
         ensemble, histories, held = cls._fit(rows, plan, seed, folds)
         parts = [
@@ -85,12 +58,12 @@ class Ensemble:
             for each, centre, scale in zip(held, ensemble.centres, ensemble.scales, strict=True)
         ]
         rows_mean = ensemble._mean([part.rows for part in parts])
-        return ensemble, histories, HeldOut(rows_mean, ensemble._mean([part.outliers for part in parts]))
+        return ensemble, histories, HeldOutScores(rows_mean, ensemble._mean([part.outliers for part in parts]))
 
     @classmethod
     def _fit(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None
-    ) -> tuple[Self, list[History], list[HeldOut]]:
+    ) -> tuple[Self, list[History], list[HeldOutScores]]:
         ensemble, histories, held = cls([], [], [], [], trust(plan.members, len(rows.outliers))), [], []
         kinds = [CLASSES[name] for name in plan.members]
         pca = None
@@ -133,7 +106,8 @@ class Ensemble:
             rest += factor * member.rest(X)
             base -= factor * centre
             base += factor * member.base
-        return Explanation(fold(ratio), fold(reconstruction), rest, base)
+        first, second = fold(ratio), fold(reconstruction)
+        return Explanation(first, second, rest + lost_in_folding(ratio + reconstruction, first + second), base)
 
     def state(self) -> State:
         """Every member by its name, its tensors numbered."""
@@ -176,7 +150,7 @@ def _fit_member(
     plan: Plan,
     seed: int,
     folds: Folds | None,
-) -> tuple[Scorer, list[History], HeldOut | None]:
+) -> tuple[Scorer, list[History], HeldOutScores | None]:
     if pca is None:
         return (*kind.fit(rows, plan, seed), None) if folds is None else kind.fit_held_out(rows, plan, seed, folds)
     how = replace(plan, image=None)

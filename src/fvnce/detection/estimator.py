@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,8 +17,7 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
-from . import table
-from .base import Detector, histories_from_state, histories_state, seed_of
+from .base import Detector, histories_from_state, histories_state, in_parts, learn_preprocessor, seed_of
 from .calibration import (
     Calibration,
     calibrate_by_share,
@@ -25,10 +25,15 @@ from .calibration import (
     calibrate_without,
     threshold_at,
 )
-from .ensemble import Ensemble, Explanation
+from .conformal import Conformal, fit_split
+from .ensemble import Ensemble
+from .evidence import HeldOut, make_evidence
+from .explanation import Explanation
+from .findings import Findings, importances_over
 from .members import CLASSES
-from .plan import Array, Folds, HeldOut, Plan, TrainingRows
-from .preprocessing import ImagePreprocessor, TablePreprocessor
+from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
+from .preprocessing import ImagePreprocessor
+from .reasons import why_no_evidence, why_no_p_value, why_this_threshold
 from .rows import check_labels, check_weights, merge
 from .settings import plan_of
 from .trust import names_on
@@ -41,7 +46,9 @@ class NoiseContrastiveDetector(Detector):
     """Outlier detection that learns from the few outliers you know, and works with none.
 
     Training rows may hold outliers nobody marked. Scores follow scikit-learn: ``score_samples`` and
-    ``decision_function`` are low for outliers and ``predict`` gives −1 for them; ``anomaly_score`` is high.
+    ``decision_function`` are low for outliers and ``predict`` gives −1 for them; ``anomaly_score`` is high. So
+    ``scoring="roc_auc"`` is upside down in a search: use :mod:`fvnce.detection.scorers`, or no ``scoring``, as in
+    ``cross_val_score(detector, X, y, scoring=scorers.roc_auc)``.
 
     Args:
         members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbours, and with known outliers an
@@ -67,8 +74,8 @@ class NoiseContrastiveDetector(Detector):
             of the training rows lies below.
         prior: π, the share of outliers among unlabelled rows; estimated by default.
         calibration_folds: folds of the training rows, each of which is left out of some trees and networks, so that
-            its rows have scores by models that have not seen them: these make P(outlier | x). With 0 every model sees
-            all rows, and P is what it is without known outliers.
+            its rows have scores by models that have not seen them: these make P(outlier | x) and ``evidence_``. With 0
+            every model sees all rows; then P is what it is without known outliers, and there are no p-values.
         max_rows: unlabelled rows used in training, chosen at random if there are more.
         device: "cpu", "cuda", "mps" or "auto", for networks in training.
         precision: None, "64-true", "bf16-mixed", …, for networks in training.
@@ -80,11 +87,14 @@ class NoiseContrastiveDetector(Detector):
 
     Attributes:
         offset_: ``decision_function`` is ``score_samples − offset_``.
+        evidence_: how good it is by held-out rows (:class:`~fvnce.detection.Evidence`); ``print(detector.evidence_)``.
         prior_: π.
         calibration_: how scores become probabilities.
         ensemble_: the members.
         history_: a :class:`fvnce.History` for each training; ratio networks are trained together.
         n_known_: known outliers in training.
+        feature_importances_: share of each column in the variance of the score.
+        decision_scores_: anomaly scores of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
         n_features_in_: columns.
         feature_names_in_: their names, if X was a data frame.
 
@@ -179,23 +189,60 @@ class NoiseContrastiveDetector(Detector):
         if not (weights[~known] > 0).any():
             raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
         self.n_known_ = int((known & (weights > 0)).sum())
-        matrix, known, weights = self._thinned(matrix, known, weights, seed)
-        rows = self._learn_rows(matrix, known, weights, images, categories)
+        chosen, spare = self._thinned(known, weights, seed)
+        raw, known_of, weight_of, place = self._raw_rows(matrix[chosen], known[chosen], weights[chosen], images)
+        self.preprocessor_ = images or learn_preprocessor(raw[~known_of], weight_of[~known_of], categories)
+        encoded = self.preprocessor_.encode(raw)
+        rows = TrainingRows(encoded[~known_of], weight_of[~known_of], encoded[known_of], weight_of[known_of])
         plan = self._complete(plan, rows)
         folds = self._folds(rows, plan, seed)
-        held: HeldOut | None = None
+        unseen: HeldOutScores | None = None
         if folds is None:
             self.ensemble_, self.history_ = Ensemble.fit(rows, plan, seed)
         else:
-            self.ensemble_, self.history_, held = Ensemble.fit_held_out(rows, plan, seed, folds)
-        self.calibration_ = self._calibrate(rows, plan, held)
+            self.ensemble_, self.history_, unseen = Ensemble.fit_held_out(rows, plan, seed, folds)
+        own = self.ensemble_.anomaly(rows.X)
+        own_known = self.ensemble_.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
+        held = None
+        if unseen is not None and len(rows.outliers) > 1:
+            held = HeldOut(unseen.rows, rows.weights, unseen.outliers, rows.outlier_weights)
+        self.calibration_ = self._calibrate(rows, plan, own if unseen is None else unseen.rows, held)
         self.prior_ = self.calibration_.prior
         if self.contamination == "auto":
-            self.offset_ = -self.calibration_.threshold
+            offset = -self.calibration_.threshold
         else:
-            own = self.ensemble_.anomaly(np.concatenate([rows.X, rows.outliers]))
             share = np.concatenate([rows.weights, rows.outlier_weights])
-            self.offset_ = threshold_at(-own, share, float(self.contamination))
+            offset = threshold_at(-np.concatenate([own, own_known]), share, float(self.contamination))
+        conformal = None
+        if len(spare):
+            conformal = self._conformal_of_spare(matrix[spare], weights[spare], held)
+        elif self.calibration_folds:
+            inlier = None if held is None else 1 - self.calibration_.probability(held.scores)
+            learn = partial(learn_preprocessor, categories=categories)
+            conformal = fit_split(raw, known_of, weight_of, inlier, learn, plan, seed)
+        scores = np.empty(len(raw))
+        scores[~known_of], scores[known_of] = own, own_known
+        self.findings_ = Findings(
+            evidence=make_evidence(
+                held,
+                own,
+                rows.weights,
+                float(rows.outlier_weights.sum()),
+                threshold=-offset,
+                threshold_reason=why_this_threshold(self),
+                prior=self.prior_ if self.calibration_.known else None,
+                reason=why_no_evidence(self, rows),
+                seed=seed,
+            ),
+            conformal=conformal,
+            no_p_value=None if conformal is not None else why_no_p_value(self),
+            importances=importances_over(rows, self._explain, seed),
+            scores=None if len(spare) else self._scores_as_given(matrix, weights, scores, place),
+            no_scores=f"X had more than max_rows = {self.max_rows} unlabelled rows; call anomaly_score(X)"
+            if len(spare)
+            else None,
+        )
+        self.offset_ = offset
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
@@ -206,6 +253,11 @@ class NoiseContrastiveDetector(Detector):
         """P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,)."""
         anomaly = self.anomaly_score(X)
         return self.calibration_.probability(anomaly)
+
+    def predict_proba(self, X: Any) -> Array:
+        """[1 − P(outlier | x), P(outlier | x)] for each row, shape (n, 2)."""
+        probability = self.outlier_probability(X)
+        return np.stack([1 - probability, probability], 1)
 
     def _anomaly(self, encoded: Array) -> Array:
         return self.ensemble_.anomaly(encoded)
@@ -227,34 +279,25 @@ class NoiseContrastiveDetector(Detector):
         self.ensemble_ = Ensemble.from_state(ensemble, tensors, self.preprocessor_.width, self.preprocessor_.image)
 
     def _thinned(
-        self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int
-    ) -> tuple[Any, NDArray[np.bool_], Array]:
-        """At most ``max_rows`` of the rows without a label."""
+        self, known: NDArray[np.bool_], weights: Array, seed: int
+    ) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]]:
+        """Which rows to train on, at most ``max_rows`` of them without a label, and as many that are left over."""
         unlabelled = np.flatnonzero(~known & (weights > 0))
         if len(unlabelled) <= self.max_rows:
-            return matrix, known, weights
+            return slice(None), np.empty(0, dtype=np.int64)
         chosen = np.random.default_rng([seed, 77]).choice(unlabelled, self.max_rows, replace=False)
-        keep = np.sort(np.concatenate([chosen, np.flatnonzero(known)]))
-        return matrix[keep], known[keep], weights[keep]
+        left = np.setdiff1d(unlabelled, chosen)
+        spare = np.random.default_rng([seed, 82]).permutation(left)[: self.max_rows]
+        return np.sort(np.concatenate([chosen, np.flatnonzero(known)])), np.sort(spare)
 
-    def _learn_rows(
-        self,
-        matrix: Any,
-        known: NDArray[np.bool_],
-        weights: Array,
-        images: ImagePreprocessor | None,
-        categories: table.Categories | None,
-    ) -> TrainingRows:
-        """Training rows, preprocessed, with weights."""
-        if images is not None:
-            self.preprocessor_ = images
-            there = weights > 0
-            X, known, weights = images.encode(matrix)[there], known[there], weights[there]
-        else:
-            raw, known, weights = merge(np.asarray(matrix, dtype=np.float64), known, weights)
-            self.preprocessor_ = TablePreprocessor.learn(raw[~known], weights[~known], categories)
-            X = self.preprocessor_.encode(raw)
-        return TrainingRows(X[~known], weights[~known], X[known], weights[known])
+    def _raw_rows(
+        self, matrix: Any, known: NDArray[np.bool_], weights: Array, images: ImagePreprocessor | None
+    ) -> tuple[Any, NDArray[np.bool_], Array, NDArray[np.int64]]:
+        """Rows of positive weight as the preprocessor takes them, equal ones merged, and where each of them is."""
+        if images is None:
+            return merge(np.asarray(matrix, dtype=np.float64), known, weights)
+        there = weights > 0
+        return matrix[there], known[there], weights[there], np.arange(int(there.sum()))
 
     def _complete(self, plan: Plan, rows: TrainingRows) -> Plan:
         """The plan with what depends on the data."""
@@ -271,11 +314,26 @@ class NoiseContrastiveDetector(Detector):
             return None
         return Folds.drawn(count, len(rows.X), len(rows.outliers), np.random.default_rng([seed, 78]))
 
-    def _calibrate(self, rows: TrainingRows, plan: Plan, held: HeldOut | None) -> Calibration:
-        if held is not None and len(rows.outliers) > 1:
-            return calibrate_with_outliers(held.rows, rows.weights, held.outliers, rows.outlier_weights, self.prior)
+    def _calibrate(self, rows: TrainingRows, plan: Plan, scores: Array, held: HeldOut | None) -> Calibration:
+        """How scores become probabilities: by held-out scores of known outliers, else by those of the rows alone."""
+        if held is not None:
+            return calibrate_with_outliers(held.scores, held.weights, held.known, held.known_weights, self.prior)
         if self.prior is None and plan.members == ("broad_forest",):
             return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
-        own = self.ensemble_.anomaly(rows.X) if held is None else held.rows
         # Of clean rows one in a hundred is flagged: there is no excess to be found.
-        return calibrate_without(own, rows.weights, CLEAN_SHARE if plan.clean and self.prior is None else self.prior)
+        prior = CLEAN_SHARE if plan.clean and self.prior is None else self.prior
+        return calibrate_without(scores, rows.weights, prior)
+
+    def _conformal_of_spare(self, matrix: Any, weights: Array, held: HeldOut | None) -> Conformal:
+        """p-values by rows that ``max_rows`` left over, none of which the detector itself has seen."""
+        scores = in_parts(matrix, lambda part: self.ensemble_.anomaly(self.preprocessor_.encode(part)))
+        return Conformal.of(scores, weights, None if held is None else 1 - self.calibration_.probability(scores))
+
+    def _scores_as_given(self, matrix: Any, weights: Array, scores: Array, place: NDArray[np.int64]) -> Array:
+        """Scores of the training rows in the order of X, those of weight zero included."""
+        there = weights > 0
+        found = np.empty(len(matrix))
+        found[there] = scores[place]
+        if not there.all():
+            found[~there] = self.ensemble_.anomaly(self.preprocessor_.encode(matrix[~there]))
+        return found

@@ -18,18 +18,21 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from torch import Tensor
 
 from .. import serialization
 from ..models import GaussianDecoder, GaussianEncoder, PointEncoder
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
 from ..training import History, fit
-from .base import Detector, histories_from_state, histories_state, seed_of
-from .ensemble import Explanation
+from .base import Detector, histories_from_state, histories_state, learn_preprocessor, seed_of
+from .conformal import Conformal
+from .evidence import make_evidence
+from .explanation import Explanation
+from .findings import Findings, importances_over
 from .latent_objective import LatentSettings, make_networks, make_noise, make_objective
 from .networks import SeededEncoder, aligned, require_pair
-from .plan import Array
-from .preprocessing import TablePreprocessor
+from .plan import Array, TrainingRows
 from .rows import check_labels
 from .stored import require
 
@@ -37,11 +40,12 @@ from .stored import require
 SCORED = 4096
 
 
-class LatentDetector(Detector):
+class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector):  # type: ignore[misc]
     """Outlier detection by a latent-variable model, which also rebuilds rows and draws new ones.
 
     Scores follow scikit-learn: ``score_samples`` and ``decision_function`` are low for outliers and ``predict`` gives
-    −1 for them; ``anomaly_score`` is high.
+    −1 for them; ``anomaly_score`` is high. In a search use :mod:`fvnce.detection.scorers`, or no ``scoring``. In a
+    pipeline it is a transformer as well: ``transform`` gives codes.
 
     Args:
         rule: the scoring rule as text, such as ``"power(0.5)"``.
@@ -58,7 +62,7 @@ class LatentDetector(Detector):
         epochs: passes over the rows.
         batch_size: rows of a step.
         learning_rate: of Adam.
-        validation: share of the rows held out.
+        validation: share of the rows held out; ``p_value`` compares with them, and is at least 1/(their number + 1).
         anomaly: "density" is −log p_θ(x, g(x)), "ratio" adds log p_n(x); "auto" is ratio with known outliers.
         contamination: share of the training rows above the threshold.
         verbose: 1 shows a progress bar, None shows it in a terminal.
@@ -70,6 +74,9 @@ class LatentDetector(Detector):
         settings_: the settings, with what "auto" stood for.
         held_out_: preprocessed rows that were held out, or all if none were; not saved.
         offset_: ``decision_function`` is ``score_samples − offset_``.
+        evidence_: what is known of how good it is (:class:`~fvnce.detection.Evidence`).
+        feature_importances_: share of each column in the variance of the score.
+        decision_scores_: anomaly scores of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
         n_known_: known outliers in training.
         n_features_in_: columns.
         feature_names_in_: their names, if X was a data frame.
@@ -156,14 +163,19 @@ class LatentDetector(Detector):
         known = check_labels(y, len(matrix))
         if images is None:
             matrix = np.asarray(matrix, dtype=np.float64)
-            rows = matrix[~known]
-            self.preprocessor_ = TablePreprocessor.learn(rows, np.ones(len(rows)), categories)
-        else:
-            self.preprocessor_ = images
+        if (rows := int((~known).sum())) < 4:
+            raise ValueError(f"a model needs at least 4 rows that are no known outliers, found {rows}")
+        self.n_known_ = int(known.sum())
+        generator = torch.Generator().manual_seed(seed)
+        # The first of these rows are held out, of everything that is learnt: of the scales of columns too.
+        order = torch.randperm(rows, generator=generator)
+        cut = max(2, round(settings.validation * rows)) if settings.validation else 0
+        kept = matrix[~known][order[cut:].numpy()]
+        self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), categories)
         encoded = torch.from_numpy(self.preprocessor_.encode(matrix)).float()
         mask = torch.from_numpy(known)
-        self.n_known_ = int(known.sum())
-        self._train(encoded[~mask], encoded[mask], settings, seed)
+        self._train(encoded[~mask], encoded[mask], order, cut, settings, generator, seed)
+        self._find_out(encoded, known, order[:cut], seed)
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
@@ -176,6 +188,14 @@ class LatentDetector(Detector):
         with torch.no_grad():
             return np.asarray(self.objective_.encoder(x).mean.numpy())
 
+    def transform(self, X: Any) -> Array:
+        """g(x), as :meth:`codes` gives it, for pipelines; ``set_output`` makes it a data frame."""
+        return self.codes(X)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.settings_.latent
+
     def reconstruction(self, X: Any) -> Array:
         """x̂, the mean of the decoder at g(x), in the columns that the model sees."""
         return self._reconstruction(aligned(self.preprocess(X))).numpy()
@@ -184,14 +204,19 @@ class LatentDetector(Detector):
         given = {name: getattr(self, name) for name in (f.name for f in fields(LatentSettings)) if name != "score"}
         return LatentSettings(**{**given, "hidden": tuple(self.hidden)}, score=self.anomaly)
 
-    def _train(self, x: Tensor, outliers: Tensor, settings: LatentSettings, seed: int) -> None:
-        if len(x) < 4:
-            raise ValueError(f"a model needs at least 4 rows that are no known outliers, found {len(x)}")
+    def _train(
+        self,
+        x: Tensor,
+        outliers: Tensor,
+        order: Tensor,
+        cut: int,
+        settings: LatentSettings,
+        generator: torch.Generator,
+        seed: int,
+    ) -> None:
+        """Train on rows without a label, but the first ``cut`` in this order."""
         image = self.preprocessor_.image is not None
         settings = settings.completed(x.shape[1], image=image, known=len(outliers))
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(x), generator=generator)
-        cut = max(2, round(settings.validation * len(x))) if settings.validation else 0
         held_out, kept = x[order[:cut]], x[order[cut:]]
         first, second = make_networks(x.shape[1], settings, seed)
         decoder = GaussianDecoder(second, learned="shared")
@@ -217,8 +242,37 @@ class LatentDetector(Detector):
             objective.load_state_dict(trained.state_dict())
         self.objective_, self.settings_ = objective.eval().double(), settings
         self.held_out_ = held_out if cut else kept
-        own = np.concatenate([self._anomaly_of(part.double()) for part in x.split(SCORED)])
-        self.offset_ = -float(np.quantile(own, 1 - settings.contamination))
+
+    def _find_out(self, encoded: Tensor, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
+        """The threshold, and what the fit says about itself."""
+        scores = np.concatenate([self._anomaly_of(part.double()) for part in encoded.split(SCORED)])
+        own, contamination = scores[~known], self.settings_.contamination
+        offset = -float(np.quantile(own, 1 - contamination))
+        ones = np.ones(len(own))
+        conformal = Conformal.of(own[held.numpy()], ones[: len(held)]) if len(held) else None
+        x = encoded.double().numpy()
+        rows = TrainingRows(x[~known], ones, x[known], np.ones(int(known.sum())))
+        self.findings_ = Findings(
+            evidence=make_evidence(
+                None,
+                own,
+                ones,
+                float(known.sum()),
+                threshold=-offset,
+                threshold_reason=f"contamination = {contamination:g}, and this share of the unlabelled rows lies above",
+                prior=None,
+                reason="the model is trained with all known outliers, and holds none out"
+                if known.any()
+                else "no outlier is known (y = 1)",
+                seed=seed,
+            ),
+            conformal=conformal,
+            no_p_value=None if conformal is not None else "validation = 0 holds no rows out",
+            importances=importances_over(rows, self._explain, seed),
+            scores=scores,
+            no_scores=None,
+        )
+        self.offset_ = offset
 
     def _anomaly(self, encoded: Array) -> Array:
         return self._anomaly_of(aligned(encoded))
@@ -244,8 +298,8 @@ class LatentDetector(Detector):
         # Where a row is its own reconstruction from the code 0, the constants of the density are left.
         code = torch.zeros(1, self.settings_.latent, dtype=x.dtype)
         base = -float(self.objective_.model.log_joint(decoder(code).mean, code))
-        rest = self._anomaly_of(x) - squares.sum(1) - base
         reconstruction = self.preprocessor_.fold(squares)
+        rest = self._anomaly_of(x) - reconstruction.reshape(len(x), -1).sum(1) - base
         return Explanation(np.zeros_like(reconstruction), reconstruction, rest, base)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -126,14 +126,25 @@ def train_network(objective: Objective, rows: Array, weights: Array, how: TrainC
     return _train(objective, x[chosen], validation, how, seed, _pool(objective, EPOCHS * wanted))
 
 
-def train_stacked(objective: StackedRatios, weights: Tensor, how: TrainConfig, seed: int) -> History:
-    """Train networks side by side, on rows drawn by the weights that each gives them, shape (M, n)."""
+def train_stacked(
+    networks: Sequence[nn.Module],
+    rows: Tensor,
+    weights: Tensor,
+    noise: Tensor,
+    allowed: Tensor,
+    how: TrainConfig,
+    seed: int,
+) -> History:
+    """Train networks side by side; see :class:`~fvnce.detection.stacked.StackedRatios` for what they are trained on."""
     generator = torch.Generator().manual_seed(seed)
-    kept, held_out = _held_out(weights.shape[1], how, generator)
+    kept, held_out = _held_out(len(rows), how, generator)
+    seen = torch.zeros_like(weights)
+    seen[:, kept] = weights[:, kept]
+    objective = StackedRatios(networks, rows, seen, noise, allowed, how.alpha, seed)
     wanted = max(1, how.steps // EPOCHS) * how.batch_size
-    chosen = kept[torch.multinomial(weights[:, kept], wanted, replacement=True, generator=generator).T]
-    validation = None if held_out is None else held_out[:, None].expand(-1, len(weights))
-    return _train(objective, chosen, validation, how, seed, None)
+    history = _train(objective, torch.zeros(wanted, dtype=torch.long), held_out, how, seed, None)
+    objective.cpu().float().stack.copy_to(networks)
+    return history
 
 
 def _held_out(count: int, how: TrainConfig, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:

@@ -64,7 +64,7 @@ class Folds:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutScores:
     """Anomalies of training rows, each by models that were trained without it.
 
     Attributes:
@@ -76,7 +76,7 @@ class HeldOut:
     outliers: Array
 
     @classmethod
-    def by(cls, anomaly: Callable[[Array, int], Array], data: TrainingRows, folds: Folds) -> HeldOut:
+    def by(cls, anomaly: Callable[[Array, int], Array], data: TrainingRows, folds: Folds) -> HeldOutScores:
         """From ``anomaly(X, fold)``, by what was trained without that fold."""
         found = []
         for X, of in ((data.X, folds.rows), (data.outliers, folds.outliers)):
@@ -88,9 +88,9 @@ class HeldOut:
             found.append(own)
         return cls(*found)
 
-    def standardised(self, centre: float, scale: float) -> HeldOut:
+    def standardised(self, centre: float, scale: float) -> HeldOutScores:
         """Less the centre, in units of the scale."""
-        return HeldOut((self.rows - centre) / scale, (self.outliers - centre) / scale)
+        return HeldOutScores((self.rows - centre) / scale, (self.outliers - centre) / scale)
 
 
 @dataclass(frozen=True)

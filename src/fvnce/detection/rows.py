@@ -90,8 +90,10 @@ def check_weights(sample_weight: Any, X: Any) -> Array:
     return np.ldexp(weights, -exponent) if abs(exponent) > EXPONENT else weights
 
 
-def merge(X: Array, known: NDArray[np.bool_], weights: Array) -> tuple[Array, NDArray[np.bool_], Array]:
-    """Rows of positive weight, equal ones merged, in lexicographic order.
+def merge(
+    X: Array, known: NDArray[np.bool_], weights: Array
+) -> tuple[Array, NDArray[np.bool_], Array, NDArray[np.int64]]:
+    """Rows of positive weight, equal ones merged, in lexicographic order; and where each of these rows is now.
 
     >>> merge(np.array([[2.0], [1.0], [2.0]]), np.zeros(3, bool), np.ones(3))[2]
     array([1., 2.])
@@ -101,7 +103,7 @@ def merge(X: Array, known: NDArray[np.bool_], weights: Array) -> tuple[Array, ND
     keys, place = np.unique(_ordered(table), axis=0, return_inverse=True)
     summed = np.bincount(place.ravel(), weights[there], minlength=len(keys)).astype(np.float64)
     rows = _flipped(keys).view(np.float64)
-    return np.ascontiguousarray(rows[:, 1:]), rows[:, 0] > 0.5, summed
+    return np.ascontiguousarray(rows[:, 1:]), rows[:, 0] > 0.5, summed, place.ravel()
 
 
 def _ordered(values: Array) -> NDArray[np.int64]:

@@ -67,33 +67,41 @@ class StackedRatios(nn.Module):
 
         mean_m  −(1/α) log A_m + log B_m/(1 + α),    A_m = mean_data e^(α f_m),   B_m = mean_noise e^((1+α) f_m),
 
-    which at α = 0 is −mean_data f_m + log B_m (:mod:`fvnce.objectives.profiled`). A batch holds numbers of rows, one
-    for each network; as many noise rows are drawn from a generator of its own, which begins anew at every validation.
+    which at α = 0 is −mean_data f_m + log B_m (:mod:`fvnce.objectives.profiled`). In training each network draws its
+    rows by weight, as many as the batch has entries; in validation the batch holds the numbers of rows. As many noise
+    rows are drawn. Draws come from a generator of its own, which begins anew at every validation.
 
     Args:
         networks: f_1 … f_M.
         rows: data, shape (n, D).
+        weights: how often each network sees each row, shape (M, n).
         noise: draws of p_n, shape (p, D).
         allowed: which of them each network may see, shape (M, p).
         alpha: of the scoring rule.
-        seed: of the choice of noise.
+        seed: of the draws.
     """
 
     rows: Tensor
     noise: Tensor
-    order: Tensor
-    counts: Tensor
 
     def __init__(
-        self, networks: Sequence[nn.Module], rows: Tensor, noise: Tensor, allowed: Tensor, alpha: float, seed: int
+        self,
+        networks: Sequence[nn.Module],
+        rows: Tensor,
+        weights: Tensor,
+        noise: Tensor,
+        allowed: Tensor,
+        alpha: float,
+        seed: int,
     ) -> None:
         super().__init__()
         self.stack, self.alpha = Stack(networks), alpha
         self.register_buffer("rows", rows)
         self.register_buffer("noise", noise)
-        # Those allowed come first.
-        self.register_buffer("order", torch.argsort(~allowed, dim=1, stable=True))
-        self.register_buffer("counts", allowed.sum(1, keepdim=True))
+        # Draws are made where the generator is, whatever the device: it may know no float64.
+        self._cumulative = weights.cumsum(1)
+        self._order = torch.argsort(~allowed, dim=1, stable=True)  # those allowed come first
+        self._counts = allowed.sum(1, keepdim=True)
         self._for_training = randomness.generator(seed, randomness.GLOBAL, 0, 0)
         self._seed = seed
         self.train()
@@ -105,11 +113,17 @@ class StackedRatios(nn.Module):
         return super().train(mode)
 
     def forward(self, index: Tensor) -> Tensor:
-        """The loss at a batch of row numbers, shape (n, M)."""
-        n, members = index.shape
-        level = torch.rand(members, n, generator=self._generator, dtype=torch.float64).to(self.counts.device)
-        chosen = self.order.gather(1, (level * self.counts).long())
-        values = self.stack(torch.cat([self.rows[index.T], self.noise[chosen]], 1)).squeeze(-1)
+        """The loss at a batch of n row numbers, or in training at n other rows."""
+        n, members = len(index), len(self._counts)
+        level = torch.rand(2, members, n, generator=self._generator, dtype=torch.float64)
+        chosen = index.expand(members, n)
+        if self.training:
+            # Right of a row's own weight, so that a row of weight zero is never found.
+            chosen = torch.searchsorted(self._cumulative, level[0] * self._cumulative[:, -1:], right=True)
+            chosen = chosen.clamp_max(len(self.rows) - 1)
+        other = self._order.gather(1, (level[1] * self._counts).long())
+        x = torch.cat([self.rows[chosen.to(index.device)], self.noise[other.to(index.device)]], 1)
+        values = self.stack(x).squeeze(-1)
         return losses(values[:, :n], values[:, n:], self.alpha).mean()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from ...training import History
-from ..plan import Array, Folds, HeldOut, Plan, TrainingRows
+from ..plan import Array, Folds, HeldOutScores, Plan, TrainingRows
 
 State = tuple[dict[str, Any], dict[str, Tensor]]
 
@@ -74,7 +74,7 @@ class Member(Scorer):
     @classmethod
     def fit_held_out(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOut]:
+    ) -> tuple[Self, list[History], HeldOutScores]:
         """The same, and what models that had not seen a training row say of it.
 
         Here a smaller one is trained without each fold; members that average many models leave a fold out of each.
@@ -107,7 +107,7 @@ def refitted(
     plan: Plan,
     seed: int,
     folds: Folds,
-) -> HeldOut:
+) -> HeldOutScores:
     """Scores of each fold by a smaller member trained without it, in units of the whole one.
 
     Units are those of the anomaly over the rows that each was trained on: its mean and its deviation.
@@ -123,7 +123,7 @@ def refitted(
         other, own_centre, own_scale = others[fold]
         return (other.anomaly(X) - own_centre) / own_scale * scale + centre
 
-    return HeldOut.by(anomaly, rows, folds)
+    return HeldOutScores.by(anomaly, rows, folds)
 
 
 def standard(anomaly: Array, weights: Array) -> tuple[float, float]:

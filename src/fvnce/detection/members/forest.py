@@ -21,7 +21,7 @@ from torch import Tensor
 from ...noise import draw
 from ...training import History
 from ..noise import box, draw_from_marginals, draw_mixture
-from ..plan import Array, Folds, HeldOut, Plan, TrainingRows
+from ..plan import Array, Folds, HeldOutScores, Plan, TrainingRows
 from .base import Member
 from .trees import RatioForest, grow_forest
 
@@ -46,10 +46,10 @@ class Forest(RatioForest, Member):
     @classmethod
     def fit_held_out(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOut]:
+    ) -> tuple[Self, list[History], HeldOutScores]:
         """Tree t is grown without fold t mod K: a K-th of the forest has not seen a row."""
         forest = cls._grown(rows, plan, seed, folds)
-        held = HeldOut.by(lambda X, fold: forest.anomaly_by(X, slice(fold, None, folds.count)), rows, folds)
+        held = HeldOutScores.by(lambda X, fold: forest.anomaly_by(X, slice(fold, None, folds.count)), rows, folds)
         return forest, [], held
 
     @classmethod

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ...serialization import fields
 from ...training import History
-from ..plan import Array, Folds, HeldOut, Plan, TrainingRows
+from ..plan import Array, Folds, HeldOutScores, Plan, TrainingRows
 from ..stored import require, require_number
 from .base import Member, State
 from .image_code import ImageCode
@@ -89,11 +89,11 @@ class NeighbourMember(Member):
     @classmethod
     def fit_held_out(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOut]:
+    ) -> tuple[Self, list[History], HeldOutScores]:
         """The same; a row is no neighbour of itself, and a known outlier is no reference row."""
         member, histories = cls.fit(rows, plan, seed)
         of_outliers = member.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
-        return member, histories, HeldOut(member.anomaly(rows.X), of_outliers)
+        return member, histories, HeldOutScores(member.anomaly(rows.X), of_outliers)
 
     def anomaly(self, X: Array) -> Array:
         """(1/D) log p_n/p̂, zero where distances are those of the typical reference row."""

@@ -20,7 +20,7 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
 from ...training import History
-from ..plan import Array, Folds, HeldOut, Plan, TrainingRows
+from ..plan import Array, Folds, HeldOutScores, Plan, TrainingRows
 from ..stacked import in_blocks
 from ..stored import require, require_array
 from .base import Member, Scorer, State, refitted
@@ -136,7 +136,7 @@ class PCAMember(Scorer):
     @classmethod
     def fit_held_out(
         cls, kind: type[Member], pca: PrincipalComponents, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOut]:
+    ) -> tuple[Self, list[History], HeldOutScores]:
         """The same, and held-out scores by members without a fold: they need components without it, too."""
         member, histories = cls.fit(kind, pca, rows, plan, seed)
 

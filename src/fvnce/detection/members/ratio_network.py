@@ -18,9 +18,10 @@ from ...serialization import describe, fields, rebuild
 from ...training import History
 from ..networks import initialised, ratio_network, train_stacked, without_memory
 from ..noise import draw_mixture
-from ..plan import Array, Folds, HeldOut, Plan, TrainConfig, TrainingRows
-from ..stacked import Stack, StackedRatios, in_blocks
+from ..plan import Array, Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
+from ..stacked import Stack, in_blocks
 from ..stored import require, require_lengths, require_network, require_standardising
+from ..support import Support
 from .base import Member, State, standard
 
 #: Draws of the noise that networks are trained against, and numbers in them at most.
@@ -48,16 +49,18 @@ class RatioNetworks(Member):
     @classmethod
     def fit_held_out(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOut]:
+    ) -> tuple[Self, list[History], HeldOutScores]:
         """Network m is trained without fold m mod K."""
         member, histories = cls._trained(rows, plan, seed, folds)
-        held = HeldOut.by(lambda X, fold: member._by(X, slice(fold, None, folds.count)), rows, folds)
+        held = HeldOutScores.by(lambda X, fold: member._by(X, slice(fold, None, folds.count)), rows, folds)
         return member, histories, held
 
     @classmethod
     def _trained(cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None) -> tuple[Self, list[History]]:
         pool = min(POOL, max(plan.training.batch_size, NUMBERS // rows.X.shape[1]))
         noise, of_noise = draw_mixture(rows, plan, pool, torch.Generator().manual_seed(seed), folds)
+        # Forests put a fraction between two integers into the cell of one of them; networks would learn fractions.
+        noise = Support.learn(rows).nearest(noise)
         count = plan.networks if folds is None else max(plan.networks, folds.count)
         make = partial(ratio_network, rows.X.shape[1], plan.hidden)
         of = None if folds is None else (torch.from_numpy(folds.rows), of_noise)
@@ -94,9 +97,7 @@ class RatioNetworks(Member):
             of_row, of_noise = folds
             own = (torch.arange(count) % (int(of_row.max()) + 1))[:, None]
             w, allowed = w * (of_row != own), of_noise != own
-        objective = StackedRatios(networks, data, noise, allowed, how.alpha, seed)
-        history = train_stacked(objective, w, how, seed)
-        objective.cpu().float().stack.copy_to(networks)
+        history = train_stacked(networks, data, w, noise, allowed, how, seed)
         plain = cls(networks, [0.0] * count, [1.0] * count)
         units = [standard(found, weights) for found in plain._parts(torch.from_numpy(rows)).numpy()]
         return cls(networks, [centre for centre, _ in units], [scale for _, scale in units]), [history]

@@ -1,0 +1,260 @@
+"""How long the detector takes to fit and to score, beside what people use.
+
+Run with
+
+    FVNCE_DATA=... python benchmarks/detector_speed.py --out results/bench/detector-speed.json
+
+Everyone has their defaults and one thread. A pair is our detector and a peer on the same rows, one after the other in
+one process; the time is that of the processor, so that another program on the machine is not counted, and what is
+reported is the median over pairs of the ratio ours / theirs. Three comparisons:
+
+* fit on the tables of ``adbench`` in the folder FVNCE_DATA, 10 % of the training anomalies known: splits as in
+  ``benchmarks/detection.py``, one pair for each table. Classifiers take unlabelled rows for normal ones.
+* the same with none known, beside detectors without labels.
+* score 100,000 × 20 synthetic rows, fitted on 20,000 of which a twentieth is strange and a tenth of that known.
+
+catboost, xgboost, lightgbm, pyod and deepod are needed only for their rows; what is not installed is left out.
+
+Takes about ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from detection import split
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier, IsolationForest
+from sklearn.neighbors import NearestNeighbors
+
+from fvnce import NoiseContrastiveDetector
+
+Array = NDArray[np.float64]
+Score = Callable[[Array], Any]
+Fit = Callable[[Array, NDArray[np.int64], int], Score]
+OURS = "fvnce"
+SEED = 0
+
+
+def fvnce(X: Array, y: NDArray[np.int64], seed: int) -> Score:
+    """Our detector."""
+    return NoiseContrastiveDetector(random_state=seed).fit(X, y).anomaly_score
+
+
+def _classifier(make: Callable[[int], Any]) -> Fit:
+    def fit(X: Array, y: NDArray[np.int64], seed: int) -> Score:
+        model = make(seed).fit(X, y)
+        return lambda rows: model.predict_proba(rows)[:, 1]
+
+    return fit
+
+
+def _catboost(seed: int) -> Any:
+    from catboost import CatBoostClassifier
+
+    return CatBoostClassifier(random_seed=seed, thread_count=1, verbose=0, allow_writing_files=False)
+
+
+def _xgboost(seed: int) -> Any:
+    from xgboost import XGBClassifier
+
+    return XGBClassifier(random_state=seed, n_jobs=1)
+
+
+def _lightgbm(seed: int) -> Any:
+    from lightgbm import LGBMClassifier
+
+    return LGBMClassifier(random_state=seed, n_jobs=1, verbose=-1)
+
+
+def isolation_forest(X: Array, y: NDArray[np.int64], seed: int) -> Score:
+    """scikit-learn's isolation forest."""
+    return IsolationForest(random_state=seed).fit(X).score_samples
+
+
+def ecod(X: Array, y: NDArray[np.int64], seed: int) -> Score:
+    """PyOD's ECOD."""
+    from pyod.models.ecod import ECOD
+
+    return ECOD().fit(X).decision_function
+
+
+def neighbours(X: Array, y: NDArray[np.int64], seed: int) -> Score:
+    """The distance to the fifth nearest training row, as PyOD's KNN has it by default."""
+    model = NearestNeighbors(n_neighbors=5).fit(X)
+    model.kneighbors(X)  # its threshold needs the scores of the training rows
+    return lambda rows: model.kneighbors(rows)[0][:, -1]
+
+
+def devnet(X: Array, y: NDArray[np.int64], seed: int) -> Score:
+    """DevNet as shipped in DeepOD."""
+    from deepod.models.tabular import DevNet
+
+    return DevNet(random_state=seed, device="cpu", verbose=0).fit(X, y).decision_function
+
+
+WITH_LABELS: dict[str, Fit] = {
+    "catboost": _classifier(_catboost),
+    "xgboost": _classifier(_xgboost),
+    "lightgbm": _classifier(_lightgbm),
+    "hist gradient boosting": _classifier(lambda seed: HistGradientBoostingClassifier(random_state=seed)),
+    "devnet": devnet,
+}
+WITHOUT: dict[str, Fit] = {"isolation forest": isolation_forest, "ecod": ecod, "knn": neighbours}
+
+
+def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of the processor, and what came out."""
+    start = time.process_time()
+    found = work()
+    return time.process_time() - start, found
+
+
+def fit_pairs(paths: list[Path], share: float, peers: dict[str, Fit]) -> list[dict[str, Any]]:
+    """Seconds of every fit, one row for each table."""
+    rows = []
+    for path in paths:
+        X, y, _, _ = split(path, share, SEED)
+        row: dict[str, Any] = {"table": path.stem, "rows": len(X), "columns": X.shape[1], "known": int(y.sum())}
+        for name, fit in {OURS: fvnce, **peers}.items():
+            row[name] = round(seconds(partial(fit, X, y, SEED))[0], 4)
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def rows_like(n: int, seed: int) -> tuple[Array, NDArray[np.bool_]]:
+    """Three clusters in 20 columns, a twentieth of the rows further out."""
+    rng = np.random.default_rng(seed)
+    centres = 2 * np.random.default_rng(SEED).normal(size=(3, 20))
+    strange = rng.random(n) < 0.05
+    X = centres[rng.integers(3, size=n)] + rng.normal(size=(n, 20))
+    X[strange] += 2 * rng.normal(size=(int(strange.sum()), 20))
+    return X, strange
+
+
+def score_pairs(train: int, test: int, repeats: int, peers: dict[str, Fit], *, known: bool) -> list[dict[str, Any]]:
+    """Seconds of scoring ``test`` rows, one row for each repetition, and the seconds of the fit before."""
+    X, strange = rows_like(train, 1)
+    y = (strange & (np.arange(train) % 10 == 0)).astype(np.int64) if known else np.zeros(train, dtype=np.int64)
+    fitted = {name: seconds(partial(fit, X, y, SEED)) for name, fit in {OURS: fvnce, **peers}.items()}
+    new, _ = rows_like(test, 2)
+    rows = [{"what": f"fit {train:,} × 20", **{name: round(spent, 4) for name, (spent, _) in fitted.items()}}]
+    for _ in range(repeats):
+        row: dict[str, Any] = {"what": f"score {test:,} × 20"}
+        for name, (_, score) in fitted.items():
+            row[name] = round(seconds(partial(score, new))[0], 4)
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Median over pairs of ours / theirs, and the quartiles."""
+    peers = [name for name in rows[0] if name in WITH_LABELS or name in WITHOUT]
+    found = {}
+    for name in peers:
+        values = [row[OURS] / row[name] for row in rows if row[name] > 0]
+        low, middle, high = (round(float(value), 3) for value in np.quantile(values, (0.25, 0.5, 0.75)))
+        theirs = round(float(np.median([row[name] for row in rows])), 4)
+        found[name] = {"ratio": middle, "quartiles": [low, high], "seconds": theirs, "pairs": len(values)}
+    return found
+
+
+def installed(peers: dict[str, Fit]) -> dict[str, Fit]:
+    """Those that can be imported, tried on a handful of rows; that also starts what starts once."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)), (np.arange(60) < 6).astype(np.int64)
+    found = {}
+    for name, fit in peers.items():
+        try:
+            fit(X, y, SEED)(X)
+        except ImportError as error:
+            print(f"without {name}: {error}")
+        else:
+            found[name] = fit
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Of everyone that is there."""
+    found = {}
+    for name in ("torch", "numpy", "scikit-learn", "catboost", "xgboost", "lightgbm", "pyod", "deepod"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def main() -> None:
+    """Measure, print and write one file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeats", type=int, default=5, help="pairs of scoring")
+    parser.add_argument("--quick", action="store_true", help="two tables, few rows, the peers of scikit-learn")
+    args = parser.parse_args()
+    folder = Path(os.environ.get("FVNCE_DATA", "")) / "adbench"
+    paths = sorted(folder.glob("*.npz"))[: 2 if args.quick else None]
+    if not paths:
+        sys.exit(f"FVNCE_DATA must name a folder that holds adbench/*.npz, found none in {folder}")
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    begun = time.perf_counter(), time.process_time()
+    quick = {"hist gradient boosting", "isolation forest"}
+    with_labels, without = (
+        installed({name: fit for name, fit in peers.items() if not args.quick or name in quick})
+        for peers in (WITH_LABELS, WITHOUT)
+    )
+    fvnce(rows_like(200, 0)[0], (np.arange(200) < 5).astype(np.int64), SEED)
+    train, test = (500, 2000) if args.quick else (20_000, 100_000)
+    # DevNet's scores take their time from batches of 64 rows in Python; it is left out where rows are many.
+    scored = {name: fit for name, fit in with_labels.items() if name != "devnet"}
+    found = {
+        "fit, 10 % known": fit_pairs(paths, 0.1, with_labels),
+        "fit, none known": fit_pairs(paths, 0.0, without),
+        "score, known outliers": score_pairs(train, test, args.repeats, scored | without, known=True),
+        "score, none known": score_pairs(train, test, args.repeats, without, known=False),
+    }
+    summary = {
+        name: {"fvnce seconds": round(float(np.median([row[OURS] for row in used])), 4), "ours / theirs": ratios(used)}
+        for name, rows in found.items()
+        if (used := [row for row in rows if not row.get("what", "").startswith("fit")])
+    }
+    content = {
+        "command": "python " + " ".join(sys.argv),
+        "settings": "defaults of everyone, one thread",
+        "seed": SEED,
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
+        "versions": versions(),
+        "duration": {
+            "wall seconds": round(time.perf_counter() - begun[0], 1),
+            "cpu seconds": round(time.process_time() - begun[1], 1),
+        },
+        "seconds": "of the processor, in this process",
+        "summary": summary,
+        "rows": found,
+    }
+    for name, line in summary.items():
+        shown = ", ".join(f"{peer} {value['ratio']:.2f}" for peer, value in line["ours / theirs"].items())
+        print(f"{name}: ours {line['fvnce seconds']} s; ours / theirs: {shown}")
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+r"""Conformal p-values: how rare is a row as strange as this among rows like those of training?
+
+Rows are *split*: a model is trained on one part, and the n rows of the other, which it has never seen, are its measure:
+
+    p(x) = (1 + #{i : s(x_i) ≥ s(x)}) / (n + 1).
+
+**Guarantee.** If x is exchangeable with the unlabelled training rows (another draw of the same source), then
+P(p(x) ≤ t) ≤ t for every t, whatever the model, the data and n: the n + 1 scores are exchangeable, so each rank of s(x)
+is as probable as any other, and ties only raise p. It is exact because nothing of the model depends on the n rows: not
+the trees and networks, and not the centres and scales of columns either, which are learnt anew from the model's part.
+The probability is over both the training rows and x. p-values of several rows share the n rows and depend on one
+another, positively (PRDS), so that the procedure of Benjamini and Hochberg on them keeps
+
+    FDR = E[false alarms / alarms] ≤ q · (share of usual rows)
+
+among rows that are given together (Bates, Candès, Lei, Romano and Sesia, *Testing for outliers with conformal
+p-values*, Annals of Statistics 51, 2023). Scores of cross-validation would cost a factor of 2 in the guarantee, and
+none is known for FDR; the detector's own score beside held-out scores of *other* models has none at all. That is why
+p-values have a model of their own, unless ``max_rows`` left rows over, which then measure the detector itself. Its
+order of rows is close to that of ``anomaly_score``, and not the same.
+
+**Hidden outliers** among the n rows make p larger, since they score high. The guarantee still holds for usual rows, if
+outliers are at least as strange as these in distribution: alarms become fewer, not wrong. But rows that hold the same
+share of outliers as the training rows are nothing new to it, and hardly an alarm can be raised: p asks whether a row is
+unlike the *training rows*. With known outliers, ``discount=True`` counts each of the n rows with its probability of
+being no outlier. That finds hidden kinds again, and exchanges the guarantee for an estimate that is as good as
+``outlier_probability``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
+from torch import Tensor
+
+from .. import _checks
+from ..serialization import fields
+from .ensemble import Ensemble
+from .plan import Array, Plan, TrainingRows
+from .preprocessing import Preprocessor, preprocessor_from_state
+from .stored import require, require_array, require_count
+
+#: The fewest unlabelled rows that are worth a split.
+FEWEST = 8
+#: Whole weights up to this sum are counts of rows, which are split one by one.
+MOST_COUNTED = 10**8
+
+
+@dataclass(frozen=True)
+class SplitModel:
+    """The model of one part of the rows, with an encoding of its own."""
+
+    preprocessor: Preprocessor
+    ensemble: Ensemble
+
+    def anomaly(self, rows: Any) -> Array:
+        """The anomaly of rows as the preprocessor takes them, shape (n,)."""
+        return self.ensemble.anomaly(self.preprocessor.encode(rows))
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """Scores of rows that the scoring model had not seen, and what they make of a new score.
+
+    Attributes:
+        scores: ascending, shape (n,).
+        weights: how often each counts, shape (n,); of sum n where they are counts of rows.
+        inlier: the probability that each is no outlier, shape (n,), or None where that is not known.
+        model: the model that gave the scores; None for the detector itself.
+
+    >>> conformal = Conformal(np.arange(9.0), np.ones(9), None, None)
+    >>> conformal.p_value(np.array([-1.0, 8.0, 9.0]))
+    array([1. , 0.2, 0.1])
+    """
+
+    scores: Array
+    weights: Array
+    inlier: Array | None
+    model: SplitModel | None
+
+    @classmethod
+    def of(cls, scores: Array, weights: Array, inlier: Array | None = None, model: SplitModel | None = None) -> Self:
+        """From scores in any order."""
+        order = np.argsort(scores, kind="stable")
+        if not _are_counts(weights):
+            # As many rows as equal weights would give the same variance of a mean.
+            weights = weights * (weights.sum() / (weights**2).sum())
+        return cls(scores[order], weights[order], None if inlier is None else inlier[order], model)
+
+    def p_value(self, anomaly: Array, *, discount: bool = False) -> Array:
+        """The p-value of scores by the same model, shape (n,)."""
+        if discount and self.inlier is None:
+            raise ValueError(
+                "discount must be False without known outliers that were held out, found True: the probability of the "
+                "held-out rows to be outliers is not known; pass y with two known outliers or more to fit"
+            )
+        weights = self.weights * self.inlier if discount and self.inlier is not None else self.weights
+        above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
+        return np.asarray((1 + above[np.searchsorted(self.scores, anomaly, side="left")]) / (1 + above[0]))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """For a file."""
+        tensors = {"scores": torch.from_numpy(self.scores), "weights": torch.from_numpy(self.weights)}
+        if self.inlier is not None:
+            tensors["inlier"] = torch.from_numpy(self.inlier)
+        model = None
+        if self.model is not None:
+            ensemble, own = self.model.ensemble.state()
+            model = {"preprocessor": self.model.preprocessor.state(), "ensemble": ensemble}
+            tensors |= {f"model.{name}": value for name, value in own.items()}
+        return {"rows": len(self.scores), "inlier": self.inlier is not None, "model": model}, tensors
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor], features: int) -> Self:
+        """From what may be a stranger's, for rows with so many columns."""
+        rows, has_inlier, saved = fields(content, "p-values", "rows", "inlier", "model")
+        require_count("rows of the p-values", rows, 1)
+        require(isinstance(has_inlier, bool), "say whether probabilities of rows are known", has_inlier)
+        names = ("scores", "weights", "inlier") if has_inlier else ("scores", "weights")
+        arrays = {name: tensors[name].numpy() for name in names}
+        for name, values in arrays.items():
+            require_array(f"{name} of the p-values", values, np.float64, (rows,))
+        require(bool((np.diff(arrays["scores"]) >= 0).all()), "have ascending scores of the p-values", "others")
+        require(bool((arrays["weights"] >= 0).all()), "have weights >= 0 of the p-values", "others")
+        inlier = arrays.get("inlier")
+        require(inlier is None or bool(((inlier >= 0) & (inlier <= 1)).all()), "have probabilities in [0, 1]", "others")
+        model = None
+        if saved is not None:
+            how, ensemble = fields(saved, "the model of the p-values", "preprocessor", "ensemble")
+            preprocessor = preprocessor_from_state(how, features)
+            own = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+            made = Ensemble.from_state(ensemble, own, preprocessor.width, preprocessor.image)
+            model = SplitModel(preprocessor, made)
+        return cls(arrays["scores"], arrays["weights"], inlier, model)
+
+
+def fit_split(
+    raw: Any,
+    known: NDArray[np.bool_],
+    weights: Array,
+    inlier: Array | None,
+    learn: Callable[[Any, Array], Preprocessor],
+    plan: Plan,
+    seed: int,
+) -> Conformal | None:
+    """Train on half of the unlabelled rows and all known outliers, and score the other half; None for too few rows.
+
+    A row of weight k is k rows, which are split one by one; with weights that are no counts, whole rows are.
+
+    Args:
+        raw: rows as a preprocessor takes them, known outliers among them.
+        known: which these are.
+        weights: how often each row counts.
+        inlier: for each unlabelled row, the probability that it is no outlier, or None.
+        learn: a preprocessor from rows and weights.
+        plan: what to train.
+        seed: of the split and of the training.
+    """
+    rows, count = raw[~known], weights[~known]
+    rng = np.random.default_rng([seed, 79])
+    if _are_counts(count):
+        counts = count.astype(np.int64)
+        if counts.sum() < FEWEST:
+            return None
+        measure = rng.multivariate_hypergeometric(counts, int(counts.sum()) // 2, method="marginals").astype(np.float64)
+    else:
+        if len(rows) < FEWEST:
+            return None
+        measure = np.where(rng.permutation(len(rows)) % 2 == 0, count, 0.0)
+    left = count - measure
+    trained, held = left > 0, measure > 0
+    preprocessor = learn(rows[trained], left[trained])
+    outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
+    encoded = TrainingRows(preprocessor.encode(rows[trained]), left[trained], outliers, weights[known])
+    ensemble, _ = Ensemble.fit(encoded, replace(plan.for_calibration(), image=preprocessor.image), seed + 79)
+    model = SplitModel(preprocessor, ensemble)
+    return Conformal.of(model.anomaly(rows[held]), measure[held], None if inlier is None else inlier[held], model)
+
+
+def reject(p: Array, fdr: float) -> NDArray[np.bool_]:
+    """Which hypotheses the procedure of Benjamini and Hochberg rejects at a false discovery rate.
+
+    >>> reject(np.array([0.01, 0.04, 0.03, 0.9]), 0.1)
+    array([ True,  True,  True, False])
+    """
+    level = _checks.number("fdr", fdr, low=0.0, high=1.0, open_low=True)
+    return np.asarray(false_discovery_control(p, method="bh") <= level)
+
+
+def _are_counts(weights: Array) -> bool:
+    return bool((weights == np.floor(weights)).all()) and float(weights.sum()) <= MOST_COUNTED

@@ -1,0 +1,263 @@
+r"""How good is it? What the scores of held-out rows say, and what they cannot say.
+
+Folds are left out in training, so that every row and every known outlier has a score by models that had not seen it.
+From these scores, without another model:
+
+*AUROC*, the probability A_u that a known outlier is stranger than an unlabelled row, and *average precision* P_u, with
+known outliers as the only outliers. A share π of the unlabelled rows may be outliers too, and there both count as
+mistakes what is none:
+
+    A_u = (1 − π) A + π P(known stranger than hidden),
+
+with A the AUROC against clean rows. Known outliers are no better told from hidden outliers than from clean rows, hence
+A_u ≤ A: a **lower bound**. If known and hidden outliers are alike, the last probability is ½ and
+A = (A_u − π/2)/(1 − π). For average precision let c = m/(m + π n) be the share of all outliers that is known, m of them
+among n unlabelled rows. If they are alike, every threshold finds the same share of both, so that its precision with
+only the known ones counted is c times the true one, and P_u = c P: a lower bound again, too low by the factor c. In the
+same way *y of the n other rows are flagged* is an upper bound on false alarms, since hidden outliers are among the y.
+
+Three things remain: a held-out score averages fewer models than the detector's, which makes the numbers cautious; the
+threshold's two parameters were fitted to the same held-out scores, which makes *found* and *flagged* slightly hopeful;
+and outliers of a kind that nobody knows are in none of these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from ..serialization import fields
+from .plan import Array
+from .stored import require, require_number
+
+#: Resamples of rows and known outliers for an interval, and what it covers.
+RESAMPLES, LEVEL = 200, 0.95
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Scores by models that had not seen the row, with weights.
+
+    Attributes:
+        scores: of unlabelled rows, shape (n,).
+        weights: how often each counts.
+        known: scores of known outliers, shape (m,).
+        known_weights: how often each counts.
+    """
+
+    scores: Array
+    weights: Array
+    known: Array
+    known_weights: Array
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number with its spread.
+
+    Attributes:
+        value: from all rows.
+        low: of the central 95 % over resamples of rows and of known outliers.
+        high: likewise.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What held-out rows say about a detector; the module's docstring says what follows from it.
+
+    Attributes:
+        rows: unlabelled rows, by weight.
+        known: known outliers, by weight.
+        auroc: of known outliers against unlabelled rows when both are held out, or None.
+        average_precision: likewise.
+        found: how many known outliers lie above the threshold when they are held out, or None.
+        flagged: how many unlabelled rows lie above it: held out if ``held_out``, else with their training scores.
+        held_out: whether ``flagged`` comes from held-out scores.
+        threshold: the anomaly score above which a row is called an outlier.
+        threshold_reason: why it is where it is.
+        prior: π as the detector estimates it or was told, or None if it has no such estimate.
+        reason: why there is no auroc, average_precision and found; None if there are.
+
+    >>> evidence = Evidence(1963, 37, Interval(0.98, 0.96, 0.99), Interval(0.7, 0.6, 0.8), 34, 60, True, 1.5,
+    ...     "P(outlier | x) = 1/2 there", 0.02, None)
+    >>> print(evidence)  # doctest: +NORMALIZE_WHITESPACE
+    34 of 37 known outliers are found when held out, 60 of 1,963 other rows are flagged.
+    AUROC 0.980 (0.960 to 0.990), average precision 0.700 (0.600 to 0.800): lower bounds if outliers hide among the
+    other rows.
+    The threshold is 1.5: P(outlier | x) = 1/2 there.
+    """
+
+    rows: float
+    known: float
+    auroc: Interval | None
+    average_precision: Interval | None
+    found: float | None
+    flagged: float
+    held_out: bool
+    threshold: float
+    threshold_reason: str
+    prior: float | None
+    reason: str | None
+
+    def if_alike(self) -> tuple[float, float] | None:
+        """AUROC and average precision against clean rows, if a share ``prior`` is hidden and like the known outliers.
+
+        At most 1; None without held-out numbers or without a prior.
+        """
+        if self.auroc is None or self.average_precision is None or self.prior is None:
+            return None
+        auroc = (self.auroc.value - self.prior / 2) / (1 - self.prior)
+        share = self.known / (self.known + self.prior * self.rows)
+        return min(1.0, auroc), min(1.0, self.average_precision.value / share)
+
+    def __str__(self) -> str:
+        flagged = f"{_shown(self.flagged)} of {_shown(self.rows)} other rows are flagged"
+        if self.reason is None:
+            lines = [
+                f"{_shown(self.found or 0)} of {_shown(self.known)} known outliers are found when held out, {flagged}.",
+                f"AUROC {self.auroc}, average precision {self.average_precision}: lower bounds if outliers hide among "
+                "the other rows.",
+            ]
+        else:
+            lines = [f"How good it is cannot be said: {self.reason}.", f"{flagged[0].upper()}{flagged[1:]}."]
+        return "\n".join([*lines, f"The threshold is {self.threshold:.4g}: {self.threshold_reason}."])
+
+    def as_dict(self) -> dict[str, Any]:
+        """What JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """From what :meth:`as_dict` gave, which may be a stranger's."""
+        names = list(cls.__dataclass_fields__)
+        given = dict(zip(names, fields(content, "the evidence", *names), strict=True))
+        for name in ("auroc", "average_precision"):
+            given[name] = None if given[name] is None else _interval(name, given[name])
+        for name in ("rows", "known", "flagged", "threshold"):
+            require_number(f"{name} of the evidence", given[name])
+        for name in ("found", "prior"):
+            if given[name] is not None:
+                require_number(f"{name} of the evidence", given[name])
+        for name in ("threshold_reason", "reason"):
+            good = isinstance(given[name], str) or (name == "reason" and given[name] is None)
+            require(good, f"have text as {name} of the evidence", given[name])
+        require(isinstance(given["held_out"], bool), "say whether rows were held out", given["held_out"])
+        there = [given[name] is not None for name in ("auroc", "average_precision", "found")]
+        complete = all(there) if given["reason"] is None else not any(there)
+        require(complete, "have the numbers of held-out rows or the reason why there are none", there)
+        return cls(**given)
+
+
+def make_evidence(
+    held: HeldOut | None,
+    own: Array,
+    weights: Array,
+    known: float,
+    *,
+    threshold: float,
+    threshold_reason: str,
+    prior: float | None,
+    reason: str,
+    seed: int,
+) -> Evidence:
+    """Evidence from held-out scores, or from none.
+
+    Args:
+        held: held-out scores, or None.
+        own: training scores of the unlabelled rows, for where there are none.
+        weights: how often each of these counts.
+        known: known outliers, by weight.
+        threshold: of the detector.
+        threshold_reason: why it is there.
+        prior: π.
+        reason: why there are no held-out scores, if there are none.
+        seed: of the resamples.
+    """
+    if held is None:
+        flagged = _plain(float(weights[own > threshold].sum()))
+        rows = _plain(float(weights.sum()))
+        return Evidence(
+            rows, _plain(known), None, None, None, flagged, False, threshold, threshold_reason, prior, reason
+        )
+    auroc, precision = intervals(held, seed)
+    return Evidence(
+        rows=_plain(float(held.weights.sum())),
+        known=_plain(float(held.known_weights.sum())),
+        auroc=auroc,
+        average_precision=precision,
+        found=_plain(float(held.known_weights[held.known > threshold].sum())),
+        flagged=_plain(float(held.weights[held.scores > threshold].sum())),
+        held_out=True,
+        threshold=threshold,
+        threshold_reason=threshold_reason,
+        prior=prior,
+        reason=None,
+    )
+
+
+def intervals(held: HeldOut, seed: int) -> tuple[Interval, Interval]:
+    """AUROC and average precision with bootstrap intervals, known outliers and rows resampled each for themselves."""
+    levels, place = np.unique(np.concatenate([held.scores, held.known]), return_inverse=True)
+    of_row, of_known = np.split(place.ravel(), [len(held.scores)])
+    rng = np.random.default_rng([seed, 80])
+    share = held.known_weights / held.known_weights.sum()
+    # A row counts a random number of times; known outliers are few, so their number is kept.
+    mean = held.weights * (len(held.weights) / held.weights.sum())
+
+    def both(weights: Array, known: Array) -> tuple[float, float]:
+        negative = np.bincount(of_row, weights, minlength=len(levels)).astype(np.float64)
+        positive = np.bincount(of_known, known, minlength=len(levels)).astype(np.float64)
+        return auroc_and_precision(positive, negative)
+
+    value = both(held.weights, held.known_weights)
+    drawn = []
+    for _ in range(RESAMPLES):
+        weights = rng.poisson(mean).astype(np.float64)
+        known = rng.multinomial(len(share), share).astype(np.float64)
+        drawn.append(both(weights if weights.any() else held.weights, known))
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    first, second = (Interval(value[i], float(low[i]), float(high[i])) for i in (0, 1))
+    return first, second
+
+
+def auroc_and_precision(positive: Array, negative: Array) -> tuple[float, float]:
+    """AUROC and average precision from the mass of both kinds of row at each score, in ascending order of the scores.
+
+    >>> auroc_and_precision(np.array([0.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 1.0, 0.0]))
+    (0.75, 0.8333333333333333)
+    """
+    below = np.cumsum(negative) - negative
+    auroc = float((positive * (below + negative / 2)).sum() / (positive.sum() * negative.sum()))
+    above, other = np.cumsum(positive[::-1]), np.cumsum(negative[::-1])
+    with np.errstate(invalid="ignore"):
+        precision = np.where(above > 0, above / (above + other), 0.0)
+    return auroc, float((positive[::-1] * precision).sum() / positive.sum())
+
+
+def _interval(name: str, content: Any) -> Interval:
+    made = Interval(*fields(content, name, "value", "low", "high"))
+    for value in (made.value, made.low, made.high):
+        require_number(f"{name} of the evidence", value)
+        require(0 <= value <= 1, f"have {name} in [0, 1]", value)
+    return made
+
+
+def _plain(count: float) -> float:
+    """A count of whole rows as an integer."""
+    return int(count) if count.is_integer() else count
+
+
+def _shown(count: float) -> str:
+    return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"

@@ -1,0 +1,165 @@
+r"""What each column adds to the anomaly score of a row, as numbers and as a picture.
+
+    anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
+
+Every part is there, those below zero too, so that they sum to the score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _checks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = NDArray[np.float64]
+
+STRANGER, USUAL = "#c0392b", "#2c6fad"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Contributions to the anomaly score.
+
+    Attributes:
+        ratio: by what sets the row apart from the data, shape (n, D), for images (n, …).
+        reconstruction: by how badly it is rebuilt, of the same shape; zeros without a latent-variable model.
+        rest: by nothing in particular, shape (n,).
+        base: the score that all rows start from.
+        names: of the columns, if they have names.
+
+    >>> found = Explanation(np.array([[2.0, -0.5]]), np.zeros((1, 2)), np.zeros(1), 0.25, ("pressure", "flow"))
+    >>> found.parts(0)
+    {'pressure': 2.0, 'flow': -0.5, 'base': 0.25}
+    >>> found.anomaly
+    array([1.75])
+    """
+
+    ratio: Array
+    reconstruction: Array
+    rest: Array
+    base: float
+    names: tuple[str, ...] | None = None
+
+    @property
+    def total(self) -> Array:
+        """Both kinds together: positive where a column makes the row stranger. For an image, a heat map."""
+        return self.ratio + self.reconstruction
+
+    @property
+    def anomaly(self) -> Array:
+        """The anomaly score that the parts sum to."""
+        flat = self.total.reshape(len(self.rest), -1)
+        return np.asarray(flat.sum(1) + self.rest + self.base)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns; "column 0", … where they have none, "pixel (0, 0)", … for images."""
+        if self.names is not None:
+            return self.names
+        if self.ratio.ndim == 2:
+            return tuple(f"column {j}" for j in range(self.ratio.shape[1]))
+        return tuple(f"pixel {place}" for place in np.ndindex(*self.ratio.shape[1:]))
+
+    def __len__(self) -> int:
+        return len(self.rest)
+
+    def __getitem__(self, rows: int | slice | Sequence[int] | NDArray[Any]) -> Self:
+        """The explanation of some of the rows; of one, if a number is given."""
+        keep = np.arange(len(self))[rows].reshape(-1)
+        parts = (self.ratio[keep], self.reconstruction[keep], self.rest[keep])
+        return type(self)(*parts, self.base, self.names)
+
+    def parts(self, row: int = 0) -> dict[str, float]:
+        """Every part of the score of one row by name, the largest in size first, "rest" and "base" at the end.
+
+        They sum to the score. A rest of zero is left out.
+        """
+        values = self.total[row].reshape(-1)
+        order = np.argsort(-np.abs(values), kind="stable")
+        columns = self.columns
+        found = {columns[j]: float(values[j]) for j in order}
+        for name, value in (("rest", float(self.rest[row])), ("base", float(self.base))):
+            if value != 0 or name == "base":
+                # A column may have that name itself.
+                found[name if name not in found else f"({name})"] = value
+        return found
+
+    def plot(self, row: int | None = None, *, top: int = 10, ax: Axes | None = None) -> Axes:
+        """Bars for one row, dots for many, a heat map for images; drawn on ``ax`` or on a figure of its own.
+
+        Bars are parts of the score that sum to it: the ``top`` largest, what all other columns add, rest and base. Dots
+        are contributions, a line for each of the ``top`` columns that contribute most on average. Of several images the
+        mean heat map is shown.
+
+        Args:
+            row: the row to show; by default all of them.
+            top: columns that have a bar or a line of their own.
+            ax: where to draw.
+        """
+        _checks.count("top", top)
+        if len(self) == 0:
+            raise ValueError("an explanation must hold at least one row to be plotted, found none")
+        if ax is None:
+            from matplotlib.figure import Figure
+
+            ax = Figure(figsize=(5.5, 3.5), layout="constrained").subplots()
+        shown = self if row is None else self[row]
+        if self.ratio.ndim > 2:
+            return shown._plot_heat(ax)
+        return shown._plot_bars(ax, top) if len(shown) == 1 else shown._plot_dots(ax, top)
+
+    def _plot_bars(self, ax: Axes, top: int) -> Axes:
+        parts = list(self.parts(0).items())
+        width = self.ratio.shape[1]
+        columns, ends = parts[:width], parts[width:]
+        if width > top:
+            others = sum(value for _, value in columns[top:])
+            columns = [*columns[:top], (f"{width - top} other columns", others)]
+        labels, values = zip(*reversed([*columns, *ends]), strict=True)
+        colours = [STRANGER if value > 0 else USUAL for value in values]
+        bars = ax.barh(range(len(values)), values, color=colours)
+        ax.bar_label(bars, fmt="{:+.2f}", padding=2, fontsize="small")
+        ax.set_yticks(range(len(values)), labels)
+        ax.axvline(0, color="0.4", linewidth=0.8)
+        ax.margins(x=0.18)
+        ax.set(xlabel="part of the anomaly score", title=f"anomaly score {self.anomaly[0]:.2f}")
+        return ax
+
+    def _plot_dots(self, ax: Axes, top: int) -> Axes:
+        total = self.total
+        chosen = np.argsort(-np.abs(total).mean(0), kind="stable")[:top][::-1]
+        # A fixed pattern instead of a draw: the same picture every time.
+        jitter = 0.3 * np.sin(np.arange(len(self)) * 2.399963)
+        for place, column in enumerate(chosen):
+            values = total[:, column]
+            colours = np.where(values > 0, STRANGER, USUAL)
+            ax.scatter(values, place + jitter, s=8, c=colours, alpha=0.6, linewidths=0)
+        ax.set_yticks(range(len(chosen)), [self.columns[column] for column in chosen])
+        ax.axvline(0, color="0.4", linewidth=0.8)
+        ax.set(xlabel="part of the anomaly score", title=f"{len(self):,} rows")
+        return ax
+
+    def _plot_heat(self, ax: Axes) -> Axes:
+        heat = self.total.mean(0)
+        heat = heat if heat.ndim == 2 else heat.sum(0)
+        limit = float(np.abs(heat).max()) or 1.0
+        drawn = ax.imshow(heat, cmap="RdBu_r", vmin=-limit, vmax=limit)
+        ax.figure.colorbar(drawn, ax=ax, label="part of the anomaly score")
+        of = f"anomaly score {self.anomaly[0]:.2f}" if len(self) == 1 else f"mean of {len(self):,} images"
+        ax.set(xticks=[], yticks=[], title=of)
+        return ax
+
+
+def lost_in_folding(encoded: Array, folded: Array) -> Array:
+    """What contributions of encoded columns lose where they are brought back: what fell on the padding of an image."""
+    if folded.ndim == 2:
+        return np.zeros(len(folded))
+    return np.asarray(encoded.sum(1) - folded.reshape(len(folded), -1).sum(1))

@@ -1,0 +1,108 @@
+"""Scorers for searches and cross-validation, the right way round: ``y`` is 1 for outliers, more is better.
+
+    cross_val_score(detector, X, y, scoring=scorers.roc_auc)
+    GridSearchCV(detector, grid, scoring={"auroc": scorers.roc_auc, "ap": scorers.average_precision}, refit="ap")
+
+Do not write ``scoring="roc_auc"``: scikit-learn's own scorer takes ``decision_function`` for the score of y = 1, and by
+scikit-learn's convention outliers have the *low* values, so that it gives 1 − AUROC and a search chooses the worst. The
+detectors warn when a scorer of scikit-learn asks them (:func:`warn_if_scored`). These functions read ``score_samples``
+instead and work with every outlier detector of scikit-learn's contract, pipelines included.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from .. import _checks
+
+#: How far up the stack a scorer of scikit-learn is looked for: behind a pipeline or two and their wrappers.
+DEPTH = 16
+
+
+def roc_auc(estimator: Any, X: Any, y: Any) -> float:
+    """AUROC: the probability that an outlier (y = 1) is stranger than another row.
+
+    >>> from sklearn.neighbors import LocalOutlierFactor
+    >>> X = np.array([[0.0], [0.1], [0.2], [0.3], [9.0]])
+    >>> roc_auc(LocalOutlierFactor(n_neighbors=2, novelty=True).fit(X[:4]), X, [0, 0, 0, 0, 1])
+    1.0
+    """
+    truth = outliers_of(y)
+    return float(roc_auc_score(truth, -np.asarray(estimator.score_samples(X))))
+
+
+def average_precision(estimator: Any, X: Any, y: Any) -> float:
+    """Average precision: the mean over outliers (y = 1) of the share of outliers among rows at least as strange."""
+    truth = outliers_of(y)
+    return float(average_precision_score(truth, -np.asarray(estimator.score_samples(X))))
+
+
+def precision_at_k(estimator: Any, X: Any, y: Any, k: int | None = None) -> float:
+    """The share of outliers (y = 1) among the k strangest rows.
+
+    Rows of equal score that straddle the k-th place count with the share of them that has a place: what a random order
+    of them gives on average.
+
+    Args:
+        estimator: a fitted outlier detector.
+        X: rows.
+        y: 1 for outliers.
+        k: how many rows somebody has time to look at; by default as many as there are outliers. For a search,
+            ``scoring=functools.partial(precision_at_k, k=20)``.
+    """
+    truth = outliers_of(y)
+    places = int(truth.sum()) if k is None else _checks.count("k", k)
+    if places > len(truth):
+        raise ValueError(f"k must be at most the number of rows, {len(truth)}, found {places}")
+    score = -np.asarray(estimator.score_samples(X))
+    limit = np.sort(score)[len(score) - places]
+    above, level = score > limit, score == limit
+    share = (places - int(above.sum())) / int(level.sum())
+    return float((truth[above].sum() + share * truth[level].sum()) / places)
+
+
+def outliers_of(y: Any) -> NDArray[np.bool_]:
+    """Which rows are outliers (1), if there are both kinds and none is marked as scikit-learn's predictions are.
+
+    >>> outliers_of([1, -1, 1])
+    Traceback (most recent call last):
+    ValueError: y must be 1 for outliers and 0 for other rows, found -1; pass (y == -1).astype(int) if -1 marks outliers
+    """
+    labels = np.asarray(y)
+    if (labels == -1).any():
+        raise ValueError(
+            "y must be 1 for outliers and 0 for other rows, found -1; pass (y == -1).astype(int) if -1 marks outliers"
+        )
+    truth: NDArray[np.bool_] = np.asarray(labels == 1)
+    if truth.all() or not truth.any():
+        raise ValueError(f"y must hold outliers (1) and other rows, found {int(truth.sum())} outliers in {len(truth)}")
+    return truth
+
+
+class InvertedScoreWarning(UserWarning):
+    """A scorer of scikit-learn asks a detector whose convention is the opposite."""
+
+
+def warn_if_scored(method: str) -> None:
+    """Warn if ``method`` of a detector, which calls this, was called by a scorer or a curve of ``sklearn.metrics``."""
+    frame = inspect.currentframe()  # None where the interpreter has no frames: there nothing can be noticed
+    for _ in range(DEPTH):
+        frame = None if frame is None else frame.f_back
+        if frame is None:
+            return
+        if str(frame.f_globals.get("__name__", "")).startswith("sklearn.metrics."):
+            what = "is low for outliers" if method == "decision_function" else "is -1 for outliers and +1 for others"
+            warnings.warn(
+                f"a scorer of scikit-learn reads {method}, which {what}: where y is 1 for outliers, its result is "
+                "upside down (1 - AUROC), and a search chooses the worst; use scoring=fvnce.detection.scorers.roc_auc "
+                "or average_precision, or leave scoring out",
+                InvertedScoreWarning,
+                stacklevel=3,
+            )
+            return

@@ -1,0 +1,161 @@
+"""What a detector says about how good it is: held-out numbers, their spread, and what hidden outliers do to them."""
+
+from __future__ import annotations
+
+from math import erf
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from fvnce.detection import Evidence, LatentDetector, NoiseContrastiveDetector
+from fvnce.detection.evidence import HeldOut, intervals, make_evidence
+
+Array = NDArray[np.float64]
+
+QUICK: dict[str, Any] = {"n_trees": 20, "members": "mixture_forest"}
+
+
+def problem(known: int = 8) -> tuple[Array, NDArray[np.int64]]:
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(240, 3)), rng.normal(3, 0.5, size=(24, 3))])
+    return X, np.repeat([0, 1], [264 - known, known])
+
+
+def held_out(rows: Array, known: Array) -> HeldOut:
+    return HeldOut(rows, np.ones(len(rows)), known, np.ones(len(known)))
+
+
+def evidence_of(rows: Array, known: Array, prior: float, threshold: float = 2.0) -> Evidence:
+    return make_evidence(
+        held_out(rows, known),
+        rows,
+        np.ones(len(rows)),
+        float(len(known)),
+        threshold=threshold,
+        threshold_reason="a test put it there",
+        prior=prior,
+        reason="",
+        seed=0,
+    )
+
+
+def test_numbers_are_those_of_scikit_learn_with_weights_and_equal_scores() -> None:
+    rng = np.random.default_rng(0)
+    rows, known = np.round(rng.normal(size=300), 1), np.round(rng.normal(1, 1, size=40), 1)
+    weights, known_weights = rng.integers(1, 4, 300).astype(float), rng.integers(1, 4, 40).astype(float)
+    auroc, precision = intervals(HeldOut(rows, weights, known, known_weights), 0)
+    truth, score = np.repeat([0, 1], [300, 40]), np.r_[rows, known]
+    share = np.r_[weights, known_weights]
+    assert auroc.value == pytest.approx(roc_auc_score(truth, score, sample_weight=share), abs=1e-12)
+    assert precision.value == pytest.approx(average_precision_score(truth, score, sample_weight=share), abs=1e-12)
+    for interval in (auroc, precision):
+        assert 0 <= interval.low < interval.value < interval.high <= 1
+
+
+def test_intervals_cover_a_known_truth() -> None:
+    # Scores N(0, 1) and N(1, 1): AUROC is Φ(1/√2). A bootstrap's 95 % with 40 known outliers is near 95 %: of 120
+    # intervals fewer than 102 cover with probability below 1e-5 if each covers with 94 %.
+    truth = (1 + erf(0.5)) / 2
+    covered = 0
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        auroc, _ = intervals(held_out(rng.normal(size=200), rng.normal(1, 1, size=40)), seed)
+        covered += auroc.low <= truth <= auroc.high
+    assert covered >= 102
+
+
+@pytest.mark.parametrize("hidden", [0.02, 0.2])
+def test_hidden_outliers_lower_the_numbers_as_derived(hidden: float) -> None:
+    rng = np.random.default_rng(1)
+    n, m = 200_000, 20_000
+    secret = rng.random(n) < hidden
+    rows, known = rng.normal(size=n) + 2 * secret, rng.normal(2, 1, size=m)
+    found = evidence_of(rows, known, float(secret.mean()))
+    assert found.auroc is not None
+    assert found.average_precision is not None
+    truth, score = np.r_[secret, np.ones(m, bool)], np.r_[rows, known]
+    clean = roc_auc_score(np.r_[np.zeros(int((~secret).sum())), np.ones(m)], np.r_[rows[~secret], known])
+    precision = average_precision_score(truth, score)
+    # Lower bounds, and equal to the truth once freed of the hidden part: 5 standard errors of these sample sizes.
+    assert found.auroc.value < clean - 0.004
+    assert found.average_precision.value < precision - 0.004
+    alike = found.if_alike()
+    assert alike is not None
+    assert alike[0] == pytest.approx(clean, abs=0.005)
+    assert alike[1] == pytest.approx(precision, abs=0.01)
+    # Flagged rows are no fewer than false alarms.
+    assert found.flagged >= (rows[~secret] > 2).sum()
+
+
+def test_a_fit_says_what_its_folds_found() -> None:
+    X, y = problem()
+    detector = NoiseContrastiveDetector(**QUICK).fit(X, y)
+    found = detector.evidence_
+    assert (found.rows, found.known, found.reason, found.held_out) == (256, 8, None, True)
+    assert found.auroc is not None
+    assert 0.8 < found.auroc.value <= 1
+    assert found.found is not None
+    assert 0 < found.found <= 8
+    assert 0 < found.flagged < 60
+    assert found.threshold == detector.threshold_ == -detector.offset_
+    assert found.prior == detector.prior_
+    assert "P(outlier | x) = 1/2" in found.threshold_reason
+    assert str(found).startswith(f"{found.found} of 8 known outliers are found when held out, {found.flagged} of 256")
+    assert Evidence.from_dict(found.as_dict()) == found
+    # A held-out number: rows and labels that have nothing to do with one another are told apart by luck alone, while
+    # the detector has learnt them by heart.
+    X = np.random.default_rng(2).normal(size=(300, 3))
+    lost = NoiseContrastiveDetector(n_trees=20, members="outlier_forest").fit(X, np.arange(300) < 20)
+    assert lost.score(X, (np.arange(300) < 20).astype(int)) > 0.85
+    assert lost.evidence_.auroc is not None
+    assert 0.3 < lost.evidence_.auroc.value < 0.7
+
+
+def test_rows_count_as_often_as_they_occur() -> None:
+    X, y = problem()
+    found = NoiseContrastiveDetector(**QUICK).fit(np.repeat(X, 2, 0), np.repeat(y, 2)).evidence_
+    assert (found.rows, found.known) == (512, 16)
+    assert found.found is not None
+    assert found.found % 2 == 0
+    assert isinstance(found.flagged, int)
+
+
+@pytest.mark.parametrize(
+    ("known", "options", "reason", "threshold"),
+    [
+        (0, {"members": "broad_forest"}, "no outlier is known", "outweighs the data"),
+        (0, {"members": "auto", "clean": True}, "no outlier is known", "a share 0.01 of the rows"),
+        (0, {}, "no outlier is known", "deviations above the median"),
+        (0, {"prior": 0.1}, "no outlier is known", "a share prior = 0.1 "),
+        (1, {}, "one known outlier", "deviations above the median"),
+        (8, {"calibration_folds": 0}, "calibration_folds = 0", "deviations above the median"),
+        (8, {"contamination": 0.1}, None, "contamination = 0.1"),
+        (8, {"prior": 0.1}, None, "a share prior = 0.1 "),
+    ],
+)
+def test_what_is_not_known_has_a_reason(known: int, options: Any, reason: str | None, threshold: str) -> None:
+    X, y = problem(known)
+    detector = NoiseContrastiveDetector(**{**QUICK, **options}).fit(X, y)
+    found = detector.evidence_
+    assert threshold in found.threshold_reason
+    if reason is None:
+        assert found.reason is None
+        assert found.auroc is not None
+        return
+    assert found.reason is not None
+    assert reason in found.reason
+    assert (found.auroc, found.average_precision, found.found, found.if_alike()) == (None, None, None, None)
+    assert found.flagged == (detector.predict(X[y == 0]) == -1).sum()
+    assert "How good it is cannot be said" in str(found)
+
+
+def test_a_latent_detector_says_why_it_cannot_know() -> None:
+    X, y = problem()
+    found = LatentDetector(epochs=1, hidden=(4,), contamination=0.1).fit(X, y).evidence_
+    assert found.reason is not None
+    assert "holds none out" in found.reason
+    assert found.flagged == 26
+    assert "contamination = 0.1" in found.threshold_reason
