@@ -136,10 +136,9 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             raise ValueError(
                 f"p-values need rows that no model was trained on, found none: {self.findings_.no_p_value}"
             )
-        model = conformal.model
-        anomaly = (
-            self.anomaly_score(X) if model is None else in_parts(self._checked(X), model.anomaly, jobs=self.n_jobs)
-        )
+        if conformal.model is None:
+            return conformal.p_value(self.anomaly_score(X), discount=discount)
+        anomaly = in_parts(self._checked(X), conformal.model.anomaly, jobs=self.n_jobs)
         return conformal.p_value(anomaly, discount=discount)
 
     def score(self, X: Any, y: Any) -> float:
