@@ -20,14 +20,14 @@ QUICK: dict[str, Any] = {"n_trees": 20, "n_networks": 1, "steps": 40, "batch_siz
 
 def test_the_neighbours_count_less_the_more_outliers_are_known() -> None:
     names = ("outlier_forest", "mixture_forest", "network", "neighbours")
-    shares = [trust(names, known)[-1] for known in (1, 3, 10, 100)]
+    shares = [trust(names, known, image=False)[-1] for known in (1, 3, 10, 100)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] == 0.5
     for known in (1, 3, 10, 100):
-        weights = trust(names, known)
+        weights = trust(names, known, image=False)
         assert sum(weights) == pytest.approx(1)
         assert weights[0] == weights[1] == weights[2]
-    assert trust(("neighbours",), 0) == [1.0]
+    assert trust(("neighbours",), 0, image=False) == [1.0]
 
 
 def test_an_outlier_unlike_the_one_that_is_known_is_still_found() -> None:
@@ -91,6 +91,21 @@ def test_images_without_labels_are_explained_saved_and_flagged(tmp_path: Any) ->
     np.testing.assert_array_equal(loaded.anomaly_score(both), detector.anomaly_score(both))
     # A score follows from the image alone, to the last bit.
     np.testing.assert_array_equal(detector.anomaly_score(both[5:8]), detector.anomaly_score(both)[5:8])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("one", "other"), [(8, 9), (4, 7)])
+def test_digits_unlike_the_known_ones_are_still_found(one: int, other: int) -> None:
+    content = load_digits()
+    normal, known = content.images[content.target == one], content.images[content.target == other]
+    X = np.concatenate([normal[:110], known[:20]])
+    labelled = NoiseContrastiveDetector(clean=True, n_trees=50).fit(X, np.repeat([0, 1], [110, 20]))
+    blind = NoiseContrastiveDetector(clean=True).fit(X[:110])
+    others = content.images[(content.target != one) & (content.target != other)]
+    both = np.concatenate([normal[110:], known[20:], others])
+    truth = np.repeat([0, 1], [len(normal) - 110, len(known) - 20 + len(others)])
+    # Twenty known images of one kind may cost the eight other kinds a thousandth; alone they would cost a tenth.
+    assert labelled.score(both, truth) > blind.score(both, truth) - 0.001
 
 
 def test_a_file_with_weights_that_do_not_sum_to_one_is_refused() -> None:

@@ -64,7 +64,11 @@ class Ensemble:
     def _fit(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None
     ) -> tuple[Self, list[History], list[HeldOutScores]]:
-        ensemble, histories, held = cls([], [], [], [], trust(plan.members, len(rows.outliers))), [], []
+        ensemble, histories, held = (
+            cls([], [], [], [], trust(plan.members, len(rows.outliers), image=plan.image is not None)),
+            [],
+            [],
+        )
         kinds = [CLASSES[name] for name in plan.members]
         pca = None
         if plan.image is not None and not all(kind.sees_pixels for kind in kinds):
