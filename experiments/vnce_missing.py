@@ -237,15 +237,18 @@ def _mean(rows: list[dict[str, Any]], name: str) -> float:
 
 
 def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Path]:
-    figure, axes = new_figure(4, width=10.0, height=2.9)
+    figure, axes = new_figure(4, width=11.0, height=2.9)
     colours = {"VNCE": "#555555", "fvNCE (0, 0)": "#0b2e59", "fvNCE (1/4, 0)": "#2f7f9e", METHODS[3]: "#e8a33d"}
+    dashes = dict(zip(colours, ("--", "-", "-.", ":"), strict=True))
     for method, colour in colours.items():
         means = [_mean(measured[str(f)][method], "relative_error") for f in settings.fractions]
-        axes[0].plot(settings.fractions, means, "-o", color=colour, markersize=3, label=method)
+        axes[0].plot(
+            settings.fractions, means, marker="o", linestyle=dashes[method], color=colour, markersize=3, label=method
+        )
         for fraction in settings.fractions:
             points = [row["relative_error"] for row in measured[str(fraction)][method]]
             axes[0].plot([fraction] * len(points), points, ".", color=colour, alpha=0.35, markersize=4)
-    axes[0].set(xlabel="share missing", ylabel="relative error of K", ylim=(0, None))
+    axes[0].set(xlabel="share missing", ylabel="relative error of K (dots: single runs)", ylim=(0, None))
     axes[0].legend(fontsize=7)
     last = measured[str(settings.fractions[-1])]
     shown = [
@@ -253,10 +256,11 @@ def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Pat
         *((m, torch.tensor(last[m][0]["matrix"])) for m in (METHODS[1], METHODS[3])),
     ]
     for axis, (title, matrix) in zip(axes[1:], shown, strict=True):
-        axis.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-1.2, vmax=1.2)
+        image = axis.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-1.2, vmax=1.2)
         axis.set_title(title if title == "truth" else f"{title}\n{settings.fractions[-1]:.0%} missing", fontsize=8)
         axis.set(xticks=[], yticks=[])
         axis.grid(visible=False)
+    figure.colorbar(image, ax=axes[1:], label="entry of the precision matrix K", shrink=0.85)
     return save(figure, out, "vnce-missing")
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fvnce.pages.figures import new_figure, save
+from fvnce.pages.figures import name_curves, new_figure, save
 from fvnce.pages.page import Table
 from fvnce.scoring import Logarithmic, PowerRule, ScoringRule
 
@@ -23,13 +23,13 @@ from .scoring_method import Side, best_estimate, covariance
 from .vnce_common import lbfgs
 
 #: Name, rule, colour, dash.
-METHODS: list[tuple[str, ScoringRule, str, str]] = [
+METHODS: list[tuple[str, ScoringRule, str, Any]] = [
     ("NCE = VNCE", Logarithmic(), "#555555", "--"),
     ("fvNCE (0, 0)", PowerRule(0, clip=None), "#0b2e59", "-"),
-    ("fvNCE (1/4, 0)", PowerRule(0.25, clip=None), "#2f7f9e", "-"),
-    ("fvNCE (1/2, 0)", PowerRule(0.5, clip=None), "#c23b22", "-"),
-    ("fvNCE (1, 0)", PowerRule(1.0, clip=None), "#e8a33d", "-"),
-    ("fvNCE (0, 1)", PowerRule(0, 1, clip=None), "#7a5fb0", "-."),
+    ("fvNCE (1/4, 0)", PowerRule(0.25, clip=None), "#2f7f9e", "-."),
+    ("fvNCE (1/2, 0)", PowerRule(0.5, clip=None), "#c23b22", (0, (6, 1.5))),
+    ("fvNCE (1, 0)", PowerRule(1.0, clip=None), "#e8a33d", (0, (1, 1))),
+    ("fvNCE (0, 1)", PowerRule(0, 1, clip=None), "#7a5fb0", (0, (4, 1, 1, 1, 1, 1))),
 ]
 
 
@@ -193,27 +193,30 @@ def crude_encoder_bias(settings: Settings) -> dict[str, float]:
 
 def figure_of_theory(out: Path, settings: Settings, theory: dict[str, Any], robust: dict[str, Any]) -> list[Path]:
     """Efficiency against α and against the noise, and the bias under contamination."""
-    figure, (left, middle, right) = new_figure(3, height=3.1, width=10.0)
+    figure, (left, middle, right) = new_figure(3, height=3.1, width=11.0)
     colours = ["#0b2e59", "#2f7f9e", "#c23b22", "#e8a33d", "#7a5fb0"]
-    for colour, (scale, curve) in zip(colours, theory["by_alpha"].items(), strict=False):
-        left.plot(theory["alphas"], curve, color=colour, label=f"$\\sigma_n$ = {float(scale):g}")
-        left.axhline(theory["logarithmic"][scale], color=colour, linestyle=":", linewidth=1)
-    left.set(xlabel="α (β = 0); dotted: NCE", ylabel="variance / that of MLE", yscale="log", title="efficiency")
-    left.legend(fontsize=7)
+    dashes: list[Any] = ["-", "-.", (0, (6, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1, 1, 1))]
+    styles = list(zip(colours, dashes, strict=True))
+    for (colour, dash), (scale, curve) in zip(styles, theory["by_alpha"].items(), strict=False):
+        left.plot(theory["alphas"], curve, linestyle=dash, color=colour, label=f"$\\sigma_n$ = {float(scale):g}")
+        left.plot([0], [theory["logarithmic"][scale]], "<", color=colour, markersize=4, clip_on=False)
+    left.set(xlabel="α (β = 0); triangles: NCE", ylabel="variance / that of MLE", yscale="log", title="efficiency")
     for name, _, colour, dash in METHODS:
-        middle.plot(theory["noise_scales"], theory["by_noise"][name], dash, color=colour, label=name)
+        middle.plot(theory["noise_scales"], theory["by_noise"][name], linestyle=dash, color=colour, label=name)
     middle.set(xlabel="$\\sigma_n$", xscale="log", yscale="log", title="dependence on the noise", ylim=(1, 15))
     ticks = [3.5, 5, 8, 12, 20, 30]
     middle.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     for axis in (left, middle):
         axis.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10"])
         axis.minorticks_off()
-    middle.legend(fontsize=7)
-    for colour, (scale, curves) in zip(colours, robust["noise_scale"].items(), strict=False):
-        right.plot(robust["alphas"], curves["by_alpha"], color=colour, label=f"$\\sigma_n$ = {float(scale):g}")
-        right.axhline(curves["logarithmic"], color=colour, linestyle=":", linewidth=1)
-    right.set(xlabel="α; dotted: NCE", title=f"bias of $\\sigma_0$, {settings.contamination:.0%} outliers")
-    right.legend(fontsize=7)
+    for (colour, dash), (scale, curves) in zip(styles, robust["noise_scale"].items(), strict=False):
+        label = f"$\\sigma_n$ = {float(scale):g}"
+        right.plot(robust["alphas"], curves["by_alpha"], linestyle=dash, color=colour, label=label)
+        right.plot([0], [curves["logarithmic"]], "<", color=colour, markersize=4, clip_on=False)
+    right.set(xlabel="α; triangles: NCE", title=f"bias of $\\sigma_0$, {settings.contamination:.0%} outliers")
+    right.legend(fontsize=7, handlelength=3.5)
+    name_curves(left)
+    name_curves(middle)
     return save(figure, out, "vnce-mixture-theory")
 
 

@@ -268,7 +268,8 @@ def _title(method: str) -> str:
     rule, comma, encoder = method.partition("), ")
     if not comma:
         return method
-    return f"{rule})\n{encoder} encoder" if encoder == "Gaussian" else f"{rule})\n{encoder}"
+    names = {"q_1": "encoder of data, $q_1$", "q_0": "encoder of noise, $q_0$"}
+    return f"{rule})\n{names.get(encoder, f'{encoder} encoder')}"
 
 
 def _table(measured: dict[str, Any]) -> Table:

@@ -36,7 +36,7 @@ from fvnce import (
 )
 from fvnce.diagnostics import diagnose
 from fvnce.objectives import Learned, Profiled
-from fvnce.objectives._moving import Moving
+from fvnce.objectives.profiled import Moving
 from fvnce.objectives.ratios import LogRatio
 
 DOUBLE = torch.float64

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import fvnce
 from fvnce.serialization import flatten, read_record, unflatten, write_record
 from fvnce.training import RecordError, fit, load
 from fvnce.training.checkpoint import Checkpoints
@@ -89,7 +90,7 @@ def refused_and_passed_over(run: Path, never: str, words: str) -> None:
     assert len(told) == 1
     assert Checkpoints(run).steps() == [6, 8]
     assert path.with_name(f"{path.name}.unreadable").read_bytes() == damaged
-    assert digest(load(run)) == never
+    assert digest(fvnce.load(run).objective) == never
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999])
@@ -211,7 +212,7 @@ def test_a_full_disk_at_the_end_is_an_error(run: Path, monkeypatch: pytest.Monke
         resumed(run)
     assert Checkpoints(run).steps() == [4, 6]
     monkeypatch.undo()
-    assert digest(load(Checkpoints(run).path(6))) == digest(load(run))
+    assert digest(load(Checkpoints(run).path(6))) == digest(fvnce.load(run).objective)
 
 
 def test_what_a_killed_process_left_is_swept_away(run: Path) -> None:

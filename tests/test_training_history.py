@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 from pathlib import Path
@@ -65,6 +66,32 @@ def test_csv_and_json_hold_the_same_numbers(history: History, tmp_path: Path) ->
     assert tables["epochs"]["val_loss"] == history["val_loss"]
     with pytest.raises(ValueError, match="of must be 'epochs' or 'steps', found 'runs'"):
         history.to_csv(tmp_path / "x.csv", of="runs")
+
+
+def test_a_table_is_written_whole_or_not_at_all(
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk leaves the earlier file as it was, and a link is replaced, not written through."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    elsewhere = tmp_path / "elsewhere"
+    for name, write in (("epochs.csv", history.to_csv), ("history.json", history.to_json)):
+        path = tmp_path / name
+        path.write_text("earlier")
+        with monkeypatch.context() as patch:
+            patch.setattr("fvnce.serialization.files.os.fsync", full)
+            patch.setattr(csv, "writer", full)
+            with pytest.raises(OSError, match="No space left"):
+                write(path)
+        assert path.read_text() == "earlier"
+        elsewhere.write_text("another's")
+        path.unlink()
+        path.symlink_to(elsewhere)
+        write(path)
+        assert elsewhere.read_text() == "another's"
+        assert not path.is_symlink()
 
 
 def test_a_table_survives_its_state() -> None:

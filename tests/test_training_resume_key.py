@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Laplace, MultivariateNormal, Normal
 
+import fvnce
 from fvnce import KernelDensity, NoiseMixture, PowerRule
 from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.objectives import VAE, FullyVariationalNCE
 from fvnce.scoring import from_weight
 from fvnce.training import fit, load
-from fvnce.training.resume_key import ObjectiveKey
+from fvnce.training.resume import ObjectiveKey
 from training_runs import WIDTH, contrastive, digest, kernels, normal, rows, vae
 
 HERE = Path(__file__).parent
@@ -186,7 +187,7 @@ def test_going_on_all_the_same_says_what_differs_and_does_what_is_asked(tmp_path
     # At a rate of 0 the weights are the checkpoint's, and the pool is of the new noise, far from the data.
     assert digest(narrow.model) == digest(load(tmp_path / "step-000000002.safetensors").model)  # type: ignore[arg-type]
     assert history.steps["noise_term"][-1] != history.steps["noise_term"][1]
-    again: Any = load(tmp_path)
+    again = fvnce.load(tmp_path).objective
     assert again.rule == PowerRule(0.9)
     assert torch.equal(again.noise.centres, rows(50, seed=9) + 100)
     # From here it is the run that it has become.
@@ -224,7 +225,7 @@ def test_a_run_that_died_before_its_first_checkpoint_leaves_no_objective_behind(
     with pytest.raises(Died):
         fit(contrastive(alpha=0.1), rows(20), checkpoint_dir=tmp_path, callbacks=[die], **SETTINGS)
     fit(contrastive(alpha=0.9), rows(20), checkpoint_dir=tmp_path, **SETTINGS)
-    assert load(tmp_path).rule == PowerRule(0.9)
+    assert fvnce.load(tmp_path).objective.rule == PowerRule(0.9)
 
 
 def facts() -> list[str]:

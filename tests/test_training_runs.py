@@ -375,7 +375,7 @@ def test_it_is_quiet_without_a_terminal_and_shows_a_bar_when_asked(capfd: Any) -
 
 
 def test_the_bar_ends_with_the_last_step_however_fast_it_came(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fvnce.training.progress._SECONDS_BETWEEN", float("inf"))
+    monkeypatch.setattr("fvnce.training.callbacks._SECONDS_BETWEEN", float("inf"))
     fit(vae(), rows(40), progress=True, **SETTINGS)
     assert "epoch 2/2" in capfd.readouterr().err
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+import fvnce
 from fvnce import KernelDensity, NoiseMixture, PowerRule
 from fvnce.models import (
     CategoricalEncoder,
@@ -147,16 +148,18 @@ def test_a_run_can_be_loaded_from_its_folder(tmp_path: Path) -> None:
     """The best weights if it was validated, else the newest; or any of its files."""
     trained = contrastive(noise=kernels())
     fit(trained, rows(40), epochs=3, batch_size=10, seed=1, checkpoint_dir=tmp_path / "plain")
-    assert digest(load(tmp_path / "plain")) == digest(trained)
+    assert digest(fvnce.load(tmp_path / "plain").objective) == digest(trained)
     assert digest(load(tmp_path / "plain" / "step-000000012.safetensors")) == digest(trained)
     assert digest(load(tmp_path / "plain" / "objective.safetensors")) == digest(contrastive(noise=kernels()))
 
     best: dict[float, str] = {}
     held_out: dict[str, Any] = {"validation": rows(30, seed=4), "callbacks": [lambda run: _note(run, best)]}
     fit(vae(), rows(40), epochs=12, batch_size=10, lr=0.2, seed=1, checkpoint_dir=tmp_path / "held", **held_out)
-    assert digest(load(tmp_path / "held")) == best[min(best)]
+    assert digest(fvnce.load(tmp_path / "held").objective) == best[min(best)]
     with pytest.raises(FileNotFoundError, match="must hold a run"):
-        load(tmp_path)
+        fvnce.load(tmp_path)
+    with pytest.raises(IsADirectoryError, match=r"path must be a file, found the folder .*plain; fvnce.load\(.* a run"):
+        load(tmp_path / "plain")
 
 
 def _note(run: Any, best: dict[float, str]) -> None:
@@ -189,7 +192,7 @@ def test_weights_of_a_users_class_are_kept_all_the_same(tmp_path: Path) -> None:
     own = Own()
     fit(own, rows(20), epochs=2, seed=1, checkpoint_dir=tmp_path, validation=rows(5))
     with pytest.raises(RecordError, match="call load_weights"):
-        load(tmp_path)
+        fvnce.load(tmp_path)
     assert digest(load_weights(tmp_path / "step-000000002.safetensors", Own())) == digest(own)
     assert isinstance(load_weights(tmp_path / "best.safetensors", Own()), Own)
 

@@ -66,11 +66,16 @@ def floating(name: str, value: object) -> Tensor:
     Traceback (most recent call last):
     TypeError: delta must be a floating-point tensor, found dtype torch.int64; convert it with .float()
     """
+    found = _floating(name, value)
+    return found if found.dtype in (torch.float32, torch.float64) else found.float()
+
+
+def _floating(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, found {type(value).__name__}")
     if not value.is_floating_point():
         raise TypeError(f"{name} must be a floating-point tensor, found dtype {value.dtype}; convert it with .float()")
-    return value if value.dtype in (torch.float32, torch.float64) else value.float()
+    return value
 
 
 def probability(name: str, value: object) -> Tensor:
@@ -194,14 +199,37 @@ def scale(name: str, value: object, width: int | tuple[int, ...], like: Tensor) 
     found = torch.as_tensor(value, dtype=like.dtype, device=like.device)
     if found.ndim and found.shape != event:
         raise ValueError(f"{wanted}, found shape {tuple(found.shape)}")
-    bad = ~(torch.isfinite(found) & (found > 0))
-    if bool(bad.any()):
-        if found.ndim == 0:
-            raise ValueError(f"{name} must be finite and > 0, found {found.item()}")
-        first = tuple(bad.nonzero()[0].tolist())
-        position = first[0] if len(first) == 1 else first
-        raise ValueError(f"{name} must be finite and > 0, found {found[first].item()} at position {position}")
-    return found
+    return entries(name, found, torch.isfinite(found) & (found > 0), "be finite and > 0")
+
+
+def entries(name: str, value: Tensor, good: Tensor, wanted: str) -> Tensor:
+    """The tensor itself if all its entries are good; otherwise an error that names the first that is not.
+
+    >>> probs = torch.tensor([0.5, 1.5])
+    >>> entries("probs", probs, probs <= 1, "be at most 1")
+    Traceback (most recent call last):
+    ValueError: probs must be at most 1, found 1.5 at position 1
+    """
+    if not bool(good.all()):
+        first = tuple((~good).nonzero()[0].tolist())
+        where = f" at position {first[0] if len(first) == 1 else first}" if first else ""
+        raise ValueError(f"{name} must {wanted}, found {value[first].item()}{where}")
+    return value
+
+
+def varying(scale: Tensor, what_for: str, remedy: str) -> None:
+    """Columns of X that are not constant, by their scales.
+
+    >>> varying(torch.tensor([1.0, 0.0]), "without shrinkage", "drop it")
+    Traceback (most recent call last):
+    ValueError: X must vary in every column without shrinkage, found 1 constant column(s): 1; drop it
+    """
+    flat = (scale.flatten() == 0).nonzero()[:, 0].tolist()
+    if flat:
+        listed = ", ".join(map(str, flat[:5])) + (", …" if len(flat) > 5 else "")
+        raise ValueError(
+            f"X must vary in every column {what_for}, found {len(flat)} constant column(s): {listed}; {remedy}"
+        )
 
 
 def weights(name: str, value: object, count: int, *, device: torch.device | None = None) -> Tensor:
@@ -216,10 +244,7 @@ def weights(name: str, value: object, count: int, *, device: torch.device | None
     found = torch.as_tensor(value, dtype=torch.float64, device=device)
     if found.shape != (count,):
         raise ValueError(f"{name} must have shape ({count},), found shape {tuple(found.shape)}")
-    bad = ~(torch.isfinite(found) & (found >= 0))
-    if bool(bad.any()):
-        position = int(bad.nonzero()[0])
-        raise ValueError(f"{name} must be finite and >= 0, found {found[position].item()} at position {position}")
+    entries(name, found, torch.isfinite(found) & (found >= 0), "be finite and >= 0")
     # Dividing by the largest first keeps the sum of huge weights finite and that of tiny ones above zero.
     largest = found.max()
     if not bool(largest > 0):
@@ -306,16 +331,13 @@ def rows(name: str, value: object, event_shape: tuple[int, ...]) -> Tensor:
     Traceback (most recent call last):
     ValueError: x must have shape (B, 3) to match the noise, found shape (4, 2)
     """
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, found {type(value).__name__}")
-    if not value.is_floating_point():
-        raise TypeError(f"{name} must be a floating-point tensor, found dtype {value.dtype}; convert it with .float()")
-    if value.dim() < 1 or value.shape[1:] != event_shape:
+    found = _floating(name, value)
+    if found.dim() < 1 or found.shape[1:] != event_shape:
         wanted = ", ".join(["B", *map(str, event_shape)])
-        raise ValueError(f"{name} must have shape ({wanted}) to match the noise, found shape {tuple(value.shape)}")
-    if len(value) == 0:
-        raise ValueError(f"{name} must hold at least one row, found shape {tuple(value.shape)}")
-    return value
+        raise ValueError(f"{name} must have shape ({wanted}) to match the noise, found shape {tuple(found.shape)}")
+    if len(found) == 0:
+        raise ValueError(f"{name} must hold at least one row, found shape {tuple(found.shape)}")
+    return found
 
 
 def finite_log_noise(name: str, log_noise: Tensor) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 #: Effective samples below which neither the estimate nor its error is to be trusted.
@@ -66,6 +67,33 @@ class LogPartition(tuple[Tensor, Tensor]):
 def log_mean_exp(values: Tensor) -> Tensor:
     """log of the mean of e^values over the first dimension."""
     return values.logsumexp(0) - math.log(len(values))
+
+
+def log_power_mean(values: Tensor, power: float, log_weights: Tensor | None = None) -> Tensor:
+    """(1/power) log E[e^(power·values)] over the first dimension, in as many digits for a small power as for any.
+
+    The log of a mean near 1 has the rounding error of 1, and divided by the power this is no longer small. So where all
+    values are within 1/power, their mean is taken out first, and log1p and expm1 keep what is left.
+
+    Args:
+        values: shape (n, …).
+        power: above 0.
+        log_weights: of the expectation, shape (n, …), summing to one over n; by default all are equal.
+
+    >>> import torch
+    >>> values = torch.tensor([1.0, 2.0, 6.0])
+    >>> log_power_mean(values, 1e-6), torch.log(torch.exp(1e-6 * values).mean()) / 1e-6
+    (tensor(3.0000), tensor(2.9802))
+    """
+    if log_weights is None:
+        log_weights = torch.full_like(values, -math.log(len(values)))
+    weights = log_weights.exp()
+    centre = (weights * values).sum(0) / weights.sum(0)
+    # Clamped, so that what the other branch is for gives this one no infinite gradient.
+    left = (power * (values - centre)).clamp(-1, 1)
+    near = centre + (weights * left.expm1()).sum(0).log1p() / power
+    far = (power * values + log_weights).logsumexp(0) / power
+    return torch.where(power * (values.amax(0) - values.amin(0)) < 1, near, far)
 
 
 def estimate_log_mean(log_weights: Tensor) -> LogPartition:

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from . import _checks
 from ._estimates import ENOUGH
+from ._random import seeded_by
 from .noise import draw_with_log_prob, log_prob_or_minus_inf
 from .objectives import ContrastiveObjective, Profiled
-from .objectives.contrastive import seeded
 from .objectives.ratios import Encoder, log_ratio
 
 SHARES = ("live_noise", "zero_noise", "ess_noise", "ess_data", "clipped_noise", "clipped_data")
@@ -157,7 +157,7 @@ def diagnose(
         x_noise = x_noise.to(x.dtype)
         log_noise_x = log_prob_or_minus_inf(objective.noise, x) if log_noise_x is None else log_noise_x
         many = _checks.count("latent_samples", latent_samples)
-        with seeded(generator):
+        with seeded_by(generator):
             terms = objective.terms(x, x_noise, log_noise_x=log_noise_x, log_noise_noise=log_noise_noise)
             if terms.delta_data is None or terms.delta_noise is None:
                 raise ValueError("objective must draw noise to be diagnosed, found one with variance_reduced=True")

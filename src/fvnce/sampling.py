@@ -80,13 +80,7 @@ def langevin(
     needed = "log_prob" if z is None else "log_joint"
     if not hasattr(model, needed):
         raise TypeError(f"model must have {needed}, found {type(model).__name__} without it")
-    state = _join(x, z)
-
-    def log_density(s: Tensor) -> Tensor:
-        a, b = _split(s, x, z)
-        value: Tensor = model.log_prob(a) if b is None else model.log_joint(a, b)
-        return value
-
+    state, log_density = _join(x, z), _log_density_of(model, x, z)
     taken = 0.0
     for _ in range(steps):
         state, accepted = _langevin_step(log_density, state, step_size, adjusted=adjusted, generator=generator)
@@ -143,12 +137,7 @@ def annealed_log_partition(
         q = latent_base if isinstance(latent_base, Distribution) else latent_base(a)
         return value + q.log_prob(b)
 
-    def log_target(s: Tensor) -> Tensor:
-        a, b = _split(s, x, z)
-        value: Tensor = model.log_prob(a) if b is None else model.log_joint(a, b)
-        return value
-
-    state = _join(x, z)
+    state, log_target = _join(x, z), _log_density_of(model, x, z)
     log_w = torch.zeros(chains, dtype=state.dtype, device=state.device)
     for i in range(temperatures):
         t = (i + 1) / temperatures
@@ -201,6 +190,17 @@ def _split(state: Tensor, x: Tensor, z: Tensor | None) -> tuple[Tensor, Tensor |
     """And apart again, in the shapes of x and z."""
     width = x[0].numel()
     return state[:, :width].reshape(x.shape), None if z is None else state[:, width:].reshape(z.shape)
+
+
+def _log_density_of(model: Any, x: Tensor, z: Tensor | None) -> LogDensity:
+    """The model's log-density of x and z side by side."""
+
+    def log_density(state: Tensor) -> Tensor:
+        a, b = _split(state, x, z)
+        value: Tensor = model.log_prob(a) if b is None else model.log_joint(a, b)
+        return value
+
+    return log_density
 
 
 def _value_and_slope(log_density: LogDensity, state: Tensor) -> tuple[Tensor, Tensor]:

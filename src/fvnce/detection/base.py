@@ -25,7 +25,7 @@ from torch import Tensor
 from .. import _checks
 from ..serialization import RecordError, fields, flatten, read_record, reading, unflatten, write_record
 from ..training import History
-from ..training.progress import make_progress
+from ..training.callbacks import make_progress
 from . import table
 from .conformal import reject
 from .explanation import Explanation

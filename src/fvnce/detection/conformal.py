@@ -30,7 +30,7 @@ being no outlier. That finds hidden kinds again, and exchanges the guarantee for
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -146,7 +146,7 @@ def fit_split(
     weights: Array,
     inlier: Array | None,
     learn: Callable[[Any, Array], Preprocessor],
-    plan: Plan,
+    plan_for: Callable[[TrainingRows], Plan],
     seed: int,
 ) -> Conformal | None:
     """Train on half of the unlabelled rows and all known outliers, and score the other half; None for too few rows.
@@ -159,7 +159,7 @@ def fit_split(
         weights: how often each row counts.
         inlier: for each unlabelled row, the probability that it is no outlier, or None.
         learn: a preprocessor from rows and weights.
-        plan: what to train.
+        plan_for: what to train on preprocessed rows.
         seed: of the split and of the training.
     """
     rows, count = raw[~known], weights[~known]
@@ -178,7 +178,7 @@ def fit_split(
     preprocessor = learn(rows[trained], left[trained])
     outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
     encoded = TrainingRows(preprocessor.encode(rows[trained]), left[trained], outliers, weights[known])
-    ensemble, _ = Ensemble.fit(encoded, replace(plan.for_calibration(), image=preprocessor.image), seed + 79)
+    ensemble, _ = Ensemble.fit(encoded, plan_for(encoded).for_calibration(), seed + 79)
     model = SplitModel(preprocessor, ensemble)
     return Conformal.of(model.anomaly(rows[held]), measure[held], None if inlier is None else inlier[held], model)
 

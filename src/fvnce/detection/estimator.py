@@ -27,7 +27,7 @@ from .calibration import (
 )
 from .conformal import Conformal, fit_split
 from .ensemble import Ensemble
-from .evidence import HeldOut, make_evidence
+from .evidence import Evidence, HeldOut, make_evidence
 from .explanation import Explanation
 from .findings import Findings, importances_over
 from .members import CLASSES
@@ -180,7 +180,7 @@ class NoiseContrastiveDetector(Detector):
             y: 1 for known outliers, 0 for all other rows, whatever they are.
             sample_weight: how often a row counts.
         """
-        plan = plan_of(self)
+        settings = plan_of(self)
         seed = seed_of(self.random_state)
         self._forget()
         matrix, images, categories = self._layout(X)
@@ -191,10 +191,12 @@ class NoiseContrastiveDetector(Detector):
         self.n_known_ = int((known & (weights > 0)).sum())
         chosen, spare = self._thinned(known, weights, seed)
         raw, known_of, weight_of, place = self._raw_rows(matrix[chosen], known[chosen], weights[chosen], images)
-        self.preprocessor_ = images or learn_preprocessor(raw[~known_of], weight_of[~known_of], categories)
+        learn = partial(learn_preprocessor, categories=categories)
+        # Rows that are left over must have no part in what scores them, not even in the range of images.
+        self.preprocessor_ = images if images and not len(spare) else learn(raw[~known_of], weight_of[~known_of])
         encoded = self.preprocessor_.encode(raw)
         rows = TrainingRows(encoded[~known_of], weight_of[~known_of], encoded[known_of], weight_of[known_of])
-        plan = self._complete(plan, rows)
+        plan = self._complete(settings, rows)
         folds = self._folds(rows, plan, seed)
         unseen: HeldOutScores | None = None
         if folds is None:
@@ -218,22 +220,11 @@ class NoiseContrastiveDetector(Detector):
             conformal = self._conformal_of_spare(matrix[spare], weights[spare], held)
         elif self.calibration_folds:
             inlier = None if held is None else 1 - self.calibration_.probability(held.scores)
-            learn = partial(learn_preprocessor, categories=categories)
-            conformal = fit_split(raw, known_of, weight_of, inlier, learn, plan, seed)
+            conformal = fit_split(raw, known_of, weight_of, inlier, learn, partial(self._complete, settings), seed)
         scores = np.empty(len(raw))
         scores[~known_of], scores[known_of] = own, own_known
         self.findings_ = Findings(
-            evidence=make_evidence(
-                held,
-                own,
-                rows.weights,
-                float(rows.outlier_weights.sum()),
-                threshold=-offset,
-                threshold_reason=why_this_threshold(self),
-                prior=self.prior_ if self.calibration_.known else None,
-                reason=why_no_evidence(self, rows),
-                seed=seed,
-            ),
+            evidence=self._evidence(held, rows, own, -offset, seed),
             conformal=conformal,
             no_p_value=None if conformal is not None else why_no_p_value(self),
             importances=importances_over(rows, self._explain, seed),
@@ -323,6 +314,19 @@ class NoiseContrastiveDetector(Detector):
         # Of clean rows one in a hundred is flagged: there is no excess to be found.
         prior = CLEAN_SHARE if plan.clean and self.prior is None else self.prior
         return calibrate_without(scores, rows.weights, prior)
+
+    def _evidence(self, held: HeldOut | None, rows: TrainingRows, own: Array, threshold: float, seed: int) -> Evidence:
+        return make_evidence(
+            held,
+            own,
+            rows.weights,
+            float(rows.outlier_weights.sum()),
+            threshold=threshold,
+            threshold_reason=why_this_threshold(self),
+            prior=self.prior_ if self.calibration_.known else None,
+            reason=why_no_evidence(self, rows),
+            seed=seed,
+        )
 
     def _conformal_of_spare(self, matrix: Any, weights: Array, held: HeldOut | None) -> Conformal:
         """p-values by rows that ``max_rows`` left over, none of which the detector itself has seen."""

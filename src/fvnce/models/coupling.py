@@ -78,28 +78,32 @@ class CoupledNormal(Distribution):
 
     def __init__(self, encoder: CouplingEncoder, x: Tensor) -> None:
         self._encoder, self._x = encoder, x
-        self._last: tuple[Tensor, Tensor] | None = None
         super().__init__(x.shape[:-1], Size((encoder.latent,)), validate_args=False)
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Reparameterised draws; their log q, known on the way, is kept for :meth:`log_prob`."""
-        encoder, shape = self._encoder, Size(sample_shape) + self.batch_shape
-        epsilon = torch.randn(*shape, encoder.latent, dtype=self._x.dtype, device=self._x.device)
+        """Reparameterised draws."""
+        return self.rsample_from(self.base_sample(sample_shape))[0]
+
+    def base_sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
+        """ε, standard normal: all that is random about a draw."""
+        shape = Size(sample_shape) + self.batch_shape + self.event_shape
+        return torch.randn(shape, dtype=self._x.dtype, device=self._x.device)
+
+    def rsample_from(self, base_sample: Tensor) -> tuple[Tensor, Tensor]:
+        """The draw z that is made of ε, and log q(z|x), which is known on the way."""
+        encoder = self._encoder
         shift, scale = encoder._first(self._x)
-        z = shift + scale.exp() * epsilon
-        log_q = _standard_log_prob(epsilon) - scale.sum(-1)
+        z = shift + scale.exp() * base_sample
+        log_q = _standard_log_prob(base_sample) - scale.sum(-1)
         for layer in range(encoder.layers):
             kept, moved = z[..., layer % 2 :: 2], z[..., 1 - layer % 2 :: 2]
             shift, scale = encoder._move(layer, kept, self._x)
             z = _interleaved(kept, moved * scale.exp() + shift, layer % 2)
             log_q = log_q - scale.sum(-1)
-        self._last = (z, log_q)
-        return z
+        return z, log_q
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log q(z|x), by running the couplings backwards."""
-        if self._last is not None and self._last[0] is value:
-            return self._last[1]
         encoder, z = self._encoder, value
         total = z.new_zeros(z.shape[:-1])
         for layer in reversed(range(encoder.layers)):

@@ -10,7 +10,7 @@ unbounded it is what makes Z finite: a network grows too slowly to pull a densit
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Size, Tensor, nn
@@ -21,6 +21,7 @@ from .fixed import FixedDistribution
 from .networks import run
 
 Inputs = Literal["joined", "separate"]
+INPUTS = get_args(Inputs)
 
 
 class EnergyModel(nn.Module):
@@ -63,7 +64,9 @@ class EnergyModel(nn.Module):
         self.network = network
         self._reference = _fixed("reference", reference)
         self._latent_reference = _fixed("latent_reference", latent_reference)
-        self.inputs, self.event_dims = _how("inputs", inputs, event_dims)
+        _checks.choice("inputs", inputs, INPUTS)
+        self.inputs: Inputs = inputs
+        self.event_dims = _checks.count("event_dims", event_dims, low=0)
 
     @property
     def reference(self) -> Distribution | None:
@@ -122,7 +125,8 @@ class EnergyDecoder(nn.Module):
         self.network = network
         self.event_shape = tuple(event_shape)
         self._reference = _fixed("reference", reference)
-        self.inputs, _ = _how("inputs", inputs, len(self.event_shape))
+        _checks.choice("inputs", inputs, INPUTS)
+        self.inputs: Inputs = inputs
 
     @property
     def reference(self) -> Distribution | None:
@@ -170,11 +174,6 @@ def _fixed(name: str, reference: Distribution | None) -> FixedDistribution | Non
         return None
     _checks.distribution(name, reference)
     return FixedDistribution(reference)
-
-
-def _how(name: str, inputs: Inputs, event_dims: int) -> tuple[Inputs, int]:
-    _checks.choice(name, inputs, ("joined", "separate"))
-    return inputs, _checks.count("event_dims", event_dims, low=0)
 
 
 def _energy(network: nn.Module, x: Tensor, z: Tensor | None, inputs: Inputs, event_dims: int) -> Tensor:

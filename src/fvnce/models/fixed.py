@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Transform, constraints
 from torch.distributions.transforms import _InverseTransform
 
+from .. import _checks
+
 TensorMap = Callable[[Tensor], Tensor]
 
 
@@ -110,7 +112,7 @@ def wide(tensor: Tensor) -> Tensor:
     >>> wide(torch.zeros(1, dtype=torch.bfloat16)).dtype
     torch.float32
     """
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    return tensor.float() if _checks.is_half(tensor) else tensor
 
 
 def at_least_single(function: TensorMap) -> TensorMap:
@@ -118,8 +120,7 @@ def at_least_single(function: TensorMap) -> TensorMap:
 
     def moved(tensor: Tensor) -> Tensor:
         found = function(tensor)
-        half = found.dtype in (torch.float16, torch.bfloat16)
-        return tensor.to(found.device, torch.float32) if half else found
+        return tensor.to(found.device, torch.float32) if _checks.is_half(found) else found
 
     return moved
 

@@ -66,13 +66,8 @@ def _deviations(data: Tensor, floor: float | None) -> Tensor:
     if floor is not None:
         least = _checks.number("floor", floor, low=0, open_low=True) * deviations.square().mean().sqrt()
         deviations = deviations.clamp_min(least)
-    flat = (deviations == 0).nonzero()[:, 0].tolist()
-    if flat:
-        listed = ", ".join(map(str, flat[:5])) + (", …" if len(flat) > 5 else "")
-        raise ValueError(
-            f"X must vary in every column for a rule of thumb, found {len(flat)} constant column(s): "
-            f"{listed}; drop them, pass floor=0.01, or give a number or 'loo' as bandwidth"
-        )
+    remedy = "drop them, pass floor=0.01, or give a number or 'loo' as bandwidth"
+    _checks.varying(deviations, "for a rule of thumb", remedy)
     return deviations.to(data.dtype)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from ._batch import expanded, over_batch
+from .drawing import expanded, over_batch
 
 
 class BernoulliNoise(Distribution):
@@ -35,12 +35,7 @@ class BernoulliNoise(Distribution):
         found = _checks.floating("probs", probs).detach()
         if not found.ndim or not found.numel():
             raise ValueError(f"probs must have shape (D,) or that of an array, found shape {tuple(found.shape)}")
-        bad = ~((found >= 0) & (found <= 1))
-        if bool(bad.any()):
-            first = tuple(bad.nonzero()[0].tolist())
-            position = first[0] if len(first) == 1 else first
-            raise ValueError(f"probs must lie in [0, 1], found {found[first].item()} at position {position}")
-        self.probs = found
+        self.probs = _checks.entries("probs", found, (found >= 0) & (found <= 1), "lie in [0, 1]")
         super().__init__(torch.Size(), found.shape, validate_args=False)
 
     @classmethod

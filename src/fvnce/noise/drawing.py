@@ -2,19 +2,24 @@
 
 Noise of this package has ``draw(n, generator)``; torch's distributions know only the global generator,
 refuse points outside their support and say nothing about rows. These functions give all of them the same
-manners.
+manners. Of one set of parameters, a larger batch shape repeats the same law.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _checks
+from .._random import seeded
+
+Noise = TypeVar("Noise", bound=Distribution)
 
 _ROWS_AT_ONCE = 8192
 _LARGEST_SEED = 2**63 - 1
@@ -23,8 +28,8 @@ _LARGEST_SEED = 2**63 - 1
 def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) -> Tensor:
     """n samples of shape (n,) + event_shape, seeded by ``generator``.
 
-    A distribution without a ``draw`` method is sampled under a fork of the global random state that is
-    seeded from the generator, so it is reproducible and leaves that state as it was.
+    A distribution without a ``draw`` method is sampled from the global generator, seeded from this one: reproducible,
+    in any number of threads, and the global generator is afterwards as it was.
 
     >>> noise = torch.distributions.Normal(torch.zeros(2), 1.0)
     >>> noise = torch.distributions.Independent(noise, 1)
@@ -41,12 +46,7 @@ def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) 
         if generator is None:
             return noise.sample(torch.Size((n,)))
         seed = torch.randint(_LARGEST_SEED, (), generator=generator, device=generator.device)
-        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-        with torch.random.fork_rng(devices=devices):
-            # torch.manual_seed would also note, with a stack trace, what to seed should CUDA be started later.
-            torch.default_generator.manual_seed(int(seed))
-            if devices:
-                torch.cuda.manual_seed_all(int(seed))
+        with seeded(int(seed)):
             return noise.sample(torch.Size((n,)))
 
 
@@ -76,7 +76,7 @@ def log_prob_or_minus_inf(noise: Distribution, x: Tensor) -> Tensor:
     >>> log_prob_or_minus_inf(box, torch.tensor([[0.5, 0.5], [0.5, 2.0]]))
     tensor([0., -inf])
     """
-    if x.dtype in (torch.float16, torch.bfloat16):
+    if _checks.is_half(x):
         x = x.float()  # the noise keeps float32 where an objective works in half precision
     lead = x.shape[: x.ndim - len(noise.event_shape)]
     if not lead.numel():  # torch's distributions cannot answer for no points
@@ -151,3 +151,17 @@ def inside_support(noise: Distribution, x: Tensor) -> Tensor:
         return torch.ones(x.shape[: x.ndim - len(noise.event_shape)], dtype=torch.bool, device=x.device)
     inside: Tensor = support.check(x)
     return inside
+
+
+def expanded(noise: Noise, batch_shape: Iterable[int]) -> Noise:
+    """The same noise with another batch shape; tensors are shared."""
+    new = copy.copy(noise)
+    Distribution.__init__(new, torch.Size(batch_shape), noise.event_shape, validate_args=False)
+    return new
+
+
+def over_batch(noise: Distribution, x: Tensor) -> Tensor:
+    """Points broadcast against batch_shape + event_shape."""
+    if not noise.batch_shape:
+        return x
+    return x + x.new_zeros(()).expand(noise.batch_shape + noise.event_shape)

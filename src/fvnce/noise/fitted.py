@@ -46,7 +46,7 @@ def fit_gaussian(
     if covariance == "diagonal":
         share = shrinkage or 0.0
         scale = ((1 - share) * variances + share * variances.mean()).sqrt()
-        _check_scale(scale)
+        _checks.varying(scale, "without shrinkage", "drop them or pass shrinkage=0.01")
         return Independent(Normal(mean.to(data.dtype), scale.to(data.dtype)), data.ndim - 1)
     matrix = centred.T @ centred / len(data)
     share = _ledoit_wolf(centred) if shrinkage is None else shrinkage
@@ -84,16 +84,6 @@ def smoothed(
         chosen = torch.randperm(len(data), generator=generator, device=device)[:limit]
         data = data[chosen.sort().values.to(data.device)]
     return KernelDensity.from_data(data, bandwidth)
-
-
-def _check_scale(scale: Tensor) -> None:
-    flat = (scale.flatten() == 0).nonzero()[:, 0].tolist()
-    if flat:
-        listed = ", ".join(map(str, flat[:5])) + (", …" if len(flat) > 5 else "")
-        raise ValueError(
-            f"X must vary in every column without shrinkage, found {len(flat)} constant column(s): {listed}; "
-            "drop them or pass shrinkage=0.01"
-        )
 
 
 def _ledoit_wolf(centred: Tensor) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from ._batch import expanded, over_batch
+from .drawing import expanded, over_batch
 
 FAMILIES = ("NSF", "MAF", "NICE")
 """Neural splines, masked autoregressive, coupling."""

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from ._batch import expanded, over_batch
 from ._centres import Centres
 from ._logsum import log_sums
 from ._sketch import AXES, Sketch
 from .bandwidth import select_bandwidth
+from .drawing import expanded, over_batch
 
 BLOCK_BYTES = 128 * 2**20
 """Default bound on the working memory of one evaluation, in bytes."""

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from ._batch import expanded, over_batch
-from .drawing import draw, draw_with_log_prob, inside_support, log_prob_or_minus_inf
+from .drawing import draw, draw_with_log_prob, expanded, inside_support, log_prob_or_minus_inf, over_batch
 
 
 class _Union(constraints.Constraint):

@@ -130,6 +130,11 @@ def first_order_only(value: Tensor) -> Tensor:
     return result
 
 
+def with_gradient_of(towards: Tensor, value: Tensor) -> Tensor:
+    """The number ``value`` with the gradient of ``towards``."""
+    return value.detach() + (towards - towards.detach())
+
+
 @torch.no_grad()
 def _slopes(rule: ScoringRule, tensors: Sides, c: Tensor, noise_ratio: float) -> tuple[Sides, Tensor]:
     """∂F of Δ⁰ and of the log-weights of both sides, and J_cc."""

@@ -9,8 +9,6 @@ with ν the noise ratio and c the log Z that the partition gives.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,12 +20,14 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from .. import _checks
 from .._estimates import LogPartition, estimate_log_mean
+from .._random import seeded_by
 from ..models.latent import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
+from ._root import first_order_only, with_curvature, with_gradient_of
 from .base import Objective, check_finite, prior_constant
 from .batch import Batch, mean_over_data, mean_over_noise
-from .log_partition import Fixed, Learned, Partition
+from .log_partition import Fixed, Learned, LogScale, Partition
 from .profiled import Profiled
 from .ratios import BatchRatios, Encoder, LogRatio, log_ratio
 from .terms import ContrastInfo, Terms
@@ -64,6 +64,27 @@ def contrast(rule: ScoringRule, ratios: BatchRatios, shift: Tensor | float, nois
     f1, f0 = ratios.earned(rule, shift)
     value = torch.add(mean_over_data(f1, ratios.share), mean_over_noise(f0, ratios.share), alpha=noise_ratio)
     return ObjectiveValue(value, f1.detach(), f0.detach(), shift.detach() if isinstance(shift, Tensor) else shift)
+
+
+def contrast_at_best(rule: ScoringRule, ratios: BatchRatios, scale: LogScale, noise_ratio: float) -> Tensor:
+    """J at the c that is best for the batch of all processes, with the gradient that the partition asks for.
+
+    At its best c, J has the gradient of J at c held fixed (envelope theorem), but other second derivatives.
+    """
+    data, noise = ratios.whole.data, ratios.whole.noise
+
+    def means_at(c: Tensor | float) -> tuple[Tensor, Tensor]:
+        """E_data f1 and ν E_noise f0, apart, because their gradients may be weighed apart."""
+        shift = -c - math.log(noise_ratio)
+        return data.expectation(rule.f1, shift).mean(), noise_ratio * noise.expectation(rule.f0, shift).mean()
+
+    first, second = means_at(scale.c)
+    value = first + second
+    if scale.weights is None:
+        return with_curvature(value, rule, data, noise, torch.as_tensor(scale.c), noise_ratio)
+    first, second = means_at(scale.weights.at)
+    towards = scale.weights.batch * (scale.weights.data * first + scale.weights.noise * second)
+    return with_gradient_of(first_order_only(towards), value)
 
 
 class ContrastiveObjective(Objective):
@@ -163,10 +184,14 @@ class ContrastiveObjective(Objective):
         """J at the c of the partition, or its maximum over c in the form that the partition gives it."""
         scale = self.partition.log_scale_of(self.rule, ratios, self.noise_ratio)
         shift = -scale.c - math.log(self.noise_ratio)
-        if scale.maximum is None:
+        if not scale.maximised:
             return contrast(self.rule, ratios, shift, self.noise_ratio)
+        rule = self.rule.unclipped()
+        value = scale.maximum
+        if value is None:
+            value = contrast_at_best(rule, ratios, scale, self.noise_ratio)
         with torch.no_grad():
-            return ObjectiveValue(scale.maximum, *ratios.earned(self.rule.unclipped(), shift), shift)
+            return ObjectiveValue(value, *ratios.earned(rule, shift), shift)
 
     def data_log_ratio(self, x: Tensor, log_noise: Tensor) -> LogRatio:
         """Δ⁰ of data, whose log p_n is ``log_noise``."""
@@ -299,7 +324,7 @@ class ContrastiveObjective(Objective):
             raise ValueError("x_noise must hold at least 2 rows for a standard error, found 1")
         log_noise_noise = self._log_noise("log_noise_noise", log_noise_noise, x_noise)
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
-        with seeded(generator):
+        with seeded_by(generator):
             log_w = torch.cat([self.noise_log_ratio(x, log_noise).mean for x, log_noise in parts])
         return estimate_log_mean(log_w)
 
@@ -319,18 +344,6 @@ def _partition(partition: str | Partition, log_scale: float) -> Partition:
     if log_scale != 0:
         raise ValueError(f"log_scale must be 0 unless partition is 'fixed', found {log_scale} with {partition!r}")
     return Learned() if partition == "learned" else Profiled()
-
-
-@contextmanager
-def seeded(generator: torch.Generator | None) -> Iterator[None]:
-    """Draws of latents inside follow the generator, if there is one, and leave the global random state alone."""
-    if generator is None:
-        yield
-        return
-    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
 
 
 @torch.no_grad()

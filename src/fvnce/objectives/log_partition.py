@@ -26,17 +26,34 @@ from .ratios import BatchRatios, LogRatio, is_nothing
 
 
 @dataclass(frozen=True)
+class GradientWeights:
+    """How a batch trains the model where earlier ones count too: by the gradient of
+
+    batch · (data · E_data f1 + noise · ν E_noise f0)      at the log-scale ``at``.
+    """
+
+    at: float
+    batch: float
+    data: float
+    noise: float
+
+
+@dataclass(frozen=True)
 class LogScale:
-    """c, and where it was chosen on the batch, J at its best c.
+    """c, and where it was chosen on the batch, how the batch trains the model.
 
     Attributes:
         c: the log-scale.
-        maximum: None where c does not depend on the batch; else the maximum of J over c, up to a monotone map, with
-            the graph that trains the model.
+        maximised: whether c is the best one for this batch.
+        maximum: the maximum of J over c, up to a monotone map, where it has a closed form, with the graph that trains
+            the model.
+        weights: of the gradient, where there is no closed form; None for the gradient of J at its best c.
     """
 
     c: Tensor | float
+    maximised: bool = False
     maximum: Tensor | None = None
+    weights: GradientWeights | None = None
 
 
 class Partition(nn.Module):

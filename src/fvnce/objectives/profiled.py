@@ -8,9 +8,21 @@ with A = E_data[e^(αΔ⁰)] and B = E_noise[e^((1+α)Δ⁰)],
 up to a monotone map. This is the γ-divergence; both terms are log-mean-exps, so it needs no clip. For other rules c is
 found by a safeguarded Newton iteration (``_root``).
 
-The log of a mean over a batch is biased, and so is its gradient, however many batches are averaged. ``_moving`` makes
-the gradient that of the population on average: a batch counts in proportion to P = A·B. For other rules, c̄ is a moving
-average of e^c*, and with Ĝ1 = E_data[df1/dΔ], Ĝ0 = ν E_noise[−df0/dΔ] of the batch at c̄
+The log of a mean over a batch is biased, and so is its gradient, however many batches are averaged: it divides by a
+mean over few noise samples, ∇B̂/B̂, and E[∇B̂/B̂] ≠ ∇B/B. But E[B̂ · ∇B̂/B̂] = ∇B: a batch that counts in proportion to its
+own B̂ is unbiased. With P = A·B the product of what a batch divides by (for α = 0 only B; data and noise are
+independent),
+
+    E[ P/P̄ · (gradient of the batch) ]  =  E[P]/P̄ · (gradient of the population),       P̄ from earlier batches,
+
+for *any* P̄ that knows nothing of this batch: it sets the length of a step, never its direction. P̄ is a moving average,
+of all batches at first and then with weight 1 − momentum for the newest. Two things keep steps tame:
+
+* P/P̄ is at most 1/(1 − momentum);
+* where fewer than two batches carry P̄ (effective number (ΣP)²/ΣP²), because P is too uneven for its mean to be known or
+  because the model moves fast, P/P̄ is mixed with 1, the more so the fewer they are.
+
+For other rules, c̄ is a moving average of e^c*, and with Ĝ1 = E_data[df1/dΔ], Ĝ0 = ν E_noise[−df0/dΔ] of the batch at c̄
 
     Ĝ0 ∇E_data[f1] + Ĝ1 ∇ν E_noise[f0]      (f1, f0 at Δ⁰ − c̄ − log ν)
 
@@ -22,25 +34,72 @@ two weighted means of ∇Δ⁰, as for (α, 0).
 from __future__ import annotations
 
 import math
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
 
 from .. import _checks
-from .._estimates import log_mean_exp
+from .._estimates import log_mean_exp, log_power_mean
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalised
-from ._moving import Moving
-from ._root import best_log_scale, first_order_only, log_pulls, with_curvature
+from ._root import best_log_scale, log_pulls, with_gradient_of
 from .batch import gather
-from .log_partition import LogScale, Partition, log_noise_slopes
+from .log_partition import GradientWeights, LogScale, Partition, log_noise_slopes
 from .ratios import BatchRatios, LogRatio
 
 #: The momentum of rules (α, 0) unless another is given.
 MOMENTUM = 0.9
 #: How far c̄ may be from c* of a batch: e^(2·30) is still a number in float32.
 FARTHEST = 30.0
+#: Batches that must carry the average for it to be followed fully.
+ENOUGH = 2.0
+#: An α below which log A, near 0, is not divided by α, and one that no precision tells from 0.
+SMALL, NEGLIGIBLE = 1 / 64, 1e-30
+
+
+@dataclass
+class Moving:
+    """A moving average of P in the log domain.
+
+    Attributes:
+        count: batches seen.
+        log_mean: log P̄.
+        log_square: the log of the average of P².
+        centre: the log of the average of e^c*, for the rules whose c* has no closed form.
+    """
+
+    count: float = 0.0
+    log_mean: float = -math.inf
+    log_square: float = -math.inf
+    centre: float = -math.inf
+
+    def weight(self, log_p: float, momentum: float) -> float:
+        """How much a batch counts, before it is added.
+
+        >>> moving = Moving()
+        >>> moving.weight(3.0, 0.9)  # nothing to compare with
+        1.0
+        >>> for _ in range(5):
+        ...     moving.add(0.0, 0.0, 0.9)
+        >>> round(moving.weight(math.log(2.0), 0.9), 6), round(moving.weight(50.0, 0.9), 6)
+        (2.0, 10.0)
+        """
+        if self.count == 0:
+            return 1.0
+        highest = 1 / (1 - momentum)
+        ratio = math.exp(min(log_p - self.log_mean, math.log(highest)))
+        carried = math.exp(2 * self.log_mean - self.log_square) * min(self.count, highest)
+        plain = max(0.0, 1 - carried / ENOUGH)
+        return ratio + plain * (1 - ratio)
+
+    def add(self, log_p: float, c: float, momentum: float) -> None:
+        """Take a batch into the averages."""
+        new = max(1 - momentum, 1 / (self.count + 1))
+        self.log_mean = _mix(self.log_mean, log_p, new)
+        self.log_square = _mix(self.log_square, 2 * log_p, new)
+        self.centre = _mix(self.centre, c, new)
+        self.count += 1
 
 
 class Profiled(Partition):
@@ -80,7 +139,7 @@ class Profiled(Partition):
             )
 
     def log_scale_of(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
-        """c* of the batch, and J there."""
+        """c* of the batch."""
         power = power_of(rule)
         if power is None:
             found = self._by_root(rule.unclipped(), ratios, noise_ratio)
@@ -93,37 +152,33 @@ class Profiled(Partition):
 
     def _in_closed_form(self, weight: float, alpha: float, ratios: BatchRatios) -> LogScale:
         log_b = log_mean_exp(gather(ratios.noise.log_moment(1 + alpha), ratios.share))
-        if alpha == 0:
+        if alpha < NEGLIGIBLE:
             first = gather(ratios.data.expectation(_identity), ratios.share).mean()
             c = log_p = log_b.detach()
         else:
-            log_a = log_mean_exp(gather(ratios.data.log_moment(alpha), ratios.share))
-            first = log_a / alpha
+            if alpha < SMALL:
+                first = log_power_mean(gather(ratios.data.log_power_mean(alpha), ratios.share), alpha)
+                log_a = alpha * first
+            else:
+                log_a = log_mean_exp(gather(ratios.data.log_moment(alpha), ratios.share))
+                first = log_a / alpha
             c = (log_b - log_a).detach()
             log_p = (log_b + log_a).detach()
         value = weight * (first - log_b / (1 + alpha))
         momentum = self._momentum_in_use(MOMENTUM)
-        if not momentum:
-            return LogScale(c, value)
-        moving = self._moving()
-        counts = moving.weight(float(log_p), momentum)
-        self._keep(moving, float(log_p), float(c), momentum)
-        return LogScale(c, value if counts == 1 else _valued(value, counts * value))
+        if momentum:
+            moving = self._moving()
+            counts = moving.weight(float(log_p), momentum)
+            self._keep(moving, float(log_p), float(c), momentum)
+            value = value if counts == 1 else with_gradient_of(counts * value, value)
+        return LogScale(c, maximised=True, maximum=value)
 
     def _by_root(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
-        data, noise = ratios.data.gathered(ratios.share), ratios.noise.gathered(ratios.share)
+        data, noise = ratios.whole.data, ratios.whole.noise
         c = best_log_scale(rule, data.detach(), noise.detach(), noise_ratio)
-
-        def terms_at(c: Tensor | float) -> tuple[Tensor, Tensor]:
-            """E_data f1 and ν E_noise f0 at c, apart, because their gradients are weighed apart."""
-            shift = -c - math.log(noise_ratio)
-            return data.expectation(rule.f1, shift).mean(), noise_ratio * noise.expectation(rule.f0, shift).mean()
-
-        first, second = terms_at(c)
-        value = first + second
         momentum = self._momentum_in_use(0.0)
         if not momentum:
-            return LogScale(c, with_curvature(value, rule, data, noise, c, noise_ratio))
+            return LogScale(c, maximised=True)
         moving = self._moving()
         own = float(c)
         centre = own if moving.count == 0 else min(max(moving.centre, own - FARTHEST), own + FARTHEST)
@@ -132,9 +187,7 @@ class Profiled(Partition):
         usual = math.exp((log_p if moving.count == 0 else moving.log_mean) / 2)
         counts = usual * moving.weight(log_p, momentum)
         self._keep(moving, log_p, own, momentum)
-        first, second = terms_at(centre)
-        towards = counts * (math.exp(-log1) * first + math.exp(-log0) * second)
-        return LogScale(c, _valued(value, first_order_only(towards)))
+        return LogScale(c, maximised=True, weights=GradientWeights(centre, counts, math.exp(-log1), math.exp(-log0)))
 
     def _momentum_in_use(self, default: float) -> float:
         """0 where nothing is learned, so that no average moves."""
@@ -196,10 +249,14 @@ def _fresh() -> Tensor:
     return torch.tensor(astuple(Moving()))
 
 
-def _valued(value: Tensor, towards: Tensor) -> Tensor:
-    """The number ``value`` with the gradient of ``towards``."""
-    return value.detach() + (towards - towards.detach())
-
-
 def _identity(values: Tensor) -> Tensor:
     return values
+
+
+def _mix(old: float, new: float, weight: float) -> float:
+    """log((1 − weight) e^old + weight e^new)."""
+    if weight == 1:
+        return new
+    one, other = old + math.log1p(-weight), new + math.log(weight)
+    high = max(one, other)
+    return high + math.log1p(math.exp(min(one, other) - high))

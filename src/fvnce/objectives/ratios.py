@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,9 +21,10 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical
 
 from .. import _checks
-from .._estimates import log_mean_exp
+from .._estimates import log_mean_exp, log_power_mean
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass, rsample_with_log_ratio
+from ..models.fixed import wide
 from ..scoring import ScoringRule
 from .batch import BatchShare, gather
 
@@ -82,6 +84,10 @@ class LogRatio:
             return power * self.mean
         return (power * self.values + self.log_weights).logsumexp(0)
 
+    def log_power_mean(self, power: float) -> Tensor:
+        """The same moment's (1/power) log E_q[r^power], for powers near 0, where it tends to E_q[Δ⁰]; shape (B,)."""
+        return self.mean if self.log_weights is None else log_power_mean(self.values, power, self.log_weights)
+
     def detach(self) -> LogRatio:
         """The same numbers without their graph."""
         weights = None if self.log_weights is None else self.log_weights.detach()
@@ -112,6 +118,12 @@ class BatchRatios:
     evidence_offset: Tensor
     share: BatchShare | None = None
 
+    @cached_property
+    def whole(self) -> BatchRatios:
+        """Those of all processes; gathered once, however often they are asked for."""
+        data, noise = self.data.gathered(self.share), self.noise.gathered(self.share)
+        return BatchRatios(data, noise, self.evidence_offset)
+
     def earned(self, rule: ScoringRule, shift: Tensor | float) -> tuple[Tensor, Tensor]:
         """f1(Δ) of each data sample and f0(Δ) of each noise sample, Δ = Δ⁰ + shift, shapes (B,) and (N,)."""
         return self.data.expectation(rule.f1, shift), self.noise.expectation(rule.f0, shift)
@@ -141,7 +153,7 @@ def log_ratio(
         at: the base sample of an earlier pass, to draw the same latents again with gradients.
     """
     if q is None:
-        value = _wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise
+        value = wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise
         return LogRatio(value.unsqueeze(0), known_mean=value)
     summed_over = _is_summed(q)
     if summed_over and draws > 1 and not marginal:
@@ -154,8 +166,8 @@ def log_ratio(
     if summed_over:
         z = q.enumerate_support()
         log_q = q.log_prob(z)
-        joint = _wide(_checked(model.log_joint(x, narrowed(z, x)), tuple(log_q.shape), "log_joint"))
-        summed = LogRatio(joint - log_noise - log_q, _wide(log_q))
+        joint = wide(_checked(model.log_joint(x, narrowed(z, x)), tuple(log_q.shape), "log_joint"))
+        summed = LogRatio(joint - log_noise - log_q, wide(log_q))
         return LogRatio(summed.mean.unsqueeze(0)) if marginal else summed
     if at is None and not q.has_rsample:
         raise ValueError(
@@ -168,10 +180,10 @@ def log_ratio(
     if base_sample is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
         z, gained = rsample_with_log_ratio(q, prior, base_sample)
         fit = _checked(model.log_likelihood(x, narrowed(z, x)), shape, "log_likelihood")
-        values = _wide(fit) - log_noise + _wide(gained)
+        values = wide(fit) - log_noise + wide(gained)
     else:
         z, log_q = _drawn(q, drawn, base_sample)
-        values = _wide(_checked(model.log_joint(x, narrowed(z, x)), shape, "log_joint")) - log_noise - _wide(log_q)
+        values = wide(_checked(model.log_joint(x, narrowed(z, x)), shape, "log_joint")) - log_noise - wide(log_q)
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
     mean = None
     if weights is None:
@@ -227,8 +239,3 @@ def _is_summed(q: Distribution) -> bool:
 def narrowed(z: Tensor, x: Tensor) -> Tensor:
     """The latents as a network in half precision takes them; log q and the prior see them as they were drawn."""
     return z.to(x.dtype) if _checks.is_half(x) and z.is_floating_point() else z
-
-
-def _wide(value: Tensor) -> Tensor:
-    """Log-densities leave half precision here and do not return to it."""
-    return value if value.dtype in (torch.float32, torch.float64) else value.float()

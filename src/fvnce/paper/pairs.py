@@ -10,10 +10,18 @@ from pathlib import Path
 
 import torch
 
-from ..pages.figures import legend, new_figure, plot, save
+from ..pages.figures import Curve, legend, new_figure, plot, save
 from ..pages.page import Picture, Section
-from .figures import RULES
+from ..scoring import Logarithmic, PowerRule, ScoringRule
 from .setting import Options
+
+#: All normalised. Solid where both functions are concave in r, dashed for the logarithmic rule, whose f0 is convex.
+RULES: list[tuple[Curve, ScoringRule]] = [
+    (Curve("(α, β) = (0, 0)", "#0b2e59"), PowerRule(0.0, 0.0, clip=None).normalised()),
+    (Curve("(α, β) = (1/2, 0)", "#c23b22"), PowerRule(0.5, 0.0, clip=None).normalised()),
+    (Curve("(α, β) = (0, 1)", "#e8a33d"), PowerRule(0.0, 1.0, clip=None).normalised()),
+    (Curve("logarithmic", "#555555", "--"), Logarithmic().normalised()),
+]
 
 
 @dataclass(frozen=True)

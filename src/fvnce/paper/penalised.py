@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..noise import KernelDensity, NoiseMixture, smoothed
 from ..objectives import VAE, FullyVariationalNCE, Objective, Profiled
+from ..pages.figures import panels
 from ..pages.page import Picture, Section, Table
 from ..scoring import PowerRule
 from ..training import fit
@@ -33,7 +34,6 @@ from ..training import load as load_objective
 from ..training import save as save_objective
 from .cells import Cells, made_by, mean_and_error, measured, write_json
 from .datasets import Images
-from .figures import panels
 from .parallel import Work, do_all
 from .setting import DataName, Options, Pair, Setting, load, make_pair
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
+from .._random import seeded
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import KernelDensity
 from .cached_noise import CachedKernelDensity
@@ -192,8 +193,7 @@ def make_pair(setting: Setting, network: tuple[int, ...], seed: int) -> Pair:
             "found 'relu'"
         )
     sizes = [*network[:middle], network[middle] * (2 if gaussian else 1)]
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         encoder = mlp(sizes, output=nn.ReLU() if activation == "relu" else None)
         decoder = mlp(network[middle:], output=_output(setting))
         for layer in (*encoder, *decoder):

@@ -28,6 +28,7 @@ from ..noise import KernelDensity
 from ..objectives import VAE, Autoencoder, ContrastiveObjective, FullyVariationalNCE, Objective
 from ..pages.page import Section, Table
 from ..scoring import PowerRule, ScoringRule
+from ..serialization import write_text
 from ..training import fit
 from ..training import load as load_objective
 from ..training import save as save_objective
@@ -97,7 +98,7 @@ def run(out: Path, options: Options) -> Section:
     }
     shown = tables(record)
     document = out / f"table-{setting.data}.md"
-    document.write_text("\n\n".join(f"**{table.caption}**\n\n{table.markdown()}" for table in shown) + "\n")
+    write_text(document, "\n\n".join(f"**{table.caption}**\n\n{table.markdown()}" for table in shown) + "\n")
     return Section(
         "Average log p(x|g(x)) on data and on noise",
         reading(record),

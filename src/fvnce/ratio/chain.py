@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal
 
 from .._estimates import log_mean_exp
+from .._random import seeded
 from ..models import mlp
 from ..models.ratios import DistributionRatio
 from ..noise import EmpiricalNoise, NoiseMixture, draw, fit_gaussian
@@ -119,8 +120,7 @@ class Builder:
             ]
             for rows in (part.repeat(self.copies, 1) for part in (train, held))
         )
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded(seed):
             network = self._network(torch.cat([num, den]))
         model = _LogRatio(network, known)
         objective = SNCE(model, EmpiricalNoise(den), self.rule, partition="profiled")

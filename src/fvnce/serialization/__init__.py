@@ -2,26 +2,22 @@
 
 ==================  ===================================================================
 ``files``           a file is written whole or not at all, and never through a link
-``records``         tensors and JSON in one safetensors file with a SHA-256
+``records``         tensors and JSON in one safetensors file, or JSON alone, with a SHA-256
 ``lock``            one writer at a time in a folder
-``documents``       JSON alone, with a SHA-256
 ``text``            JSON with limits on what a stranger's text may cost
 ``tree``            nested state as JSON and tensors
 ``registry``        the classes that may be rebuilt, which every room registers
 ``objects``         objects of these classes as JSON and tensors, and back
 ``budget``          what rebuilding may allocate
-``torch_classes``   torch's layers and distributions
 ``errors``          what is said of a file that cannot be trusted
 ==================  ===================================================================
 """
 
-from . import torch_classes
-from .documents import read_document, write_document
 from .errors import RecordError, fields, reading
 from .files import atomic_write, sweep, write_text
 from .lock import FolderInUse, locked
 from .objects import describe, rebuild
-from .records import kind_of, read_record, write_record
+from .records import kind_of, read_document, read_record, write_document, write_record
 from .registry import Kind, add, register, register_alias
 from .tree import flatten, unflatten
 
@@ -43,7 +39,6 @@ __all__ = [
     "register",
     "register_alias",
     "sweep",
-    "torch_classes",
     "unflatten",
     "write_document",
     "write_record",

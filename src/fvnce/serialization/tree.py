@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .errors import RecordError, shown
@@ -22,6 +21,7 @@ _RESERVED = (_TENSOR, _TUPLE, _PAIRS)
 def flatten(value: object, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
     """(what JSON holds, tensors by name) of a nest.
 
+    >>> import torch
     >>> flatten({"step": 3, "moment": torch.zeros(2)}, "optimizer")
     ({'step': 3, 'moment': {'$tensor': 'optimizer.moment'}}, {'optimizer.moment': tensor([0., 0.])})
     """
@@ -32,6 +32,7 @@ def flatten(value: object, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
 def unflatten(content: object, tensors: Mapping[str, Tensor]) -> Any:
     """The nest that :func:`flatten` took apart.
 
+    >>> import torch
     >>> unflatten(*flatten({0: (1.5, None, torch.ones(1))}))
     {0: (1.5, None, tensor([1.]))}
     """
@@ -80,11 +81,3 @@ def _flatten(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
 
 def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
-
-
-def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous copies on the CPU, each with storage of its own, as safetensors wants them."""
-    return {
-        name: torch.empty_like(value, device="cpu", memory_format=torch.contiguous_format).copy_(value)
-        for name, value in tensors.items()
-    }

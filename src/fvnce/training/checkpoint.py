@@ -2,7 +2,7 @@
 
 The folder of a run holds ``objective.safetensors``, the whole objective as it was at the start with its noise, and then
 only weights: ``best.safetensors`` and the checkpoints, ``step-000000120.safetensors``. ``load`` takes any of these
-files, or the folder.
+files; ``fvnce.load`` opens the folder.
 
 A checkpoint holds all that the next step depends on. Written atomically and checksummed (see ``serialization``);
 with several processes each of the others writes a file of its own before the main process writes the one that names
@@ -14,12 +14,13 @@ from __future__ import annotations
 import platform
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 # Objectives are made of what these rooms register.
@@ -38,6 +39,12 @@ from ..serialization import (
     unflatten,
     write_record,
 )
+from . import randomness
+from .distributed import first_failure, on_main
+
+if TYPE_CHECKING:
+    from .loop import Run
+    from .resume import RunKey
 
 OBJECTIVE_NAME = "objective.safetensors"
 BEST_NAME = "best.safetensors"
@@ -72,8 +79,8 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
     """The module that :func:`save` wrote, or the objective of a run, in evaluation mode. Nothing is unpickled.
 
     Args:
-        path: a file of :func:`save`; a checkpoint or the best weights of a run; or a run's folder, of which the best
-            weights are taken if it was validated, else the newest.
+        path: a file of :func:`save`, or a checkpoint or the best weights of a run. A run's folder, which holds more
+            than an objective, is opened by :func:`fvnce.load`.
         max_bytes: what a file may make its reader allocate beyond what it holds, by default four times that and 64 MiB:
             a few bytes can name a layer of any size.
 
@@ -82,9 +89,10 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
     """
     place = Path(path)
     if place.is_dir():
-        place = _of_run(place)
-    kind = kind_of(place)
-    if kind == "objective":
+        raise IsADirectoryError(
+            f"path must be a file, found the folder {place}; fvnce.load({str(place)!r}) opens a run"
+        )
+    if kind_of(place) == "objective":
         content, tensors = read_record(place, "objective")
         (module,) = fields(content, str(place), "module")
         return rebuild(module, tensors, what=place, max_bytes=max_bytes)
@@ -126,11 +134,9 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         sweep(self.folder)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Be the only writer."""
-        with locked(self.folder / ".lock", self.folder):
-            yield
+        return locked(self.folder / ".lock", self.folder)
 
     def path(self, step: int, rank: int = 0) -> Path:
         """The file of a step; other ranks have their own."""
@@ -146,6 +152,14 @@ class Checkpoints:
         """The newest checkpoint."""
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
+
+    def weights(self) -> Path:
+        """The file with the best weights if the run was validated, else the newest."""
+        best = self.folder / BEST_NAME
+        found = best if best.is_file() else self.latest()
+        if found is None:
+            raise FileNotFoundError(f"{self.folder} must hold a run, found neither {BEST_NAME} nor a checkpoint in it")
+        return found
 
     def set_aside(self, steps: list[int]) -> None:
         """Take checkpoints that cannot be read out of the way, parts first; they are kept under other names."""
@@ -177,6 +191,146 @@ class Checkpoints:
                 part.unlink(missing_ok=True)
 
 
+class Saver:
+    """Writes what a run leaves behind; without a folder, nothing.
+
+    Args:
+        run: the run.
+        checkpoints: its folder.
+        key: what a resumed run must share with it, where there is a folder.
+    """
+
+    def __init__(self, run: Run, checkpoints: Checkpoints | None, key: RunKey | None) -> None:
+        self.run, self.checkpoints, self.key = run, checkpoints, key
+        self._saved_at = -1
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint."""
+        return None if self.checkpoints is None else self.checkpoints.latest()
+
+    def prepare(self, *, resumes: bool) -> None:
+        """Make the folder and write the objective into it; a run that does not resume another finds none there."""
+        if self.checkpoints is None:
+            return
+        on_main(self.run.fabric, self.checkpoints.prepare)
+        latest = self.latest()
+        if latest is not None and not resumes:
+            raise FileExistsError(
+                f"checkpoint_dir must be without checkpoints, found {latest}; pass resume=True to continue that run"
+            )
+        # One that lies there without a checkpoint is of a run that died before its first.
+        if latest is None or not (self.checkpoints.folder / OBJECTIVE_NAME).exists():
+            self.write_objective()
+
+    def goes_on_from(self, path: Path) -> None:
+        """The run stands where this checkpoint does, which need not be written again if it is the newest."""
+        self._saved_at = self.run.step if path == self.latest() else -1
+
+    def save(self, *, final: bool = False) -> None:
+        """Write a checkpoint of the run as it stands, unless there is one of this step."""
+        run = self.run
+        if self.checkpoints is None or self._saved_at == run.step:
+            return
+        run.recorder.flush()
+        self._check_finite()
+        # Whoever could not write, all know it: else one process would end and another wait for it.
+        failure = first_failure(run.fabric, self._try(self._write_checkpoint))
+        if failure is None:
+            self._saved_at = run.step
+        elif final:
+            raise failure
+        else:
+            self._warn(failure)
+
+    def save_best(self) -> None:
+        """Write the objective as the best one so far."""
+        if self.checkpoints is not None and self.run.is_main:
+            path = self.checkpoints.folder / BEST_NAME
+            self._warn(self._try(lambda: save_weights(path, self.run.objective)))
+
+    def write_objective(self) -> None:
+        """Write the objective as it is, with its noise."""
+        if self.checkpoints is not None and self.run.is_main:
+            self._warn(self._try(self._write_objective))
+
+    def _try(self, write: Callable[[], object]) -> OSError | None:
+        try:
+            write()
+        except OSError as error:
+            return error
+        return None
+
+    def _warn(self, failure: Exception | None) -> None:
+        """A full disk need not end a run that goes on: it is told of, and tried again later."""
+        if failure is not None:
+            warnings.warn(
+                f"step {self.run.step}: nothing could be saved ({failure}); earlier files are intact", stacklevel=3
+            )
+
+    def _write_objective(self) -> None:
+        assert self.checkpoints is not None
+        path = self.checkpoints.folder / OBJECTIVE_NAME
+        try:
+            save(path, self.run.objective)
+        except TypeError:
+            # An objective with parts of the user's own classes cannot be rebuilt from a file; its weights are kept all
+            # the same. A file of another run would rebuild another objective.
+            path.unlink(missing_ok=True)
+
+    def _write_checkpoint(self) -> None:
+        run, checkpoints = self.run, self.checkpoints
+        assert checkpoints is not None
+        own = {"batches": run.batches.state_dict(), "random": randomness.capture(run.device)}
+        parts: dict[int, str] = {}
+        if run.world > 1:
+            parts = self._write_parts(checkpoints, own)
+        if run.is_main:
+            checkpoints.write(run.step, {**self._state(), "own": own}, parts)
+
+    def _write_parts(self, checkpoints: Checkpoints, own: dict[str, Any]) -> dict[int, str]:
+        rank = self.run.fabric.global_rank
+        written = ""
+        failure: Exception | None = None
+        if rank:
+            try:
+                written = checkpoints.write_rank(self.run.step, rank, own)
+            except OSError as error:
+                failure = error
+        failure = first_failure(self.run.fabric, failure)
+        if failure is not None:
+            raise failure
+        everyone = [""] * self.run.world
+        torch.distributed.all_gather_object(everyone, written)
+        return {number: checksum for number, checksum in enumerate(everyone) if number}
+
+    def _state(self) -> dict[str, Any]:
+        run = self.run
+        assert self.key is not None
+        scheduler = None
+        if run.scheduler is not None:
+            # Without what the settings give again and JSON cannot hold.
+            scheduler = {name: value for name, value in run.scheduler.state_dict().items() if not callable(value)}
+        return {
+            **self.key.state(),
+            "step": run.step,
+            "epoch": run.epoch,
+            "position": run.position,
+            "stopped": run.stopped,
+            "objective": dict(run.objective.state_dict()),
+            "optimizer": run.raw_optimizer.state_dict(),
+            "scheduler": scheduler,
+            "scaler": run.fabric.strategy.precision.state_dict(),
+            "history": run.history.state_dict(),
+            "callbacks": [callback.state_dict() for callback in run.callbacks],
+        }
+
+    def _check_finite(self) -> None:
+        """A gradient may turn infinite while the loss does not: such weights are no good checkpoint."""
+        for name, value in self.run.objective.named_parameters():
+            if not bool(torch.isfinite(value.detach()).all()):
+                raise self.run.failure(None, f"parameter {name} is not finite")
+
+
 def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """(state, state of this process if it is not the main one), after all checksums have been compared."""
     content, tensors = read_record(path, _KIND)
@@ -206,23 +360,12 @@ def versions() -> dict[str, str]:
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
-    kind = kind_of(path)
-    if kind == _KIND:
+    if kind_of(path) == _KIND:
         state, _ = read_checkpoint(path)
         with reading(path):
             weights: dict[str, Tensor] = state["objective"]
         return weights
     return read_record(path, "weights")[1]
-
-
-def _of_run(folder: Path) -> Path:
-    best = folder / BEST_NAME
-    if best.is_file():
-        return best
-    latest = Checkpoints(folder).latest()
-    if latest is None:
-        raise FileNotFoundError(f"{folder} must hold a run, found neither {BEST_NAME} nor a checkpoint in it")
-    return latest
 
 
 def _compare_versions(path: Path, saved: Mapping[str, str]) -> None:

@@ -34,16 +34,7 @@ def make_fabric(
     precision: str | None = None,
     timeout: float | None = None,
 ) -> Fabric:
-    """A launched Fabric.
-
-    Args:
-        accelerator: see :func:`fvnce.fit`, like all others.
-        devices: how many.
-        num_nodes: how many machines.
-        strategy: "auto" or "ddp".
-        precision: one of :data:`PRECISIONS`.
-        timeout: seconds that a process waits for the others.
-    """
+    """A launched Fabric; the arguments are those of :func:`fvnce.fit`."""
     # Imported here: it takes as long as torch itself, and only training needs it.
     with warnings.catch_warnings():
         # lightning-utilities imports pkg_resources, whose deprecation is its own affair.

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from .. import _checks
+from .._random import alone
 from . import randomness
 from .callbacks import Callback, EarlyStopping, FunctionCallback
 from .checkpoint import Checkpoints
@@ -142,9 +143,9 @@ def fit(
         _check_own_generators(seed, data, checkpoints)
     with ExitStack() as held:
         if seed_globals:
-            held.enter_context(randomness.alone())
+            held.enter_context(alone())
         # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
-        with randomness.alone():
+        with alone():
             fabric = make_fabric(
                 accelerator=accelerator,
                 devices=devices,

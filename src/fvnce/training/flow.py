@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
+from .._random import seeded
 from ..noise.flow import FlowNoise, make_flow
-from . import randomness
+from .batches import Rows
 from .fitting import fit
-from .rows import Rows
 
 
 class _Likelihood(nn.Module):
@@ -65,8 +65,7 @@ def fit_flow(
     data = rows.slice(0, len(rows))
     _checks.table("X", data, rows=2)
     seed = int(torch.randint(2**31 - 1, ())) if seed is None else _checks.count("seed", seed, low=0)
-    with randomness.preserve_rng_state():
-        torch.manual_seed(seed)
+    with seeded(seed):
         flow = make_flow(kind, data.shape[1], transforms, tuple(hidden))
     # A constant column has no scale of its own.
     scale = data.std(0).clamp(min=1e-6)

@@ -19,13 +19,11 @@ from torch import Tensor, nn
 from ..objectives import Batch
 from . import randomness
 from .batches import BatchStream
-from .callbacks import Callback
-from .checkpoint import Checkpoints
-from .history import History
+from .callbacks import Callback, make_progress
+from .checkpoint import Checkpoints, Saver
+from .history import History, Recorder
 from .optimiser import make_optimizer, make_schedule
-from .progress import make_progress
-from .recorder import Recorder
-from .saving import Saver
+from .resume import RunKey, resume
 from .step import GradientCheck, Step, StepOutput, describe_batch
 
 if TYPE_CHECKING:
@@ -117,15 +115,15 @@ class Run:
             raise
         self.total_steps = None if self.batches.steps is None else self.batches.steps * settings.epochs
         self.scheduler = make_schedule(settings.schedule, self.raw_optimizer, self.total_steps)
-        self.saver = Saver(self, checkpoints)
+        self.saver = Saver(self, checkpoints, None if checkpoints is None else RunKey(self))
 
     def stop(self, reason: str) -> None:
         """End training after this epoch."""
         self.stopped = reason
 
-    def train(self, resume: bool | str | Path, *, accept_changes: bool = False) -> History:
-        """All epochs that are left."""
-        self.saver.resume(resume, accept_changes=accept_changes)
+    def train(self, how: bool | str | Path, *, accept_changes: bool) -> History:
+        """All epochs that are left; ``how`` it resumes another run is told by :func:`fvnce.fit`."""
+        resume(self, how, accept_changes=accept_changes)
         self.recorder.resume(self.epoch)
         try:
             for callback in self.callbacks:

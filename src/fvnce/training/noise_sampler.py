@@ -17,10 +17,11 @@ from torch.distributions import Distribution
 from ..noise import NoisePool, draw_with_log_prob, log_prob_of_rows, row_flops
 from ..objectives.batch import BatchShare, gather
 from .distributed import bounds
-from .rows import Rows
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+    from .batches import Rows
 
 #: Rows of a pool, unless a step needs more than an eighth of it.
 POOL_ROWS = 8192

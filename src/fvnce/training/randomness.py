@@ -12,9 +12,7 @@ processes are the way to train several models at once.
 
 from __future__ import annotations
 
-import os
 import random
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,10 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-ORDER, GLOBAL, NOISE, VALIDATION, HELD_OUT_NOISE = range(5)
+from .._random import alone, seed_torch
 
-#: Held by the thread that has the global generators; a callback of a run may itself borrow them.
-_alone = threading.RLock()
+ORDER, GLOBAL, NOISE, VALIDATION, HELD_OUT_NOISE = range(5)
 
 
 def stream(seed: int, *path: int) -> int:
@@ -50,11 +47,7 @@ def order(seed: int, epoch: int, n: int) -> torch.Tensor:
 
 def seed_everything(seed: int, *path: int) -> None:
     """Seed the global generators of torch (on every device that is in use), numpy and Python."""
-    torch_seed = stream(seed, *path, 0)
-    torch.default_generator.manual_seed(torch_seed)
-    # torch.manual_seed would note, with a stack trace, what to seed should CUDA be started later, at every validation.
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(torch_seed)
+    seed_torch(stream(seed, *path, 0))
     np.random.seed(stream(seed, *path, 1) % 2**32)  # noqa: NPY002 (the legacy generator is the global one)
     random.seed(stream(seed, *path, 2))
 
@@ -87,23 +80,6 @@ def restore(state: Mapping[str, Any], device: torch.device) -> None:
     random.setstate((version, tuple(internal), gauss))
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"].cpu(), device)
-
-
-def _forked() -> None:
-    # A child has one thread, and the one that held the lock may have stayed in the parent.
-    global _alone
-    _alone = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
-
-
-@contextmanager
-def alone() -> Iterator[None]:
-    """Inside, no other thread that borrows the global generators runs."""
-    with _alone:
-        yield
 
 
 @contextmanager

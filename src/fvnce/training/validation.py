@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,10 @@ from ..objectives.evaluation import comparable, evaluate
 from . import randomness
 from .distributed import bounds
 from .noise_sampler import noise_samples
-from .rows import Rows
 from .step import Step, StepOutput
+
+if TYPE_CHECKING:
+    from .batches import Rows
 
 #: Noise samples a validation set has at most.
 MOST_NOISE = 10_000

@@ -199,7 +199,7 @@ def check_run_record(content: Any) -> None:
 
 
 def _load_checkpoints(folder: Path, max_bytes: int | None) -> Run:
-    objective = training.load(folder, max_bytes=max_bytes)
+    objective = training.load(Checkpoints(folder).weights(), max_bytes=max_bytes)
     latest = Checkpoints(folder).latest()
     if latest is None:
         raise FileNotFoundError(f"{folder} must hold a run, found no checkpoint in it; load its weights file instead")

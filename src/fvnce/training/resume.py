@@ -1,4 +1,4 @@
-"""What a run is a run of: facts about its objective and its settings, by name, compared when it is resumed.
+"""Taking a run up again, if it is the same run: facts about its objective and its settings, by name, are compared.
 
 Weights say nothing about what they were trained for. So a checkpoint also holds, in words, the rule, the noise, the
 class and settings of every part and the shape of every parameter. Of a class of the user's the settings are its public
@@ -14,7 +14,9 @@ import hashlib
 import inspect
 import json
 import re
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +27,11 @@ from torch.distributions import Distribution, Transform
 from ..models.latent import FixedDistribution, LatentVariableModel
 from ..noise import to_state
 from ..scoring import ScoringRule
+from ..serialization import RecordError
+from . import randomness
+from .checkpoint import UNREADABLE, read_checkpoint
+from .distributed import first_failure, on_main
+from .optimiser import take_over
 
 if TYPE_CHECKING:
     from .loop import Run
@@ -39,6 +46,98 @@ _CHOSEN = ("log_scale", "centres", "coefficients", "offsets")
 _MODULE = frozenset(vars(nn.Module()))
 _DEEPEST = 6
 _LONGEST = 160
+
+
+def resume(run: Run, how: bool | str | Path, *, accept_changes: bool) -> None:
+    """Take up the run that a checkpoint holds; see :func:`fvnce.fit`."""
+    run.saver.prepare(resumes=how is not False)
+    found = _find(run, how)
+    if found is None:
+        return
+    path, state, own = found
+    changes = (run.saver.key or RunKey(run)).differences(state)
+    if changes and not accept_changes:
+        raise ValueError(
+            f"{path} is of another run: {listed(changes)}. Pass what that run had, or accept_changes=True to go on "
+            "from its weights all the same"
+        )
+    if changes:
+        warnings.warn(f"{path} is of another run, and it goes on as this one: {listed(changes, 99)}", stacklevel=4)
+    run.objective.load_state_dict(state["objective"])
+    run.step, run.epoch, run.position = state["step"], state["epoch"], state["position"]
+    run.stopped = state["stopped"]
+    run.history.load_state_dict(state["history"])
+    run.fabric.strategy.precision.load_state_dict(state["scaler"])
+    randomness.restore(own["random"], run.device)
+    same_callbacks = state["settings"]["callbacks"] == [type(callback).__name__ for callback in run.callbacks]
+    for callback, saved in zip(run.callbacks, state["callbacks"] if same_callbacks else (), strict=False):
+        callback.load_state_dict(saved)
+    if changes:
+        # Rates, schedule and noise are those that were asked for now, as they would be at this step.
+        take_over(run.raw_optimizer, run.scheduler, state["optimizer"], run.step)
+        run.stopped = None
+        run.saver.write_objective()
+        return
+    run.raw_optimizer.load_state_dict(state["optimizer"])
+    if run.scheduler is not None:
+        run.scheduler.load_state_dict(state["scheduler"])
+    run.batches.load_state_dict(own["batches"])
+    run.saver.goes_on_from(path)
+
+
+def _find(run: Run, how: bool | str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
+    """The checkpoint to go on from: its path, its state, and the part of this process."""
+
+    def read(path: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+        state, part = read_checkpoint(path, run.fabric.global_rank)
+        return path, state, state["own"] if part is None else part
+
+    if how is False:
+        return None
+    if how is not True:
+        return read(Path(how))
+    checkpoints = run.saver.checkpoints
+    assert checkpoints is not None
+    bad: list[int] = []
+    why: Exception | None = None
+    for step in reversed(checkpoints.steps()):
+        failure: Exception | None = None
+        try:
+            found = read(checkpoints.path(step))
+        except (RecordError, FileNotFoundError) as error:
+            failure = error
+        # One process that cannot read its part is enough.
+        failure = first_failure(run.fabric, failure)
+        if failure is None:
+            if bad:
+                names = ", ".join(checkpoints.path(step).name for step in bad)
+                warnings.warn(
+                    f"{names} cannot be read ({why}); the run goes on from {found[0].name}, and what cannot be read is "
+                    f"kept as *{UNREADABLE}",
+                    stacklevel=5,
+                )
+                on_main(run.fabric, lambda: checkpoints.set_aside(bad))
+            return found
+        bad.append(step)
+        why = why or failure
+    if why is not None:
+        raise why
+    return None
+
+
+class RunKey:
+    """What a run is a run of: its settings and its objective."""
+
+    def __init__(self, run: Run) -> None:
+        self._settings, self._objective = _settings_facts(run), ObjectiveKey(run.objective)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"settings": self._settings, "objective_key": self._objective.state()}
+
+    def differences(self, saved: Mapping[str, Any]) -> list[str]:
+        """In words, what is not as it was."""
+        return compare(saved["settings"], self._settings) + self._objective.differences(saved["objective_key"])
 
 
 class ObjectiveKey:
@@ -117,7 +216,7 @@ def listed(differences: list[str], most: int = 3) -> str:
     return "; ".join(differences[:most]) + (f"; and {rest} more" if rest > 0 else "")
 
 
-def settings_facts(run: Run) -> dict[str, Any]:
+def _settings_facts(run: Run) -> dict[str, Any]:
     """What decides the bits of a run beside its objective."""
     facts: dict[str, Any] = {
         **run.settings.resume_key(),
