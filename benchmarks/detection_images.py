@@ -131,8 +131,9 @@ def tasks(folder: Path, protocols: list[str], classes: list[int], seed: int) -> 
 
 def ours(task: Task, seed: int, **settings: Any) -> Score:
     """The detector with its defaults, told that the training images are clean."""
-    # Folds only turn scores into probabilities, which are not judged here.
-    detector = NoiseContrastiveDetector(clean=True, calibration_folds=0, random_state=seed, **settings)
+    # Without known outliers folds only turn scores into probabilities, which are not judged here.
+    folds = 3 if len(task.known) else 0
+    detector = NoiseContrastiveDetector(clean=True, calibration_folds=folds, random_state=seed, **settings)
     y = np.repeat([0, 1], [len(task.train), len(task.known)])
     return detector.fit(np.concatenate([task.train, task.known]), y).anomaly_score
 
