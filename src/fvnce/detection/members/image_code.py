@@ -29,7 +29,7 @@ DIRECTIONS, MOST_IMAGES = 64, 5000
 #: Less brightness, or less height, than this is none.
 FAINT = 1e-3
 #: Images that are resampled at a time.
-AT_ONCE = 512
+AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,11 @@ class ImageCode:
     def encode(self, X: Array) -> Array:
         """Coordinates of flattened images, shape (n, K)."""
         directions = torch.from_numpy(self.directions)
-        away = torch.from_numpy(straightened(X, self.image) - self.mean)
-        return in_blocks(lambda rows: rows @ directions.T, away).numpy()
+        parts = []
+        for low in range(0, max(len(X), 1), AT_ONCE):
+            away = torch.from_numpy(straightened(X[low : low + AT_ONCE], self.image) - self.mean)
+            parts.append(in_blocks(lambda rows: rows @ directions.T, away).numpy())
+        return np.concatenate(parts)
 
     def at_pixels(self, X: Array, differences: Array) -> Array:
         """Which share of differences of coordinates, shape (n, k, K), each pixel of an image has, shape (n, D)."""

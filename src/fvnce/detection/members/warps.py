@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from ..plan import Array
 from ..stored import require, require_array
-from .image_code import ImageCode, resampled
+from .image_code import AT_ONCE, ImageCode, resampled
 
 #: How many, and the deviations of A, b and e in units of half an image.
 COUNT, LINEAR, SHIFT, ELASTIC = 8, 0.1, 0.02, 0.05
@@ -57,11 +57,13 @@ class Warps:
 
     def log_distance(self, X: Array, z: Array, code: ImageCode, smoothing: float) -> Array:
         """log ρ: the mean of log |z(x′) − z(x)| over the warps of each image, shape (n,)."""
-        parts = []
-        for grid in self.grids:
-            away = code.encode(resampled(X, code.image, grid[None])) - z
-            parts.append(np.log(np.sqrt((away**2).sum(1)) + smoothing))
-        return np.asarray(np.mean(parts, axis=0))
+        found = np.zeros(len(X))
+        for low in range(0, len(X), AT_ONCE):
+            some = slice(low, low + AT_ONCE)
+            for grid in self.grids:
+                away = code.encode(resampled(X[some], code.image, grid[None])) - z[some]
+                found[some] += np.log(np.sqrt((away**2).sum(1)) + smoothing)
+        return found / len(self.grids)
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], image: tuple[int, int, int]) -> Self:
