@@ -205,30 +205,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of scoring")
+    parser.add_argument("--tables", help="names of tables, by default all")
+    parser.add_argument("--peers", help="names of peers, by default all that are installed")
+    parser.add_argument("--only", choices=("fit", "score"), help="one half of the comparisons")
     parser.add_argument("--quick", action="store_true", help="two tables, few rows, the peers of scikit-learn")
     args = parser.parse_args()
     folder = Path(os.environ.get("FVNCE_DATA", "")) / "adbench"
     paths = sorted(folder.glob("*.npz"))[: 2 if args.quick else None]
+    if args.tables:
+        paths = [path for path in paths if path.stem in args.tables.split(",")]
     if not paths:
         sys.exit(f"FVNCE_DATA must name a folder that holds adbench/*.npz, found none in {folder}")
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     begun = time.perf_counter(), time.process_time()
-    quick = {"hist gradient boosting", "isolation forest"}
+    wanted = {"hist gradient boosting", "isolation forest"} if args.quick else {*WITH_LABELS, *WITHOUT}
+    wanted = set(args.peers.split(",")) if args.peers else wanted
     with_labels, without = (
-        installed({name: fit for name, fit in peers.items() if not args.quick or name in quick})
-        for peers in (WITH_LABELS, WITHOUT)
+        installed({name: fit for name, fit in peers.items() if name in wanted}) for peers in (WITH_LABELS, WITHOUT)
     )
     fvnce(rows_like(200, 0)[0], (np.arange(200) < 5).astype(np.int64), SEED)
     train, test = (500, 2000) if args.quick else (20_000, 100_000)
     # DevNet's scores take their time from batches of 64 rows in Python; it is left out where rows are many.
     scored = {name: fit for name, fit in with_labels.items() if name != "devnet"}
-    found = {
-        "fit, 10 % known": fit_pairs(paths, 0.1, with_labels),
-        "fit, none known": fit_pairs(paths, 0.0, without),
-        "score, known outliers": score_pairs(train, test, args.repeats, scored | without, known=True),
-        "score, none known": score_pairs(train, test, args.repeats, without, known=False),
-    }
+    found = {}
+    if args.only != "score":
+        found["fit, 10 % known"] = fit_pairs(paths, 0.1, with_labels)
+        found["fit, none known"] = fit_pairs(paths, 0.0, without)
+    if args.only != "fit":
+        both = scored | without
+        found["score, known outliers"] = score_pairs(train, test, args.repeats, both, known=True)
+        found["score, none known"] = score_pairs(train, test, args.repeats, without, known=False)
     summary = {
         name: {"fvnce seconds": round(float(np.median([row[OURS] for row in used])), 4), "ours / theirs": ratios(used)}
         for name, rows in found.items()

@@ -108,7 +108,8 @@ def test_a_fit_says_what_its_folds_found() -> None:
     # A held-out number: rows and labels that have nothing to do with one another are told apart by luck alone, while
     # the detector has learnt them by heart.
     X = np.random.default_rng(2).normal(size=(300, 3))
-    lost = NoiseContrastiveDetector(n_trees=20, members="outlier_forest").fit(X, np.arange(300) < 20)
+    heart = {"n_trees": 20, "min_samples_leaf": 1, "members": "outlier_forest"}
+    lost = NoiseContrastiveDetector(**heart).fit(X, np.arange(300) < 20)
     assert lost.score(X, (np.arange(300) < 20).astype(int)) > 0.85
     assert lost.evidence_.auroc is not None
     assert 0.3 < lost.evidence_.auroc.value < 0.7

@@ -63,7 +63,7 @@ def legend(axes: Axes, where: Literal["lower right", "upper left"]) -> None:
 
 
 def name_curves(axes: Axes, *, size: float = 7.0) -> None:
-    """Write each labelled curve's name beside its right end, in its colour, apart from one another: no legend to look up."""
+    """Write each labelled curve's name beside its right end, in its colour, apart from one another."""
     ends = []
     for line in axes.get_lines():
         y = np.asarray(line.get_ydata(), dtype=float)
@@ -103,22 +103,46 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
     return paths
 
 
-def _sheet(images: Tensor, shape: tuple[int, int], columns: int) -> np.ndarray:
-    """Images as one picture with a thin gap between them."""
+def _sheet(images: Tensor, shape: tuple[int, int], columns: int, gap: float) -> np.ndarray:
+    """Images as one picture with a thin gap of one value between them."""
     height, width = shape
     count = len(images) // columns * columns
-    grid = images[:count].clamp(0, 1).reshape(count // columns, columns, height, width).numpy()
-    padded = np.pad(1 - grid, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=0.75)
+    grid = images[:count].reshape(count // columns, columns, height, width).numpy()
+    padded = np.pad(grid, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=gap)
     return padded.transpose(0, 2, 1, 3).reshape(count // columns * (height + 2), columns * (width + 2))
 
 
 def panels(
-    out: Path, name: str, parts: Sequence[tuple[str, Tensor]], shape: tuple[int, int], columns: int = 8
+    out: Path,
+    name: str,
+    parts: Sequence[tuple[str, Tensor]],
+    shape: tuple[int, int],
+    *,
+    differences: Sequence[tuple[str, Tensor]] = (),
+    rows: Sequence[str] = (),
+    columns: int = 8,
 ) -> list[Path]:
-    """A figure of one sheet for each part, under its title, in ``out``."""
-    figure, axes = new_figure(len(parts), width=2.1 * len(parts), height=2.5)
-    for axis, (title, images) in zip(axes, parts, strict=True):
-        axis.imshow(_sheet(images, shape, columns), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    """A figure of one sheet for each part, under its title, in ``out``; ``rows`` names the rows of the first sheet.
+
+    Parts hold grey values in [0, 1]; ``differences``, drawn after them, have a colour for each sign.
+    """
+    count = len(parts) + len(differences)
+    figure, axes = new_figure(count, width=2.1 * count + 0.6 * bool(differences), height=2.5)
+    for axis, (title, images) in zip(axes, parts, strict=False):
+        axis.imshow(1 - _sheet(images.clamp(0, 1), shape, columns, 0.25), cmap="gray", vmin=0, vmax=1)
         axis.set_title(title)
-        axis.axis("off")
+    largest = max((float(images.abs().max()) for _, images in differences), default=1.0)
+    for axis, (title, images) in zip(axes[len(parts) :], differences, strict=True):
+        drawn = axis.imshow(_sheet(images, shape, columns, 0.0), cmap="RdBu_r", vmin=-largest, vmax=largest)
+        axis.set_title(title)
+    for axis in axes:
+        axis.set(xticks=[], yticks=[])
+        axis.grid(visible=False)
+        axis.spines[:].set_visible(False)
+    if rows:
+        places = [(row + 0.5) * (shape[0] + 2) - 0.5 for row in range(len(rows))]
+        axes[0].set_yticks(places, list(rows), fontsize=7)
+        axes[0].tick_params(length=0)
+    if differences:
+        figure.colorbar(drawn, ax=axes[-1], shrink=0.8, label="grey value")
     return save(figure, out, name)

@@ -33,14 +33,16 @@ def run(out: Path, options: Options) -> Section:
     noise = kernel_noise(setting, images.train)
     samples = noise.draw(setting.noise_samples, torch.Generator().manual_seed(1000))
     network = setting.networks[0]
-    parts = [("noise samples", setting.to_unit(samples[:64]))]
-    nats = {}
+    nats, pictures = {}, {}
     for row in rows(setting):
         if row.name in SHOWN:
             pair, label = trained(out, setting, network, row), SHOWN[row.name]
             nats[label] = pair.log_likelihood(samples).mean().item()
-            parts.append((f"{label}: {nats[label]:.0f} nats", setting.to_unit(pair.reconstruct(samples[:64]))))
-    files = panels(out, "noise-reconstructions", parts, images.shape)
+            pictures[label] = setting.to_unit(pair.reconstruct(samples[:64])).clamp(0, 1)
+    first, *others = SHOWN.values()
+    parts = [("noise samples", setting.to_unit(samples[:64])), (f"{first} ({nats[first]:.0f} nats)", pictures[first])]
+    less = [(f"{label} ({nats[label]:.0f} nats)\nless {first}", pictures[label] - pictures[first]) for label in others]
+    files = panels(out, "noise-reconstructions", parts, images.shape, differences=less)
     record = made_by(f"fvnce reproduce noise-reconstructions --data {options.data}") | {
         "seed": 0,
         "network": named(network),
@@ -55,8 +57,8 @@ def run(out: Path, options: Options) -> Section:
         pictures=[
             Picture(
                 files[0],
-                f"Noise samples, and what {record['network']} networks make of them.",
-                "Four sheets of digits: noisy samples and their reconstructions by AE, VAE and alpha one sixteenth.",
+                f"Noise samples, what the autoencoder ({record['network']}) makes of them, and how the others differ.",
+                "Four sheets of digits: noisy samples, what the AE makes of them, and what VAE and alpha 1/16 change.",
             )
         ],
         settings=setting.named(),

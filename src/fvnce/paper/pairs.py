@@ -15,11 +15,11 @@ from ..pages.page import Picture, Section
 from ..scoring import Logarithmic, PowerRule, ScoringRule
 from .setting import Options
 
-#: All normalised. Solid where both functions are concave in r, dashed for the logarithmic rule, whose f0 is convex.
+#: All normalised. Dashed is the logarithmic rule, whose f0 is convex in r; for the others both functions are concave.
 RULES: list[tuple[Curve, ScoringRule]] = [
     (Curve("(α, β) = (0, 0)", "#0b2e59"), PowerRule(0.0, 0.0, clip=None).normalised()),
-    (Curve("(α, β) = (1/2, 0)", "#c23b22"), PowerRule(0.5, 0.0, clip=None).normalised()),
-    (Curve("(α, β) = (0, 1)", "#e8a33d"), PowerRule(0.0, 1.0, clip=None).normalised()),
+    (Curve("(α, β) = (1/2, 0)", "#c23b22", "-."), PowerRule(0.5, 0.0, clip=None).normalised()),
+    (Curve("(α, β) = (0, 1)", "#e8a33d", ":"), PowerRule(0.0, 1.0, clip=None).normalised()),
     (Curve("logarithmic", "#555555", "--"), Logarithmic().normalised()),
 ]
 
@@ -49,7 +49,7 @@ def run(out: Path, options: Options) -> Section:
     return Section(
         "Pairs (f1, f0)",
         [
-            "A data sample earns f1 and a noise sample f0. For the double-ELBO rules (solid) both are concave in r, so "
+            "A data sample earns f1 and a noise sample f0. For the double-ELBO rules both are concave in r, so "
             "an evidence lower bound exists for both terms; for the logarithmic rule of ordinary NCE (dashed) f0 is "
             "convex."
         ],

@@ -195,14 +195,15 @@ def _cell(
 
 
 def _figure(out: Path, cells: Cells, images: Images, noise: KernelDensity) -> list[Path]:
-    order = torch.cat([(images.test_labels == digit).nonzero()[:8, 0] for digit in (1, 0, 2, 3, 4, 5, 7, 9)])
+    digits = (1, 0, 2, 3, 4, 5, 7, 9)
+    order = torch.cat([(images.test_labels == digit).nonzero()[:8, 0] for digit in digits])
     inputs = images.test[order]
     samples = noise.draw(64, torch.Generator().manual_seed(0))
     parts = [("test inputs", inputs), ("samples from $p_n$", samples)]
     for name, title in (("vae", "VAE"), ("fixed", r"$J^{0,0}_{fvNCE}$, log-scale")):
         objective: Any = load_objective(cells.path(f"{name}_seed0", ".safetensors"))
         parts.append((title, Pair(objective.model, objective.encoder).reconstruct(inputs)))
-    return panels(out, "penalised", parts, images.shape)
+    return panels(out, "penalised", parts, images.shape, rows=[f"'{digit}'" for digit in digits])
 
 
 # What is told of it, from the file of results alone.

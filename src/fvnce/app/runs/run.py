@@ -87,7 +87,7 @@ class FittedRun(Run):
 
     @property
     def histories(self) -> dict[str, History]:
-        """The history of each network that was trained, by its name."""
+        """The history of each training by its name; ratio networks are trained together."""
         if isinstance(self.history, History):
             return {"model": self.history}
         return {f"network {i + 1}": history for i, history in enumerate(self.history)}
