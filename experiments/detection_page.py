@@ -47,6 +47,12 @@ def known(record: Record) -> list[str]:
         what = f"{float(share):.0%} of the anomalies known" if float(share) else "no anomaly known"
         lines += [f"**{what}, {seeds}, {tables} tables{cost}; means over tables**", ""]
         lines += _ranking(ranking, seeds.removeprefix("seeds ").removeprefix("seed "))
+        for part, own in record.get("parts", {}).get(name, {}).items():
+            [ours] = [row for row in own if row["detector"] == "fvnce"]
+            best = [row for row in own if row["detector"] != "fvnce"][:2]
+            beside = ", ".join(f"{row['detector']} {row['auroc']:.3f} / {row['ap']:.3f}" for row in best)
+            lines += [f"* {part}: **fvnce** {ours['auroc']:.3f} / {ours['ap']:.3f}; {beside}"]
+        lines += [""]
     return lines
 
 
