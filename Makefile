@@ -94,7 +94,7 @@ $(STAMP): pyproject.toml constraints.txt src/fvnce/_version.py
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt src/fvnce/_version.py
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt \
-		-e ".[flows,parquet]" pytest pytest-xdist hypothesis pandas playwright sympy
+		-e ".[flows]" pytest pytest-xdist hypothesis pandas polars playwright sympy
 	touch $@
 
 clean:

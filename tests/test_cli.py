@@ -144,7 +144,18 @@ def test_a_config_repeats_the_weights(fvnce, run_folder, tmp_path):
 def test_a_latent_run_repeats_too_and_says_so_of_changed_data(fvnce, table, tmp_path):
     copy = tmp_path / "copy.csv"
     copy.write_bytes(table.read_bytes())
-    options = ["--latent", 2, "--epochs", 2, "--rule", "0.9*power(1/64)+0.1*power(0)", "--hidden", "16"]
+    options = [
+        "--model",
+        "latent",
+        "--latent",
+        2,
+        "--epochs",
+        2,
+        "--rule",
+        "0.9*power(1/64)+0.1*power(0)",
+        "--hidden",
+        "16",
+    ]
     fvnce("fit", copy, "--label", "fraud=yes", "--drop", "id", *options, "--out", tmp_path / "a", "-q")
     settings = read_config(tmp_path / "a")
     assert (settings.kind, settings.model.noise, settings.model.partition) == ("latent", "mixture", "profiled")
@@ -232,7 +243,7 @@ def test_memory_does_not_grow_with_the_file(fvnce, tmp_path):
     width = 2000
     rng = np.random.default_rng(0)
     np.save(tmp_path / "train.npy", rng.normal(size=(100, width)))
-    small = ["--latent", 1, "--hidden", 1, "--epochs", 1, "--noise", "none"]
+    small = ["--model", "latent", "--latent", 1, "--hidden", 1, "--epochs", 1, "--noise", "none"]
     fvnce("fit", tmp_path / "train.npy", *small, "--out", tmp_path / "run", "-q")
     used = []
     for rows in (1000, 2**30 // (8 * width) + 1):
@@ -309,13 +320,17 @@ def test_data_describes_a_file(fvnce, table, pictures):
         (["fit", "t.csv", "--label", "x"], 1, "has no column 'x'; its columns are a, b"),
         (["fit", "t.csv", "--label", "a"], 1, "must mark known outliers by 1 and other rows by 0, found"),
         (["fit", "t.csv", "--drop", "z"], 1, "has no column 'z'"),
-        (["fit", "t.csv", "--latent", "2", "--trees", "3"], 2, "--trees belongs to the detector"),
+        (["fit", "t.csv", "--model", "latent", "--trees", "3"], 2, "--trees belongs to the detector"),
         (["fit", "t.csv", "--set", "nonsense=1"], 1, "the detector has no setting 'nonsense'; its settings are"),
         (["fit", "t.csv", "--set", "nonsense"], 2, "--set takes NAME=VALUE"),
         (["fit", "t.csv", "--hidden", "a"], 2, "--hidden must be numbers separated by commas"),
-        (["fit", "t.csv", "--rule", "power(2)"], 1, "alpha must be a number in [0, 1], found 2.0"),
-        (["fit", "t.csv", "--rule", "quadratic()"], 1, "a rule with the double-ELBO property"),
-        (["fit", "t.csv", "--noise", "outliers"], 1, "noise 'outliers' needs known outliers, found none"),
+        (["fit", "t.csv", "--model", "latent", "--rule", "power(2)"], 1, "alpha must be a number in [0, 1], found 2.0"),
+        (["fit", "t.csv", "--model", "latent", "--rule", "quadratic()"], 1, "a rule with the double-ELBO property"),
+        (
+            ["fit", "t.csv", "--model", "latent", "--noise", "outliers"],
+            1,
+            "noise 'outliers' needs known outliers, found none",
+        ),
         (["fit", "t.csv", "--delimiter", "xx"], 2, "--delimiter must be one character"),
         (["fit", "t.csv", "--out", "there"], 1, "there exists already; choose another folder"),
         (["fit", "t.csv", "--out", "there", "--overwrite"], 1, "is no run, so --overwrite will not replace it"),
@@ -329,7 +344,7 @@ def test_data_describes_a_file(fvnce, table, pictures):
         (["fit", "one.csv"], 1, "one.csv holds 1 row; give at least 2"),
         (["fit", "inf.csv"], 1, "inf.csv, row 2: column 'b' holds infinity; correct it, or pass --missing inf"),
         (["fit", "inf.npy"], 1, "inf.npy, row 3 holds infinity"),
-        (["fit", "t.csv", "--latent", "2", "--learning-rate", "-1"], 1, "learning_rate must be in [0, 1000]"),
+        (["fit", "t.csv", "--model", "latent", "--learning-rate", "-1"], 1, "learning_rate must be in [0, 1000]"),
         (["rules", "power(0)", "--explore", "there"], 2, "--explore must name a file, 'there' is a folder"),
         (["rules", "power(0)", "--plot", "x.doc"], 2, "--plot must name a png, pdf or svg file"),
         (["data", "nothing"], 2, "neither a data set (mnist) nor a file"),
@@ -417,7 +432,22 @@ def test_a_bar_is_drawn_on_terminals_only_and_without_colour_if_asked(
     monkeypatch.setattr(sys, "stderr", said)
     for arguments in (
         ["score", run_folder, table, "--out", tmp_path / "s.csv"],
-        ["fit", table, "--drop", "id", "--latent", "1", "--hidden", "2", "--epochs", "1", "--out", tmp_path / "run"],
+        [
+            "fit",
+            table,
+            "--drop",
+            "id",
+            "--model",
+            "latent",
+            "--latent",
+            "1",
+            "--hidden",
+            "2",
+            "--epochs",
+            "1",
+            "--out",
+            tmp_path / "run",
+        ],
     ):
         said.seek(0)
         said.truncate()

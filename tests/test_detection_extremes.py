@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
 from fvnce.detection import NoiseContrastiveDetector
+from fvnce.detection.reading import Reading
 from fvnce.detection.rows import check_labels, merge
 from fvnce.detection.table import encode, learn_columns
 
@@ -45,7 +46,7 @@ def test_the_largest_float_is_a_number_and_a_missing_value_is_none() -> None:
 def test_one_huge_value_is_strange_and_leaves_its_column_as_it_was(value: float) -> None:
     X = normal(200)
     (plain, _), (column, _) = (
-        learn_columns(table, np.ones(200), [False] * 2) for table in (X, np.r_[X[:-1], [[value, 0]]])
+        learn_columns(table, np.ones(200), [Reading()] * 2) for table in (X, np.r_[X[:-1], [[value, 0]]])
     )
     assert column.scale == pytest.approx(plain.scale, rel=0.05)
     X[7, 0] = value
@@ -78,7 +79,7 @@ def test_columns_at_the_ends_of_the_exponent_give_finite_scores(table: Array, la
 
 def test_a_denormal_column_is_scaled_like_any_other() -> None:
     whole = np.arange(100.0)[:, None]
-    found, expected = (encode(X, learn_columns(X, np.ones(100), [False])) for X in (whole * 1e-320, whole))
+    found, expected = (encode(X, learn_columns(X, np.ones(100), [Reading()])) for X in (whole * 1e-320, whole))
     np.testing.assert_allclose(found, expected, atol=0.02)  # a denormal has few digits
 
 
@@ -168,9 +169,9 @@ def test_a_bad_value_late_in_a_large_matrix_is_found() -> None:
     X = np.zeros((5000, 2), dtype=np.float32)
     X[:, 1] = np.arange(5000)
     detector = NoiseContrastiveDetector(members=("broad_forest",), n_trees=2, max_rows=100).fit(X)
-    X[4999, 0] = np.nan
+    X[4999, 0] = np.inf
     for method in (detector.score_samples, detector.fit):
-        with pytest.raises(ValueError, match="X contains NaN"):
+        with pytest.raises(ValueError, match="X contains infinity"):
             method(X)
     with pytest.raises(NotFittedError):  # a fit that failed leaves nothing behind
         detector.score_samples(X[:-1])

@@ -13,6 +13,7 @@ import torch
 
 from fvnce.detection import NoiseContrastiveDetector
 from fvnce.detection.members.trees import RatioForest
+from fvnce.detection.reading import Reading
 from fvnce.training import RecordError
 
 QUICK: dict[str, Any] = {
@@ -133,7 +134,7 @@ NUMBERS: dict[str, Callable[[NoiseContrastiveDetector], None]] = {
     "scale of a column": _set("preprocessor_.columns.1", lambda column: replace(column, scale=0.0)),
     "centre of a column": _set("preprocessor_.columns.1", lambda column: replace(column, centre=float("nan"))),
     "categories without names": _set("preprocessor_.columns.1", lambda column: replace(column, categories=[0, 1])),
-    "names without categories": _set("preprocessor_.categories", [None, {"a": 0}, None]),
+    "names without categories": _set("preprocessor_.readings", [Reading(), Reading("text", codes={"a": 0}), Reading()]),
     "no layout": _set("preprocessor_.columns", None),
 }
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from fvnce.detection import NoiseContrastiveDetector
+from fvnce.detection.reading import Reading
 from fvnce.detection.table import Column, encode, gather, learn_columns
 from fvnce.models import convolutional_pair
 
@@ -19,14 +20,14 @@ QUICK: dict[str, Any] = {"n_trees": 10, "n_networks": 1, "steps": 20, "batch_siz
 Array = NDArray[np.float64]
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf])
 def test_values_that_are_no_numbers_are_refused(bad: float) -> None:
     X = np.random.default_rng(0).normal(size=(30, 3))
     detector = NoiseContrastiveDetector(**QUICK).fit(X)
     X[3, 1] = bad
-    with pytest.raises(ValueError, match=r"NaN|infinity"):
+    with pytest.raises(ValueError, match="infinity"):
         NoiseContrastiveDetector(**QUICK).fit(X)
-    with pytest.raises(ValueError, match=r"NaN|infinity"):
+    with pytest.raises(ValueError, match="infinity"):
         detector.score_samples(X)
 
 
@@ -88,18 +89,18 @@ def test_scaling_survives_heavy_tails_and_rare_values() -> None:
     broken = np.r_[normal[:-2], 1e12, -1e12]
     rare = np.r_[np.zeros(999), 1.0]
     first, second, third, constant = learn_columns(
-        np.stack([normal, broken, rare, np.full(1000, 7.0)], 1), np.ones(1000), [False] * 4
+        np.stack([normal, broken, rare, np.full(1000, 7.0)], 1), np.ones(1000), [Reading()] * 4
     )
     assert first.scale == pytest.approx(2.0, rel=0.1)
     assert second.scale == pytest.approx(first.scale, rel=0.02)
     assert second.centre == pytest.approx(first.centre, rel=0.02)
     assert third.scale == pytest.approx(np.sqrt(0.001 * 0.999), rel=1e-6)
-    assert constant == Column(7.0, 1.0)
+    assert constant == Column(7.0, 1.0, unused=True)
 
 
 def test_categories_and_missing_values_are_encoded_and_gathered() -> None:
     X = np.array([[0.0, 1.0], [1.0, np.nan], [1.0, 3.0], [-1.0, 5.0]])
-    columns = learn_columns(X, np.ones(4), [True, False])
+    columns = learn_columns(X, np.ones(4), [Reading("text"), Reading()])
     assert columns[0].categories == [0, 1]
     assert columns[1].missing
     encoded = encode(X, columns)

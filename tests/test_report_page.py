@@ -33,7 +33,7 @@ def pages(tmp_path_factory):
         y=np.arange(128) > 119,
     )
     np.save(folder / "i.npy", rng.random((60, 8, 8)))
-    quick = ["--hidden", "8", "--epochs", "2", "-q"]
+    quick = ["--model", "latent", "--hidden", "8", "--epochs", "2", "-q"]
     table = [
         "fit",
         folder / "t.npz",

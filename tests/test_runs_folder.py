@@ -15,7 +15,7 @@ from fvnce.app.runs.run import load_run
 from fvnce.training import FolderInUse
 
 DETECTOR = ["--trees", "5", "--members", "broad_forest", "--set", "calibration_folds=0", "-q"]
-LATENT = ["--latent", "2", "--epochs", "1", "-q"]
+LATENT = ["--model", "latent", "--latent", "2", "--epochs", "1", "-q"]
 
 
 @pytest.fixture

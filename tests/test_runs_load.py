@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
     np.savez(place / "t.npz", X=rows, y=np.arange(130) >= 120)
     data = ["fit", place / "t.npz", "--label", "y", "-q"]
     command(*data, "--members", "network", "--networks", 2, "--steps", 5, "--hidden", 8, "--out", place / "detector")
-    command(*data, "--latent", 2, "--epochs", 2, "--hidden", 8, "--out", place / "latent")
+    command(*data, "--model", "latent", "--latent", 2, "--epochs", 2, "--hidden", 8, "--out", place / "latent")
     return place
 
 
@@ -113,7 +113,11 @@ def test_fit_reads_nothing_that_it_has_just_written(folder, tmp_path, monkeypatc
     monkeypatch.setattr(fvnce.NoiseContrastiveDetector, "load", reads)
     for name in ("report.page.make_page", "report.page.read_document", "runs.run.load_run", "runs.run.read_document"):
         monkeypatch.setattr(f"fvnce.app.{name}", reads)
-    options = ["--trees", 5, "--members", "mixture_forest"] if kind == "detector" else ["--latent", 2, "--epochs", 1]
+    options = (
+        ["--trees", 5, "--members", "mixture_forest"]
+        if kind == "detector"
+        else ["--model", "latent", "--latent", 2, "--epochs", 1]
+    )
     command("fit", folder / "t.npz", "--label", "y", *options, "--out", tmp_path / "run")
 
 

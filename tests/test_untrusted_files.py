@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from fvnce.app.commands import main
-from fvnce.app.readers.delimited import TableOptions
+from fvnce.app.readers.columns import TableOptions
 from fvnce.app.report.page import check_analysis, write_run_page
 from fvnce.app.runs.run import check_run_record
 from fvnce.app.runs.settings import DataSettings, SettingsError, read_config

@@ -28,20 +28,22 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+from pyarrow import parquet
 
 from fuzz_seeds import FACTS, RECORDS
-from fvnce.app.readers.delimited import TableOptions
+from fvnce.app.readers.columns import TableOptions
 from fvnce.app.report.page import check_analysis, make_page, write_run_page
 from fvnce.app.runs.run import RunError, check_run_record, read_run_record
 from fvnce.app.runs.settings import DataSettings, SettingsError, read_config, to_toml
 from fvnce.app.runs.training_data import Layout, read_like, read_training_data
 from fvnce.app.shapes import ShapeError
 from fvnce.data import DataError, Frame, ReadOptions, open_source, read_idx
+from fvnce.detection.reading import Reading
 from fvnce.serialization import RecordError, write_document
 
 #: What a reader may end in; ShapeError is turned into RunError by whoever knows the file.
@@ -129,8 +131,13 @@ def table_text(rng: random.Random) -> bytes:
     """A good text table."""
     delimiter = rng.choice([",", ";", "\t", "|", " "])
     lines = [["a", "b", "town"]] if rng.random() < 0.7 else []
+    odd = rng.random() < 0.5
     for i in range(rng.choice([1, 3, 30, 250])):
-        lines.append([f"{rng.gauss(0, 1):.3f}", str(i % 7), rng.choice(["Bern", '"x y"', "NA", ""])])
+        number = (
+            rng.choice([f"{rng.gauss(0, 1):.3f}", f'"${rng.random() * 1e4:,.2f}"', "12%"]) if odd else f"{i / 7:.3f}"
+        )
+        when = rng.choice([f"2024-03-{i % 28 + 1:02d}", f"{i % 12 + 1}/3/2024 14:30"]) if odd else str(i % 7)
+        lines.append([number, when, rng.choice(["Bern", '"x y"', "NA", "", "yes"])])
     return ("\n".join(delimiter.join(line) for line in lines) + "\n").encode()
 
 
@@ -162,6 +169,14 @@ def npz(rng: random.Random) -> bytes:
         for name, member in (("X", values), ("y", np.arange(len(values)) % 2)):
             content = npy(member)
             archive.writestr(f"{name}.npy", flipped(content, rng) if rng.random() < 0.4 else content)
+    return buffer.getvalue()
+
+
+def parquet_file(rng: random.Random) -> bytes:
+    """A parquet file."""
+    buffer = io.BytesIO()
+    table = pyarrow.table({"a": [rng.gauss(0, 1), None, 2.0], "b": [1, 2, 3], "town": ["x", None, "y"]})
+    parquet.write_table(table, buffer, compression=rng.choice(["none", "snappy", "gzip"]))
     return buffer.getvalue()
 
 
@@ -219,12 +234,17 @@ def read_rows(path: Path, rng: random.Random) -> None:
     elif how == 2:
         label = rng.choice([*[None] * 8, "y", "town", "b", "-1", "town=Bern", "a=1", "=", "9" * 30])
         drop = rng.choice([*[()] * 8, ("b",), ("1",), ("nothing",)])
-        read_training_data(DataSettings(str(path), label=label, drop=drop), lambda sentence: None)
+        keep, name = rng.choice([*[()] * 8, ("a",), ("nothing",)]), rng.choice([*[None] * 8, "b", "nothing"])
+        settings = DataSettings(str(path), label=label, drop=drop, keep=keep, id=name)
+        read_training_data(settings, lambda sentence: None)
     else:
         layout = rng.choice(
-            [Layout({"a": "number", "b": "number", "town": "text"}, None), Layout(None, (3,)), Layout(None, (3, 3))]
+            [
+                Layout({"a": Reading(), "b": Reading("time"), "town": Reading("text")}, None),
+                Layout(None, (3,)),
+                Layout(None, (3, 3)),
+            ]
         )
-        layout = replace(layout, missing=rng.random() < 0.5)
         for part in read_like(layout, str(path), DataSettings(str(path))).parts():
             layout.prepare(part.rows, part.start)
             assert isinstance(part.rows, Frame | np.ndarray)
@@ -322,27 +342,8 @@ ATTEMPTS: dict[str, Callable[[Path, random.Random], None]] = {
     "toml": _config,
     "page": _page,
     "files of a run": _record_files,
+    "parquet": _rows("t.parquet", parquet_file),
 }
-
-
-def _parquet() -> None:
-    """Parquet too, where pyarrow is installed."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        return
-
-    def make(rng: random.Random) -> bytes:
-        buffer = io.BytesIO()
-        table = pyarrow.table({"a": [rng.gauss(0, 1), None, 2.0], "b": [1, 2, 3], "town": ["x", None, "y"]})
-        parquet.write_table(table, buffer, compression=rng.choice(["none", "snappy", "gzip"]))
-        return buffer.getvalue()
-
-    ATTEMPTS["parquet"] = _rows("t.parquet", make)
-
-
-_parquet()
 
 
 def readers(seed: int, tries: int, first: int = 0) -> list[str]:

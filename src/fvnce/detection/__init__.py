@@ -4,7 +4,9 @@
 ``estimator``       the detector: an ensemble with calibrated probabilities
 ``latent``          a latent-variable model as a detector
 ``base``            what both do alike, on scikit-learn's contract
+``frame``, ``reading``, ``identifiers``   tables of any library; what their texts say
 ``preprocessing``, ``table``, ``rows``   real data as matrices; labels and weights
+``mapped``          memory maps, read without being held
 ``members``         what the detector averages, one file each
 ``ensemble``        their average, and the score as a sum over columns
 ``plan``, ``settings``   what is trained, and how
@@ -19,11 +21,13 @@
 ``metrics``         scores at a glance
 ``fitted``          attributes that people know from elsewhere, and a notebook's view
 ``reasons``         why the threshold is where it is
+``batch_scorer``    scores of batches, on the workers of an engine
 ``stored``          how files that no fit could have made are refused
 ==================  ===============================================================
 """
 
 from . import scorers
+from .batch_scorer import BatchScorer
 from .conformal import Conformal
 from .estimator import NoiseContrastiveDetector
 from .evidence import Evidence, Interval
@@ -35,6 +39,7 @@ from .scorers import InvertedScoreWarning
 
 __all__ = [
     "MEMBERS",
+    "BatchScorer",
     "Conformal",
     "Evidence",
     "Explanation",

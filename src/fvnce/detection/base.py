@@ -31,9 +31,12 @@ from .conformal import reject
 from .explanation import Explanation
 from .findings import Findings
 from .fitted import FittedMixin
+from .frame import Frame, is_frame
+from .mapped import release
 from .metrics import plot_scores
 from .plan import Array
 from .preprocessing import ImagePreprocessor, TablePreprocessor, as_images, check_images, preprocessor_from_state
+from .reading import Reading
 from .scorers import roc_auc, warn_if_scored
 from .stored import MAX_BYTES, check_size, require, require_count, require_lengths, require_number
 
@@ -235,49 +238,68 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
         self.__dict__.pop("offset_", None)
         self.__dict__.pop("findings_", None)
 
-    def _layout(self, X: Any) -> tuple[Any, ImagePreprocessor | None, table.Categories | None]:
-        """Training rows, checked and still as they were given, with how to encode images, or the texts of a frame."""
-        if table.is_frame(X):
-            table.check_frame(X)
-            validate_data(self, X, skip_check_array=True)
-            categories = table.learn_names(X)
-            if len(X) < 2:
-                raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(X)}")
-            return table.frame_to_matrix(X, categories), None, categories
+    def odd_values(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many values each column of X has, and how many of them are unlike any of training; images have none."""
+        check_is_fitted(self)
+        if isinstance(self.preprocessor_, ImagePreprocessor):
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        return table.count_odd(np.asarray(self._checked(X), dtype=np.float64), self.preprocessor_.columns)
+
+    def _layout(self, X: Any) -> tuple[Any, ImagePreprocessor | None, table.Readings | None]:
+        """Training rows, checked and still as they were given, with how to encode images, or to read a frame."""
+        if is_frame(X):
+            frame = Frame.of(X)
+            self._check_names(X, frame, reset=True)
+            if len(frame) < 2:
+                raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
+            readings = table.learn_readings(frame)
+            return table.require_values(table.frame_to_matrix(frame, readings)), None, readings
         if getattr(X, "ndim", 0) in (3, 4):
             images = check_images(as_images(X))
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             self.n_features_in_ = int(np.prod(images.shape[1:]))
             return images, ImagePreprocessor.learn(images, rows_at_once(images)), None
-        return self._matrix(X, reset=True), None, None
+        return table.require_values(self._matrix(X, reset=True)), None, None
 
     def _checked(self, X: Any) -> Any:
         """Rows that look like those of training, as the preprocessor takes them."""
         how = self.preprocessor_
-        categories = how.categories if isinstance(how, TablePreprocessor) else None
-        if table.is_frame(X):
-            table.check_frame(X)
-            if categories is None:
-                table.check_no_times(X)
         if isinstance(how, ImagePreprocessor):
             return check_images(as_images(X), how.shape)
-        if categories is None:
-            return self._matrix(X, reset=False)
-        if not table.is_frame(X):
-            if any(names is not None for names in categories):
-                raise ValueError(
-                    f"X must be a data frame as in training, where it had categories, found {type(X).__name__}"
-                )
-            return self._matrix(X, reset=False)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        return table.frame_to_matrix(X, categories)
+        if is_frame(X):
+            frame = Frame.of(X)
+            if how.readings is None:  # what is no number is told before that there were no names
+                matrix = table.frame_to_matrix(frame, [Reading()] * frame.shape[1])
+                self._check_names(X, frame, reset=False)
+                return matrix
+            self._check_names(X, frame, reset=False)
+            return table.frame_to_matrix(frame, how.readings)
+        if any(reading.kind != "number" for reading in how.readings or ()):
+            raise ValueError(
+                f"X must be a data frame as in training, where it had texts or dates, found {type(X).__name__}"
+            )
+        return self._matrix(X, reset=False)
+
+    def _check_names(self, X: Any, frame: Frame, *, reset: bool) -> None:
+        """Learn the names of the columns, or compare them: those of other frames are scikit-learn's to look at."""
+        if not isinstance(X, Frame):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+        elif reset:
+            self.n_features_in_, self.feature_names_in_ = frame.shape[1], frame.columns
+        elif frame.columns.tolist() != getattr(self, "feature_names_in_", frame.columns).tolist():
+            raise ValueError(
+                f"X must have the columns of training in their order, {', '.join(self.feature_names_in_[:9])}, found "
+                f"{', '.join(map(str, frame.columns[:9]))}; the feature names should match"
+            )
+        elif frame.shape[1] != self.n_features_in_:
+            raise ValueError(f"X must have the {self.n_features_in_} features of training, found {frame.shape[1]}")
 
     def _matrix(self, X: Any, *, reset: bool) -> Any:
         """A matrix of numbers that scikit-learn has checked; a large one in parts, and it stays as it is stored."""
         if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
-            raise ValueError("X must not be masked, found masked values; fill them, or pass a data frame with NaN")
-        how: dict[str, Any] = {"dtype": [np.float64, np.float32]}
+            raise ValueError("X must not be masked, found masked values; fill them with NaN")
+        how: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
         is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf"
         step = max(2, rows_at_once(X)) if is_matrix else 0
         whole = not is_matrix or len(X) <= step
@@ -287,7 +309,13 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
             for start in () if whole else range(step, len(X), step):
                 check_array(X[start : start + step], input_name="X", **how)
+                release(X)
         return checked if whole else X
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
@@ -324,12 +352,12 @@ def rows_at_once(X: Any) -> int:
 
 
 def learn_preprocessor(
-    rows: Any, weights: Array, categories: table.Categories | None
+    rows: Any, weights: Array, readings: table.Readings | None, outliers: Any = None
 ) -> TablePreprocessor | ImagePreprocessor:
-    """How to encode rows like these: images, or a table in which texts are given by their codes."""
+    """How to encode rows like these and known outliers: images, or a table in which texts are given by their codes."""
     if rows.ndim > 2:
         return ImagePreprocessor.learn(rows, rows_at_once(rows))
-    return TablePreprocessor.learn(rows, weights, categories)
+    return TablePreprocessor.learn(rows, weights, readings, outliers)
 
 
 def seed_of(random_state: Any) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
+from . import mapped
 from .base import Detector, histories_from_state, histories_state, in_parts, learn_preprocessor, seed_of
 from .calibration import (
     Calibration,
@@ -175,23 +176,26 @@ class NoiseContrastiveDetector(Detector):
         """Learn from rows, of which y marks the known outliers.
 
         Args:
-            X: a matrix of numbers, a data frame (categories and missing values are welcome), or images of shape
-                (n, H, W) or (n, C, H, W); a memory map is read in parts.
-            y: 1 for known outliers, 0 for all other rows, whatever they are.
+            X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
+                (text, amounts of money, dates and missing values are welcome); or images of shape (n, H, W),
+                (n, C, H, W) or (n, H, W, C); a memory map is read in parts.
+            y: 1 for known outliers, 0 for all other rows, whatever they are; or yes and no, outlier and inlier, …
             sample_weight: how often a row counts.
         """
         settings = plan_of(self)
         seed = seed_of(self.random_state)
         self._forget()
-        matrix, images, categories = self._layout(X)
+        matrix, images, readings = self._layout(X)
         known = check_labels(y, len(matrix))
         weights = check_weights(sample_weight, matrix)
         if not (weights[~known] > 0).any():
             raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
         self.n_known_ = int((known & (weights > 0)).sum())
         chosen, spare = self._thinned(known, weights, seed)
-        raw, known_of, weight_of, place = self._raw_rows(matrix[chosen], known[chosen], weights[chosen], images)
-        learn = partial(learn_preprocessor, categories=categories)
+        raw, known_of, weight_of, place = self._raw_rows(
+            mapped.take(matrix, chosen), known[chosen], weights[chosen], images
+        )
+        learn = partial(learn_preprocessor, readings=readings, outliers=raw[known_of])
         # Rows that are left over must have no part in what scores them, not even in the range of images.
         self.preprocessor_ = images if images and not len(spare) else learn(raw[~known_of], weight_of[~known_of])
         encoded = self.preprocessor_.encode(raw)
@@ -217,7 +221,7 @@ class NoiseContrastiveDetector(Detector):
             offset = threshold_at(-np.concatenate([own, own_known]), share, float(self.contamination))
         conformal = None
         if len(spare):
-            conformal = self._conformal_of_spare(matrix[spare], weights[spare], held)
+            conformal = self._conformal_of_spare(mapped.take(matrix, spare), weights[spare], held)
         elif self.calibration_folds:
             inlier = None if held is None else 1 - self.calibration_.probability(held.scores)
             conformal = fit_split(raw, known_of, weight_of, inlier, learn, partial(self._complete, settings), seed)

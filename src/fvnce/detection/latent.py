@@ -34,6 +34,7 @@ from .latent_objective import LatentSettings, make_networks, make_noise, make_ob
 from .networks import SeededEncoder, aligned, require_pair
 from .plan import Array, TrainingRows
 from .rows import check_labels
+from .stacked import in_blocks
 from .stored import require
 
 #: Rows scored together for the threshold.
@@ -151,15 +152,16 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         """Learn from rows, of which y marks the known outliers.
 
         Args:
-            X: a matrix of numbers, a data frame (categories and missing values are welcome), or images of shape
-                (n, H, W) or (n, C, H, W).
-            y: 1 for known outliers, 0 for all other rows, whatever they are.
+            X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
+                (text, amounts of money, dates and missing values are welcome); or images of shape (n, H, W),
+                (n, C, H, W) or (n, H, W, C).
+            y: 1 for known outliers, 0 for all other rows, whatever they are; or yes and no, outlier and inlier, …
         """
         settings = self._settings()
         whole = isinstance(self.random_state, Integral) and 0 <= int(self.random_state) < 2**63
         seed = int(self.random_state) if whole else seed_of(self.random_state)
         self._forget()
-        matrix, images, categories = self._layout(X)
+        matrix, images, readings = self._layout(X)
         known = check_labels(y, len(matrix))
         if images is None:
             matrix = np.asarray(matrix, dtype=np.float64)
@@ -171,7 +173,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         order = torch.randperm(rows, generator=generator)
         cut = max(2, round(settings.validation * rows)) if settings.validation else 0
         kept = matrix[~known][order[cut:].numpy()]
-        self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), categories)
+        self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), readings, matrix[known])
         encoded = torch.from_numpy(self.preprocessor_.encode(matrix)).float()
         mask = torch.from_numpy(known)
         self._train(encoded[~mask], encoded[mask], order, cut, settings, generator, seed)
@@ -245,7 +247,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def _find_out(self, encoded: Tensor, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
         """The threshold, and what the fit says about itself."""
-        scores = np.concatenate([self._anomaly_of(part.double()) for part in encoded.split(SCORED)])
+        scores = np.concatenate([self._anomaly(part.double().numpy()) for part in encoded.split(SCORED)])
         own, contamination = scores[~known], self.settings_.contamination
         offset = -float(np.quantile(own, 1 - contamination))
         ones = np.ones(len(own))
@@ -275,14 +277,12 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         self.offset_ = offset
 
     def _anomaly(self, encoded: Array) -> Array:
-        return self._anomaly_of(aligned(encoded))
+        return np.asarray(in_blocks(self._anomaly_of, aligned(encoded)).numpy())
 
     @torch.no_grad()
-    def _anomaly_of(self, x: Tensor) -> Array:
-        density = self.objective_.model.log_joint(x, self.objective_.encoder(x).mean)
-        if self.settings_.score == "ratio":
-            return np.asarray((self.objective_.noise.log_prob(x) - density).numpy())
-        return np.asarray((-density).numpy())
+    def _anomaly_of(self, x: Tensor) -> Tensor:
+        density: Tensor = self.objective_.model.log_joint(x, self.objective_.encoder(x).mean)
+        return self.objective_.noise.log_prob(x) - density if self.settings_.score == "ratio" else -density
 
     @torch.no_grad()
     def _reconstruction(self, x: Tensor) -> Tensor:
@@ -299,7 +299,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         code = torch.zeros(1, self.settings_.latent, dtype=x.dtype)
         base = -float(self.objective_.model.log_joint(decoder(code).mean, code))
         reconstruction = self.preprocessor_.fold(squares)
-        rest = self._anomaly_of(x) - reconstruction.reshape(len(x), -1).sum(1) - base
+        rest = self._anomaly(encoded) - reconstruction.reshape(len(x), -1).sum(1) - base
         return Explanation(np.zeros_like(reconstruction), reconstruction, rest, base)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -17,8 +17,9 @@ import numpy as np
 from ..serialization import RecordError, fields
 from . import table
 from .plan import Array
+from .reading import Reading, require_reading
 from .stored import require, require_count, require_lengths, require_number
-from .table import Categories, Column
+from .table import Column, Readings
 
 
 class Preprocessor(ABC):
@@ -53,17 +54,17 @@ class TablePreprocessor(Preprocessor):
 
     Attributes:
         columns: how each column is.
-        categories: for a data frame, the code of each text of a column, or None for numbers; None for a matrix.
+        readings: for a data frame, how each column is read; None for a matrix.
     """
 
     columns: list[Column]
-    categories: Categories | None
+    readings: Readings | None
 
     @classmethod
-    def learn(cls, matrix: Array, weights: Array, categories: Categories | None) -> Self:
-        """From weighted rows that are no known outliers; texts are given by their codes."""
-        categorical = [names is not None for names in categories or [None] * matrix.shape[1]]
-        return cls(table.learn_columns(matrix, weights, categorical), categories)
+    def learn(cls, matrix: Array, weights: Array, readings: Readings | None, outliers: Array | None = None) -> Self:
+        """From weighted rows that are no known outliers, and those that are; texts are given by their codes."""
+        read = readings or [Reading()] * matrix.shape[1]
+        return cls(table.learn_columns(matrix, weights, read, outliers), readings)
 
     @property
     def width(self) -> int:
@@ -87,44 +88,46 @@ class TablePreprocessor(Preprocessor):
         """What each encoded column stands for, from the names of the original ones.
 
         >>> columns = [Column(missing=True), Column(categories=[0, 1])]
-        >>> TablePreprocessor(columns, [None, {"blue": 0, "red": 1}]).names(["age", "hue"])
+        >>> readings = [Reading(), Reading("text", codes={"blue": 0, "red": 1})]
+        >>> TablePreprocessor(columns, readings).names(["age", "hue"])
         ['age', 'age is missing', 'hue = blue', 'hue = red', 'hue = other']
         """
         names: list[str] = []
         for position, (name, column) in enumerate(zip(columns, self.columns, strict=True)):
-            if column.categories is None:
-                names += [name, *([f"{name} is missing"] if column.missing else [])]
+            if column.unused:
                 continue
-            codes = (self.categories or [])[position] or {}
+            if column.categories is None:
+                times = [f"{name} ({table.TIMES[part]})" for part, _, _ in column.times or []]
+                names += [*([name] if column.times is None else times), *([f"{name} is missing"] * column.missing)]
+                continue
+            codes = (self.readings or [])[position].codes or {}
             texts = {code: text for text, code in codes.items()}
             names += [*(f"{name} = {texts.get(code, code)}" for code in column.categories), f"{name} = other"]
         return names
 
     def state(self) -> dict[str, Any]:
         """Every column."""
-        columns = None if self.columns is None else [asdict(column) for column in self.columns]
-        return {"kind": "table", "columns": columns, "categories": self.categories}
+        columns, readings = (
+            None if entries is None else [asdict(entry) for entry in entries]
+            for entries in (self.columns, self.readings)
+        )
+        return {"kind": "table", "columns": columns, "readings": readings}
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], features: int) -> Self:
         """The preprocessor of tables with so many original columns."""
-        _, saved, categories = fields(content, "a table", "kind", "columns", "categories")
+        _, saved, readings = fields(content, "a table", "kind", "columns", "readings")
         if not isinstance(saved, list):
             raise RecordError("it must be of images or of a table, found neither")
-        columns = [Column(**item) for item in saved]
-        require_lengths("columns", features, columns)
-        for column in columns:
-            _check_column(column)
-        if categories is None:
-            require(all(column.categories is None for column in columns), "name the categories of columns", "no names")
-            return cls(columns, None)
-        require_lengths("categories", len(columns), categories)
-        for names, column in zip(categories, columns, strict=True):
-            require((names is None) == (column.categories is None), "have categories where columns have them", names)
-            if names is not None:
-                good = isinstance(names, dict) and sorted(names.values()) == list(range(len(names)))
-                require(good, "number its categories from 0", names)
-        return cls(columns, categories)
+        require_lengths("columns", features, saved)
+        if readings is not None:
+            require_lengths("readings", features, readings)
+            readings = [require_reading(item) for item in readings]
+        columns = [
+            _column(item, reading) for item, reading in zip(saved, readings or [Reading()] * features, strict=True)
+        ]
+        require(any(column.width for column in columns), "have a column that is used", "none")
+        return cls(columns, readings)
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ class ImagePreprocessor(Preprocessor):
     """How images are encoded.
 
     Attributes:
-        shape: of one image as given, (H, W) or (C, H, W).
+        shape: of one image as given, (H, W), (C, H, W) or (H, W, C).
         low: smallest value in training.
         high: largest value in training.
     """
@@ -151,8 +154,16 @@ class ImagePreprocessor(Preprocessor):
     @property
     def image(self) -> tuple[int, int, int]:
         """(channels, height, width) of the padded image."""
-        channels = 1 if len(self.shape) == 2 else self.shape[0]
-        height, width = (-(-side // 4) * 4 for side in self.shape[-2:])
+        channels, *sides = self._planes
+        height, width = (-(-side // 4) * 4 for side in sides)
+        return channels, height, width
+
+    @property
+    def _planes(self) -> tuple[int, int, int]:
+        """(channels, height, width) of an image as given, wherever its channels stand."""
+        if len(self.shape) == 2:
+            return 1, self.shape[0], self.shape[1]
+        channels, height, width = (self.shape[2], *self.shape[:2]) if channels_last(self.shape) else self.shape
         return channels, height, width
 
     @property
@@ -167,15 +178,17 @@ class ImagePreprocessor(Preprocessor):
         spread = unit * self.high - unit * self.low or 1.0
         with np.errstate(over="ignore"):
             scaled = (unit * np.asarray(rows, dtype=np.float64) - unit * self.low) / spread
-        scaled = np.clip(scaled, -1.0, 2.0).reshape(len(rows), -1, *self.shape[-2:])
+        scaled = np.clip(scaled, -1.0, 2.0)
+        scaled = (np.moveaxis(scaled, -1, 1) if channels_last(self.shape) else scaled).reshape(len(rows), *self._planes)
         _, height, width = self.image
-        wanted = ((0, 0), (0, 0), (0, height - self.shape[-2]), (0, width - self.shape[-1]))
+        wanted = ((0, 0), (0, 0), (0, height - scaled.shape[-2]), (0, width - scaled.shape[-1]))
         return np.ascontiguousarray(np.pad(scaled, wanted).reshape(len(rows), -1))
 
     def fold(self, values: Array) -> Array:
         """Rows of shape (n, padded) back at their pixels; what fell on the padding is left out."""
-        images = values.reshape(len(values), *self.image)[:, :, : self.shape[-2], : self.shape[-1]]
-        return images.reshape(len(values), *self.shape)
+        _, height, width = self._planes
+        images = values.reshape(len(values), *self.image)[:, :, :height, :width]
+        return np.moveaxis(images, 1, -1) if channels_last(self.shape) else images.reshape(len(values), *self.shape)
 
     def state(self) -> dict[str, Any]:
         """Shape and range."""
@@ -185,7 +198,7 @@ class ImagePreprocessor(Preprocessor):
     def from_state(cls, content: Mapping[str, Any], features: int) -> Self:
         """The preprocessor of images with so many pixels."""
         _, shape, low, high = fields(content, "images", "kind", "shape", "low", "high")
-        require(len(shape) in (2, 3), "have images of shape (H, W) or (C, H, W)", shape)
+        require(len(shape) in (2, 3), "have images of shape (H, W), (C, H, W) or (H, W, C)", shape)
         for side in shape:
             require_count("a side of an image", side, 1)
         require(math.prod(shape) == features, f"have images of {features} pixels", shape)
@@ -202,6 +215,15 @@ def preprocessor_from_state(content: Mapping[str, Any], features: int) -> TableP
     return (TablePreprocessor if kind == "table" else ImagePreprocessor).from_state(content, features)
 
 
+def channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether the channels of an image of this shape stand last: one, three or four of them, and not in front too.
+
+    >>> channels_last((28, 28, 3)), channels_last((3, 28, 28)), channels_last((28, 28))
+    (True, False, False)
+    """
+    return len(shape) == 3 and shape[2] in (1, 3, 4) and shape[0] > 4
+
+
 def as_images(X: Any) -> Any:
     """X as an array, which a memory map already is."""
     if isinstance(X, np.ndarray):
@@ -213,7 +235,7 @@ def as_images(X: Any) -> Any:
 
 
 def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """Finite images of shape (n, H, W) or (n, C, H, W), all of them as in training."""
+    """Finite images of shape (n, H, W), (n, C, H, W) or (n, H, W, C), all of them as in training."""
     if getattr(X, "dtype", np.dtype(object)).kind not in "biuf":
         raise ValueError(f"X must hold numbers, found dtype {getattr(X, 'dtype', None)}")
     if shape is not None and tuple(X.shape[1:]) != shape:
@@ -226,13 +248,32 @@ def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:
     return X
 
 
-def _check_column(column: Column) -> None:
+def _column(item: Any, reading: Reading) -> Column:
+    """A column from its state, or an error for what no column is."""
+    column = Column(**item)
     require_number("centre of a column", column.centre)
     require_number("scale of a column", column.scale)
     require(column.scale > 0, "have positive scales of columns", column.scale)
-    require(isinstance(column.missing, bool), "say whether a column has missing values", column.missing)
+    for flag in (column.missing, column.unused):
+        require(isinstance(flag, bool), "say of a column yes or no", flag)
+    require((column.categories is not None) == (reading.kind == "text"), "have categories for texts", column.categories)
+    require((column.times is not None) == (reading.kind == "time"), "have parts for dates", column.times)
     if column.categories is not None:
         require(isinstance(column.categories, list), "list the categories of a column", column.categories)
         for code in column.categories:
             require_count("a category of a column", code, 0)
         require(len(set(column.categories)) == len(column.categories), "list each category once", column.categories)
+    for bound in column.span:
+        require_number("span of dates", bound)
+    require(len(column.span) == 2 and column.span[0] <= column.span[1], "have dates of a span", column.span)
+    span = (float(column.span[0]), float(column.span[1]))
+    if column.times is None:
+        return replace(column, span=span)
+    for part, centre, scale in column.times:
+        require(part in range(len(table.TIMES)), "have known parts of dates", part)
+        require_number("centre of a date", centre)
+        require_number("scale of a date", scale)
+        require(scale > 0, "have positive scales of columns", scale)
+    times = [(int(part), float(centre), float(scale)) for part, centre, scale in column.times]
+    require(times == sorted(times) and len({part for part, _, _ in times}) == len(times), "have each part once", times)
+    return replace(column, span=span, times=times)

@@ -15,10 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
-from .table import is_missing
+from .frame import is_missing
 
 Array = NDArray[np.float64]
 
+#: Words that mark a known outlier, and words that do not, in lower case.
+# fmt: off
+OUTLIER = frozenset({
+    "1", "1.0", "true", "yes", "y", "t", "outlier", "outliers", "anomaly", "anomalous", "abnormal", "fraud",
+    "fraudulent", "attack", "intrusion", "malicious", "malignant", "defect", "defective", "fault", "faulty", "bad",
+})
+INLIER = frozenset({
+    "0", "0.0", "false", "no", "n", "f", "inlier", "inliers", "normal", "ok", "okay", "good", "legit", "legitimate",
+    "genuine", "benign", "clean", "healthy", "none",
+})
+# fmt: on
 #: Weights whose largest has a binary exponent beyond this are scaled.
 EXPONENT = 500
 
@@ -27,6 +38,8 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
     """Which rows are known outliers.
 
     >>> check_labels([0, 1, 0], 3)
+    array([False,  True, False])
+    >>> check_labels(["no", "yes", "no"], 3)
     array([False,  True, False])
     """
     if y is None:
@@ -44,11 +57,14 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
         if all(isinstance(value, Real | np.bool_) for value in labels):
             labels = labels.astype(np.float64)
     if labels.dtype.kind not in "biuf":
-        warnings.warn(
-            "y must be 1 for known outliers and 0 for unlabelled rows, found text: no row counts as a known outlier",
-            stacklevel=3,
-        )
-        return np.zeros(n, dtype=bool)
+        words = [str(value).strip().lower() for value in labels.tolist()]
+        odd = next((word for word in words if word not in OUTLIER | INLIER), None)
+        if odd is not None:
+            raise ValueError(
+                f"y must be 1 for known outliers and 0 for unlabelled rows, or words such as yes and no, outlier and "
+                f"inlier, found {odd[:40]!r}; pass (y == WORD).astype(int) with the word that marks outliers"
+            )
+        labels = np.array([float(word in OUTLIER) for word in words])
     if not np.isfinite(labels.astype(float)).all():
         raise ValueError("y must be finite, found NaN or infinity: input y contains NaN or infinity")
     if (labels == -1).any():

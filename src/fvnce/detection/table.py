@@ -1,29 +1,40 @@
-r"""Real tables as matrices: categories, missing values, heavy tails, constant columns.
+r"""Real tables as matrices: categories, dates, missing values, heavy tails, constant columns.
 
 A number is centred at the median and divided by the standard deviation of its column after 1 % at each end have been
 pulled in, which neither a few huge values nor a column that is mostly one value can break; then cut at ±10. A category
-becomes one 0/1 column for each of its values, up to 32 of them, the rest together. In a data frame a missing number is
-the median beside a 0/1 column that says so, a missing category a value of its own.
+becomes one 0/1 column for each of its values, up to 32 of them, the rest together. A date becomes four numbers: the
+time that has passed, cut at the first and the last of training so that a row is not strange for being later, its month,
+its weekday and its hour, as far as training rows span two years, weeks or days. A missing number is the median beside a
+0/1 column that says so, a missing category a value of its own. A column that is the same in every row says nothing and
+becomes none.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from decimal import Decimal
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .frame import Frame
+from .identifiers import identifier_in
+from .reading import Reading, learn_reading, with_codes
+
 Array = NDArray[np.float64]
-#: For each column of a data frame, the code of each category, or None for numbers.
-Categories = list[dict[str, int] | None]
+#: How each column of a data frame is read.
+Readings = list[Reading]
 
 LIMIT = 10.0
 CATEGORIES = 32
 #: The smallest number above zero: a deviation below it would be one to divide by.
 SMALLEST = 5e-324
+#: What is told of a date, and the days after which it comes again. A cycle that was not seen twice cannot be told from
+#: the passing of time: of half a year, the next month would be strange for its number.
+TIMES = ("elapsed", "month", "weekday", "hour")
+CYCLES = (0.0, 365.25, 7.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -35,110 +46,232 @@ class Column:
         scale: robust deviation, 1 for a constant column.
         missing: whether missing numbers get a column of their own.
         categories: values with a column each, or None for a number.
+        times: for dates, the part of :data:`TIMES`, centre and scale of each part that varies; None for other columns.
+        span: for dates, the first and the last of training.
+        unused: whether it is left out, being the same in every row or an identifier.
     """
 
     centre: float = 0.0
     scale: float = 1.0
     missing: bool = False
     categories: list[int] | None = None
+    times: list[tuple[int, float, float]] | None = None
+    span: tuple[float, float] = (0.0, 0.0)
+    unused: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether no training row had a value in it."""
+        return self.unused and (self.missing or self.categories == [])
 
     @property
     def width(self) -> int:
         """Columns that it becomes."""
-        return 1 + self.missing if self.categories is None else len(self.categories) + 1
+        if self.unused:
+            return 0
+        if self.categories is not None:
+            return len(self.categories) + 1
+        return (1 if self.times is None else len(self.times)) + self.missing
 
 
-def is_frame(X: Any) -> bool:
-    """Whether X is a data frame."""
-    return hasattr(X, "columns") and hasattr(X, "dtypes") and hasattr(X, "iloc")
-
-
-def check_frame(X: Any) -> None:
-    """At least one row and one column, and no name twice: a column that is named is one."""
-    names = list(X.columns)
-    if len(names) == 0:
-        raise ValueError("X must hold at least one column, found 0 feature(s)")
-    if len(X) == 0:
-        raise ValueError("X must hold at least one row, found 0 sample(s)")
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if len(set(names)) < len(names):  # None is a name too
-        raise ValueError(f"X must have a name of its own for each column, found {twice!r} more than once; rename one")
-
-
-def check_no_times(X: Any) -> None:
-    """No dates and durations, where numbers are wanted."""
-    for name, dtype in zip(X.columns, X.dtypes, strict=True):
-        if getattr(dtype, "kind", "O") in "mM":
-            raise ValueError(f"column {name!r} must hold numbers as in training, found {dtype}")
-
-
-def learn_names(X: Any) -> Categories:
-    """For each column of a data frame, the code of each category, or None for numbers."""
-    found: Categories = []
-    for position, dtype in enumerate(X.dtypes):
-        if _is_number(dtype):
-            found.append(None)
+def learn_readings(frame: Frame) -> Readings:
+    """How each column of a data frame is to be read; identifiers are left out, and said so."""
+    found: Readings = []
+    for name in frame.columns:
+        values = frame[name]
+        reading = frame.readings.get(name)
+        if reading is not None:
+            found.append(with_codes(reading, values.tolist()) if reading.kind == "text" else reading)
+            continue
+        kind = values.dtype.kind
+        if kind == "O":
+            reading = _learn_objects(name, values)
         else:
-            texts = sorted({str(value) for value in X.iloc[:, position] if not is_missing(value)})
-            found.append({text: code for code, text in enumerate(texts)})
+            reading = Reading({"M": "time", "m": "duration", "b": "truth"}.get(kind, "number"))
+        why = identifier_in(name, values) if reading.kind == "text" or kind in "iu" else None
+        if why is not None:
+            warnings.warn(
+                f"column {name!r} {why} and is left out; to keep it, make it a column of floats or, if it is text, of "
+                "fewer different texts",
+                stacklevel=4,
+            )
+            reading = replace(reading, ignored=True)
+        found.append(reading)
+    if all(reading.ignored for reading in found):
+        raise ValueError(
+            f"X must hold a column that is no identifier, found only {', '.join(map(str, frame.columns[:5]))}; "
+            "make those to keep columns of floats"
+        )
     return found
 
 
-def frame_to_matrix(X: Any, names: Categories) -> Array:
-    """Numbers as they are with NaN for missing, categories as their codes with −1 for those never seen or missing."""
-    result = np.empty((len(X), len(names)))
-    for position, codes in enumerate(names):
-        column = X.iloc[:, position]
-        if codes is not None:
-            result[:, position] = [-1 if is_missing(v) else codes.get(str(v), -1) for v in column]
-            continue
-        if not _is_number(X.dtypes.iloc[position]):
-            raise ValueError(
-                f"column {X.columns[position]!r} must hold numbers as in training, found {X.dtypes.iloc[position]}"
-            )
-        result[:, position] = [np.nan if is_missing(v) else float(v) for v in column]
+def _learn_objects(name: Any, values: NDArray[Any]) -> Reading:
+    texts = as_texts(values)
+    reading, odd = learn_reading(texts)
+    if odd is not None:
+        raise ValueError(
+            f"column {name!r} must hold one kind of values, found {reading.told} and {odd[:40]!r} in row "
+            f"{texts.index(odd) if odd in texts else 0}; correct it, or leave it missing"
+        )
+    return with_codes(reading, texts) if reading.kind == "text" else reading
+
+
+def as_texts(values: NDArray[Any]) -> list[str | None]:
+    """Values of any kind as text, whole numbers without a point."""
+    kind = values.dtype.kind
+    if kind == "f":
+        return [None if value != value else f"{value:.15g}" for value in values.tolist()]
+    return [None if value is None else value if type(value) is str else str(value) for value in values.tolist()]
+
+
+def frame_to_matrix(frame: Frame, readings: Readings) -> Array:
+    """Numbers as they are, NaN for missing; categories as their codes, −1 for missing and −2 for those never seen."""
+    result = np.empty((len(frame), len(readings)))
+    for position, (name, reading) in enumerate(zip(frame.columns, readings, strict=True)):
+        result[:, position] = 0.0 if reading.ignored else _numbers(name, frame[name], reading)
     if np.isinf(result).any():
         row, position = np.argwhere(np.isinf(result))[0]
-        raise ValueError(f"X must not hold infinity, found it in row {row} of column {X.columns[position]!r}")
+        raise ValueError(f"X must not hold infinity, found it in row {row} of column {frame.columns[position]!r}")
     return result
 
 
-def learn_columns(X: Array, weights: Array, categorical: list[bool]) -> list[Column]:
-    """The encoding of each column, from weighted rows."""
-    columns = []
-    for values, is_category in zip(X.T, categorical, strict=True):
-        if is_category:
-            codes, place = np.unique(values[values >= 0].astype(int), return_inverse=True)
-            mass = np.bincount(place, weights[values >= 0], minlength=len(codes))
-            kept = codes[np.argsort(-mass, kind="stable")[:CATEGORIES]]
-            columns.append(Column(categories=sorted(int(code) for code in kept)))
-            continue
-        there = ~np.isnan(values)
-        if not there.any():
-            columns.append(Column(missing=True))
-            continue
-        centre, scale = _robust(values[there], weights[there])
-        columns.append(Column(centre, scale, bool((~there).any())))
+def _numbers(name: Any, values: NDArray[Any], reading: Reading) -> Array:
+    kind = values.dtype.kind
+    if reading.kind == "text":
+        numbers, _ = reading.numbers(as_texts(values))
+        return np.where(np.isnan(numbers), -1.0, numbers)
+    fits = {"time": "M", "duration": "m"}.get(reading.kind, "biuf")
+    if kind in fits or (kind == "f" and name is not None and np.isnan(values).all()):
+        if kind in "mM":
+            unit = "datetime64[us]" if kind == "M" else "timedelta64[ns]"
+            seconds = values.astype(unit).astype(np.int64) / (1e6 if kind == "M" else 1e9)
+            return np.where(np.isnat(values), np.nan, seconds)
+        return np.asarray(values, dtype=np.float64)
+    if kind == "O":
+        texts = as_texts(values)
+        numbers, bad = reading.numbers(texts)
+        if bad is None:
+            return numbers
+        raise ValueError(
+            f"column {name!r} must hold {reading.told} as in training, found {str(texts[bad])[:40]!r} in row {bad}; "
+            "correct it, or leave it missing"
+        )
+    raise ValueError(f"column {name!r} must hold {reading.told} as in training, found {values.dtype}")
+
+
+def require_values(X: Any) -> Any:
+    """Rows, of which at least one has a value; a memory map is looked at no further than its first value."""
+    rows = 4096
+    if all(np.isnan(X[start : start + rows]).all() for start in range(0, len(X), rows)):
+        raise ValueError("X must hold some value, found only missing ones: all are NaN; give rows that have some")
+    return X
+
+
+def learn_columns(X: Array, weights: Array, readings: Sequence[Reading], outliers: Array | None = None) -> list[Column]:
+    """The encoding of each column, from weighted rows.
+
+    Args:
+        X: rows, their texts as codes.
+        weights: of the rows.
+        readings: what each column holds.
+        outliers: known outliers: a column that is the same in all rows but not in them says much.
+    """
+    columns = [_learn_column(values, weights, reading) for values, reading in zip(X.T, readings, strict=True)]
+    if outliers is not None and len(outliers):
+        same = [not len(X) or _is_one(np.concatenate([X[:, i], outliers[:, i]])) for i in range(X.shape[1])]
+        columns = [
+            replace(column, unused=column.unused and (one or reading.ignored))
+            for column, one, reading in zip(columns, same, readings, strict=True)
+        ]
+    if not sum(column.width for column in columns):  # there must be something to look at
+        columns = [
+            replace(c, unused=r.ignored, times=c.times or ([(0, 0.0, 1.0)] if c.times is not None else None))
+            for c, r in zip(columns, readings, strict=True)
+        ]
     return columns
+
+
+def _is_one(values: Array) -> bool:
+    return bool((values == values[0]).all() or np.isnan(values).all())
+
+
+def _learn_column(values: Array, weights: Array, reading: Reading) -> Column:
+    if reading.kind == "text":
+        codes, place = np.unique(values[values >= 0].astype(int), return_inverse=True)
+        mass = np.bincount(place, weights[values >= 0], minlength=len(codes))
+        kept = codes[np.argsort(-mass, kind="stable")[:CATEGORIES]]
+        return Column(categories=sorted(int(code) for code in kept), unused=reading.ignored or _is_one(values))
+    there = ~np.isnan(values)
+    times: list[tuple[int, float, float]] | None = [] if reading.kind == "time" else None
+    if not there.any():
+        return Column(missing=True, times=times, unused=True)
+    gone = bool((~there).any())
+    values, weights = values[there], weights[there]
+    if times is None:
+        centre, scale, constant = _robust(values, weights)
+        return Column(centre, scale, gone, unused=reading.ignored or (constant and not gone))
+    span = (float(values.min()), float(values.max()))
+    for part, numbers in enumerate(_time_parts(values)):
+        centre, scale, constant = _robust(numbers, weights)
+        seen = span[1] - span[0] >= 2 * CYCLES[part] * 86400
+        times += [(part, centre, scale)] if seen and not constant else []
+    return Column(missing=gone, times=times, span=span, unused=reading.ignored or not (times or gone))
+
+
+def _time_parts(seconds: Array) -> tuple[Array, ...]:
+    """What is told of dates: days since 1970, month, weekday from Monday, hour."""
+    days = np.floor(seconds / 86400)
+    with np.errstate(invalid="ignore"):
+        month = (days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1).astype(float)
+    return seconds / 86400, month, (days + 3) % 7, (seconds - 86400 * days) / 3600
 
 
 def encode(X: Array, columns: list[Column]) -> Array:
     """The matrix that members see, float64, shape (n, sum of widths)."""
-    if all(column.categories is None and not column.missing for column in columns):
+    if all(c.categories is None and c.times is None and not (c.missing or c.unused) for c in columns):
         centre = np.array([column.centre for column in columns])
         scale = np.array([column.scale for column in columns])
         return _scaled(np.where(np.isnan(X), centre, X), centre, scale)
-    parts = []
+    parts = [np.empty((len(X), 0))]
     for values, column in zip(X.T, columns, strict=True):
+        if column.unused:
+            continue
         if column.categories is not None:
             hits = values[:, None] == np.array(column.categories, dtype=float)[None, :]
             parts.append(np.concatenate([hits, ~hits.any(1, keepdims=True)], 1).astype(float))
             continue
         gone = np.isnan(values)
-        parts.append(_scaled(np.where(gone, column.centre, values), column.centre, column.scale)[:, None])
+        if column.times is None:
+            parts.append(_scaled(np.where(gone, column.centre, values), column.centre, column.scale)[:, None])
+        else:
+            seconds = np.where(gone, column.span[0], values)
+            told = (np.clip(seconds, *column.span) / 86400, *_time_parts(seconds)[1:])
+            for part, middle, unit in column.times:
+                parts.append(_scaled(np.where(gone, middle, told[part]), middle, unit)[:, None])
         if column.missing:
             parts.append(gone[:, None].astype(float))
     return np.concatenate(parts, 1)
+
+
+def count_odd(X: Array, columns: list[Column]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each column, how many values there are, and how many of them are unlike any of training.
+
+    Such are texts never seen, numbers more than 10 deviations from the median, and anything but the one value of a
+    column that was the same in every row. A date is never unlike: rows to come are later.
+    """
+    there = np.zeros(len(columns), dtype=np.int64)
+    odd = np.zeros(len(columns), dtype=np.int64)
+    for i, (values, column) in enumerate(zip(X.T, columns, strict=True)):
+        if column.categories is not None:
+            present = values != -1
+            strange = values == -2
+        else:
+            present = ~np.isnan(values)
+            with np.errstate(over="ignore", invalid="ignore"):
+                far = np.abs(values / column.scale - column.centre / column.scale)
+            strange = np.zeros(len(values), bool) if column.times is not None else far > (0 if column.unused else LIMIT)
+        there[i], odd[i] = int(present.sum()), int((strange & present).sum())
+    return there, odd
 
 
 def _scaled(values: Array, centre: Array | float, scale: Array | float) -> Array:
@@ -149,11 +282,16 @@ def _scaled(values: Array, centre: Array | float, scale: Array | float) -> Array
 
 def gather(values: Array, columns: list[Column]) -> Array:
     """Sums of what belongs to one original column, shape (n, original columns)."""
-    starts = np.cumsum([0, *[column.width for column in columns[:-1]]])
-    return np.asarray(np.add.reduceat(values, starts, axis=1))
+    widths = np.array([column.width for column in columns])
+    result = np.zeros((len(values), len(columns)))
+    starts = np.cumsum(widths) - widths
+    # Without the columns that became none, for which reduceat would give their neighbour's.
+    result[:, widths > 0] = np.add.reduceat(values, starts[widths > 0], axis=1)
+    return result
 
 
-def _robust(values: Array, weights: Array) -> tuple[float, float]:
+def _robust(values: Array, weights: Array) -> tuple[float, float, bool]:
+    """Centre and scale, and whether all values are one."""
     order = np.argsort(values, kind="stable")
     v, share = values[order], np.cumsum(weights[order]) / weights.sum()
 
@@ -170,23 +308,5 @@ def _robust(values: Array, weights: Array) -> tuple[float, float]:
         scale = float(np.sqrt(np.average((pulled - mean) ** 2, weights=weights[order])))
         # A deviation that is rounding noise beside the values themselves is that of a constant column.
         if scale > 1e-10:
-            return quantile(0.5), max(scale * unit, SMALLEST)
-    return quantile(0.5), 1.0
-
-
-def _is_number(dtype: Any) -> bool:
-    return getattr(dtype, "kind", "O") in "iuf"
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a value of a data frame stands for none: None, NaN, or one of pandas' own.
-
-    >>> [is_missing(value) for value in (None, np.nan, 0.0, "")]
-    [True, True, False, False]
-    """
-    # By name first: pandas.NA compared with anything, itself included, is neither true nor false.
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float | complex | Decimal | np.inexact | np.datetime64 | np.timedelta64) and bool(
-        value != value
-    )
+            return quantile(0.5), max(scale * unit, SMALLEST), False
+    return quantile(0.5), 1.0, True

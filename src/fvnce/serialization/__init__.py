@@ -17,7 +17,7 @@ from .errors import RecordError, fields, reading
 from .files import atomic_write, sweep, write_text
 from .lock import FolderInUse, locked
 from .objects import describe, rebuild
-from .records import kind_of, read_document, read_record, write_document, write_record
+from .records import checksum_of, kind_of, read_document, read_record, write_document, write_record
 from .registry import Kind, add, register, register_alias
 from .tree import flatten, unflatten
 
@@ -27,6 +27,7 @@ __all__ = [
     "RecordError",
     "add",
     "atomic_write",
+    "checksum_of",
     "describe",
     "fields",
     "flatten",

@@ -73,6 +73,11 @@ def kind_of(path: Path) -> str:
     return str(_document(path, _header(path, "file"))["kind"])
 
 
+def checksum_of(path: Path) -> str:
+    """The SHA-256 that a record states, from its header alone; :func:`read_record` compares it with the content."""
+    return str(_header(path, "file").get("sha256"))
+
+
 def write_document(path: str | os.PathLike[str], kind: str, content: Mapping[str, Any]) -> None:
     """Write a document, whole or not at all.
 

@@ -50,7 +50,7 @@ def data(
 
     if name != "-" and not Path(name).exists():
         raise typer.BadParameter(f"{name!r} is neither a data set (mnist) nor a file that exists")
-    from ..readers.delimited import TableOptions
+    from ..readers.columns import TableOptions
     from ..readers.sources import ReadOptions, open_source
 
     options = TableOptions(terminal.one_character(delimiter), header, tuple(missing or ()), tuple(categorical or ()))
@@ -81,6 +81,8 @@ def _describe(source: Any) -> dict[str, Any]:
     if shape is not None:
         return content | {"shape": shape, "low": low, "high": high, "missing": missing}
     reader = source.reader
+    for name, reading in reader.reader.kinds.items():
+        columns[name]["kind"] = reading.kind
     content |= {"delimiter": getattr(reader, "delimiter", None), "header": getattr(reader, "header", None)}
     for entry in columns.values():
         values = entry.pop("values", None)
@@ -92,6 +94,13 @@ def _describe(source: Any) -> dict[str, Any]:
 def _add(entry: dict[str, Any], values: Any) -> None:
     import numpy as np
 
+    if values.dtype.kind == "M":
+        times = values[~np.isnat(values)]
+        entry["kind"], entry["missing"] = "time", entry["missing"] + len(values) - len(times)
+        if len(times):
+            first, last = (str(edge.astype("datetime64[s]")) for edge in (times.min(), times.max()))
+            entry["low"], entry["high"] = min(entry.get("low", first), first), max(entry.get("high", last), last)
+        return
     if values.dtype.kind == "O":
         there = [value for value in values.tolist() if value is not None]
         entry["kind"], entry["missing"] = "text", entry["missing"] + len(values) - len(there)
@@ -136,4 +145,6 @@ def _text(content: dict[str, Any]) -> str:
 
 
 def _span(entry: dict[str, Any]) -> str:
-    return f"{entry['low']:.6g} to {entry['high']:.6g}" if "low" in entry else "none"
+    if "low" not in entry:
+        return "none"
+    return " to ".join(edge if isinstance(edge, str) else f"{edge:.6g}" for edge in (entry["low"], entry["high"]))

@@ -14,17 +14,20 @@ DATA is csv or tsv (any delimiter, header or not, missing values and text column
 a folder of PNG images, or - for standard input. Rows that would take more than 2G of memory are refused before any of
 it is taken; the environment variable FVNCE_MAX_MEMORY, such as FVNCE_MAX_MEMORY=16G, allows more.
 
-By default a detector is trained, which needs no settings and uses the outliers you know. Options of a latent-variable
-model (--rule, --noise, --partition, --log-scale, --latent, --encoder, --epochs, --bandwidth, --noise-ratio, --score)
-train p(x, z) by fully variational noise-contrastive estimation instead.
+Amounts of money, shares, truths, dates and times are read as what they are. Columns that name rows (identifiers, row
+counters, account numbers) are left out unless --keep names them; --id carries one into the scores.
+
+By default a detector is trained, which needs no settings and uses the outliers you know. With --model latent it is a
+latent-variable model p(x, z), by fully variational noise-contrastive estimation, which has options of its own (--rule,
+--noise, --partition, --log-scale, --latent, --encoder, --epochs, --bandwidth, --noise-ratio, --score).
 
 Examples:
 
-fvnce fit transactions.csv --label fraud --drop id --out run
+fvnce fit transactions.csv --label fraud --id number --out run
 
 fvnce fit normal.npy --outliers bad.npy --seed 1 --out run
 
-fvnce fit digits/ --latent 16 --rule "0.9*power(1/64)+0.1*power(0)" --noise data --epochs 30 --out run
+fvnce fit digits/ --model latent --latent 16 --rule "0.9*power(1/64)+0.1*power(0)" --noise data --epochs 30 --out run
 
 fvnce fit --config run/config.toml --out again
 """
@@ -68,13 +71,25 @@ def fit(
             help="The column that marks known outliers by 1, or by VALUE: a name, a number from 1, an npz array.",
         ),
     ] = None,
+    mostly_outliers: Annotated[
+        bool, typer.Option("--mostly-outliers", help="The label may mark more than half of the rows.")
+    ] = False,
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeatable.")] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column to use though it seems to name rows; repeatable."),
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column that names rows; it is carried into the scores.")
+    ] = None,
     delimiter: terminal.Delimiter = None,
     header: terminal.Header = None,
     missing: terminal.Missing = None,
     categorical: terminal.Categorical = None,
     array: terminal.Array = None,
-    model: Annotated[str | None, typer.Option(metavar="detector|latent", help="What to train; see above.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="detector|latent", help="What to train; a detector by default.")
+    ] = None,
     members: Annotated[str | None, typer.Option(help="Detector: its members, separated by commas.")] = None,
     trees: Annotated[int | None, typer.Option(min=1, help="Detector: trees of each forest.")] = None,
     networks: Annotated[int | None, typer.Option(min=1, help="Detector: networks that are averaged.")] = None,
@@ -114,7 +129,6 @@ def fit(
         raise typer.BadParameter("give DATA, or --config of an earlier run")
     if outliers is not None and label is not None:
         raise typer.BadParameter("give --outliers or --label, not both")
-    kind = _kind(given, config)
     if out is None:
         if config is not None:
             raise typer.BadParameter("give --out: a config repeats a run, and its folder must be a new one")
@@ -122,47 +136,53 @@ def fit(
 
     from ..runs.fitting import make_run
 
-    wanted = _settings(given, kind, config)
+    wanted = _settings(given, _kind(given, config), config)
     say = terminal.make_echo(quiet)
     run = make_run(wanted, out, say, overwrite=overwrite, progress=None if not quiet else False)
     say(f"threshold {run.scorer.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE")
     typer.echo(out)
 
 
-def _kind(given: dict[str, Any], config: Path | None) -> str | None:
-    """The kind the options ask for, or None to leave it to the config."""
+def _kind(given: dict[str, Any], config: Path | None) -> str:
+    """The kind that is asked for by name, or that of the config; an option that it has not is refused."""
     latent = [name for name in LATENT if name in given]
     detector = [name for name in DETECTOR if name in given]
     kind = given.get("model")
     if kind not in (None, "detector", "latent"):
         raise typer.BadParameter(f"--model must be detector or latent, found {kind!r}")
-    if kind is None:
-        kind = "latent" if latent else "detector" if detector or config is None else None
-    wrong = detector if kind == "latent" else latent if kind == "detector" else []
+    if kind is None and config is not None:
+        from ..runs.settings import read_config
+
+        kind = read_config(config).kind
+    kind = kind or "detector"
+    wrong = detector if kind == "latent" else latent
     if wrong:
-        other = "the detector" if kind == "latent" else "a latent-variable model"
+        has, other = ("the detector", "detector") if kind == "latent" else ("a latent-variable model", "latent")
         option = "--set" if wrong[0] == "settings" else f"--{wrong[0].replace('_', '-')}"
-        raise typer.BadParameter(f"{option} belongs to {other}, and a run is one or the other")
+        raise typer.BadParameter(
+            f"{option} belongs to {has}, and this run is of a {kind} model; leave it out, or choose --model {other}"
+        )
     return kind
 
 
-def _settings(given: dict[str, Any], kind: str | None, config: Path | None) -> Any:
+def _settings(given: dict[str, Any], kind: str, config: Path | None) -> Any:
     from dataclasses import replace
 
     from ..runs.settings import DataSettings, RunSettings, read_config
 
     base = RunSettings(DataSettings("")) if config is None else read_config(config)
-    if kind is not None and config is not None and kind != base.kind:
+    if config is not None and kind != base.kind:
         raise typer.BadParameter(f"the config is of a {base.kind} run, and the options ask for a {kind} one")
-    kind = kind or base.kind
-    source: dict[str, Any] = {name: given[name] for name in ("outliers", "label", "header", "array") if name in given}
+    source: dict[str, Any] = {name: given[name] for name in ("label", "id", "header", "array") if name in given}
+    if given["mostly_outliers"]:
+        source["mostly_outliers"] = True
     if "data" in given:
         source |= {"path": _absolute(given["data"]), "sha256": None}
     if "outliers" in given:
         source["outliers"] = _absolute(given["outliers"])
     if "delimiter" in given:
         source["delimiter"] = terminal.one_character(given["delimiter"])
-    source |= {name: tuple(given[name]) for name in ("drop", "missing", "categorical") if given.get(name)}
+    source |= {name: tuple(given[name]) for name in ("drop", "keep", "missing", "categorical") if given.get(name)}
     numbers: dict[str, Any] = {
         name: given[name] for name in ("batch_size", "learning_rate", "contamination") if name in given
     }

@@ -14,6 +14,9 @@ HELP = f"""{SUMMARIES["score"]}
 Rows are numbered from 1; images go by their file's name. Higher scores are stranger; outlier is 1 above the threshold
 of the run. DATA may be larger than memory, and - reads csv or npy from standard input.
 
+A column that is empty, texts that were never seen and numbers far from those of training are warned of at the end; with
+--json a last line, its only entry "summary", tells of them, and with --strict they are an error.
+
 In csv, a name that a spreadsheet would compute (one that begins with =, +, - or @) has ' before it, and control
 characters are shown as \\x1b; --json gives names as they are.
 
@@ -42,6 +45,12 @@ def score(
     explain: Annotated[
         bool, typer.Option("--explain", help="Name the three columns that add most to a score.")
     ] = False,
+    id: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column that names rows; by default that of the run.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="An error instead of a warning if DATA is unlike the training rows.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON, one object a line, instead of csv.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit with 3 if a row is above the threshold.")] = False,
     delimiter: terminal.Delimiter = None,
@@ -51,10 +60,11 @@ def score(
     quiet: terminal.Quiet = False,
 ) -> None:
     """Score rows."""
+    from contextlib import nullcontext
     from dataclasses import replace
 
     from ..runs.run import load_run
-    from ..runs.scoring import stream_scores
+    from ..runs.scoring import add_id, stream_scores
     from ..runs.training_data import read_like
 
     fitted = load_run(run)
@@ -68,19 +78,21 @@ def score(
     base = replace(fitted.config.data, delimiter=None, header=None)
     settings = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     source = read_like(fitted.scorer.layout, data, settings)
+    say = terminal.make_echo(quiet)
+    name = add_id(source, id or fitted.config.data.id, say, asked=id is not None)
     if out != "-":
         terminal.writable(out, "--out")
-    with terminal.progress("scoring", quiet) as tick:
-        if out == "-":
-            summary = stream_scores(
-                fitted.scorer, source, sys.stdout, top=top, explain=explain, as_json=json, tick=tick
-            )
-        else:
-            with terminal.writing(Path(out)) as file:
-                summary = stream_scores(fitted.scorer, source, file, top=top, explain=explain, as_json=json, tick=tick)
+    with (
+        terminal.progress("scoring", quiet) as tick,
+        nullcontext(sys.stdout) if out == "-" else terminal.writing(Path(out)) as file,
+    ):
+        summary = stream_scores(
+            fitted.scorer, source, file, top=top, explain=explain, as_json=json, id=name, strict=strict, tick=tick
+        )
+    for warning in summary.warnings:
+        say(f"warning: {warning}")
     where = "" if out == "-" else f", written to {out}"
-    terminal.make_echo(quiet)(
-        f"{summary.rows:,} rows, {summary.outliers:,} above the threshold {fitted.scorer.threshold:.4g}{where}"
-    )
+    unlike = f"; {len(summary.warnings)} warnings above" if summary.warnings else ""
+    say(f"{summary.rows:,} rows, {summary.outliers:,} above the threshold {fitted.scorer.threshold:.4g}{where}{unlike}")
     if check and summary.outliers:
         raise typer.Exit(3)

@@ -3,6 +3,8 @@
 ======================  ===============================================================
 ``sources``             any file, in parts: csv, tsv, parquet, npy, npz, idx, folders of PNG images, pipes
 ``delimited``           text tables
+``text``                their bytes
+``columns``             what their columns hold
 ``parquet``             parquet files
 ``arrays``              npy and npz
 ``idx``                 the idx format

@@ -13,7 +13,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -97,22 +97,25 @@ def open_npy(path: Path) -> ArrayReader:
     """An npy file; one stored by columns is read through a memory map."""
     file = path.open("rb")
     try:
-        return npy_from(file, str(path))
-    except _ByColumns:
-        file.close()
-        return _Mapped(str(path), map_npy(path))
+        return npy_from(file, str(path), lambda: map_npy(path))
     except BaseException:
         file.close()
         raise
 
 
-def npy_from(file: IO[bytes], name: str) -> ArrayReader:
-    """An npy array in a file or a pipe."""
+def npy_from(file: IO[bytes], name: str, mapped: Callable[[], NDArray[Any]] | None = None) -> ArrayReader:
+    """An npy array in a file or a pipe; one stored by columns comes from ``mapped``, or else is read whole."""
     shape, by_column, dtype = read_header(file, name)
     dtype = check_layout(name, dtype, shape)
-    if by_column and len(shape) > 1:
-        raise _ByColumns(f"{name} is stored by columns; save numpy.ascontiguousarray(array) instead")
-    return ArrayReader(name, file, dtype, shape)
+    if not by_column:
+        return ArrayReader(name, file, dtype, shape)
+    if mapped is None:
+        within_budget(name, f"{shape[0]:,} rows stored by columns", dtype.itemsize * math.prod(shape))
+        # As many rows as there are columns, and the other way round: what is stored by columns is its transpose.
+        [turned] = ArrayReader(name, file, dtype, shape[::-1]).parts(shape[-1])
+        return _Whole(name, turned.T)
+    file.close()
+    return _Whole(name, mapped())
 
 
 def map_npy(path: Path) -> NDArray[Any]:
@@ -225,11 +228,9 @@ def check_layout(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.
     return dtype
 
 
-class _ByColumns(DataError):
-    """Stored in Fortran's order."""
+class _Whole(ArrayReader):
+    """An array in memory or in a memory map."""
 
-
-class _Mapped(ArrayReader):
     def __init__(self, name: str, values: NDArray[Any]) -> None:
         super().__init__(name, io.BytesIO(), values.dtype, values.shape)
         self._values = values

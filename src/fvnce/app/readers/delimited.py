@@ -1,77 +1,53 @@
-"""Text tables: any delimiter, header or not, missing values, columns of numbers and of text, read in parts.
+"""Text tables: any delimiter, header or not, read in parts by pyarrow.
 
-Delimiter and header are found in the first lines unless given. What a column holds is decided on the first part:
-numbers if every value is one or is missing, else text. A column in which a few values among many numbers are none is
-refused, because neither reading of it is safe; the user says which.
+Delimiter and header are found in the first lines unless given; what columns hold is for :mod:`.columns` to say.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import itertools
-import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .budget import budget
+from ...detection.reading import Reading
+from .columns import MISSING, ColumnReader, TableOptions
 from .frame import DataError, Frame, listed
+from .text import FIELD, CheckedText, LongFieldError
 
-#: Texts that stand for nothing, in lower case.
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
 DELIMITERS = ",;\t| "
-#: The first lines, in which delimiter and header are looked for: so many, or as many as have so many characters.
-SAMPLE_LINES, SAMPLE_CHARACTERS = 200, 2**20
-#: Rows of a part may take this share of the memory allowed.
-PART_SHARE = 8
-#: Below this share of values that are no numbers, a column is neither clearly text nor clearly numbers.
-FEW = 0.1
-_COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
-
-Kinds = dict[str, str]
-
-
-@dataclass(frozen=True)
-class TableOptions:
-    """How a text table is to be read.
-
-    Attributes:
-        delimiter: one character, or None to find it.
-        header: whether the first line names the columns, or None to find out.
-        missing: texts that stand for a missing value, beside the usual ones.
-        categorical: columns to take as text whatever they hold.
-        kinds: what each column holds, if known from training: "number" or "text".
-    """
-
-    delimiter: str | None = None
-    header: bool | None = None
-    missing: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    kinds: Kinds | None = field(default=None, hash=False)
+#: The first lines, in which delimiter and header are looked for: so many, or as many as have so many bytes.
+SAMPLE_LINES, SAMPLE_BYTES = 200, 2**20
+_NUMBER, _COMMA_NUMBER, _TIME = Reading(), Reading(decimal=","), Reading("time")
 
 
 class DelimitedReader:
     """A text table, read once from front to back.
 
-    >>> reader = DelimitedReader("demo", ["a;b\\n", "1,5;x\\n", ";y\\n"], TableOptions())
+    Args:
+        name: of the file, for errors.
+        file: its bytes.
+        options: how to read it.
+        reopen: the same bytes once more, to find the line of an error; None for a pipe.
+
+    >>> reader = DelimitedReader("demo", io.BytesIO(b"a;b\\n1,5;x\\n;y\\n"), TableOptions())
     >>> [frame] = reader.frames(10)
     >>> reader.delimiter, reader.header, frame["a"], frame["b"]
     (';', True, array([1.5, nan]), array(['x', 'y'], dtype=object))
     """
 
-    def __init__(self, name: str, lines: Iterable[str], options: TableOptions) -> None:
-        self.name, self._options = name, options
+    def __init__(
+        self, name: str, file: IO[bytes], options: TableOptions, reopen: Callable[[], IO[bytes]] | None = None
+    ) -> None:
+        self.name, self._options, self._reopen = name, options, reopen
         if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '\r\n"\0'):
             raise DataError(
                 f"delimiter must be one character, and neither a quote nor a line end, found {options.delimiter[:20]!r}"
             )
-        rest = iter(lines)
-        sample, whole = _sample(rest)
+        self._file = CheckedText(name, file)
+        sample, whole = self._sample()
         if not any(line.strip() for line in sample):
             raise DataError(f"{name} is empty: a table needs at least one row; give a file that has one")
         self.delimiter = options.delimiter or find_delimiter(sample, whole=whole)
@@ -86,89 +62,126 @@ class DelimitedReader:
         if options.header is None and options.kinds is not None:
             # Names known from training settle it.
             self.header = self.header or set(options.kinds) <= {text.strip() for text in rows[0]}
-        self._reader = csv.reader(itertools.chain(sample, rest), delimiter=self.delimiter, skipinitialspace=True)
-        first = self._next_row()
-        assert first is not None
-        self._pending: list[str] | None = None if self.header else first
-        self.columns = _names(name, first) if self.header else [f"column_{i + 1}" for i in range(len(first))]
-        self.wanted = self._match(options.kinds)
-        for wanted in options.categorical:
-            if wanted not in self.columns:
-                raise DataError(f"{name} has no column {wanted!r}; its columns are {listed(self.columns)}")
-        self.kinds: Kinds = dict(options.kinds or {})
-
-    @property
-    def line(self) -> int:
-        """Lines read so far."""
-        return self._reader.line_num
+        self.columns = _names(name, rows[0]) if self.header else [f"column_{i + 1}" for i in range(len(rows[0]))]
+        self._match(options.kinds)
+        # Where a comma is no delimiter it is likely to stand before a fraction.
+        self.reader = ColumnReader(name, self.columns, options, "." if self.delimiter == "," else ",")
 
     def frames(self, rows: int) -> Iterator[Frame]:
         """The table in parts of at most so many rows."""
         start = 0
-        while True:
-            part, lines = self._rows(rows)
-            if not part:
-                if start == 0:
-                    raise DataError(f"{self.name} has a header but no rows; give a file that has some")
-                return
-            texts = dict(zip(self.columns, zip(*part, strict=True), strict=True))
-            yield Frame({name: self._parse(name, texts[name], lines) for name in self.wanted})
-            start += len(part)
+        for table in self._tables(rows):
+            columns = dict(zip(self.columns, table.columns, strict=True))
+            yield self.reader.frame(columns, lambda row, start=start: self._place(start + row))  # type: ignore[misc]
+            start += len(table)
+        if start == 0:
+            raise DataError(f"{self.name} has a header but no rows; give a file that has some")
 
-    def _match(self, kinds: Kinds | None) -> list[str]:
-        """The columns to give: all, or those of training, found by name or else by position."""
-        if kinds is None:
-            return self.columns
-        missing = [name for name in kinds if name not in self.columns]
+    def _tables(self, rows: int) -> Iterator[Any]:
+        """Tables of text from Arrow, of so many rows each but for the last."""
+        import pyarrow
+
+        waiting, skip = [], int(self.header)
+        for table in self._blocks():
+            waiting.append(table.slice(skip))
+            skip = max(0, skip - len(table))
+            if sum(map(len, waiting)) < rows:
+                continue
+            whole = pyarrow.concat_tables(waiting)
+            full = len(whole) - len(whole) % rows
+            for start in range(0, full, rows):
+                yield whole.slice(start, rows).combine_chunks()
+            waiting = [whole.slice(full).combine_chunks()]
+        if sum(map(len, waiting)):
+            yield pyarrow.concat_tables(waiting).combine_chunks()
+
+    def _blocks(self) -> Iterator[Any]:
+        """The tables that blocks of rows make, the header still one of the rows.
+
+        Arrow could read the file by itself, and would then call back from a thread of its own, which must not happen
+        when the program is about to end.
+        """
+        import pyarrow
+        from pyarrow import compute
+        from pyarrow import csv as tables
+
+        names = [f"f{i}" for i in range(len(self.columns))]
+        parsing = tables.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        convert = tables.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
+        try:
+            for block in self._file.blocks(self.delimiter):
+                if not block.strip(b"\r\n"):
+                    continue
+                reading = tables.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names)
+                table = tables.read_csv(pyarrow.BufferReader(block), reading, parsing, convert)
+                if any((compute.max(compute.binary_length(column)).as_py() or 0) > FIELD for column in table.columns):
+                    raise LongFieldError
+                yield table
+        except LongFieldError:
+            raise self._unreadable(csv.Error("field limit"), self._place(None)) from None
+        except pyarrow.ArrowException as error:
+            raise self._arrow_error(error) from None
+
+    def _arrow_error(self, error: Exception) -> DataError:
+        """What pyarrow stopped at, found again with the number of its line."""
+        for line, row in self._rows_again():
+            if len(row) != len(self.columns):
+                return DataError(
+                    f"{self.name}, line {line}: found {len(row)} fields where the first line has {len(self.columns)}; "
+                    "correct the line, or name the delimiter with --delimiter"
+                )
+        said = " ".join(str(error).split())[:200]
+        return DataError(f"{self.name}: {said}; correct it, or name the delimiter with --delimiter")
+
+    def _place(self, row: int | None) -> str:
+        """The line of a row of data, or, of none, the one after which the file cannot be read on."""
+        line = 0
+        for number, (line, _) in enumerate(self._rows_again()):
+            if row is not None and number == row + int(self.header):
+                return f"line {line}"
+        return f"line {line + 1}" if row is None else f"row {row + 1}"
+
+    def _rows_again(self) -> Iterator[tuple[int, list[str]]]:
+        """The rows with their lines once more, by Python's own reader, which counts lines; none from a pipe."""
+        if self._reopen is None:
+            return
+        with self._reopen() as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            reader = csv.reader(text, delimiter=self.delimiter, skipinitialspace=True)
+            try:
+                for row in reader:
+                    if row:
+                        yield reader.line_num, row
+            except csv.Error:
+                return
+
+    def _sample(self) -> tuple[list[str], bool]:
+        """The first lines, and whether they are all."""
+        start = self._file.start(SAMPLE_BYTES)
+        whole = len(start) < SAMPLE_BYTES
+        # A character may be cut in two at the end of the sample.
+        text = start.decode("utf-8-sig", "strict" if whole else "ignore")
+        lines = list(itertools.islice(io.StringIO(text, newline=""), SAMPLE_LINES + 1))
+        return lines[:SAMPLE_LINES], whole and len(lines) <= SAMPLE_LINES
+
+    def _match(self, kinds: Any) -> None:
+        """Columns of training are found by name, or else by position."""
+        missing = [name for name in kinds or {} if name not in self.columns]
         if not missing:
-            return list(kinds)
+            return
         unnamed = not self.header or all(name.startswith("column_") for name in kinds)
         if unnamed and len(self.columns) == len(kinds):
             self.columns = list(kinds)
-            return self.columns
+            return
         raise DataError(
             f"{self.name} lacks column {missing[0]!r} of training; it has {listed(self.columns)}, and training had "
             f"{listed(list(kinds))}"
         )
 
-    def _rows(self, count: int) -> tuple[list[list[str]], list[int]]:
-        part: list[list[str]] = []
-        lines: list[int] = []
-        # A field costs some 64 bytes beside its letters, so that a wide table is read in parts of fewer rows.
-        left = budget() // PART_SHARE
-        while len(part) < count and left > 0:
-            row = self._next_row() if self._pending is None else self._pending
-            self._pending = None
-            if row is None:
-                break
-            if len(row) != len(self.columns):
-                raise DataError(
-                    f"{self.name}, line {self.line}: found {len(row)} fields where the first line has "
-                    f"{len(self.columns)}; correct the line, or name the delimiter with --delimiter"
-                )
-            part.append(row)
-            lines.append(self.line)
-            left -= 64 * len(row) + sum(map(len, row))
-        return part, lines
-
-    def _next_row(self) -> list[str] | None:
-        try:
-            for row in self._reader:
-                if row:
-                    return row
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{self.name} is not text in UTF-8 (byte {error.object[error.start]:#04x} after line {self.line}); "
-                "convert it, for instance with iconv -f latin1 -t utf-8"
-            ) from None
-        except csv.Error as error:
-            raise self._unreadable(error, f"line {self.line}") from None
-        return None
-
     def _unreadable(self, error: csv.Error, where: str) -> DataError:
         if "field limit" in str(error):
             return DataError(
-                f"{self.name}, {where}: a field has more than {csv.field_size_limit():,} characters; close the quote "
+                f"{self.name}, {where}: a field has more than {FIELD:,} characters; close the quote "
                 "that opens it, or leave its column out of the file"
             )
         return DataError(f"{self.name}, {where}: {error}; give a text table, or name the delimiter with --delimiter")
@@ -190,58 +203,10 @@ class DelimitedReader:
         )
 
     def _is_number(self, text: str) -> bool:
-        return text.strip().lower() not in self._missing and to_number(text, self.delimiter) is not None
-
-    def _parse(self, name: str, texts: Sequence[str], lines: list[int]) -> NDArray[Any]:
-        kind = "text" if name in self._options.categorical else self.kinds.get(name)
-        if kind == "text":
-            return self._texts(texts)
-        values, bad = self._numbers(texts)
-        if not bad:
-            if kind is None and not np.isnan(values).all():
-                self.kinds[name] = "number"
-            return values
-        present = sum(text.strip().lower() not in self._missing for text in texts)
-        where = f"{self.name}, line {lines[bad[0]]}: column {name!r}"
-        if kind == "number" or (kind is None and len(bad) < FEW * present):
-            raise DataError(
-                f"{where} holds numbers elsewhere but {texts[bad[0]].strip()[:40]!r} here; correct it, or pass "
-                f"--missing {texts[bad[0]].strip()[:40]!r} or --categorical {name!r}"
-            )
-        self.kinds[name] = "text"
-        return self._texts(texts)
-
-    def _texts(self, texts: Sequence[str]) -> NDArray[np.object_]:
-        stripped = (text.strip() for text in texts)
-        return np.array([None if text.lower() in self._missing else text for text in stripped], dtype=object)
-
-    def _numbers(self, texts: Sequence[str]) -> tuple[NDArray[np.float64], list[int]]:
-        values, bad = np.empty(len(texts)), []
-        for position, text in enumerate(texts):
-            if text.strip().lower() in self._missing:
-                values[position] = math.nan
-                continue
-            number = to_number(text, self.delimiter)
-            if number is None:
-                bad.append(position)
-            else:
-                values[position] = number
-        return values, bad
-
-
-def to_number(text: str, delimiter: str = ",") -> float | None:
-    """The number a text stands for; a comma is a decimal point where it is not the delimiter.
-
-    >>> to_number(" 1.5e3 "), to_number("2,5", ";"), to_number("2,5"), to_number("1_000")
-    (1500.0, 2.5, None, None)
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        if delimiter != "," and _COMMA_NUMBER.fullmatch(text.strip()):
-            return float(text.replace(",", "."))
-        return None
-    return None if "_" in text else value
+        """Whether a text is a number, an amount, a date: something that is no name."""
+        return text.strip().lower() not in self._missing and any(
+            reading.numbers([text])[1] is None for reading in (_NUMBER, _COMMA_NUMBER, _TIME)
+        )
 
 
 def find_delimiter(sample: Sequence[str], *, whole: bool = True) -> str:
@@ -265,18 +230,6 @@ def find_delimiter(sample: Sequence[str], *, whole: bool = True) -> str:
         if (count / len(rows), clean) > best:
             best, chosen = (count / len(rows), clean), delimiter
     return chosen
-
-
-def _sample(lines: Iterator[str]) -> tuple[list[str], bool]:
-    """The first lines, and whether they are all."""
-    sample: list[str] = []
-    size = 0
-    for line in lines:
-        sample.append(line)
-        size += len(line)
-        if len(sample) == SAMPLE_LINES or size > SAMPLE_CHARACTERS:
-            return sample, False
-    return sample, True
 
 
 def _split(sample: Sequence[str], delimiter: str, *, whole: bool) -> list[list[str]]:

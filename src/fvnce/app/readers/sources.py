@@ -17,16 +17,18 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import DAMAGED, NPY_MAGIC, ArrayReader, map_npy, npy_from, open_npy, open_npz
-from .budget import VARIABLE, budget, over_budget, within_budget
-from .delimited import DelimitedReader, TableOptions
+from ...detection.preprocessing import channels_last
+from .arrays import NPY_MAGIC, ArrayReader, map_npy, npy_from, open_npy, open_npz
+from .budget import budget, over_budget, within_budget
+from .columns import TableOptions
+from .delimited import DelimitedReader
 from .frame import DataError, Frame
 from .idx import open_idx
 from .parquet import ParquetReader
@@ -37,8 +39,6 @@ Rows = Frame | NDArray[Any]
 #: Bytes of a part of an array, and rows of a part of a table.
 PART_BYTES = 4 * 2**20
 PART_ROWS = 4096
-#: A line of text may be as long as this part of the budget: split into short fields, it takes many times its length.
-LINE_SHARE = 256
 FORMATS = "csv, tsv, parquet, npy, npz, idx, or a folder of PNG images"
 
 
@@ -100,7 +100,7 @@ def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
     if last == ".npz":
         return ArraySource("npz", open_npz(place, options.array))
     if last in (".parquet", ".pq"):
-        return TableSource("parquet", ParquetReader(place, options.table.categorical, options.table.kinds))
+        return TableSource("parquet", ParquetReader(place, options.table))
     if "idx" in place.name.lower():
         return ArraySource("idx", open_idx(place))
     return _text(place, options, "\t" if ".tsv" in suffixes else None)
@@ -151,7 +151,10 @@ class ArraySource:
 
     def __init__(self, kind: str, reader: ArrayReader | PictureReader) -> None:
         self.kind, self.reader, self.name = kind, reader, reader.name
-        self.shape = reader.shape
+        # Images have their channels in front from here on.
+        self._turned = channels_last(reader.shape[1:])
+        n, *sides = reader.shape
+        self.shape = (n, sides[-1], *sides[:-1]) if self._turned else reader.shape
 
     def parts(self) -> Iterator[Part]:
         """All rows, in parts."""
@@ -159,7 +162,7 @@ class ArraySource:
         rows = max(1, min(PART_ROWS, PART_BYTES // size))
         start = 0
         names = self.reader.names if isinstance(self.reader, PictureReader) else None
-        for values in self.reader.parts(rows):
+        for values in map(self._in_front, self.reader.parts(rows)):
             stop = start + len(values)
             yield Part(values, start, None if names is None else names[start:stop], stop / self.shape[0])
             start = stop
@@ -173,7 +176,7 @@ class ArraySource:
         """The whole array; an npy file as a memory map, which need not fit in memory."""
         if self.kind == "npy" and isinstance(self.reader, ArrayReader) and os.path.isfile(self.name):
             self.reader.close()
-            return map_npy(Path(self.name))
+            return self._in_front(map_npy(Path(self.name)))
         dtype = self.reader.dtype.newbyteorder("=")
         try:
             within_budget(self.name, f"{self.shape[0]:,} rows", dtype.itemsize * math.prod(self.shape))
@@ -184,6 +187,9 @@ class ArraySource:
         for part in self.parts():
             whole[part.start : part.start + len(part.rows)] = part.rows
         return whole
+
+    def _in_front(self, images: NDArray[Any]) -> NDArray[Any]:
+        return np.moveaxis(images, -1, 1) if self._turned else images
 
 
 class _Counted(io.RawIOBase):
@@ -211,55 +217,29 @@ class _Counted(io.RawIOBase):
 
 
 def _text(place: Path, options: ReadOptions, delimiter: str | None) -> TableSource:
-    counted = _Counted(place.open("rb"), place.stat().st_size)
-    raw: Any = io.BufferedReader(counted)
-    start = raw.peek(6)[:6]
-    if start.startswith(b"\x1f\x8b"):
-        raw = gzip.GzipFile(fileobj=raw)
-    elif start.startswith((NPY_MAGIC, b"PK\x03\x04", b"PAR1", b"\x89PNG")):
-        counted.close()
+    with place.open("rb") as file:
+        start = file.read(6)
+    if start.startswith((NPY_MAGIC, b"PK\x03\x04", b"PAR1", b"\x89PNG")):
         raise DataError(f"{place} is no text table by its first bytes; give it the ending of its kind ({FORMATS})")
-    return _table(str(place), raw, options, delimiter, counted)
+
+    def unpacked(raw: Any) -> Any:
+        return gzip.GzipFile(fileobj=raw) if start.startswith(b"\x1f\x8b") else raw
+
+    counted = _Counted(place.open("rb"), place.stat().st_size)
+    table = options.table
+    if delimiter is not None and table.delimiter is None:
+        table = replace(table, delimiter=delimiter)
+    try:
+        file = unpacked(io.BufferedReader(counted))
+        reader = DelimitedReader(str(place), file, table, lambda: unpacked(place.open("rb")))
+    except BaseException:
+        counted.close()
+        raise
+    return TableSource("table", reader, counted)
 
 
 def _from_pipe(file: IO[bytes], options: ReadOptions) -> Source:
     buffered: Any = file if hasattr(file, "peek") else io.BufferedReader(file)
     if buffered.peek(6)[:6] == NPY_MAGIC:
         return ArraySource("npy", npy_from(buffered, "standard input"))
-    return _table("standard input", buffered, options, None, None)
-
-
-def _table(name: str, raw: Any, options: ReadOptions, delimiter: str | None, counted: _Counted | None) -> TableSource:
-    table = options.table
-    if delimiter is not None and table.delimiter is None:
-        table = TableOptions(delimiter, table.header, table.missing, table.categorical, table.kinds)
-    lines = _lines(name, io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""))
-    try:
-        return TableSource("table", DelimitedReader(name, lines, table), counted)
-    except BaseException:
-        if counted is not None:
-            counted.close()
-        raise
-
-
-def _lines(name: str, text: IO[str]) -> Iterator[str]:
-    """Lines; what is no text, or damaged, or one line without end, is an error that says so."""
-    number, longest = 0, budget() // LINE_SHARE
-    try:
-        while line := text.readline(longest + 1):
-            number += 1
-            if "\0" in line:
-                raise DataError(f"{name} is no text table: line {number} holds a zero byte; give a text file")
-            if len(line) > longest:
-                raise DataError(
-                    f"{name}, line {number} has more than {longest:,} characters; break it into lines, or, if you "
-                    f"trust the file and have the memory, set {VARIABLE} higher, as in {VARIABLE}=16G"
-                )
-            yield line
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{name} is not text in UTF-8 (byte {error.object[error.start]:#04x} near line {number + 1}); "
-            "convert it, for instance with iconv -f latin1 -t utf-8"
-        ) from None
-    except DAMAGED as error:
-        raise DataError(f"{name} is damaged: {' '.join(str(error).split())}; fetch or write it again") from None
+    return TableSource("table", DelimitedReader("standard input", buffered, options.table))

@@ -51,7 +51,7 @@ def build(context: Context) -> dict[str, Any]:
     detector, seed = context.run.scorer.detector, context.run.config.seed
     if not isinstance(detector, LatentDetector):
         return _none(
-            "A detector averages several models of the ratio and keeps none of their noise; a run with --latent has it."
+            "A detector averages models of the ratio and keeps none of their noise; a run with --model latent has it."
         )
     if context.noise is None or context.held_out is None:
         return _none("This run has no noise: its objective is that of an autoencoder.")

@@ -89,7 +89,7 @@ def _reconstructed(context: Context) -> Fact:
     autoencoder, scorer = context.autoencoder, context.run.scorer
     detector, how = scorer.detector, scorer.detector.preprocessor_
     if autoencoder is None:
-        return "No member of this detector rebuilds rows; a run with --latent does, and so does one on images."
+        return "No member of this detector rebuilds rows; a run with --model latent does, and so does one on images."
     groups = {"training rows": detector.preprocess(take(context.rows, np.flatnonzero(~context.known)[:2000]))}
     if context.known.any():
         groups["known outliers"] = detector.preprocess(take(context.rows, np.flatnonzero(context.known)[:2000]))
@@ -111,7 +111,7 @@ def _samples(context: Context) -> Fact:
     """Images drawn from the model, or the means and deviations of its columns beside those of the data."""
     detector = context.run.scorer.detector
     if not isinstance(detector, LatentDetector):
-        return "A detector is no generative model, so it has no samples; a run with --latent has."
+        return "A detector is no generative model, so it has no samples; a run with --model latent has."
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(context.run.config.seed)
         drawn = detector.objective_.model.sample(1000)

@@ -117,7 +117,10 @@ def _record(data: TrainingData, run: FittedRun) -> dict[str, Any]:
         "rows": len(data.known),
         "known": int(data.known.sum()),
         "frame": isinstance(data.rows, Frame),
-        "layout": {"kinds": layout.kinds, "shape": None if layout.shape is None else list(layout.shape)},
+        "layout": {
+            "kinds": layout.kinds and {name: reading.kind for name, reading in layout.kinds.items()},
+            "shape": None if layout.shape is None else list(layout.shape),
+        },
         "versions": {
             "fvnce": __version__,
             "python": platform.python_version(),

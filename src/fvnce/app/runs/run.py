@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from ... import training
 from ...detection import LatentDetector, NoiseContrastiveDetector
+from ...detection.reading import KINDS, Reading
 from ...serialization import RecordError, fields, kind_of, read_document, reading
 from ...training import History
 from ...training.checkpoint import Checkpoints, read_checkpoint
@@ -143,11 +146,12 @@ def load_run(folder: Path) -> FittedRun:
     record = read_run_record(folder / RECORD)
     check_config(folder, record)
     shape = record["layout"]["shape"]
-    layout = Layout(record["layout"]["kinds"], None if shape is None else tuple(shape), record["frame"])
     path = folder / MODEL
     kind = NoiseContrastiveDetector if config.kind == "detector" else LatentDetector
     try:
-        scorer = Scorer(kind.load(path), layout)
+        detector = kind.load(path)
+        kinds = record["layout"]["kinds"]
+        scorer = Scorer(detector, Layout(None if kinds is None else _readings(detector, kinds), shape and tuple(shape)))
     except ValueError as error:
         raise RunError(f"{error}; make the run again with fvnce fit") from None
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
@@ -156,6 +160,15 @@ def load_run(folder: Path) -> FittedRun:
             "with fvnce fit"
         ) from error
     return FittedRun(folder, config, scorer)
+
+
+def _readings(detector: NoiseContrastiveDetector | LatentDetector, kinds: dict[str, str]) -> dict[str, Reading]:
+    """How each column of a run is read: what its model says, which is of these columns or of another run."""
+    names = getattr(detector, "feature_names_in_", np.empty(0)).tolist()
+    readings = getattr(detector.preprocessor_, "readings", None)
+    if readings is None or names != list(kinds):
+        raise RecordError(f"the columns of the record and of the model differ: {list(kinds)[:5]} and {names[:5]}")
+    return {name: replace(reading, codes=None) for name, reading in zip(names, readings, strict=True)}
 
 
 def damaged(path: Path, error: Exception) -> RunError:
@@ -171,7 +184,7 @@ def read_run_record(path: Path) -> dict[str, Any]:
         check_run_record(record)
         with reading(path):
             kinds, shape = fields(record["layout"], f"the layout of {path}", "kinds", "shape")
-            Layout(None if kinds is None else dict(kinds), None if shape is None else tuple(map(int, shape)))
+            _ = None if kinds is None else dict(kinds), None if shape is None else tuple(map(int, shape))
             _ = str(record["config_sha256"]), bool(record["frame"]), int(record["rows"]), int(record["known"])
         return record
     except RecordError as error:
@@ -240,7 +253,7 @@ _RECORD = shapes.record(
         "frame": shapes.instance(bool, "true or false"),
         "layout": shapes.record(
             {
-                "kinds": shapes.or_none(shapes.by_name(shapes.matching("number|text", "'number' or 'text'"))),
+                "kinds": shapes.or_none(shapes.by_name(shapes.matching("|".join(KINDS), "a kind of column"))),
                 "shape": shapes.or_none(shapes.list_of(shapes.integer(1), low=1)),
             }
         ),

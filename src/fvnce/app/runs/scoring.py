@@ -7,15 +7,17 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 import numpy as np
 
 from ...pages.escape import cell, line_json
-from ..readers.frame import Frame
-from ..readers.sources import Part, Source
+from ..readers.frame import DataError, Frame
+from ..readers.sources import Part, Source, TableSource
 from .scorer import Scorer
+from .training_data import find_column
+from .unlike import Unlike
 
 #: Columns named as reasons for a score.
 REASONS = 3
@@ -30,6 +32,7 @@ class Summary:
     rows: int = 0
     outliers: int = 0
     highest: float = -math.inf
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(order=True)
@@ -42,11 +45,13 @@ class Scored:
     probability: float | None = field(compare=False)
     outlier: bool = field(compare=False)
     reasons: list[tuple[str, float]] | None = field(compare=False)
+    id: str | None = field(compare=False, default=None)
 
     def content(self) -> dict[str, Any]:
         """For JSON."""
         content: dict[str, Any] = {
             "row": int(self.name) if self.name.isascii() and self.name.isdecimal() else self.name,
+            **({} if self.id is None else {"id": self.id}),
             "score": self.score,
         }
         if self.probability is not None:
@@ -65,6 +70,8 @@ def stream_scores(
     top: int | None = None,
     explain: bool = False,
     as_json: bool = False,
+    id: str | None = None,
+    strict: bool = False,
     tick: Callable[[int, float | None], None] | None = None,
 ) -> Summary:
     """Score every row of the source.
@@ -76,13 +83,22 @@ def stream_scores(
         top: give the strangest rows only, strangest first.
         explain: name the columns that add most to a score.
         as_json: one JSON object on each line.
+        id: the column that names rows, which :func:`add_id` found.
+        strict: refuse rows that are unlike those of training, where otherwise the summary warns of them.
         tick: called after each part with the rows done and the share of the source.
     """
     summary = Summary()
-    out = _Writer(write, as_json=as_json, probability=scorer.probability(np.zeros(1)) is not None, explain=explain)
+    probability = scorer.probability(np.zeros(1)) is not None
+    out = _Writer(write, as_json=as_json, id=id is not None, probability=probability, explain=explain)
+    unlike = Unlike(scorer)
     best: list[Scored] = []
     for part in source.parts():
-        for scored in _score(scorer, part, summary, explain, best, top):
+        ids = None
+        if id is not None and isinstance(part.rows, Frame):
+            ids, part = part.rows[id], replace(part, rows=part.rows.without([id]))
+        for scored in _score(scorer, part, summary, explain, best, top, unlike):
+            if ids is not None:
+                scored.id = ids[-scored.before - part.start] or ""
             if top is None:
                 out.row(scored)
             elif len(best) < top:
@@ -93,14 +109,41 @@ def stream_scores(
             tick(summary.rows, part.done)
     for scored in sorted(best, reverse=True):
         out.row(scored)
+    summary.warnings = unlike.sentences()
+    if summary.warnings and as_json:
+        write.write(line_json({"summary": asdict(summary)}) + "\n")
     write.flush()
+    if summary.warnings and strict:
+        raise DataError(f"{source.name} is unlike the training rows: {'; '.join(summary.warnings)}")
     return summary
 
 
+def add_id(source: Source, column: str | None, say: Callable[[str], None], *, asked: bool) -> str | None:
+    """Have the column that names rows read too; one that was not asked for on the line may be missing."""
+    if column is None:
+        return None
+    if not isinstance(source, TableSource):
+        if asked:
+            source.close()
+            raise DataError(f"--id needs a table with columns (csv, tsv, parquet), found {source.name}")
+        return None
+    try:
+        found = find_column(source.reader.columns, column, source.name)
+    except DataError:
+        if asked:
+            source.close()
+            raise
+        say(f"{source.name} has no column {column!r}, which named the rows of training: scores go by row alone")
+        return None
+    source.reader.reader.add_text(found)
+    return found
+
+
 def _score(
-    scorer: Scorer, part: Part, summary: Summary, explain: bool, best: list[Scored], top: int | None
+    scorer: Scorer, part: Part, summary: Summary, explain: bool, best: list[Scored], top: int | None, unlike: Unlike
 ) -> Iterator[Scored]:
     rows = scorer.layout.prepare(part.rows, part.start)
+    unlike.add(rows)
     anomaly = scorer.anomaly(rows)
     probability = scorer.probability(anomaly)
     outlier = anomaly > scorer.threshold
@@ -148,12 +191,12 @@ def _place(index: int, shape: tuple[int, ...], columns: list[str]) -> str:
 
 
 class _Writer:
-    def __init__(self, file: IO[str], *, as_json: bool, probability: bool, explain: bool) -> None:
-        self._file, self._json, self._explain = file, as_json, explain
+    def __init__(self, file: IO[str], *, as_json: bool, id: bool, probability: bool, explain: bool) -> None:
+        self._file, self._json, self._explain, self._id = file, as_json, explain, id
         self._probability = probability
         self._csv = csv.writer(file, lineterminator="\n")
         if not as_json:
-            header = ["row", "score", *(["probability"] if probability else []), "outlier"]
+            header = ["row", *(["id"] if id else []), "score", *(["probability"] if probability else []), "outlier"]
             if explain:
                 header += itertools.chain.from_iterable((f"reason_{i + 1}", f"part_{i + 1}") for i in range(REASONS))
             self._csv.writerow(header)
@@ -162,7 +205,7 @@ class _Writer:
         if self._json:
             self._file.write(line_json(scored.content()) + "\n")
             return
-        cells: list[Any] = [cell(scored.name), repr(scored.score)]
+        cells: list[Any] = [cell(scored.name), *([cell(scored.id or "")] if self._id else []), repr(scored.score)]
         if self._probability:
             cells.append(repr(scored.probability))
         cells.append(int(scored.outlier))

@@ -1,7 +1,8 @@
 """What a run is made from, and ``config.toml``, from which the same command makes it again.
 
 [run]       kind, seed
-[data]      path, outliers, label, drop, delimiter, header, missing, categorical, array, sha256
+[data]      path, outliers, label, mostly_outliers, drop, keep, id, delimiter, header, missing, categorical, array,
+            sha256
 [detector]  parameters of NoiseContrastiveDetector          (kind = "detector")
 [model]     :class:`~fvnce.detection.latent_objective.LatentSettings`   (kind = "latent")
 """
@@ -36,7 +37,10 @@ class DataSettings:
         path: the file or folder.
         outliers: a file of known outliers of the same layout.
         label: the column that marks known outliers, or ``column=value``.
+        mostly_outliers: whether the label may mark more than half of the rows.
         drop: columns to leave out.
+        keep: columns to use though they seem to name rows.
+        id: the column that names rows, which is carried into the scores.
         delimiter: of a text table.
         header: whether a text table has one.
         missing: texts that stand for a missing value.
@@ -48,7 +52,10 @@ class DataSettings:
     path: str
     outliers: str | None = None
     label: str | None = None
+    mostly_outliers: bool = False
     drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    id: str | None = None
     delimiter: str | None = None
     header: bool | None = None
     missing: tuple[str, ...] = ()
@@ -240,4 +247,4 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 
 
 def _compact(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if value not in (None, (), [])}
+    return {key: value for key, value in table.items() if value not in (None, (), [], False) or key == "header"}

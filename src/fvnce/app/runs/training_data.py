@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection.identifiers import identifier_in
+from ...detection.mapped import release
+from ...detection.reading import Reading
 from ..readers.arrays import read_labels
-from ..readers.delimited import Kinds, TableOptions
+from ..readers.budget import budget, over_budget
+from ..readers.columns import TableOptions
 from ..readers.frame import DataError, Frame, listed
 from ..readers.png import PictureReader
 from ..readers.sources import ArraySource, ReadOptions, Rows, Source, TableSource, open_source
+from .labels import Labels, Say
 from .settings import DataSettings
 
-Say = Callable[[str], None]
-
-YES = frozenset({"1", "1.0", "true", "yes", "outlier", "anomaly", "anomalous"})
-NO = frozenset({"0", "0.0", "false", "no", "inlier", "normal", "none", "nan", ""})
-#: An array beyond this is thinned before known outliers from another file are put below it.
-LARGE_BYTES = 512 * 2**20
+#: Rows beyond these bytes are thinned to so many of each kind, known outliers and others.
+LARGE_BYTES = 128 * 2**20
 LARGE_ROWS = 200_000
 
 
@@ -31,14 +32,12 @@ class Layout:
     """What rows look like, so that other files can be read the same way.
 
     Attributes:
-        kinds: for a table with names, what each used column holds.
+        kinds: for a table with names, how each used column is read.
         shape: for an array, the shape of one row.
-        missing: for an array, whether values were missing in training, so that they may be missing again.
     """
 
-    kinds: Kinds | None
+    kinds: dict[str, Reading] | None
     shape: tuple[int, ...] | None
-    missing: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -54,16 +53,9 @@ class Layout:
         assert self.shape is not None
         if isinstance(rows, Frame):
             rows = _matrix(rows, self.shape)
-        if rows.ndim == 2 and rows.dtype.kind == "f":
-            bad = ~np.isfinite(rows).all(1)
-            if bad.any():
-                if self.missing and not np.isinf(rows).any():
-                    return to_frame(rows)
-                row = start + int(np.flatnonzero(bad)[0]) + 1
-                raise DataError(
-                    f"row {row} holds a missing or infinite value, and no training row did; "
-                    "leave it out, or train with rows that have some"
-                )
+        if rows.ndim == 2 and rows.dtype.kind == "f" and np.isinf(rows).any():
+            row = start + int(np.flatnonzero(np.isinf(rows).any(1))[0]) + 1
+            raise DataError(f"row {row} holds infinity; correct it, or write NaN for what is missing")
         return rows
 
 
@@ -75,7 +67,7 @@ class TrainingData:
         rows: a frame or an array; known outliers that came in a file of their own stand last.
         known: which rows are known outliers.
         layout: what rows look like.
-        names: what rows are called, for images of a folder.
+        names: what rows are called: the files of images, or the column that names rows.
     """
 
     rows: Rows
@@ -87,41 +79,44 @@ class TrainingData:
 def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> TrainingData:
     """Read the files that a run is trained on; ``say`` is told what a person should know of them."""
     source = open_source(settings.path, _options(settings, None))
-    rows = source.read()
-    known = np.zeros(len(rows), dtype=bool)
-    names = source.reader.names if isinstance(getattr(source, "reader", None), PictureReader) else None  # type: ignore[attr-defined]
-    if settings.label is not None:
-        known, rows = _labelled(rows, settings, source)
-    rows = _dropped(rows, settings)
+    rng = np.random.default_rng([seed, 5])
+    rows: Rows
+    with closing(source):
+        if isinstance(source, TableSource):
+            rows, known, names = _read_table(source, settings, say, rng)
+        else:
+            assert isinstance(source, ArraySource)
+            rows, known, names = _read_array(source, settings, say)
     _check(rows, source)
-    layout = _layout(rows, source)
     if isinstance(rows, Frame):
-        _warn_of_identifiers(rows, say)
+        rows = _without_identifiers(rows, settings, say)
+    layout = _layout(rows)
     if settings.outliers is not None:
         more = read_like(layout, settings.outliers, settings).read()
-        rows, known = _thinned(rows, known, say, seed)
+        if not isinstance(rows, Frame) and rows.nbytes > LARGE_BYTES and len(rows) > LARGE_ROWS:
+            # A memory map need not fit in memory, and its rows are put there to have others below them.
+            chosen = np.sort(rng.choice(len(rows), LARGE_ROWS, replace=False))
+            say(f"of {len(rows):,} rows, {LARGE_ROWS:,} chosen at random are used")
+            rows, known = np.asarray(rows[chosen]), known[chosen]
         rows = _stack(rows, more)
         known = np.concatenate([known, np.ones(len(more), dtype=bool)])
         names = None if names is None else [*names, *(f"outlier {i + 1}" for i in range(len(more)))]
     if settings.label is not None and not known.any():
         say(f"no row is marked as an outlier by {settings.label!r}: the run goes on without known outliers")
-    rows = _as_frame_if_missing(rows)
-    if isinstance(rows, Frame):
-        _tell_of_empty_columns(rows, source, say)
-    return TrainingData(rows, known, replace(layout, missing=isinstance(rows, Frame)), names)
+    _tell_of_empty_columns(rows, source, say)
+    return TrainingData(rows, known, layout, names)
 
 
 def read_like(layout: Layout, path: str, settings: DataSettings) -> Source:
     """A source whose rows must look like those of training."""
     source = open_source(path, _options(settings, layout.kinds))
-    if layout.kinds is None:
-        if not isinstance(source, ArraySource) or source.shape[1:] != layout.shape:
-            found = str(source.shape[1:]) if isinstance(source, ArraySource) else "a table with named columns"
-            if isinstance(source, TableSource):
-                return source
-            source.close()
-            raise DataError(f"{path} must hold rows of shape {layout.shape} as in training, found {found}")
-    elif isinstance(source, ArraySource) and source.shape[1:] != (len(layout.kinds),):
+    if isinstance(source, TableSource):
+        return source
+    assert isinstance(source, ArraySource)
+    if layout.kinds is None and source.shape[1:] != layout.shape:
+        source.close()
+        raise DataError(f"{path} must hold rows of shape {layout.shape} as in training, found {source.shape[1:]}")
+    if layout.kinds is not None and source.shape[1:] != (len(layout.kinds),):
         source.close()
         raise DataError(
             f"{path} must hold the {len(layout.kinds)} columns of training ({listed(layout.columns)}), found rows of "
@@ -130,51 +125,103 @@ def read_like(layout: Layout, path: str, settings: DataSettings) -> Source:
     return source
 
 
-def _options(settings: DataSettings, kinds: Kinds | None) -> ReadOptions:
+def _options(settings: DataSettings, kinds: dict[str, Reading] | None) -> ReadOptions:
     categorical = settings.categorical if kinds is None else ()
     table = TableOptions(settings.delimiter, settings.header, settings.missing, categorical, kinds)
     return ReadOptions(table, settings.array)
 
 
-def _labelled(rows: Rows, settings: DataSettings, source: Source) -> tuple[NDArray[np.bool_], Rows]:
-    assert settings.label is not None
-    name, _, value = settings.label.rpartition("=")
-    if not name or (isinstance(rows, Frame) and settings.label in rows):
-        name, value = settings.label, ""
-    if isinstance(rows, Frame):
-        column = find_column(rows.columns.tolist(), name, settings.path)
-        return marks(rows[column], column, value), rows.without([column])
-    if source.kind == "npz":
-        labels = read_labels(Path(settings.path), name, len(rows))
-        if labels is not None:
-            return marks(labels, name, value), rows
-    if rows.ndim != 2:
-        raise DataError(f"--label cannot name a column of images ({settings.path}); give known outliers by --outliers")
-    position = _position(name, rows.shape[1], settings.path)
-    return marks(rows[:, position], name, value), np.delete(np.asarray(rows), position, axis=1)
+def _read_table(
+    source: TableSource, settings: DataSettings, say: Say, rng: np.random.Generator
+) -> tuple[Frame, NDArray[np.bool_], list[str] | None]:
+    """A table in parts, of which no more is kept than fits: a sample, if there are very many rows."""
+    columns, where = source.reader.columns, settings.path
+    labels = None if settings.label is None else Labels.of(settings.label, columns, where)
+    name = None if settings.id is None else find_column(columns, settings.id, where)
+    dropped = [find_column(columns, column, where) for column in settings.drop]
+    for column in settings.keep:
+        find_column(columns, column, where)
+    for text in (None if labels is None else labels.column, name):
+        if text is not None:
+            source.reader.reader.add_text(text)
+            dropped.append(text)
+    if not set(columns) - set(dropped):
+        raise DataError(f"--drop leaves no column of {settings.path}")
+    sample = _Sample(rng)
+    for part in source.parts():
+        assert isinstance(part.rows, Frame)
+        known = np.zeros(len(part.rows), dtype=bool) if labels is None else labels.marks(part.rows[labels.column])
+        ids = np.arange(part.start, part.start + len(part.rows)) if name is None else part.rows[name]
+        sample.add(part.rows.without(dropped), known, ids)
+        if sample.nbytes > budget():
+            raise over_budget(source.name, "a table")
+    if labels is not None:
+        labels.check(say, mostly=settings.mostly_outliers)
+    for note in source.reader.reader.notes:
+        say(note)
+    rows, known, ids, seen = sample.result()
+    if len(rows) < seen:
+        say(f"of {seen:,} rows, {len(rows):,} chosen at random are used")
+    if name is None:
+        return rows, known, None if len(rows) == seen else [str(number + 1) for number in ids.tolist()]
+    return rows, known, [f"row {i + 1}" if text is None else text for i, text in enumerate(ids.tolist())]
 
 
-def marks(values: NDArray[Any], column: str, value: str = "") -> NDArray[np.bool_]:
-    """Which labels mark a known outlier: those equal to ``value``, or 1, true, yes, outlier, anomaly.
+class _Sample:
+    """Rows as they come, thinned at random whenever they have grown large."""
 
-    >>> marks(np.array(["yes", None, "no"], dtype=object), "fraud").tolist()
-    [True, False, False]
-    >>> marks(np.array([3.0, 1.0]), "class", "3").tolist()
-    [True, False]
-    """
-    texts = ["" if v is None else (f"{v:g}" if isinstance(v, float | np.floating) else str(v)) for v in values.tolist()]
-    if value:
-        found = np.array([text == value for text in texts], dtype=bool)
-        if not found.any():
-            raise DataError(f"column {column!r} never holds {value!r}; it holds {listed(sorted(set(texts)))}")
-        return found
-    odd = sorted({text for text in texts if text.lower() not in YES | NO})
-    if odd:
-        raise DataError(
-            f"column {column!r} must mark known outliers by 1 and other rows by 0, found {listed(odd, 5)}; "
-            f"say which value marks them, as in --label {column}={listed(odd[:1])}"
-        )
-    return np.array([text.lower() in YES for text in texts], dtype=bool)
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng, self._seen, self._thin = rng, 0, False
+        self._parts: list[tuple[Frame, NDArray[np.bool_], NDArray[Any], NDArray[np.float64]]] = []
+        self.nbytes = 0
+
+    def add(self, rows: Frame, known: NDArray[np.bool_], ids: NDArray[Any]) -> None:
+        # Whoever has the lowest numbers stays, so that no row is likelier to stay for coming early.
+        self._parts.append((rows, known, ids, self._rng.random(len(rows))))
+        self._seen += len(rows)
+        self.nbytes += rows.nbytes
+        if self.nbytes > LARGE_BYTES and sum(len(part[1]) for part in self._parts) > 2 * LARGE_ROWS:
+            self._thin = True
+            self._parts = [self._thinned()]
+            self.nbytes = self._parts[0][0].nbytes
+
+    def result(self) -> tuple[Frame, NDArray[np.bool_], NDArray[Any], int]:
+        rows, known, ids, _ = self._thinned()
+        return rows, known, ids, self._seen
+
+    def _thinned(self) -> tuple[Frame, NDArray[np.bool_], NDArray[Any], NDArray[np.float64]]:
+        rows = Frame.join([part[0] for part in self._parts])
+        known, ids, draws = (np.concatenate([part[i] for part in self._parts]) for i in (1, 2, 3))
+        if not self._thin:
+            return rows, known, ids, draws
+        kept = [np.flatnonzero(kind)[np.argsort(draws[kind], kind="stable")[:LARGE_ROWS]] for kind in (known, ~known)]
+        chosen = np.sort(np.concatenate(kept))
+        return rows.take(chosen), known[chosen], ids[chosen], draws[chosen]
+
+
+def _read_array(
+    source: ArraySource, settings: DataSettings, say: Say
+) -> tuple[NDArray[Any], NDArray[np.bool_], list[str] | None]:
+    for option, given in (("--drop", settings.drop), ("--keep", settings.keep), ("--id", settings.id)):
+        if given:
+            raise DataError(f"{option} needs a table with columns (csv, tsv, parquet), found {settings.path}")
+    rows = source.read()
+    names = source.reader.names if isinstance(source.reader, PictureReader) else None
+    if settings.label is None:
+        return rows, np.zeros(len(rows), dtype=bool), names
+    name, _, value = settings.label.rpartition("=") if "=" in settings.label[1:] else (settings.label, "", "")
+    values = read_labels(Path(settings.path), name, len(rows)) if source.kind == "npz" else None
+    if values is None:
+        if rows.ndim != 2:
+            raise DataError(
+                f"--label cannot name a column of images ({settings.path}); give known outliers by --outliers"
+            )
+        position = _position(name, rows.shape[1], settings.path)
+        values, rows = rows[:, position], np.delete(np.asarray(rows), position, axis=1)
+    labels = Labels(name, value)
+    known = labels.marks(values)
+    labels.check(say, mostly=settings.mostly_outliers)
+    return rows, known, names
 
 
 def find_column(columns: list[str], name: str, where: str) -> str:
@@ -194,25 +241,6 @@ def _position(name: str, width: int, where: str) -> int:
     raise DataError(f"{where} has no column {name!r}; its columns are numbered from 1 to {width}")
 
 
-def _dropped(rows: Rows, settings: DataSettings) -> Rows:
-    if not settings.drop:
-        return rows
-    if isinstance(rows, Frame):
-        rows = rows.without([find_column(rows.columns.tolist(), name, settings.path) for name in settings.drop])
-        if rows.shape[1] == 0:
-            raise DataError(f"--drop leaves no column of {settings.path}")
-        return rows
-    raise DataError(f"--drop needs a table with columns (csv, tsv, parquet), found {settings.path}")
-
-
-def _layout(rows: Rows, source: Source) -> Layout:
-    if not isinstance(rows, Frame):
-        return Layout(None, tuple(int(side) for side in rows.shape[1:]))
-    reader = getattr(source, "reader", None)
-    kinds = reader.kinds if reader is not None else {}
-    return Layout({name: kinds.get(name, "number") for name in rows.columns.tolist()}, None)
-
-
 def _check(rows: Rows, source: Source) -> None:
     """What no model can be trained on, told with the name of the file and the number of the row."""
     if len(rows) < 2:
@@ -229,12 +257,19 @@ def _check(rows: Rows, source: Source) -> None:
         if infinite.any():
             where = f"{source.name}, row {start + int(infinite.argmax()) + 1}"
             raise DataError(f"{where} holds infinity; correct it, or write NaN for what is missing")
+        release(rows)
 
 
-def _tell_of_empty_columns(rows: Frame, source: Source, say: Say) -> None:
+def _tell_of_empty_columns(rows: Rows, source: Source, say: Say) -> None:
     """Columns without a single value say nothing; a table of nothing else is refused."""
-    names = rows.columns.tolist()
-    empty = [name for name in names if _is_empty(rows[name])]
+    if isinstance(rows, Frame):
+        names = rows.columns.tolist()
+        empty = [name for name in names if _is_empty(rows[name])]
+    elif rows.ndim == 2 and rows.dtype.kind == "f" and np.isnan(rows[0]).any():
+        names = [f"column_{i + 1}" for i in range(rows.shape[1])]
+        empty = [name for i, name in enumerate(names) if np.isnan(rows[:, i]).all()]
+    else:
+        return
     if len(empty) == len(names):
         raise DataError(f"{source.name} holds no value at all: all are missing; give a file with values")
     for name in empty:
@@ -244,27 +279,31 @@ def _tell_of_empty_columns(rows: Frame, source: Source, say: Say) -> None:
 def _is_empty(values: NDArray[Any]) -> bool:
     if values.dtype.kind == "O":
         return all(value is None for value in values.tolist())
-    return values.dtype.kind == "f" and bool(np.isnan(values).all())
+    return bool(np.isnat(values).all() if values.dtype.kind in "mM" else np.isnan(values).all())
 
 
-def _warn_of_identifiers(rows: Frame, say: Say) -> None:
-    for name in rows.columns.tolist():
-        values = rows[name]
-        if values.dtype.kind == "O" and len(values) >= 20:
-            different = len({v for v in values.tolist() if v is not None})
-            if different > max(50, len(values) // 2):
-                say(
-                    f"column {name!r} holds {different:,} different texts in {len(values):,} rows and looks like an "
-                    f"identifier; leave it out with --drop {name!r}"
-                )
+def _without_identifiers(rows: Frame, settings: DataSettings, say: Say) -> Frame:
+    """The columns that describe rows; those that name them are left out, unless they are all there is."""
+    columns = rows.columns.tolist()
+    kept = {find_column(columns, name, settings.path) for name in settings.keep if name in columns}
+    kept |= set(settings.categorical)
+    found = {}
+    for name in columns:
+        reading = rows.readings.get(name, Reading())
+        why = identifier_in(name, rows[name]) if reading.kind in ("number", "text") and name not in kept else None
+        if why is not None:
+            found[name] = why
+    if len(found) == len(columns):
+        return rows
+    for name, why in found.items():
+        say(f"column {name!r} {why}; it is left out, and --keep {name!r} would keep it")
+    return rows.without(list(found))
 
 
-def _thinned(rows: Rows, known: NDArray[np.bool_], say: Say, seed: int) -> tuple[Rows, NDArray[np.bool_]]:
-    if isinstance(rows, Frame) or rows.nbytes <= LARGE_BYTES or len(rows) <= LARGE_ROWS:
-        return rows, known
-    chosen = np.sort(np.random.default_rng([seed, 5]).choice(len(rows), LARGE_ROWS, replace=False))
-    say(f"of {len(rows):,} rows, {LARGE_ROWS:,} chosen at random are used")
-    return np.asarray(rows[chosen]), known[chosen]
+def _layout(rows: Rows) -> Layout:
+    if isinstance(rows, Frame):
+        return Layout({name: rows.readings.get(name, Reading()) for name in rows.columns.tolist()}, None)
+    return Layout(None, tuple(int(side) for side in rows.shape[1:]))
 
 
 def _stack(rows: Rows, more: Rows) -> Rows:
@@ -277,15 +316,6 @@ def _stack(rows: Rows, more: Rows) -> Rows:
     return np.concatenate([rows, more])
 
 
-def _as_frame_if_missing(rows: Rows) -> Rows:
-    """A matrix with NaN becomes a frame, in which missing values are welcome."""
-    if isinstance(rows, Frame) or rows.ndim != 2 or rows.dtype.kind != "f":
-        return rows
-    if any(np.isnan(rows[start : start + 4096]).any() for start in range(0, len(rows), 4096)):
-        return to_frame(rows)
-    return rows
-
-
 def to_frame(rows: NDArray[Any], names: list[str] | None = None) -> Frame:
     """A matrix with named columns."""
     names = names or [f"column_{i + 1}" for i in range(rows.shape[1])]
@@ -293,7 +323,7 @@ def to_frame(rows: NDArray[Any], names: list[str] | None = None) -> Frame:
 
 
 def _matrix(frame: Frame, shape: tuple[int, ...]) -> NDArray[Any]:
-    if shape != (frame.shape[1],) or any(dtype.kind == "O" for dtype in frame.dtypes):
+    if shape != (frame.shape[1],) or any(frame[name].dtype.kind not in "biuf" for name in frame.columns):
         raise DataError(
             f"rows must have shape {shape} of numbers as in training, found a table of {frame.shape[1]} columns"
         )

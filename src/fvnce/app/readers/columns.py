@@ -1,0 +1,160 @@
+"""What each column of a table holds, decided on its first rows and kept for all others.
+
+Numbers, amounts, truths and dates are read as :mod:`fvnce.detection.reading` does. A column in which a few values among
+many do not fit is refused, because neither reading of it is safe; the user says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...detection.reading import Reading, is_ambiguous, learn_reading
+from .frame import DataError, Frame, listed
+
+#: What each column holds: "number", "text", … or how it is read in full.
+Kinds = dict[str, str | Reading]
+#: Amounts that Arrow can be made to read; :class:`Reading` reads them alike, and others beside.
+_AMOUNT = r"^-?[$€£¥]?([1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]+)([.][0-9]+)?$"
+#: Texts that stand for nothing, in lower case.
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is to be read.
+
+    Attributes:
+        delimiter: of a text table, one character, or None to find it.
+        header: whether the first line of a text table names the columns, or None to find out.
+        missing: texts that stand for a missing value, beside the usual ones.
+        categorical: columns to take as text whatever they hold.
+        kinds: what each column holds, if known from training.
+    """
+
+    delimiter: str | None = None
+    header: bool | None = None
+    missing: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    kinds: Mapping[str, str | Reading] | None = field(default=None, hash=False)
+
+
+class ColumnReader:
+    """Columns of Arrow as columns of a frame.
+
+    Attributes:
+        kinds: how each column is read, as far as it has shown.
+        wanted: the columns to give.
+    """
+
+    def __init__(self, name: str, columns: list[str], options: TableOptions, decimal: str | None = None) -> None:
+        self.name, self._decimal = name, decimal
+        self._missing = sorted(MISSING | {text.strip().lower() for text in options.missing})
+        self.kinds: dict[str, Reading] = {
+            column: kind if isinstance(kind, Reading) else Reading(kind)
+            for column, kind in (options.kinds or {}).items()
+        }
+        for column in options.categorical:
+            if column not in columns:
+                raise DataError(f"{name} has no column {column!r}; its columns are {listed(columns)}")
+            self.kinds[column] = Reading("text")
+        self.wanted = list(columns if options.kinds is None else options.kinds)
+        #: What a person should know of the columns.
+        self.notes: list[str] = []
+
+    def add_text(self, column: str) -> None:
+        """Give a column as text whatever it looks like, beside those of training: a label, an identifier."""
+        self.kinds[column] = Reading("text")
+        self.wanted += [] if column in self.wanted else [column]
+
+    def frame(self, columns: Mapping[str, Any], where: Callable[[int], str]) -> Frame:
+        """A part of the table; ``where`` names the place of one of its rows in the file."""
+        found = {name: self._column(name, columns[name], where) for name in self.wanted}
+        return Frame(found, {name: reading for name, reading in self.kinds.items() if name in found})
+
+    def _column(self, name: str, values: Any, where: Callable[[int], str]) -> NDArray[Any]:
+        import pyarrow
+        from pyarrow import compute
+
+        if not (pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)):
+            typed = Frame.of(pyarrow.table({name: values}))[name]
+            if self.kinds.get(name, Reading()).kind != "text" and typed.dtype.kind != "O":
+                return _as_floats(typed)
+            values = values.cast(pyarrow.string()) if typed.dtype.kind != "O" else pyarrow.array(map(_text, typed))
+        values = compute.utf8_trim_whitespace(values)
+        gone = compute.is_in(compute.utf8_lower(values), pyarrow.array(self._missing, values.type))
+        values = compute.if_else(gone, pyarrow.scalar(None, values.type), values)
+        reading = self.kinds.get(name)
+        if reading is None or (reading.kind == "number" and reading.decimal == "."):
+            numbers = _numbers(values, amounts=reading is not None)
+            if numbers is not None:
+                if reading is None and values.null_count < len(values):
+                    # Whole numbers do not show what will stand before a fraction.
+                    shown = compute.any(compute.match_substring(values, ".")).as_py()
+                    self.kinds[name] = Reading(decimal="." if shown else self._decimal or ".")
+                return numbers
+        texts = _objects(values)
+        if reading is None:
+            reading, odd = learn_reading(texts.tolist(), self._decimal)
+            if odd is not None:
+                raise self._misfit(name, reading, odd, where(texts.tolist().index(odd)))
+            self.kinds[name] = reading
+            if reading.kind == "time" and is_ambiguous(texts.tolist()):
+                self.notes.append(
+                    f"column {name!r} holds dates such as {next(filter(None, texts))!r}, in which month and day cannot "
+                    "be told apart: the month is taken to come first; write dates like 2024-03-01 if it does not"
+                )
+        if reading.kind == "text":
+            return texts
+        numbers, bad = reading.numbers(texts.tolist())
+        if bad is not None:
+            raise self._misfit(name, reading, texts[bad], where(bad))
+        if reading.kind != "time":
+            return numbers
+        times = np.full(len(numbers), np.datetime64("NaT", "us"))
+        there = ~np.isnan(numbers)
+        times[there] = (numbers[there] * 1e6).round().astype(np.int64).astype("datetime64[us]")
+        return times
+
+    def _misfit(self, name: str, reading: Reading, text: str, where: str) -> DataError:
+        return DataError(
+            f"{self.name}, {where}: column {name!r} holds {reading.told} elsewhere but {text[:40]!r} here; correct it, "
+            f"or pass --missing {text[:40]!r} or --categorical {name!r}"
+        )
+
+
+def _numbers(values: Any, *, amounts: bool) -> NDArray[np.float64] | None:
+    """Texts as numbers if all of them are, or are such amounts as $1,234.50 if these may be: what most columns hold."""
+    import pyarrow
+    from pyarrow import compute
+
+    try:
+        return np.asarray(compute.cast(values, pyarrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    except pyarrow.ArrowInvalid:
+        if not amounts or not compute.all(compute.match_substring_regex(values, _AMOUNT)).as_py():
+            return None
+        return _numbers(compute.replace_substring_regex(values, "[$€£¥,]", ""), amounts=False)
+
+
+def _as_floats(values: NDArray[Any]) -> NDArray[Any]:
+    return values if values.dtype.kind in "mM" else np.asarray(values, dtype=np.float64)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _objects(values: Any) -> NDArray[np.object_]:
+    """Texts as Python's own, one object for all rows that share a text, None where missing."""
+    import pyarrow
+
+    encoded = values.dictionary_encode()
+    if isinstance(encoded, pyarrow.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    different: NDArray[np.object_] = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
+    places = encoded.indices.fill_null(len(different) - 1).to_numpy(zero_copy_only=False)
+    return np.asarray(different[places])

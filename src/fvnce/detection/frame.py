@@ -1,0 +1,168 @@
+"""A table in memory: named columns of numbers, of times or of text, made of any library's data frame.
+
+pandas, polars, Arrow and whatever else narwhals knows become the same thing here, so that the detector and the
+readers of files know one kind of table. Numbers are NaN where missing, times NaT, texts None.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import narwhals.stable.v1 as nw
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from .reading import Reading
+
+
+class Frame:
+    """Columns of equal length by name.
+
+    Attributes:
+        readings: for columns that were text in a file, how they were read, so that others are read alike.
+
+    >>> frame = Frame({"age": np.array([30.0, np.nan]), "town": np.array(["Bern", None], dtype=object)})
+    >>> frame.shape, [frame[name].dtype.kind for name in frame.columns]
+    ((2, 2), ['f', 'O'])
+    """
+
+    def __init__(self, columns: Mapping[Any, NDArray[Any]], readings: Mapping[Any, Reading] | None = None) -> None:
+        self._columns: dict[Any, NDArray[Any]] = dict(columns)
+        self.readings = dict(readings or {})
+        lengths = {len(values) for values in self._columns.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"columns must be equally long, found lengths {sorted(lengths)}")
+        self._length = lengths.pop() if lengths else 0
+
+    @classmethod
+    def of(cls, X: Any) -> Frame:
+        """The columns of a data frame of any library.
+
+        >>> import pyarrow
+        >>> Frame.of(pyarrow.table({"a": [1, None], "b": ["x", None]})).row(1)
+        {'a': nan, 'b': None}
+        """
+        if isinstance(X, Frame):
+            _check(X.columns.tolist(), len(X))
+            return X
+        names = list(getattr(X, "column_names", None) or X.columns)
+        _check(names, len(X))
+        # A label of pandas may be a number, a tuple or None, and narwhals wants names that are text.
+        plain = X.set_axis([str(i) for i in range(len(names))], axis=1) if hasattr(X, "set_axis") else X
+        frame = nw.from_native(plain, eager_only=True)
+        return cls({name: _values(column) for name, column in zip(names, frame.iter_columns(), strict=True)})
+
+    @property
+    def columns(self) -> NDArray[np.object_]:
+        """Their names."""
+        names = np.empty(len(self._columns), dtype=object)
+        names[:] = list(self._columns)
+        return names
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self._length, len(self._columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, about: a text costs some 56 bytes and its letters, once for all rows that share it."""
+        total = 0
+        for values in self._columns.values():
+            total += values.nbytes
+            if values.dtype.kind == "O":
+                total += sum(
+                    56 + len(text) for text in {id(v): v for v in values.tolist()}.values() if text is not None
+                )
+        return total
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, name: Hashable) -> NDArray[Any]:
+        return self._columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def without(self, names: Sequence[str]) -> Frame:
+        """All columns but these."""
+        return self._like({name: values for name, values in self._columns.items() if name not in set(names)})
+
+    def take(self, rows: Any) -> Frame:
+        """Some rows, by slice, mask or positions."""
+        return self._like({name: values[rows] for name, values in self._columns.items()})
+
+    def row(self, position: int) -> dict[str, Any]:
+        """One row, by name of column."""
+        return {
+            name: values[position].item() if values.dtype.kind in "biuf" else values[position]
+            for name, values in self._columns.items()
+        }
+
+    @classmethod
+    def join(cls, parts: Sequence[Frame]) -> Frame:
+        """Frames of the same columns, one below the other."""
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns}
+        return cls(columns, parts[-1].readings)
+
+    def _like(self, columns: dict[Any, NDArray[Any]]) -> Frame:
+        return Frame(columns, {name: reading for name, reading in self.readings.items() if name in columns})
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a data frame, of whatever library."""
+    return isinstance(X, Frame) or bool(nw.dependencies.is_into_dataframe(X))
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value of a data frame stands for none: None, NaN, or one of pandas' own.
+
+    >>> [is_missing(value) for value in (None, np.nan, 0.0, "")]
+    [True, True, False, False]
+    """
+    # By name first: pandas.NA compared with anything, itself included, is neither true nor false.
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | complex | Decimal | np.inexact | np.datetime64 | np.timedelta64) and bool(
+        value != value
+    )
+
+
+def _check(names: list[Any], rows: int) -> None:
+    """At least one row and one column, and no name twice: a column that is named is one."""
+    if len(names) == 0:
+        raise ValueError("X must hold at least one column, found 0 feature(s)")
+    if rows == 0:
+        raise ValueError("X must hold at least one row, found 0 sample(s)")
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if len(set(names)) < len(names):  # None is a name too
+        raise ValueError(f"X must have a name of its own for each column, found {twice!r} more than once; rename one")
+
+
+def _values(column: nw.Series[Any]) -> NDArray[Any]:
+    """A column as an array of whole numbers, floats, truths, times, durations or objects."""
+    dtype = column.dtype
+    if dtype.is_numeric() or dtype == nw.Boolean:
+        if dtype.is_integer() and not column.is_null().any():
+            return np.asarray(column.to_numpy(), dtype=np.int64 if dtype.is_signed_integer() else np.uint64)
+        if dtype == nw.Boolean and not column.is_null().any():
+            return np.asarray(column.to_numpy(), dtype=bool)
+        plain = column.to_numpy()
+        if plain.dtype.kind == "f":
+            return plain.astype(np.float64)
+        return np.array([np.nan if is_missing(v) else float(v) for v in column.to_list()], dtype=np.float64)
+    if dtype == nw.Date or (dtype == nw.Datetime and getattr(dtype, "time_zone", None) is None):
+        return np.asarray(column.to_numpy(), dtype="datetime64[us]")
+    if dtype == nw.Datetime:
+        # The time that the clock on the wall showed.
+        return np.asarray(column.dt.replace_time_zone(None).to_numpy(), dtype="datetime64[us]")
+    if dtype == nw.Duration:
+        return np.asarray(column.to_numpy(), dtype="timedelta64[ns]")
+    found = np.empty(len(column), dtype=object)
+    found[:] = [None if is_missing(value) else value for value in column.to_list()]
+    return found
