@@ -34,6 +34,8 @@ from .stored import require, require_number
 #: Deviation of the slope beforehand, in units of the scores' own: it matters while known outliers are a handful.
 SLOPE = 5.0
 QUARTILES = (0.25, 0.5, 0.75)
+#: Known outliers above a quartile below which only the lowest quartile is asked.
+FEWEST_ABOVE = 4
 #: Where the spread of scores is read without known outliers, and how many deviations away an outlier lies.
 UPPER, FENCE = 0.8, 2.5
 #: The quantile UPPER of a normal distribution.
@@ -120,6 +122,8 @@ def prior_bound(unlabelled: Array, weights: Array, known: Array, known_weights: 
     bounds = []
     for level in QUARTILES:
         t = known[order][min(len(known) - 1, int(np.searchsorted(share, level)))]
+        if bounds and int((known >= t).sum()) < FEWEST_ABOVE:
+            break  # the smallest of several bounds is too small if one of them rests on a handful
         among_known = float(known_weights[known >= t].sum() / known_weights.sum())
         # One row more: a tail that happens to be empty is no proof that there are no outliers.
         tail = float(weights[unlabelled >= t].sum() / weights.sum()) + 1 / (1 + len(unlabelled))
