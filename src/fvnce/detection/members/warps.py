@@ -22,7 +22,7 @@ from ..stored import require, require_array
 from .image_code import AT_ONCE, ImageCode, resampled
 
 #: How many, and the deviations of A, b and e in units of half an image.
-COUNT, LINEAR, SHIFT, ELASTIC = 8, 0.1, 0.02, 0.05
+COUNT, LINEAR, SHIFT, ELASTIC = 16, 0.1, 0.02, 0.05
 #: Knots of the smooth field along a side.
 KNOTS = 5
 #: The most warps in a file, and the farthest place that one reads.
@@ -44,7 +44,7 @@ class Warps:
         """Warps of images of this shape.
 
         >>> Warps.draw((1, 8, 12), 0).grids.shape
-        torch.Size([8, 8, 12, 2])
+        torch.Size([16, 8, 12, 2])
         """
         generator = torch.Generator().manual_seed(seed)
         maps = torch.eye(2, 3).repeat(COUNT, 1, 1)
