@@ -86,8 +86,9 @@ def _novelty(record: Record) -> list[str]:
         shown = ", ".join(f"{NAMES.get(row['detector'], row['detector'])} {_pair(row, [ours])}" for row in peers)
         body.append([names[setting], f"{len(ours['seeds'])}", _pair(ours, peers), shown])
     tables = max(row["tables"] for ranking in record["summary"].values() for row in ranking)
+    count = max(len(ranking) for ranking in record["summary"].values()) - 1
     return [
-        f"**With nothing known**, the same on {tables} tables; the two best of eight peers.",
+        f"**With nothing known**, the same on {tables} tables; the two best of {count} peers.",
         "",
         *_markdown(["training", "seeds", "fvnce", "best peers"], body),
     ]
