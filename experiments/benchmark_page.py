@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments import estimator_sections
 from fvnce.pages.page import Table
 
 from . import detection_page
@@ -180,6 +181,10 @@ SECTIONS: dict[str, Callable[[Record], list[str]]] = {
     "density_ratio.json": _density_ratio,
     "training.json": _training,
     "scaling.json": _scaling,
+    "estimators.json": estimator_sections.estimators,
+    "flat_landscape.json": estimator_sections.flat_landscape,
+    "annealing.json": estimator_sections.annealing,
+    "bridges.json": estimator_sections.bridges,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fvnce import Logarithmic, PowerRule, Quadratic, Spherical
+from fvnce import Exponential, Logarithmic, PowerRule, Quadratic, Spherical
 from fvnce.scoring import ScoringRule, from_generator, from_weight
 
 DOUBLE = torch.float64
@@ -33,7 +33,7 @@ CONSTRUCTED: list[ScoringRule] = [
 ]
 
 VARIATIONAL = FAMILY + CONE + CONSTRUCTED
-EVERY_RULE = VARIATIONAL + CLASSICAL
+EVERY_RULE = [*VARIATIONAL, *CLASSICAL, Exponential(clip=None)]
 
 
 def rules(members: list[ScoringRule]) -> pytest.MarkDecorator:

@@ -87,3 +87,27 @@ def test_detection(run, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("FVNCE_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(SystemExit, match="FVNCE_DATA must name a folder that holds adbench"):
         run("detection")
+
+
+@pytest.mark.parametrize("name", ["annealing", "bridges", "flat_landscape"])
+def test_the_smaller_studies_of_estimators(name, run):
+    record, page = run(name)
+    assert record["cpu_seconds"] > 0
+    if name == "annealing":
+        near, far = record["rows"]
+        assert far["one step"]["predicted"] / near["one step"]["predicted"] > 20  # exponential
+        assert far["geometric"]["predicted"] == pytest.approx(16, rel=0.3)  # R²
+    elif name == "bridges":
+        assert set(record["problems"]["shifted by 2, 2-D"]) == {"one step", "softmax", "binary", "reference"}
+    else:
+        assert record["rows"][1]["condition"]["eNCE"] == pytest.approx(16)  # the square of its larger eigenvalue
+    assert f"results/bench/{name}.json" in page
+
+
+@pytest.mark.slow
+def test_estimators(run):
+    record, page = run("estimators")
+    for found in record["problems"].values():
+        assert len(found) == 8
+        assert all(len(row["runs"]) == 2 for row in found.values())
+    assert "## Estimators" in page

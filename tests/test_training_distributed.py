@@ -101,6 +101,12 @@ def test_two_processes_resume_bit_for_bit(results: Path) -> None:
     assert names[-2:] == ["step-000000016.rank-1.safetensors", "step-000000016.safetensors"]
 
 
+def test_steps_are_scaled_by_the_first_batch_of_all_processes(results: Path) -> None:
+    one, two, other = (losses(results, which)["spread"] for which in ("1-0", "2-0", "2-1"))
+    assert two == other
+    assert two == pytest.approx(one, rel=1e-12)
+
+
 def test_random_streams_differ_between_processes(results: Path) -> None:
     one, two = losses(results, "2-0")["streams"], losses(results, "2-1")["streams"]
     assert len(one) == len(two) == 4

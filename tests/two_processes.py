@@ -19,7 +19,7 @@ from torch.distributions import Distribution, Independent, Normal
 
 from fvnce import PowerRule
 from fvnce.models import GaussianEncoder, PointEncoder, mlp
-from fvnce.objectives import VAE, FullyVariationalNCE, Profiled
+from fvnce.objectives import VAE, ConditionalNCE, FullyVariationalNCE, Profiled, RankingNCE
 from fvnce.training import fit
 from fvnce.training.distributed import bounds
 from training_runs import WIDTH, digest, model, rows
@@ -68,6 +68,23 @@ def elbo() -> nn.Module:
     return VAE(model(), point())
 
 
+class Ahead(Independent):
+    """A step that is not drawn, so that it does not depend on which process takes it."""
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        return (self.base_dist.loc + self.base_dist.loc.sin()).expand(*sample_shape, *self.base_dist.loc.shape)
+
+
+def conditional() -> nn.Module:
+    torch.manual_seed(0)
+    return ConditionalNCE(model(), point(), lambda x: Ahead(Normal(x, 0.5 + x.abs()), 1))
+
+
+def ranking() -> nn.Module:
+    torch.manual_seed(0)
+    return RankingNCE(model(), Table(3.0), point(), noise_samples=3)
+
+
 class Plain(nn.Module):
     """A user's own objective."""
 
@@ -83,6 +100,8 @@ class Plain(nn.Module):
 CASES: dict[str, Any] = {
     "plain": Plain,
     "vae": elbo,
+    "conditional": conditional,
+    "ranking": ranking,
     "fixed": lambda: contrastive(PowerRule(0.1), Table(0.5), noise_ratio=0.5),
     "fixed, one process without live noise": lambda: contrastive(PowerRule(0.1), Table(1.0, far=True)),
     "own encoder of the noise, not live": lambda: contrastive(
@@ -140,6 +159,8 @@ def main() -> None:
             tensors |= {f"{precision}|{name}|{key}": value for key, value in weights.items()}
             validated = history.epochs.to_dict().get("val_loss", [])
             losses[f"{precision}|{name}"] = [history.steps["loss"], history.epochs["loss"], validated]
+    if sys.argv[2] != "torchrun":
+        losses["spread"] = spread(processes, how)
     rank = dist.get_rank() if dist.is_initialized() else 0
     if processes == 2 and sys.argv[2] != "torchrun":
         losses["resumed"] = resumed(folder, how)
@@ -163,6 +184,15 @@ def resumed(folder: Path, how: dict[str, Any]) -> list[str]:
             place = folder / f"resumed-{len(pieces)}"
             fit(objective, rows(ROWS), epochs=epochs, batch_size=7, seed=2, checkpoint_dir=place, resume=True, **how)
         found.append(digest(objective))
+    return found
+
+
+def spread(processes: int, how: dict[str, Any]) -> list[float]:
+    """By which conditional NCE scales its steps: the spread of the first batch of all processes together."""
+    torch.manual_seed(0)
+    objective = ConditionalNCE(model(), point())
+    fit(objective, rows(ROWS), epochs=1, batch_size=WIDE // processes, seed=1, precision="64-true", **how)
+    found: list[float] = objective.spread.tolist()
     return found
 
 

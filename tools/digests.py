@@ -91,6 +91,8 @@ OBJECTIVES: dict[str, Callable[[], nn.Module]] = {
     "fvnce (0, 1), profiled, two encoders": lambda: _contrastive(
         fvnce.PowerRule(0, 1), partition="profiled", noise_encoder=_encoder(), noise_ratio=2.0
     ),
+    "conditional": lambda: fvnce.ConditionalNCE(_energy(), steps=2),
+    "ranking": lambda: fvnce.RankingNCE(_energy(), _normal(WIDTH, 2.0), noise_samples=3),
     "fvnce (1/4, 0), energy, fixed scale": lambda: fvnce.FullyVariationalNCE(
         _energy(), None, _kernels(), fvnce.PowerRule(0.25), log_scale=0.5
     ),

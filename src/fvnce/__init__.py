@@ -26,11 +26,22 @@ if TYPE_CHECKING:
         mlp,
     )
     from .noise import BernoulliNoise, KernelDensity, NoiseMixture, NoisePool, fit_gaussian, smoothed
-    from .objectives import IWAE, NCE, SNCE, VAE, Autoencoder, FullyVariationalNCE, VariationalNCE, log_marginal
-    from .ratio import density_ratio, telescope
+    from .objectives import (
+        IWAE,
+        NCE,
+        SNCE,
+        VAE,
+        Autoencoder,
+        ConditionalNCE,
+        FullyVariationalNCE,
+        RankingNCE,
+        VariationalNCE,
+        log_marginal,
+    )
+    from .ratio import density_ratio, multinomial_bridges, telescope
     from .runs import load
-    from .sampling import annealed_log_partition, langevin
-    from .scoring import Logarithmic, PowerRule, Quadratic, Spherical
+    from .sampling import annealed_log_partition, annealed_nce, langevin
+    from .scoring import Exponential, Logarithmic, PowerRule, Quadratic, Spherical
     from .training import History, fit, save
 
 #: Where each public name lives.
@@ -53,18 +64,20 @@ _NAMES = {
     "noise": ["BernoulliNoise", "KernelDensity", "NoiseMixture", "NoisePool", "fit_gaussian", "smoothed"],
     "objectives": [
         "Autoencoder",
+        "ConditionalNCE",
         "FullyVariationalNCE",
         "IWAE",
         "NCE",
+        "RankingNCE",
         "SNCE",
         "VAE",
         "VariationalNCE",
         "log_marginal",
     ],
-    "ratio": ["density_ratio", "telescope"],
+    "ratio": ["density_ratio", "multinomial_bridges", "telescope"],
     "runs": ["load"],
-    "sampling": ["annealed_log_partition", "langevin"],
-    "scoring": ["Logarithmic", "PowerRule", "Quadratic", "Spherical"],
+    "sampling": ["annealed_log_partition", "annealed_nce", "langevin"],
+    "scoring": ["Exponential", "Logarithmic", "PowerRule", "Quadratic", "Spherical"],
     "training": ["History", "fit", "save"],
 }
 _MODULES = ("data", "diagnostics", *_NAMES)
@@ -79,11 +92,13 @@ __all__ = [
     "BernoulliDecoder",
     "BernoulliNoise",
     "CategoricalEncoder",
+    "ConditionalNCE",
     "ContinuousBernoulliDecoder",
     "CouplingEncoder",
     "CoveringEncoder",
     "EnergyDecoder",
     "EnergyModel",
+    "Exponential",
     "FullyVariationalNCE",
     "GaussianDecoder",
     "GaussianEncoder",
@@ -97,10 +112,12 @@ __all__ = [
     "PointEncoder",
     "PowerRule",
     "Quadratic",
+    "RankingNCE",
     "Spherical",
     "VariationalNCE",
     "__version__",
     "annealed_log_partition",
+    "annealed_nce",
     "data",
     "density_ratio",
     "detection",
@@ -112,6 +129,7 @@ __all__ = [
     "log_marginal",
     "mlp",
     "models",
+    "multinomial_bridges",
     "noise",
     "objectives",
     "ratio",

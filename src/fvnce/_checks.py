@@ -324,6 +324,24 @@ def latents(q: Distribution, prior: Distribution) -> None:
         )
 
 
+def conditional(found: object, x: Tensor) -> Distribution:
+    """What a conditional gave for rows x: one distribution over rows for each.
+
+    >>> conditional(torch.distributions.Normal(torch.zeros(4, 2), 1.0), torch.zeros(4, 2))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: conditional must give one distribution over rows of shape (2,) for each of 4 rows, found batch shape ...
+    """
+    if not isinstance(found, Distribution):
+        raise TypeError(f"conditional must map rows x to a torch distribution, found {type(found).__name__}")
+    if (tuple(found.batch_shape), tuple(found.event_shape)) != ((len(x),), tuple(x.shape[1:])):
+        raise ValueError(
+            f"conditional must give one distribution over rows of shape {tuple(x.shape[1:])} for each of {len(x)} "
+            f"rows, found batch shape {tuple(found.batch_shape)} and event shape {tuple(found.event_shape)}; wrap it "
+            "in torch.distributions.Independent"
+        )
+    return found
+
+
 def rows(name: str, value: object, event_shape: tuple[int, ...]) -> Tensor:
     """A batch of at least one row of the shape that the noise has.
 

@@ -12,13 +12,20 @@ log Z by annealed importance sampling (Neal 2001), where no exact value is known
     log w = Σ_i (t_{i+1} − t_i)(log p⁰ − log p_base)(s_i),    Z = E[w],
 
 where s_i has taken a Langevin step under f_{t_i}. With one temperature it is the importance estimate of the noise.
+
+Annealed NCE (Chehab et al. 2023) contrasts neighbours of such a path instead, each ratio of constants by NCE:
+
+    E_{t+1}[σ(c − Δ)] = E_t[σ(Δ − c)],      Δ = log f_{t+1} − log f_t,      log Z = Σ c.
+
+In one step the error grows exponentially with the distance of base and model, along a path polynomially.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +35,7 @@ from . import _checks
 from ._estimates import LogPartition, estimate_log_mean
 from .noise import draw
 
-__all__ = ["Chain", "annealed_log_partition", "langevin"]
+__all__ = ["Chain", "annealed_log_partition", "annealed_nce", "langevin"]
 
 LogDensity = Callable[[Tensor], Tensor]
 
@@ -153,6 +160,113 @@ def annealed_log_partition(
         # The step of the next temperature follows from all chains of this one: with many chains a constant.
         step_size *= 1.1 if float(accepted.float().mean()) > 0.6 else 1 / 1.1
     return estimate_log_mean(log_w)
+
+
+def annealed_nce(
+    model: Any,
+    noise: Distribution,
+    *,
+    path: Literal["geometric", "arithmetic"] = "geometric",
+    levels: int = 10,
+    samples: int = 1000,
+    draws: Callable[[float, int], Tensor] | None = None,
+    pilot: float | None = None,
+    steps: int = 10,
+    step_size: float = 0.3,
+    generator: torch.Generator | None = None,
+) -> LogPartition:
+    """log Z of an unnormalised model by NCE between neighbours of a path, and its standard error (delta method).
+
+    The standard error is over chains, which are independent, and counts that every level takes part in two ratios. The
+    effective samples are those where the two neighbours that overlap least do.
+
+    Args:
+        model: has ``log_prob(x)``, the log of the unnormalised φ.
+        noise: a normalised distribution of x: where the path begins.
+        path: "geometric", f_t = p_n^(1−t) φ^t, or "arithmetic", f_t = cos²(πt/2) p_n + sin²(πt/2) e^(−c) φ.
+        levels: steps from the noise to the model; 1 is NCE itself.
+        samples: draws of each of the levels + 1 distributions.
+        draws: exact draws of f_t from (t, n), where there are such; by default Langevin chains that start at the noise.
+        pilot: c of the arithmetic path, a guess at log Z: any is right, the nearer the better. By default the estimate
+            of the geometric path.
+        steps: Langevin steps at each level.
+        step_size: of the first; it adapts as in :func:`annealed_log_partition`.
+        generator: seeds everything but ``draws``.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> class Bell(torch.nn.Module):
+    ...     def log_prob(self, x):
+    ...         return -((x - 4) ** 2).sum(-1) / 2
+    >>> base = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    >>> value, error = annealed_nce(Bell(), base, generator=torch.Generator().manual_seed(0))
+    >>> bool((value - math.log(2 * math.pi)).abs() < 4 * error), bool(error < 0.2)
+    (True, True)
+    """
+    _checks.distribution("noise", noise)
+    _checks.choice("path", path, ("geometric", "arithmetic"))
+    levels = _checks.count("levels", levels)
+    samples = _checks.count("samples", samples, low=2)
+    steps = _checks.count("steps", steps)
+    step_size = _checks.number("step_size", step_size, low=0.0, open_low=True)
+    if not hasattr(model, "log_prob"):
+        raise TypeError(f"model must have log_prob, found {type(model).__name__} without it")
+    c = 0.0
+    if path == "arithmetic":
+        if pilot is None and draws is not None:
+            raise ValueError("pilot must be given where draws are, which depend on it, found None")
+        if pilot is None:
+            first = annealed_nce(
+                model, noise, levels=levels, samples=samples, steps=steps, step_size=step_size, generator=generator
+            )
+            pilot = float(first.value)
+        c = _checks.number("pilot", pilot)
+
+    def log_f(x: Tensor, t: float) -> Tensor:
+        start: Tensor = noise.log_prob(x)
+        end: Tensor = model.log_prob(x) - c
+        if t in (0.0, 1.0):
+            return end if t else start
+        if path == "geometric":
+            return (1 - t) * start + t * end
+        angle = math.pi / 2 * t
+        return torch.logaddexp(start + 2 * math.log(math.cos(angle)), end + 2 * math.log(math.sin(angle)))
+
+    below = draw(noise, samples, generator) if draws is None else draws(0.0, samples)
+    total = below.new_zeros((), dtype=torch.float64)
+    influence = below.new_zeros(samples, dtype=torch.float64)
+    overlap = 1.0
+    for level in range(levels):
+        low, high = level / levels, (level + 1) / levels
+        above = below if draws is None else draws(high, samples)
+
+        def at_level(s: Tensor, t: float = high) -> Tensor:
+            return log_f(s, t)
+
+        for _ in range(steps if draws is None else 0):
+            above, accepted = _langevin_step(at_level, above, step_size, generator=generator)
+            step_size *= 1.1 if float(accepted.float().mean()) > 0.6 else 1 / 1.1
+        with torch.no_grad():
+            at_above, at_below = ((log_f(x, high) - log_f(x, low)).double() for x in (above, below))
+            ratio = _log_ratio_of_constants(at_above, at_below)
+            missed, taken = torch.sigmoid(ratio - at_above), torch.sigmoid(at_below - ratio)
+            slope = (missed * (1 - missed)).mean() + (taken * (1 - taken)).mean()
+            total = total + ratio
+            influence += (taken - missed) / slope
+            overlap = min(overlap, 2 * float(missed.mean()))
+        below = above
+    error = influence.std() / math.sqrt(samples)
+    return LogPartition((total + c).to(below.dtype), error.to(below.dtype), samples * overlap)
+
+
+def _log_ratio_of_constants(above: Tensor, below: Tensor) -> Tensor:
+    """The c at which as much of the upper sample is missed as of the lower is taken, by bisection; both shape (n,)."""
+    low = torch.minimum(above.min(), below.min()) - 1
+    high = torch.maximum(above.max(), below.max()) + 1
+    for _ in range(80):
+        middle = (low + high) / 2
+        too_high = torch.sigmoid(middle - above).mean() > torch.sigmoid(below - middle).mean()
+        low, high = torch.where(too_high, low, middle), torch.where(too_high, middle, high)
+    return (low + high) / 2
 
 
 def _langevin_step(

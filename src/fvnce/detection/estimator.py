@@ -277,12 +277,14 @@ class NoiseContrastiveDetector(Detector):
         self, known: NDArray[np.bool_], weights: Array, seed: int
     ) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]]:
         """Which rows to train on, at most ``max_rows`` of them without a label, and as many that are left over."""
-        unlabelled = np.flatnonzero(~known & (weights > 0))
-        if len(unlabelled) <= self.max_rows:
+        there = ~known & (weights > 0)
+        if int(there.sum()) <= self.max_rows:
             return slice(None), np.empty(0, dtype=np.int64)
-        chosen = np.random.default_rng([seed, 77]).choice(unlabelled, self.max_rows, replace=False)
-        left = np.setdiff1d(unlabelled, chosen)
-        spare = np.random.default_rng([seed, 82]).permutation(left)[: self.max_rows]
+        # Of very many rows no more than one list of their places is held at a time.
+        chosen = np.random.default_rng([seed, 77]).choice(np.flatnonzero(there), self.max_rows, replace=False)
+        there[chosen] = False
+        count = min(self.max_rows, int(there.sum()))
+        spare = np.random.default_rng([seed, 82]).choice(np.flatnonzero(there), count, replace=False)
         return np.sort(np.concatenate([chosen, np.flatnonzero(known)])), np.sort(spare)
 
     def _raw_rows(

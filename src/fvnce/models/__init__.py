@@ -28,7 +28,7 @@ from .energy import EnergyDecoder, EnergyModel
 from .exact import GaussianMixtureModel, LinearGaussianModel
 from .latent import FixedDistribution, LatentVariableModel
 from .networks import _Images, convolutional_pair, mlp
-from .ratios import AveragedRatio, DistributionRatio, KernelRatio, TelescopedRatio
+from .ratios import AveragedRatio, DistributionRatio, KernelRatio, MultinomialRatio, TelescopedRatio
 
 __all__ = [
     "AveragedRatio",
@@ -49,6 +49,7 @@ __all__ = [
     "KernelRatio",
     "LatentVariableModel",
     "LinearGaussianModel",
+    "MultinomialRatio",
     "PointEncoder",
     "PointMass",
     "RestrictedBoltzmannMachine",
@@ -61,7 +62,7 @@ __all__ = [
 register(
     *(BernoulliDecoder, BinaryEncoder, CategoricalEncoder, ContinuousBernoulliDecoder, CouplingEncoder),
     *(CoveringEncoder, EnergyDecoder, EnergyModel, GaussianDecoder, GaussianEncoder, KernelRatio, PointEncoder),
-    *(AveragedRatio, DistributionRatio, TelescopedRatio, _Images),
+    *(AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio, _Images),
     omit=("scale",),
 )
 register(RestrictedBoltzmannMachine, methods=("posterior",))

@@ -2,6 +2,7 @@ r"""Models of a density ratio r(x) = p(x)/q(x) itself.
 
 kernels      r(x) = Σ_l θ_l exp(−‖x − c_l‖²/2h²),  θ_l ≥ 0
 telescoped   log r(x) = Σ_k (g_k(x) − o_k),  each g_k the log-ratio of two neighbours in a chain from q to p
+multinomial  log r(x) = h_0(x) − h_K(x),  h the logits of a classifier of all levels between p and q
 """
 
 from __future__ import annotations
@@ -103,10 +104,40 @@ class TelescopedRatio(nn.Module):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log q(x) + log r(x): nearly normalised; ``log_partition`` of an objective tells how nearly."""
-        if self.noise is None:
-            raise ValueError("log_prob needs the density of the noise, found a ratio of two samples; use log_ratio")
-        density: Tensor = self.noise.log_prob(x)
-        return density + self.log_ratio(x)
+        return _density(self.noise, x) + self.log_ratio(x)
+
+
+class MultinomialRatio(nn.Module):
+    """The difference of the first and the last logit of a classifier of levels, and with noise a density.
+
+    Args:
+        network: from x to the logits of K + 1 levels, of which the first is p and the last q.
+        noise: q, where its density is known; ``log_prob`` needs it.
+
+    >>> MultinomialRatio(nn.Linear(2, 4)).log_ratio(torch.zeros(5, 2)).shape
+    torch.Size([5])
+    """
+
+    normalised = False
+
+    def __init__(self, network: nn.Module, noise: Distribution | None = None) -> None:
+        super().__init__()
+        self.network = network
+        self._noise = None if noise is None else FixedDistribution(noise)
+
+    @property
+    def noise(self) -> Distribution | None:
+        """q."""
+        return None if self._noise is None else self._noise.distribution
+
+    def log_ratio(self, x: Tensor) -> Tensor:
+        """log p(x)/q(x), shape (n,)."""
+        logits = run(self.network, x)
+        return logits[..., 0] - logits[..., -1]
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log q(x) + log r(x): nearly normalised; ``log_partition`` of an objective tells how nearly."""
+        return _density(self.noise, x) + self.log_ratio(x)
 
 
 class AveragedRatio(nn.Module):
@@ -159,3 +190,10 @@ class DistributionRatio(nn.Module):
         """The log-ratio, shape (n, 1)."""
         found: Tensor = self.numerator.log_prob(x) - self.denominator.log_prob(x)
         return found.unsqueeze(-1)
+
+
+def _density(noise: Distribution | None, x: Tensor) -> Tensor:
+    if noise is None:
+        raise ValueError("log_prob needs the density of the noise, found a ratio of two samples; use log_ratio")
+    found: Tensor = noise.log_prob(x)
+    return found

@@ -10,11 +10,14 @@ from .kde import KernelDensity
 from .mixture import NoiseMixture
 from .pool import NoisePool, row_flops
 from .state import from_state, load_noise, save_noise, to_state
+from .steps import BitFlips, GaussianSteps
 
 __all__ = [
     "BernoulliNoise",
+    "BitFlips",
     "EmpiricalNoise",
     "FlowNoise",
+    "GaussianSteps",
     "KernelDensity",
     "NoiseMixture",
     "NoisePool",

@@ -8,6 +8,8 @@
 ``contrastive``         J itself, and what all that tell data from noise share
 ``fully_variational``   fully variational NCE
 ``nce``                 NCE, S-NCE, variational NCE
+``conditional``         conditional NCE: noise that starts at the data
+``ranking``             ranking NCE: one datum among K noise samples
 ``elbo``                autoencoder, VAE, IWAE, log p(x) by importance sampling
 ``terms``               what an objective computes on a batch
 ``statistics``          is the noise term alive
@@ -18,12 +20,14 @@ from .._estimates import LogPartition
 from ..serialization import register
 from .base import Objective
 from .batch import Batch, BatchShare
+from .conditional import ConditionalNCE
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
 from .fully_variational import FullyVariationalNCE
 from .log_partition import Fixed, Learned, Partition
 from .nce import NCE, SNCE, VariationalNCE
 from .profiled import Profiled
+from .ranking import RankingNCE
 from .terms import Terms
 
 __all__ = [
@@ -34,6 +38,7 @@ __all__ = [
     "Autoencoder",
     "Batch",
     "BatchShare",
+    "ConditionalNCE",
     "ContrastiveObjective",
     "Fixed",
     "FullyVariationalNCE",
@@ -42,6 +47,7 @@ __all__ = [
     "Objective",
     "Partition",
     "Profiled",
+    "RankingNCE",
     "Terms",
     "VariationalNCE",
     "log_marginal",
@@ -49,6 +55,7 @@ __all__ = [
 
 # What a file may name. A log-scale is a buffer, which the state restores.
 register(
-    *(Autoencoder, Fixed, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, SNCE, VAE, VariationalNCE),
+    *(Autoencoder, ConditionalNCE, Fixed, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, RankingNCE, SNCE, VAE),
+    VariationalNCE,
     omit=("log_scale",),
 )

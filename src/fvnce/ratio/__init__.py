@@ -5,10 +5,20 @@
 ``concave``             the fit behind it: a concave problem for every double-ELBO rule
 ``bridges``             a ratio of distributions far apart, as a sum over bridges
 ``chain``               the bridges: from a distribution to its Gaussian reference
+``multinomial``         one softmax over all the levels instead
 ======================  ===============================================================
 """
 
 from .bridges import BridgeReport, Telescope, telescope
 from .direct import DensityRatio, density_ratio
+from .multinomial import MultinomialBridges, multinomial_bridges
 
-__all__ = ["BridgeReport", "DensityRatio", "Telescope", "density_ratio", "telescope"]
+__all__ = [
+    "BridgeReport",
+    "DensityRatio",
+    "MultinomialBridges",
+    "Telescope",
+    "density_ratio",
+    "multinomial_bridges",
+    "telescope",
+]

@@ -142,20 +142,8 @@ class Builder:
         return Bridge(shares, network, offset, report)
 
     def _network(self, rows: Tensor) -> nn.Module:
-        """The user's, or whitened rows through an MLP whose first answer is 0."""
-        if self.network is not None:
-            return self.network().to(rows.dtype)
-        gaussian = fit_gaussian(rows, "full")
-        columns = rows.shape[1]
-        whiten, inner = nn.Linear(columns, columns), mlp([columns, 64, 64, 1], nn.SiLU)
-        inverse = torch.linalg.inv(gaussian.scale_tril)  # type: ignore[union-attr]
-        with torch.no_grad():
-            whiten.weight.copy_(inverse)
-            whiten.bias.copy_(-inverse @ gaussian.mean)
-            for value in inner[-1].parameters():
-                value.zero_()
-        whiten.requires_grad_(False)
-        return nn.Sequential(whiten, *inner).to(rows.dtype)
+        """The user's, or whitened rows through an MLP."""
+        return whitened_mlp(rows, 1) if self.network is None else self.network().to(rows.dtype)
 
     def chain(self, train: Tensor, held: Tensor, reference: Reference, steps: Steps) -> list[Bridge]:
         """Bridges between the given shares, from the rows to their reference."""
@@ -221,6 +209,21 @@ def waypoints(x: Tensor, y: Tensor, share: float) -> Tensor:
     tensor([[0.8000]])
     """
     return math.sqrt(1 - share**2) * x + share * y
+
+
+def whitened_mlp(rows: Tensor, outputs: int) -> nn.Module:
+    """Whitened rows through an MLP whose first answer is 0."""
+    gaussian = fit_gaussian(rows, "full")
+    columns = rows.shape[1]
+    whiten, inner = nn.Linear(columns, columns), mlp([columns, 64, 64, outputs], nn.SiLU)
+    inverse = torch.linalg.inv(gaussian.scale_tril)  # type: ignore[union-attr]
+    with torch.no_grad():
+        whiten.weight.copy_(inverse)
+        whiten.bias.copy_(-inverse @ gaussian.mean)
+        for value in inner[-1].parameters():
+            value.zero_()
+    whiten.requires_grad_(False)
+    return nn.Sequential(whiten, *inner).to(rows.dtype)
 
 
 class _LogRatio(nn.Module):

@@ -3,7 +3,7 @@
 ======================  ===============================================================
 ``rule``                a rule, the cone of rules, normalisation
 ``power``               the paper's family (α, β)
-``classical``           the logarithmic, quadratic and spherical rules
+``classical``           the logarithmic, quadratic, spherical and exponential rules
 ``construct``           rules from a weight, a generator, or a pair of functions
 ``check``               the double-ELBO property, examined
 ``text``                rules as text
@@ -12,7 +12,7 @@
 
 from ..serialization import Kind, add
 from .check import DoubleElboReport, Law, check_double_elbo
-from .classical import Logarithmic, Quadratic, Spherical
+from .classical import Exponential, Logarithmic, Quadratic, Spherical
 from .construct import from_generator, from_pair, from_weight
 from .power import PowerRule
 from .rule import ScoringRule
@@ -20,6 +20,7 @@ from .text import parse
 
 __all__ = [
     "DoubleElboReport",
+    "Exponential",
     "Law",
     "Logarithmic",
     "PowerRule",

@@ -1,6 +1,7 @@
 """The classical symmetric rules, for comparison: proper, with f1 concave in r, but f0 not concave.
 
-All are written with ℓ₊ = log σ(Δ) = log μ and ℓ₋ = log σ(−Δ) = log(1−μ), so that no tail is lost to 1 − μ.
+All but the exponential are written with ℓ₊ = log σ(Δ) = log μ and ℓ₋ = log σ(−Δ) = log(1−μ), so that no tail is lost
+to 1 − μ.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from .. import _checks
 from .rule import SmoothRule
 
 
@@ -101,3 +103,52 @@ class Spherical(_Symmetric):
 
     def __str__(self) -> str:
         return "spherical()"
+
+
+@dataclass(frozen=True)
+class Exponential(_Symmetric):
+    """S(1, μ) = −√((1−μ)/μ) = −e^(−Δ/2): the rule of boosting, and of eNCE (Liu et al. 2021; Eq. eNCE).
+
+    Mistakes weigh exponentially: where data and noise lie far apart the other rules are flat and this one is steep, so
+    that the curvature at the truth has a condition number that is polynomial in the distance, and not exponential.
+
+    Args:
+        clip: where a mistake is greater than this, |Δ| > clip on the wrong side, the function follows its tangent. None
+            is the rule itself, which overflows.
+
+    >>> Exponential().f1(torch.tensor([0.0, -2.0]))
+    tensor([-1.0000, -2.7183])
+    """
+
+    clip: float | None = 40.0
+
+    def __post_init__(self) -> None:
+        if self.clip is not None:
+            object.__setattr__(self, "clip", _checks.number("clip", self.clip, low=0.0, open_low=True))
+
+    @property
+    def tangent_above(self) -> tuple[float, float]:
+        """That of f0; f1 follows its tangent below −clip."""
+        return math.inf, math.inf if self.clip is None else self.clip
+
+    def unclipped(self) -> Exponential:
+        """The rule without its clip."""
+        return Exponential(None)
+
+    def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """−log 2 − Δ/2, and −1/2."""
+        with torch.no_grad():
+            return -math.log(2) - delta / 2, torch.full_like(delta, -0.5)
+
+    def _value1(self, delta: Tensor) -> Tensor:
+        inner = self._inner(delta)
+        return -torch.exp(-inner / 2) * (1 + (inner - delta) / 2)
+
+    def _slope1(self, delta: Tensor) -> Tensor:
+        return torch.exp(-self._inner(delta) / 2) / 2
+
+    def _inner(self, delta: Tensor) -> Tensor:
+        return delta if self.clip is None else delta.clamp(min=-self.clip)
+
+    def __str__(self) -> str:
+        return f"exponential({'none' if self.clip is None else f'{self.clip!r}'})"

@@ -1,8 +1,8 @@
 """Rules written as text, for the command line and for run files: ``0.9*power(1/64)+0.1*power(0)``.
 
 A sum of rules with non-negative factors; a rule is ``power(alpha, beta, clip=…)`` with ``clip=none`` for the exact
-one, ``logarithmic()``, ``quadratic()``, ``spherical()`` or ``normalised(…)``; a number may be a fraction.
-The text is read as a Python expression of these forms alone and is never evaluated.
+one, ``logarithmic()``, ``quadratic()``, ``spherical()``, ``exponential(clip)`` or ``normalised(…)``; a number may be a
+fraction. The text is read as a Python expression of these forms alone and is never evaluated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from .classical import Logarithmic, Quadratic, Spherical
+from .classical import Exponential, Logarithmic, Quadratic, Spherical
 from .power import PowerRule
 from .rule import ScoringRule
 
@@ -20,6 +20,7 @@ _CONSTRUCTORS: dict[str, tuple[Callable[..., ScoringRule], tuple[str, ...]]] = {
     "logarithmic": (Logarithmic, ()),
     "quadratic": (Quadratic, ()),
     "spherical": (Spherical, ()),
+    "exponential": (Exponential, ("clip",)),
 }
 _FORM = 'write it like "power(1/64)" or "0.9*power(1/64)+0.1*power(0)"'
 _LONGEST = 2000

@@ -7,6 +7,7 @@ from .fitting import fit
 from .flow import fit_flow
 from .history import History, Table
 from .loop import Interrupted, NonFiniteLoss
+from .normalised import NormalisedSGD
 
 __all__ = [
     "CSVLog",
@@ -16,6 +17,7 @@ __all__ = [
     "History",
     "Interrupted",
     "NonFiniteLoss",
+    "NormalisedSGD",
     "RecordError",
     "Table",
     "TensorBoardLog",

@@ -67,7 +67,7 @@ def fit(
         validation: held-out rows, not a DataLoader; the history gains columns ``val_…``.
         epochs: passes over the data.
         batch_size: rows of a step on each process; a DataLoader has its own.
-        optimizer: "adam", "adamw", "sgd", or a function from parameter groups to an optimiser.
+        optimizer: "adam", "adamw", "sgd", "normalised-sgd", or a function from parameter groups to an optimiser.
         lr: learning rate.
         schedule: None, "cosine", "linear", "warmup-cosine", or a function (optimizer, total steps) → LRScheduler,
             stepped every step.

@@ -12,6 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from .normalised import NormalisedSGD
+
 OptimizerLike = str | Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleLike = str | Callable[[Optimizer, int], LRScheduler] | None
 
@@ -19,6 +21,7 @@ _OPTIMISERS: dict[str, type[Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
+    "normalised-sgd": NormalisedSGD,
 }
 
 #: Factor of the learning rate as a function of the share of the steps that are done.
@@ -33,7 +36,7 @@ def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *,
     """An optimiser for the objective's parameters.
 
     Args:
-        optimizer: "adam", "adamw" or "sgd", or a function from parameter groups to an optimiser.
+        optimizer: "adam", "adamw", "sgd" or "normalised-sgd", or a function from parameter groups to an optimiser.
         objective: its ``parameter_groups(lr)``, where it has that method, may give parts of it their own rates.
         lr: learning rate.
         fused: use the fused kernels where every parameter has a type they know.
@@ -56,7 +59,9 @@ def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *,
         raise ValueError(
             f"optimizer must be one of {', '.join(map(repr, _OPTIMISERS))} or a function, found {optimizer!r}"
         )
-    known = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
+    known = optimizer != "normalised-sgd" and all(
+        p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters
+    )
     make: Callable[..., Optimizer] = _OPTIMISERS[optimizer]
     return make(groups, lr=lr, fused=True) if fused and known else make(groups, lr=lr)
 

@@ -1,0 +1,119 @@
+"""Annealed NCE on Gaussians where all is known: the error of log Z against the distance of noise and model.
+
+Run with
+
+    python benchmarks/annealing.py --out results/bench/annealing.json
+
+Noise N(0, 1), model N(R, 1) without its constant (Chehab et al. 2023). The same number N of draws in all, 20,000, is
+spent on one step of NCE, or on the 21 levels of a path: the geometric one, N(tR, 1), or the arithmetic one, whose draws
+are those of cos²(πt/2) p_n + sin²(πt/2) p at the true Z (an oracle: with another pilot the draws would be others).
+Draws are exact, so that nothing but the path is measured. Given is N times the mean squared error of log Z, over
+repetitions; for a continuous path theory says R² and at most π².
+
+Takes about 1 minute of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Independent, Normal
+
+from fvnce import annealed_nce
+
+BUDGET, LEVELS = 20_000, 20
+LOG_Z = 0.5 * math.log(2 * math.pi)
+
+
+class Bell(nn.Module):
+    """φ = e^(−(x − R)²/2)."""
+
+    def __init__(self, distance: float) -> None:
+        super().__init__()
+        self.distance = distance
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log φ."""
+        return -((x - self.distance) ** 2).sum(-1) / 2
+
+
+def geometric(distance: float) -> Callable[[float, int], Tensor]:
+    """Draws of N(tR, 1)."""
+    return lambda t, n: t * distance + torch.randn(n, 1)
+
+
+def arithmetic(distance: float) -> Callable[[float, int], Tensor]:
+    """Draws of the mixture."""
+    return lambda t, n: torch.randn(n, 1) + distance * (torch.rand(n, 1) < math.sin(math.pi / 2 * t) ** 2)
+
+
+def measured(distance: float, repetitions: int) -> dict[str, Any]:
+    """N·MSE of each path, with its standard error."""
+    noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
+    ways: dict[str, dict[str, Any]] = {
+        "one step": {"levels": 1, "draws": geometric(distance)},
+        "geometric": {"levels": LEVELS, "draws": geometric(distance)},
+        "arithmetic, oracle": {
+            "levels": LEVELS,
+            "path": "arithmetic",
+            "draws": arithmetic(distance),
+            "pilot": LOG_Z,
+        },
+    }
+    found: dict[str, Any] = {"distance": distance}
+    for number, (name, way) in enumerate(ways.items()):
+        torch.manual_seed(100 * number)
+        samples = BUDGET // (way["levels"] + 1)
+        estimates = [annealed_nce(Bell(distance), noise, samples=samples, **way) for _ in range(repetitions)]
+        squares = BUDGET * (torch.tensor([float(each.value) for each in estimates]) - LOG_Z).square()
+        found[name] = {
+            "mse": float(squares.mean()),
+            "error": float(squares.std() / math.sqrt(repetitions)),
+            "predicted": BUDGET * float(torch.tensor([float(each.error) for each in estimates]).square().mean()),
+            "trusted": sum(each.trusted for each in estimates) / repetitions,
+        }
+    return found
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--distances", default="1,2,3,4,5,6,8")
+    parser.add_argument("--repetitions", type=int, default=80)
+    parser.add_argument("--quick", action="store_true", help="two distances, few repetitions")
+    options = parser.parse_args()
+    distances = [1.0, 4.0] if options.quick else [float(value) for value in options.distances.split(",")]
+    repetitions = 5 if options.quick else options.repetitions
+    torch.set_default_dtype(torch.float64)
+    begun = time.process_time()
+    rows = []
+    for distance in distances:
+        rows.append(measured(distance, repetitions))
+        print(rows[-1], flush=True)
+    torch.set_default_dtype(torch.float32)
+    record = {
+        "command": " ".join(["python", *sys.argv]),
+        "budget": BUDGET,
+        "levels": LEVELS,
+        "repetitions": repetitions,
+        "seed": 0,
+        "cpu_seconds": time.process_time() - begun,
+        "rows": rows,
+    }
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+r"""What an estimate costs: the asymptotic variance of a contrastive estimator, and that of others beside it.
+
+At the truth, with g = ∇Δ (−1 in the place of log Z where that is unknown), φ = df1/dΔ and r = p_d/(ν p_n),
+
+    n·Cov = H⁻¹ (M − (1 + 1/ν) m mᵀ) H⁻¹,                                                            (Eq. variance)
+    H = E_d[φ g gᵀ],   M = E_d[(1+r) φ² g gᵀ],   m = E_d[φ g],
+
+while maximum likelihood has the inverse of Fisher's information, I⁻¹. Means over data are means over given rows. The
+best noise is p_n = w p_d with the weights w that make the trace of the covariance smallest, found on the same rows: for
+NCE with log Z unknown the problem is convex. It depends on the rule and on ν, and is not p_d.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from . import _checks
+from ._random import seeded_by
+from .noise import log_prob_or_minus_inf
+from .objectives import ContrastiveObjective, Fixed, RankingNCE
+from .scoring import ScoringRule
+
+#: Steps of the search for the best noise.
+_SEARCH = 600
+_ROWS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class NoiseEfficiency:
+    """What :func:`noise_efficiency` found: n times variances, of an estimate from n data and νn noise samples.
+
+    Attributes:
+        covariance: of the model's parameters in their own order, shape (P, P).
+        variance: its trace.
+        likelihood: that of maximum likelihood.
+        best: that of the best noise found, or None if it was not looked for.
+        effective_samples: rows that carry M, which the rows of the largest ratio may carry alone.
+    """
+
+    covariance: Tensor
+    variance: float
+    likelihood: float
+    best: float | None
+    effective_samples: float
+
+    @property
+    def against_likelihood(self) -> float:
+        """The share of the data that maximum likelihood would need to know as much, in (0, 1]."""
+        return self.likelihood / self.variance
+
+    @property
+    def against_best(self) -> float:
+        """The same of the best noise."""
+        if self.best is None:
+            raise ValueError("against_best needs the best noise, found none; pass best=True")
+        return self.best / self.variance
+
+
+def noise_efficiency(
+    objective: ContrastiveObjective,
+    noise: Distribution | None = None,
+    x: Tensor | None = None,
+    *,
+    samples: int = 4000,
+    best: bool = True,
+    generator: torch.Generator | None = None,
+) -> NoiseEfficiency:
+    """The asymptotic variance of an estimator, against maximum likelihood and against the best noise.
+
+    The model is taken for the truth, so this is for a model that is nearly trained, or for one at a guess of what will
+    come out. The smaller variance wins among candidates:
+
+        min(candidates, key=lambda noise: noise_efficiency(objective, noise, x, best=False).variance)
+
+    Args:
+        objective: gives the model, the rule, ν, and whether log Z is known (``partition="fixed"``). The model must have
+            ``log_prob(x)``, few parameters, and no direction in them that leaves it as it is.
+        noise: p_n, by default the objective's own.
+        x: draws of the model, or data, shape (n, …); by default ``model.sample(samples)``.
+        samples: how many, if they are drawn.
+        best: whether to look for the best noise.
+        generator: seeds the draws of the model.
+
+    >>> from fvnce import NCE
+    >>> from torch.distributions import Independent, Normal
+    >>> class Mean(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.mean = torch.nn.Parameter(torch.zeros(1))
+    ...
+    ...     def log_prob(self, x):
+    ...         return Independent(Normal(self.mean, 1.0), 1).log_prob(x)
+    >>> normal = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
+    >>> x = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+    >>> round(noise_efficiency(NCE(Mean(), normal), x=x).against_likelihood, 2)  # noise = data: ν/(1 + ν)
+    0.5
+    """
+    if not isinstance(objective, ContrastiveObjective):
+        raise TypeError(f"objective must tell data from noise, found {type(objective).__name__}")
+    if isinstance(objective, RankingNCE):
+        raise TypeError(
+            "objective must be a sum over data and noise, found RankingNCE; pass an NCE with noise_ratio=K and "
+            "partition='learned'"
+        )
+    model = objective.model
+    noise = objective.noise if noise is None else noise
+    _checks.distribution("noise", noise)
+    if not hasattr(model, "log_prob"):
+        raise TypeError(
+            f"model must have log_prob, found {type(model).__name__} without it: the variance is that of the marginal"
+        )
+    if x is None:
+        if not hasattr(model, "sample"):
+            raise ValueError(f"x must be given for a model without sample, found {type(model).__name__}")
+        with seeded_by(generator):
+            x = model.sample(_checks.count("samples", samples, low=2))
+    log_model, scores = _scores(model, x)
+    known = isinstance(objective.partition, Fixed)
+    log_p = log_model - (float(objective.fitted_log_partition()) if known else _log_z(objective))
+    # Fisher's information of the normalised model is the covariance of the scores, whatever their mean.
+    centred = scores - scores.mean(0)
+    g = scores if known else torch.cat([scores, -torch.ones_like(scores[:, :1])], 1)
+    log_noise = log_prob_or_minus_inf(noise, x).double()
+    _checks.finite_log_noise("x", log_noise)
+    nu, free = objective.noise_ratio, scores.shape[1]
+    delta = log_p - log_noise - math.log(nu)
+    rule = objective.rule.unclipped()
+    covariance = _covariance(rule, delta, g, nu)[:free, :free]
+    information = centred.T @ centred / len(x)
+    likelihood = float(torch.trace(_inverse(information)))
+    weight = _second_weight(delta, _log_slope(rule, delta))
+    return NoiseEfficiency(
+        covariance,
+        float(torch.trace(covariance)),
+        likelihood,
+        _best(rule, g, nu, free) if best else None,
+        float(weight.sum().square() / weight.square().sum()),
+    )
+
+
+def _scores(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """log p⁰ of each row, shape (n,), and its gradient in the parameters, shape (n, P), in float64."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError(f"model must have parameters to estimate, found none in {type(model).__name__}")
+    values, rows = [], []
+    for part in x.split(_ROWS_AT_ONCE):
+        with torch.enable_grad():
+            value = model.log_prob(part)
+        eye = torch.eye(len(part), dtype=value.dtype, device=value.device)
+        found = torch.autograd.grad(
+            value, parameters, eye, is_grads_batched=True, allow_unused=True, materialize_grads=True
+        )
+        rows.append(torch.cat([each.reshape(len(part), -1) for each in found], 1).double())
+        values.append(value.detach().double())
+    return torch.cat(values), torch.cat(rows)
+
+
+def _log_z(objective: ContrastiveObjective) -> float:
+    return float(objective.log_partition(100_000, generator=torch.Generator().manual_seed(0)).value)
+
+
+def _covariance(rule: ScoringRule, delta: Tensor, g: Tensor, nu: float) -> Tensor:
+    """Eq. variance, at rows of data with Δ = log r."""
+    log_phi = _log_slope(rule, delta)
+    phi = log_phi.exp().unsqueeze(1)
+    weight = _second_weight(delta, log_phi).unsqueeze(1)
+    n = len(g)
+    inverse = _inverse((phi * g).T @ g / n)
+    mean = (phi * g).mean(0)
+    return inverse @ ((weight * g).T @ g / n - (1 + 1 / nu) * torch.outer(mean, mean)) @ inverse
+
+
+def _second_weight(delta: Tensor, log_phi: Tensor) -> Tensor:
+    """(1 + r) φ², with which a row enters M."""
+    return (2 * log_phi).exp() + (delta + 2 * log_phi).exp()
+
+
+def _log_slope(rule: ScoringRule, delta: Tensor) -> Tensor:
+    """log φ(Δ), with its derivative for the search for the best noise."""
+    value, slope = rule.log_slope(delta.detach())
+    return value + slope * (delta - delta.detach())
+
+
+def _best(rule: ScoringRule, g: Tensor, nu: float, free: int) -> float:
+    """The smallest trace over noise w p_d, w ≥ 0 and of mean 1, by Adam on log w from w = 1, p_n = p_d."""
+    log_w = torch.zeros(len(g), dtype=g.dtype, requires_grad=True)
+    optimiser = torch.optim.Adam([log_w], lr=0.1)
+    lowest = math.inf
+    for _ in range(_SEARCH):
+        normalised = log_w - log_w.logsumexp(0) + math.log(len(g))
+        trace = torch.trace(_covariance(rule, -normalised - math.log(nu), g, nu)[:free, :free])
+        lowest = min(lowest, trace.item())
+        optimiser.zero_grad()
+        trace.backward()
+        optimiser.step()
+    return lowest
+
+
+def _inverse(matrix: Tensor) -> Tensor:
+    values = torch.linalg.eigvalsh(matrix.detach())
+    if not bool(values[0] > 1e-12 * values[-1]):
+        raise ValueError(
+            "model must be identified by its parameters, found directions in them that leave it as it is (its "
+            f"information has eigenvalues from {values[0]:.2g} to {values[-1]:.2g}); freeze a parameter with "
+            "requires_grad_(False)"
+        )
+    found: Tensor = torch.linalg.inv(matrix)
+    return found

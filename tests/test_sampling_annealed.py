@@ -1,0 +1,127 @@
+"""Annealed NCE: log Z along a path, on Gaussians where the path, its draws and its error are known."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Independent, Normal
+
+from fvnce import NCE, annealed_nce
+from fvnce.objectives import Learned
+
+pytestmark = pytest.mark.usefixtures("double_precision")
+
+LOG_Z = 0.5 * math.log(2 * math.pi)
+
+
+class Bell(nn.Module):
+    """φ = e^(−(x − m)²/2)."""
+
+    def __init__(self, mean):
+        super().__init__()
+        self.mean = mean
+
+    def log_prob(self, x):
+        return -((x - self.mean) ** 2).sum(-1) / 2
+
+
+def noise(width=1):
+    return Independent(Normal(torch.zeros(width), torch.ones(width)), 1)
+
+
+def geometric(mean, generator=None):
+    """Draws of f_t = N(tm, 1)."""
+    return lambda t, n: t * mean + torch.randn(n, 1, generator=generator)
+
+
+def arithmetic(mean, pilot, generator):
+    """Draws of cos² p_n + sin² e^(−c) φ, whose second part has the mass Z e^(−c)."""
+
+    def draws(t, n):
+        first, second = math.cos(math.pi / 2 * t) ** 2, math.sin(math.pi / 2 * t) ** 2 * math.exp(LOG_Z - pilot)
+        chosen = torch.rand(n, 1, generator=generator) < second / (first + second)
+        return torch.randn(n, 1, generator=generator) + mean * chosen
+
+    return draws
+
+
+def test_one_level_is_the_log_z_that_nce_learns():
+    x, y = 1.5 + torch.randn(300, 1), torch.randn(300, 1)
+    value, _ = annealed_nce(Bell(1.5), noise(), levels=1, samples=300, draws=lambda t, n: x if t else y)
+    objective = NCE(Bell(1.5), noise(), partition=Learned(start=float(value)))
+    (gradient,) = torch.autograd.grad(objective(x, y), list(objective.parameters()))
+    assert abs(float(gradient)) < 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["geometric", "arithmetic"])
+@pytest.mark.parametrize("levels", [1, 5])
+def test_the_value_is_right_and_so_is_its_error(path, levels):
+    """400 estimates: their z-scores have mean 0 and spread 1, to five deviations, 0.25 and 0.18."""
+    generator = torch.Generator().manual_seed(0)
+    scores = []
+    for _ in range(400):
+        draws = geometric(2.0, generator) if path == "geometric" else arithmetic(2.0, LOG_Z + 0.7, generator)
+        pilot = None if path == "geometric" else LOG_Z + 0.7
+        value, error = annealed_nce(Bell(2.0), noise(), path=path, levels=levels, samples=500, draws=draws, pilot=pilot)
+        scores.append((float(value) - LOG_Z) / float(error))
+    found = torch.tensor(scores)
+    assert abs(float(found.mean())) < 0.25
+    assert float(found.std()) == pytest.approx(1, abs=0.18)
+
+
+def test_along_many_levels_the_error_is_the_energy_of_the_path():
+    """n K Var → ∫ I(t) dt: m² on the geometric path of N(0, 1) to N(m, 1), at most π² on the arithmetic one."""
+    samples, levels = 20_000, 24
+    for mean in (3.0, 6.0):
+        _, error = annealed_nce(
+            Bell(mean),
+            noise(),
+            levels=levels,
+            samples=samples,
+            draws=geometric(mean, torch.Generator().manual_seed(1)),
+        )
+        assert samples * levels * float(error) ** 2 == pytest.approx(mean**2, rel=0.12)
+    generator = torch.Generator().manual_seed(1)
+    _, error = annealed_nce(
+        Bell(6.0),
+        noise(),
+        path="arithmetic",
+        levels=levels,
+        samples=samples,
+        draws=arithmetic(6.0, LOG_Z, generator),
+        pilot=LOG_Z,
+    )
+    # 12 % for the estimate of a variance and for levels being finite.
+    assert samples * levels * float(error) ** 2 < 1.12 * math.pi**2
+
+
+def test_chains_find_log_z_and_follow_the_generator():
+    def found(path):
+        return annealed_nce(
+            Bell(3.0), noise(3), path=path, levels=8, samples=800, generator=torch.Generator().manual_seed(2)
+        )
+
+    for path in ("geometric", "arithmetic"):
+        state = torch.get_rng_state()
+        first = found(path)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert torch.equal(first.value, found(path).value)
+    value, error = found("geometric")
+    # Chains lag behind their level: five errors, and what a lag of a step may leave.
+    assert abs(float(value) - 3 * LOG_Z) < 5 * float(error) + 0.1
+
+
+def test_far_ends_are_not_trusted():
+    assert not annealed_nce(Bell(12.0), noise(), levels=1, samples=2000, draws=geometric(12.0)).trusted
+    assert annealed_nce(Bell(12.0), noise(), levels=20, samples=2000, draws=geometric(12.0)).trusted
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="path must be one of 'geometric', 'arithmetic', found 'straight'"):
+        annealed_nce(Bell(1.0), noise(), path="straight")
+    with pytest.raises(ValueError, match="pilot must be given where draws are"):
+        annealed_nce(Bell(1.0), noise(), path="arithmetic", draws=geometric(1.0))
+    with pytest.raises(TypeError, match="model must have log_prob, found Linear without it"):
+        annealed_nce(nn.Linear(1, 1), noise())
