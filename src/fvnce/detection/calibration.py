@@ -119,7 +119,7 @@ def prior_bound(unlabelled: Array, weights: Array, known: Array, known_weights: 
     """The smallest of P_u(s > t)/P_out(s > t) over a few t, within (0, ½]."""
     order = np.argsort(known, kind="stable")
     share = np.cumsum(known_weights[order]) / known_weights.sum()
-    bounds = []
+    bounds: list[float] = []
     for level in QUARTILES:
         t = known[order][min(len(known) - 1, int(np.searchsorted(share, level)))]
         if bounds and int((known >= t).sum()) < FEWEST_ABOVE:
