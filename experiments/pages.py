@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fvnce.serialization import write_text
 
-from . import benchmark_page, commands_page, readme_results, reliability_page, reproduction_page
+from . import benchmark_page, commands_page, forgetting_page, readme_results, reliability_page, reproduction_page
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -23,6 +23,7 @@ RESULTS = ROOT / "results"
 #: What each file should hold.
 PAGES: dict[str, Callable[[], str]] = {
     "docs/benchmarks.md": lambda: benchmark_page.page(RESULTS / "bench"),
+    "docs/forgetting.md": lambda: forgetting_page.page(RESULTS / "forgetting"),
     "docs/reproduction.md": lambda: reproduction_page.page(RESULTS / "paper-mnist"),
     "docs/howto/reliability.md": lambda: reliability_page.page(RESULTS / "bench"),
     "docs/reference/commands.md": commands_page.page,

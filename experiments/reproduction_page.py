@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fvnce.pages.page import Table
-from fvnce.paper import instances, noise_reconstructions, penalised, table
+from fvnce.paper import instances, noise_reconstructions, order, penalised, table
 from fvnce.paper.cells import mean_and_error
 
 Record = dict[str, Any]
@@ -72,7 +72,7 @@ def _table_section(record: Record) -> list[str]:
         "### Does the order hold?",
         "",
         "The difference of two rows, seed by seed as both start from the same weights, with its standard error. A step",
-        "holds if it is above its standard error.",
+        "holds if it is beyond its 95 % interval, by Student's t.",
         "",
         *_shown(Table("Steps of the column of differences", ["network: step", "paper", "ours", "verdict"], steps)),
         *_paragraphs(_why_not(record, steps)),
@@ -87,15 +87,15 @@ def _step(record: Record, network: str, index: int, low: str, high: str) -> list
     columns = {name: table.column(record, network, name, "difference") for name in ("ae", "vae", low, high)}
     steps = [b - a for a, b in zip(columns[low], columns[high], strict=True)]
     mean = statistics.fmean(steps)
-    error = statistics.stdev(steps) / math.sqrt(len(steps)) if len(steps) > 1 else math.nan
     theirs = rows[high]["paper"][index][2] - rows[low]["paper"][index][2]
     if low == "vae" and high == "0,1":
         close = abs(mean) <= 0.25 * abs(statistics.fmean(columns["vae"]) - statistics.fmean(columns["ae"]))
         verdict = "close to the VAE" if close else "not close: more than a quarter of the step from AE to VAE"
-    elif math.isnan(error):
+    elif len(steps) < 2:
         verdict = "one seed: no error known" + ("" if mean > 0 else ", and the sign is the other")
     else:
-        verdict = "holds" if mean > error else "does not hold" if mean < -error else "within the error"
+        beyond = order.beyond_error(columns[high], columns[low])
+        verdict = "within the error" if not beyond else "holds" if mean > 0 else "does not hold"
     ours = ("+" if mean >= 0 else "") + mean_and_error(steps)
     return [f"{network}: {rows[low]['label']} → {rows[high]['label']}", f"{theirs:+d}", ours, verdict]
 

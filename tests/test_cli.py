@@ -207,7 +207,7 @@ def test_pipes(table, run_folder, tmp_path):
     # A reader that stops early ends the program without a word.
     shell = f"yes 'Bern;1;30' | (echo 'town;amount;age'; cat) | {' '.join(command)} 2> {tmp_path / 'said'} | head -3"
     quiet = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=True, timeout=600)
-    assert quiet.stdout.startswith("row,score,probability,outlier\n1,")
+    assert quiet.stdout.startswith("row,score,probability,p_value,outlier\n1,")
     assert (tmp_path / "said").read_text() == ""
 
 
@@ -272,15 +272,10 @@ def test_report_is_drawn_again_without_the_data(fvnce, run_folder, tmp_path):
     (run_folder / "report.html").unlink()
     assert fvnce("report", run_folder)[0].strip() == str(run_folder / "report.html")
     assert (run_folder / "report.html").read_text() == before
-    for heading in (
-        "Scores",
-        "Top anomalies",
-        "Rows in two dimensions",
-        "Training",
-        "Rule explorer",
-        "How it was made",
-    ):
-        assert f"<h2>{heading}</h2>" in before
+    main = ("Verdict", "Scores", "Top anomalies", "Columns by importance", "Rows in two dimensions")
+    found = re.findall(r"<section[^>]*><(h[23])>([^<]*)<", before)
+    appendix = ("Training", "Rule explorer", "How it was made")
+    assert found == [("h2", name) for name in (*main, "Columns and their health")] + [("h3", name) for name in appendix]
     assert "fraud" in before
     assert not re.search(r"""(src|href)=["'](?!data:|#)""", before)
 
@@ -299,6 +294,10 @@ def test_rules(fvnce, tmp_path):
     assert (found["double_elbo"], found["proper"], found["laws"]["f0 concave"]["holds"]) == (False, True, False)
     fvnce("rules", "power(1/4)", "--explore", tmp_path / "rule.html")
     assert 'name="alpha" min="-0.5" max="1.5" step="0.015625" value="0.25"' in (tmp_path / "rule.html").read_text()
+    # A word with a minus in front is a rule if it looks like one, wherever it stands, and else an option.
+    assert "the weight of a rule must be" in fvnce("rules", "-1*power(0)", code=1)[1]
+    assert "the weight of a rule must be" in fvnce("rules", "--json", "-1*power(0)", code=1)[1]
+    assert "No such option" in fvnce("rules", "-x", code=2)[1]
 
 
 def test_data_describes_a_file(fvnce, table, pictures):
@@ -397,7 +396,7 @@ def test_debug_shows_the_traceback(tmp_path, monkeypatch):
 
 
 def test_the_help_of_every_command_is_complete(fvnce):
-    for command in ("fit", "score", "report", "rules", "data", "reproduce"):
+    for command in ("fit", "score", "evaluate", "report", "rules", "data", "reproduce"):
         out, _ = fvnce(command, "--help")
         assert out.startswith("Usage: fvnce " + command)
         for block in re.split(r"\n  (?=--|-)", out.partition("Options:")[2])[1:]:

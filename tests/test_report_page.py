@@ -105,8 +105,9 @@ def test_sliders_move_curves_and_the_verdict(browser, pages, alpha, words):
         document.getElementById("x-verdict").textContent, document.getElementById("x-verdict").dataset.holds)"""
     *before, text, holds = browser.run(state)
     # The explorer begins at the rule of the run.
-    assert text.startswith("(α, β) = (0.063, 1) has the double-ELBO property")
-    assert "Δ < T/(1+α) = 4.706" in text
+    assert text.startswith("power(1/16, 1, clip=5) has the double-ELBO property")
+    assert "as long as Δ < 4.706" in text
+    assert holds == "true"
     move = """(name, value) => { const slider = document.querySelector(`#explorer [name=${name}]`);
         slider.value = value; slider.dispatchEvent(new Event("input", { bubbles: true })); }"""
     browser.run(f'({move})("alpha", {alpha})')
@@ -122,8 +123,11 @@ def test_sliders_move_curves_and_the_verdict(browser, pages, alpha, words):
         assert browser.run(state) != earlier
     browser.run('document.querySelector("#explorer [name=clipped]").click()')
     assert browser.run('document.querySelector("#explorer [name=clip]").disabled') is True
-    browser.run('document.querySelector("#explorer button").click()')
+    browser.run('document.querySelector("#explorer button[data-rule]").click()')
     assert browser.run('document.getElementById("x-alpha-out").textContent') == "0"
+    browser.run('document.getElementById("x-again").click()')
+    assert browser.run(state)[:-1] == [*before, browser.run('document.getElementById("x-verdict").textContent')]
+    assert browser.run(state)[-2].startswith("power(1/16, 1, clip=5) has")
     check_clean(browser, path)
 
 
@@ -193,26 +197,51 @@ def test_names_that_are_markup_hide_no_section(browser, tmp_path):
     facts = copy.deepcopy(FACTS[0])
     facts["plane"]["score"] = [1.0, 2.0, 3.0]
     facts["plane"]["text"] = [attack, f"{attack}</script><script>alert(1)</script>", "\u2028\x00"]
-    facts["top"][0] |= {"name": attack, "values": attack, "reasons": [[attack, 1.0]]}
-    facts["rebuilt"]["columns"] = [attack, "</section>"]
-    write_run_page(tmp_path, RECORDS[0], facts, f"{attack}\n", "power(0)")
+    facts["top"][0] |= {"name": attack, "parts": [[attack, 1.0, attack]]}
+    facts["rebuilt"]["columns"] = facts["importance"]["columns"] = [attack, "</section>"]
+    facts["health"]["columns"][0] |= {"name": attack, "values": attack}
+    facts["verdict"]["threshold_reason"] = attack
+    record = RECORDS[0] | {"name": attack, "notices": [attack]}
+    write_run_page(tmp_path, record, facts, f"{attack}\n", "power(0)")
     opened(browser, tmp_path / "report.html")
-    titles = browser.run("[...document.querySelectorAll('section > h2')].map(title => title.textContent)")
-    assert len(titles) == 8
-    assert browser.run("document.querySelectorAll('nav a').length") == 8
+    titles = browser.run("[...document.querySelectorAll('section > :is(h2, h3):first-child')].map(t => t.textContent)")
+    assert len(titles) == 11
+    assert browser.run("document.querySelectorAll('nav a').length") == 11
+    assert browser.run("document.querySelector('h1').textContent") == attack
     assert browser.run("JSON.parse(document.getElementById('plane-items').textContent).text[0]").startswith(attack)
     assert attack in browser.run("document.querySelector('.anomalies').textContent")
     check_clean(browser, tmp_path / "report.html")
 
 
-def test_what_does_not_apply_is_left_out_with_a_sentence(pages):
-    detector, table = ((pages / name / "report.html").read_text() for name in ("detector", "table"))
-    assert "keeps none of their noise" in detector
+def test_what_does_not_apply_is_not_shown(pages):
+    detector, table, images = ((pages / name / "report.html").read_text() for name in ("detector", "table", "images"))
+    headings = {
+        name: re.findall(r"<section[^>]*><h[23]>([^<]*)<", page)
+        for name, page in (("detector", detector), ("table", table), ("images", images))
+    }
+    first = ["Verdict", "Scores", "Top anomalies"]
+    columns = ["Columns by importance", "Latent space", "Columns and their health"]
+    end = ["Training", "Data against noise", "Reconstructions and samples", "Rule explorer", "How it was made"]
+    assert headings["table"] == [*first, *columns, *end]
+    # Images have no columns. These detectors on images are trained without noise and without a rule.
+    assert headings["images"] == [*first, "Pixels by importance", "Latent space", *end]
+    alone = ["Pixels by importance", "Latent space", "Training", "Reconstructions", "How it was made"]
+    assert headings["detector"] == [*first, *alone]
+    assert table.index("Appendix</h2>") < table.index("<h3>Training")
     assert "log Z =" not in detector
     assert re.search(r"log Z = -?\d+\.\d+ ± \d+\.\d+", table)
     analysis = json.loads((pages / "table" / "analysis.json").read_text())
     assert 0 <= analysis["reliability"]["error"] <= 1
     assert math.isfinite(analysis["log_partition"]["value"])
+
+
+@pytest.mark.parametrize("name", ["table", "images", "detector"])
+def test_the_parts_of_a_score_sum_to_it(pages, name):
+    top = json.loads((pages / name / "analysis.json").read_text())["top"]
+    assert top
+    for entry in top:
+        parts = [part[1] for part in entry["parts"] + entry["whole"]]
+        assert sum(parts) == pytest.approx(entry["score"], rel=1e-9, abs=1e-9)
 
 
 def test_charts_put_numbers_where_they_belong():

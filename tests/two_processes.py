@@ -117,6 +117,7 @@ CASES: dict[str, Any] = {
     "few noise samples of great weight": lambda: contrastive(
         PowerRule(0.1), Table(0.5), noise_ratio=5.0, noise_samples=0.5
     ),
+    "log-scale by a budget": lambda: contrastive(PowerRule(0, clip=0.0), Table(1.0), log_scale="auto"),
     "profiled, one process without live noise": lambda: contrastive(
         PowerRule(0.1), Table(1.0, far=True), partition="profiled"
     ),

@@ -38,9 +38,31 @@ _PLANE: dict[str, Any] = {
     "score": [1.0, 2.0, None],
     "text": ["row 1: a 1", "row 2: a 2", "row 3: a <b>"],
 }
+_PARTS = [["a", 2.0, "1"], ["b", -0.5, "missing"]]
+_INTERVAL = {"value": 0.9, "low": 0.8, "high": 0.95}
+_VERDICT: dict[str, Any] = {
+    "rows": 7,
+    "known": 3,
+    "auroc": _INTERVAL,
+    "average_precision": _INTERVAL,
+    "found": 2,
+    "flagged": 1,
+    "held_out": True,
+    "threshold": 2.0,
+    "threshold_reason": "P(outlier | x) = 1/2 there",
+    "prior": 0.05,
+    "reason": None,
+}
+_NO_VERDICT = dict.fromkeys(("auroc", "average_precision", "found", "prior"))
+_HEALTH: dict[str, Any] = {
+    "columns": [{"name": "a", "kind": "number", "missing": 2, "values": "0 to 1", "note": "constant, not used"}],
+    "left_out": ["fraud (the label)"],
+}
 RECORDS: list[dict[str, Any]] = [
     {
         "kind": "detector",
+        "name": "table.csv",
+        "notices": ["column 'id' is left out"],
         "rows": 8,
         "known": 1,
         "frame": True,
@@ -62,13 +84,16 @@ RECORDS: list[dict[str, Any]] = [
 ]
 FACTS: list[dict[str, Any]] = [
     {
+        "verdict": _VERDICT,
+        "importance": {"columns": ["a", "b"], "shares": [0.9, -0.1]},
+        "health": _HEALTH,
         "histories": [{"name": "network 1", **_CURVES}, {"name": "network 2", "epochs": {}, "steps": _CURVES["steps"]}],
         "scores": {**_HISTOGRAM, "threshold": 2.0},
         "probability": {"score": [0.0, 1.0], "probability": [0.1, 0.9], "prior": 0.05, "known": 3},
         "plane": _PLANE,
         "rebuilt": {"columns": ["a", "b"], "errors": {"training rows": [0.1, 0.2], "noise": [1.0, None]}},
         "samples": {"columns": ["a", "b"], "data": [[0.0, 0.1], [1.0, 1.0]], "model": [[0.0, 0.1], [1.0, 1.0]]},
-        "top": [{"name": "3", "score": 2.0, "probability": 0.5, "reasons": [["a", 1.0], ["b", -0.5]], "values": "a 1"}],
+        "top": [{"name": "3", "score": 2.0, "probability": 0.5, "parts": _PARTS, "whole": [["base", 0.5, ""]]}],
         "flagged": 1,
         "looked_at": 8,
         "unlabelled": 7,
@@ -78,6 +103,9 @@ FACTS: list[dict[str, Any]] = [
         "advice": ["Give it more noise"],
     },
     {
+        "verdict": {**_VERDICT, **_NO_VERDICT, "known": 0, "reason": "no outlier is known (y = 1)"},
+        "importance": {"heat": _png()},
+        "health": _WHY,
         "histories": [{"name": "model", "epochs": _CURVES["epochs"], "steps": {}}],
         "scores": {**_HISTOGRAM, "threshold": 2.0},
         "probability": _WHY,
@@ -89,8 +117,8 @@ FACTS: list[dict[str, Any]] = [
                 "name": "a.png",
                 "score": 2.0,
                 "probability": None,
-                "reasons": [["pixel 1,1", 1.0]],
-                "values": "",
+                "parts": [["red pixels", 1.0, ""], ["blue pixels", -0.5, ""]],
+                "whole": [["rest", 0.1, ""], ["base", 1.4, ""]],
                 "picture": _png(),
                 "heat": _png(),
             }

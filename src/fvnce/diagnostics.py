@@ -29,11 +29,14 @@ from ._random import seeded_by
 from .noise import draw_with_log_prob, log_prob_or_minus_inf
 from .objectives import ContrastiveObjective, Profiled
 from .objectives.ratios import Encoder, log_ratio
+from .remedies import Remedy, remedies
 
 __all__ = ["Diagnostics", "NoiseEfficiency", "ReliabilityCurve", "calibrate", "diagnose", "noise_efficiency"]
 
 SHARES = ("live_noise", "zero_noise", "ess_noise", "ess_data", "clipped_noise", "clipped_data")
 LATENTS_AT_ONCE = 65_536
+#: A live share below which the noise term is called dead.
+DEAD_BELOW = 0.01
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Diagnostics:
         log_partition: log Z, the α = 0 estimate.
         log_partition_error: its standard error.
         log_partition_samples: effective samples that carry the two; below 100 neither is to be trusted.
+        remedies: for noise that is dead, what each way out would do here, in the order in which to try them.
     """
 
     live_noise: float
@@ -86,6 +90,7 @@ class Diagnostics:
     log_partition: float
     log_partition_error: float
     log_partition_samples: float
+    remedies: tuple[Remedy, ...] = field(default=(), repr=False)
 
     @property
     def log_partition_trusted(self) -> bool:
@@ -96,12 +101,10 @@ class Diagnostics:
     def advice(self) -> list[str]:
         """What to change, in plain words; empty if nothing stands out."""
         found = []
-        if self.live_noise < 0.01:
-            found.append(
-                f"the noise term is dead: {self.live_noise:.1%} of the noise samples can be felt. Move the noise "
-                "towards the data (a larger bandwidth, a covering component), raise log_scale, profile log Z out, or "
-                "put bridges between noise and data (fvnce.telescope)"
-            )
+        if self.live_noise < DEAD_BELOW:
+            found.append(f"the noise term is dead: {self.live_noise:.1%} of the noise samples can be felt")
+            first = next((remedy for remedy in self.remedies if remedy.helps), None)
+            found += [f"{'→' if remedy is first else '·'} {remedy.text}" for remedy in self.remedies]
         elif self.ess_noise < 0.01:
             found.append(
                 f"few noise samples carry the noise term (effective share {self.ess_noise:.2%}): use more "
@@ -175,6 +178,9 @@ def diagnose(
                 gap.append(_gap(objective.model, encoder, points, log_noise, function, shift, many))
         log_z = objective.log_partition(x_noise=x_noise, log_noise_noise=log_noise_noise, generator=generator)
         shares = {name: terms.statistics[name] for name in SHARES}
+        ways: tuple[Remedy, ...] = ()
+        if shares["live_noise"] < DEAD_BELOW:
+            ways = tuple(remedies(objective, x, terms.delta_data, terms.delta_noise, generator))
         return Diagnostics(
             **shares,
             gap_data=gap[0],
@@ -183,6 +189,7 @@ def diagnose(
             log_partition=float(log_z.value),
             log_partition_error=float(log_z.error),
             log_partition_samples=log_z.effective_samples,
+            remedies=ways,
         )
     finally:
         objective.train(was_training)

@@ -106,8 +106,10 @@ class Ensemble:
         for member, centre, scale, weight in zip(self.members, self.centres, self.scales, self.weights, strict=True):
             factor = weight / scale
             parts = reconstruction if member.reconstructs else ratio
-            parts += factor * member.contributions(X)
-            rest += factor * member.rest(X)
+            own = member.contributions(X)
+            parts += factor * own
+            # What a quadrature leaves belongs to no column, and without it the parts would not sum to the score.
+            rest += factor * (member.rest(X) if member.exact else member.anomaly(X) - member.base - own.sum(1))
             base -= factor * centre
             base += factor * member.base
         first, second = fold(ratio), fold(reconstruction)

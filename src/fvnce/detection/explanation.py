@@ -31,7 +31,7 @@ class Explanation:
     Attributes:
         ratio: by what sets the row apart from the data, shape (n, D), for images (n, …).
         reconstruction: by how badly it is rebuilt, of the same shape; zeros without a latent-variable model.
-        rest: by nothing in particular, shape (n,).
+        rest: by nothing in particular, and by what the quadrature of a network leaves, shape (n,).
         base: the score that all rows start from.
         names: of the columns, if they have names.
 

@@ -2,7 +2,7 @@
 
 from .bandwidth import select_bandwidth
 from .binary import BernoulliNoise
-from .drawing import draw, draw_with_log_prob, log_prob_of_rows, log_prob_or_minus_inf
+from .drawing import draw, draw_with_log_prob, jitter, log_prob_of_rows, log_prob_or_minus_inf
 from .empirical import EmpiricalNoise
 from .fitted import fit_gaussian, smoothed
 from .flow import FlowNoise
@@ -25,6 +25,7 @@ __all__ = [
     "draw_with_log_prob",
     "fit_gaussian",
     "from_state",
+    "jitter",
     "load_noise",
     "log_prob_of_rows",
     "log_prob_or_minus_inf",

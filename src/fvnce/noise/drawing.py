@@ -69,6 +69,21 @@ def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator |
         return x, noise.log_prob(x) if n else x.new_empty(0)
 
 
+def jitter(noise: Distribution, x: Tensor) -> Tensor:
+    """Rows as the noise would have them: moved by its kernel, or x itself where the noise has none.
+
+    Draws come from torch's global generator, so that a kernel density's own centres become samples of it.
+
+    >>> noise = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+    >>> x = torch.ones(3, 2)
+    >>> jitter(noise, x) is x
+    True
+    """
+    own = getattr(noise, "jitter", None)
+    moved: Tensor = x if own is None else own(x)
+    return moved
+
+
 def log_prob_or_minus_inf(noise: Distribution, x: Tensor) -> Tensor:
     """log p_n(x), and −inf outside the support, where torch's distributions raise an error instead.
 

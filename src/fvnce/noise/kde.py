@@ -176,6 +176,10 @@ class KernelDensity(Distribution):
         own = index if self._place is None else self._place[index]
         return x, self._evaluate(x, False, own)[0]
 
+    def jitter(self, x: Tensor) -> Tensor:
+        """Points x + h ε, moved as a sample is from its centre."""
+        return x + (torch.randn_like(x) * self.bandwidth).to(x.dtype)
+
     def _draw(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         n = _checks.count("n", n, low=0)
         size, device = self.centres.shape[0], self.centres.device

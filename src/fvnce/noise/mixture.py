@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from .drawing import draw, draw_with_log_prob, expanded, inside_support, log_prob_or_minus_inf, over_batch
+from .drawing import draw, draw_with_log_prob, expanded, inside_support, jitter, log_prob_or_minus_inf, over_batch
 
 
 class _Union(constraints.Constraint):
@@ -95,6 +95,12 @@ class NoiseMixture(Distribution):
         shape = self._extended_shape(torch.Size(sample_shape))
         lead = shape[: len(shape) - len(self.event_shape)]
         return self.draw(lead.numel()).reshape(shape)
+
+    def jitter(self, x: Tensor) -> Tensor:
+        """Points x, each moved by the kernel of a component that is drawn by its weight."""
+        which = torch.multinomial(self.weights, len(x), replacement=True).to(x.device)
+        moved = torch.stack([jitter(component, x) for component in self.components])
+        return moved[which, torch.arange(len(x), device=x.device)]
 
     @overload
     def draw(

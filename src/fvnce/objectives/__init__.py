@@ -4,6 +4,7 @@
 ``ratios``              log-ratios Δ⁰ and expectations over the latent
 ``batch``               data, noise and their densities, whole or one process's part
 ``log_partition``       log Z fixed or learned
+``budget``              a fixed log Z whose scale finds itself
 ``profiled``            log Z maximised out
 ``contrastive``         J itself, and what all that tell data from noise share
 ``fully_variational``   fully variational NCE
@@ -20,6 +21,7 @@ from .._estimates import LogPartition
 from ..serialization import register
 from .base import Objective
 from .batch import Batch, BatchShare
+from .budget import Budgeted, Reference
 from .conditional import ConditionalNCE
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
@@ -38,6 +40,7 @@ __all__ = [
     "Autoencoder",
     "Batch",
     "BatchShare",
+    "Budgeted",
     "ConditionalNCE",
     "ContrastiveObjective",
     "Fixed",
@@ -48,6 +51,7 @@ __all__ = [
     "Partition",
     "Profiled",
     "RankingNCE",
+    "Reference",
     "Terms",
     "VariationalNCE",
     "log_marginal",
@@ -55,7 +59,7 @@ __all__ = [
 
 # What a file may name. A log-scale is a buffer, which the state restores.
 register(
-    *(Autoencoder, ConditionalNCE, Fixed, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, RankingNCE, SNCE, VAE),
-    VariationalNCE,
+    *(Autoencoder, Budgeted, ConditionalNCE, Fixed, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, RankingNCE),
+    *(Reference, SNCE, VAE, VariationalNCE),
     omit=("log_scale",),
 )

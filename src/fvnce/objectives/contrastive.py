@@ -27,6 +27,7 @@ from ..scoring import ScoringRule
 from ._root import first_order_only, with_curvature, with_gradient_of
 from .base import Objective, check_finite, prior_constant
 from .batch import Batch, mean_over_data, mean_over_noise
+from .budget import Budgeted
 from .log_partition import Fixed, Learned, LogScale, Partition
 from .profiled import Profiled
 from .ratios import BatchRatios, Encoder, LogRatio, log_ratio
@@ -40,6 +41,7 @@ SKIP_BELOW = 0.5
 _NONE = torch.empty((0, 1), dtype=torch.long)
 
 PartitionName = Literal["fixed", "learned", "profiled"]
+LogScaleLike = float | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class ContrastiveObjective(Objective):
         noise_ratio: float = 1.0,
         noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
-        log_scale: float = 0.0,
+        log_scale: LogScaleLike = 0.0,
     ) -> None:
         super().__init__()
         _checks.distribution("noise", noise)
@@ -126,6 +128,7 @@ class ContrastiveObjective(Objective):
             self.noise_samples = _checks.number("noise_samples", noise_samples, low=0.0, open_low=True)
         self.partition = _partition(partition, log_scale)
         self.partition.check(rule)
+        self.partition.attach(model, encoder)
         # A second pass over some of the rows would be another function under these.
         self._can_skip = not any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in self.modules())
         # Part of the state: what the last batch showed decides how the next one is computed, to the last bit.
@@ -136,12 +139,37 @@ class ContrastiveObjective(Objective):
         """p_n."""
         return self._noise.distribution
 
+    def replace_noise(self, noise: Distribution) -> None:
+        """Go on with another p_n over the same rows; log Z, which is the model's, stays."""
+        _checks.distribution("noise", noise)
+        if noise.event_shape != self.noise.event_shape:
+            found = f"{tuple(self.noise.event_shape)}, found {tuple(noise.event_shape)}"
+            raise ValueError(f"noise must have rows of the shape of the noise it replaces, {found}")
+        self._noise = FixedDistribution(noise).to(self.live_share.device)  # type: ignore[arg-type]
+        self.live_share.fill_(1.0)  # type: ignore[operator]
+
     def terms_of(self, batch: Batch) -> Terms:
         """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
-        return self.terms_of_ratios(self.log_ratios(batch))
+        batch = self._with_noise(batch)
+        batch, loss = self.partition.prepare(self.model, self.encoder, self.noise, self.rule, batch)
+        terms = self.terms_of_ratios(self.log_ratios(batch))
+        # Its value is none of J's, its gradient reaches the partition's own parts only.
+        return terms if loss is None else replace(terms, loss=with_gradient_of(terms.loss + loss, terms.loss))
 
     def log_ratios(self, batch: Batch) -> BatchRatios:
         """Δ⁰ of a batch; noise that it does not bring is drawn, and densities that it does not bring are evaluated."""
+        batch = self._with_noise(batch)
+        x, x_noise, log_noise_noise = batch.x, batch.x_noise, batch.log_noise_noise
+        assert x_noise is not None
+        assert log_noise_noise is not None
+        log_noise_x = self._log_noise("log_noise_x", batch.log_noise_x, x)
+        data = self.data_log_ratio(x, log_noise_x)
+        check_finite("x", x, data, log_noise_x, may_be_zero=False)
+        noise = self._sparse_noise_log_ratio(data, x_noise, log_noise_noise)
+        return BatchRatios(data, noise, self.evidence_offset(data, log_noise_x), batch.share)
+
+    def _with_noise(self, batch: Batch) -> Batch:
+        """The batch with noise samples and their densities."""
         x, x_noise = batch.x, batch.x_noise
         self._check_rows("x", x)
         if x_noise is None and batch.log_noise_noise is not None:
@@ -149,12 +177,8 @@ class ContrastiveObjective(Objective):
         if x_noise is None:
             x_noise = draw(self.noise, max(1, round(self.noise_samples * len(x)))).to(x.dtype)
         self._check_rows("x_noise", x_noise)
-        log_noise_x = self._log_noise("log_noise_x", batch.log_noise_x, x)
         log_noise_noise = self._log_noise("log_noise_noise", batch.log_noise_noise, x_noise)
-        data = self.data_log_ratio(x, log_noise_x)
-        check_finite("x", x, data, log_noise_x, may_be_zero=False)
-        noise = self._sparse_noise_log_ratio(data, x_noise, log_noise_noise)
-        return BatchRatios(data, noise, self.evidence_offset(data, log_noise_x), batch.share)
+        return replace(batch, x_noise=x_noise, log_noise_noise=log_noise_noise)
 
     def terms_of_ratios(self, ratios: BatchRatios) -> Terms:
         """J of log-ratios that are already computed."""
@@ -335,15 +359,21 @@ class ContrastiveObjective(Objective):
         return [{"params": rest, "lr": lr}, *self.partition.parameter_groups(lr)]
 
 
-def _partition(partition: str | Partition, log_scale: float) -> Partition:
+def _partition(partition: str | Partition, log_scale: LogScaleLike) -> Partition:
     if isinstance(partition, Partition):
         return partition
     _checks.choice("partition", partition, ("fixed", "learned", "profiled"))
     if partition == "fixed":
-        return Fixed(log_scale)
+        return Fixed(log_scale) if not isinstance(log_scale, str) else _automatic(log_scale)
     if log_scale != 0:
         raise ValueError(f"log_scale must be 0 unless partition is 'fixed', found {log_scale} with {partition!r}")
     return Learned() if partition == "learned" else Profiled()
+
+
+def _automatic(log_scale: str) -> Partition:
+    if log_scale != "auto":
+        raise ValueError(f"log_scale must be a number or 'auto', found {log_scale!r}")
+    return Budgeted()
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ from ..models.distributions import PointMass
 from ..scoring import ScoringRule
 from .base import check_finite
 from .batch import Batch
-from .contrastive import ContrastiveObjective, PartitionName
+from .contrastive import ContrastiveObjective, LogScaleLike, PartitionName
 from .elbo import evidence_of
 from .log_partition import Fixed, Partition
 from .profiled import power_of
@@ -48,7 +48,8 @@ class FullyVariationalNCE(ContrastiveObjective):
         noise_ratio: ν, the weight of the noise term.
         noise_samples: noise samples drawn for each data sample, by default ν of them.
         partition: ``"fixed"``, ``"learned"``, ``"profiled"``, or a :class:`~fvnce.objectives.Partition`.
-        log_scale: s of Δ = Δ⁰ + s, for the fixed partition.
+        log_scale: s of Δ = Δ⁰ + s, for the fixed partition; "auto" finds it from a budget on the data's error, see
+            :class:`~fvnce.objectives.Budgeted`.
         allow_non_variational: study a rule that has no double bound; J is then no bound either.
         variance_reduced: for (0, 0) and a normalised model whose support the noise covers, the noise term is −1
             exactly and the data term has a closed-form KL: nothing is drawn but z. This is the VAE.
@@ -74,7 +75,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         noise_ratio: float = 1.0,
         noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
-        log_scale: float = 0.0,
+        log_scale: LogScaleLike = 0.0,
         allow_non_variational: bool = False,
         variance_reduced: bool = False,
     ) -> None:
@@ -102,7 +103,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         if variance_reduced:
             self._check_variance_reduced(log_scale)
 
-    def _check_variance_reduced(self, log_scale: float) -> None:
+    def _check_variance_reduced(self, log_scale: LogScaleLike) -> None:
         power = power_of(self.rule)
         problems = {
             f"rule must be (0, 0), found {self.rule!r}": power is None or power[1] != 0,

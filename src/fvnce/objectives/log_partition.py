@@ -1,6 +1,7 @@
 r"""The treatment of log Z: which c makes p_θ = e^(−c) p⁰_θ of an unnormalised p⁰_θ.
 
 * :class:`Fixed`: c is given. c = 0 for a normalised model.
+* :class:`~fvnce.objectives.budget.Budgeted`: c follows from how much worse the data may fare.
 * :class:`Learned`: c is a parameter, as in the original NCE.
 * :class:`~fvnce.objectives.profiled.Profiled`: c is maximised out on every batch.
 
@@ -14,15 +15,17 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from .. import _checks
 from .._estimates import log_mean_exp
 from ..scoring import ScoringRule
-from .batch import gather
-from .ratios import BatchRatios, LogRatio, is_nothing
+from .batch import Batch, gather
+from .ratios import BatchRatios, Encoder, LogRatio, is_nothing
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,15 @@ class Partition(nn.Module):
 
     def check(self, rule: ScoringRule) -> None:
         """Raise an error if it does not go with the rule."""
+
+    def attach(self, model: Any, encoder: Encoder | None) -> None:
+        """Learn whose log Z this is, once, when the objective is made."""
+
+    def prepare(
+        self, model: Any, encoder: Encoder | None, noise: Distribution, rule: ScoringRule, batch: Batch
+    ) -> tuple[Batch, Tensor | None]:
+        """The batch that the objective is to be evaluated on, and a loss by which parts of its own learn, if any."""
+        return batch, None
 
     def parameter_groups(self, lr: float) -> list[dict[str, object]]:
         """Optimiser groups of its own parameters."""

@@ -8,7 +8,7 @@ from torch.distributions import Distribution
 
 from .. import _checks
 from ..scoring import Logarithmic, ScoringRule
-from .contrastive import ContrastiveObjective, PartitionName
+from .contrastive import ContrastiveObjective, LogScaleLike, PartitionName
 from .log_partition import Partition
 from .ratios import Encoder
 
@@ -34,7 +34,7 @@ class SNCE(ContrastiveObjective):
         noise_ratio: float = 1.0,
         noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
-        log_scale: float = 0.0,
+        log_scale: LogScaleLike = 0.0,
     ) -> None:
         super().__init__(
             model,
@@ -70,7 +70,7 @@ class NCE(SNCE):
         noise_ratio: float = 1.0,
         noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
-        log_scale: float = 0.0,
+        log_scale: LogScaleLike = 0.0,
     ) -> None:
         super().__init__(
             model,
@@ -99,7 +99,8 @@ class VariationalNCE(ContrastiveObjective):
         noise_ratio: ν, the weight of the noise term.
         noise_samples: noise samples drawn for each data sample, by default ν of them.
         partition: ``"fixed"`` or ``"learned"``.
-        log_scale: s of Δ = Δ⁰ + s, for the fixed partition.
+        log_scale: s of Δ = Δ⁰ + s, for the fixed partition; "auto" finds it from a budget on the data's error, see
+            :class:`~fvnce.objectives.Budgeted`.
 
     >>> import torch
     >>> from torch.distributions import Independent, Normal
@@ -121,7 +122,7 @@ class VariationalNCE(ContrastiveObjective):
         noise_ratio: float = 1.0,
         noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
-        log_scale: float = 0.0,
+        log_scale: LogScaleLike = 0.0,
     ) -> None:
         super().__init__(
             model,

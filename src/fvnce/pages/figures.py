@@ -103,6 +103,17 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
     return paths
 
 
+def save_as(figure: Figure, path: Path) -> Path:
+    """Write one png, pdf or svg file, as its name ends, complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.suffix.lower().removeprefix(".")
+    # Without the date, the same figure is the same file.
+    metadata = {{"png": "Software", "pdf": "CreationDate", "svg": "Date"}[kind]: None}
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "fvnce"}), atomic_write(path) as file:
+        figure.savefig(file, dpi=200, metadata=metadata, format=kind)
+    return path
+
+
 def _sheet(images: Tensor, shape: tuple[int, int], columns: int, gap: float) -> np.ndarray:
     """Images as one picture with a thin gap of one value between them."""
     height, width = shape

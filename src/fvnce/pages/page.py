@@ -70,7 +70,8 @@ class Picture:
 class Section:
     """One result: what it is, what it says in plain words, its pictures, charts and tables, how it was made.
 
-    ``blocks`` are HTML of our own making, by :func:`render`, and stand between charts and tables.
+    ``blocks`` are HTML of our own making, by :func:`render`, and stand between charts and tables. Sections of the
+    ``appendix`` come last and have a heading in common.
     """
 
     title: str
@@ -82,6 +83,7 @@ class Section:
     files: Sequence[Path] = ()
     charts: Sequence[charts.Chart] = ()
     blocks: Sequence[Markup] = ()
+    appendix: bool = False
 
 
 def write_page(

@@ -70,9 +70,10 @@ def run(out: Path, options: Options) -> Section:
 def reading(record: dict[str, Any]) -> list[str]:
     """What came out, in words, from the file of results."""
     nats = record["nats"]
-    listed = " > ".join(f"{label} ({nats[label]:.0f})" for label in sorted(nats, key=lambda label: -nats[label]))
+    listed = ", ".join(f"{label} ({nats[label]:.0f})" for label in sorted(nats, key=lambda label: -nats[label]))
     return [
         "Noise samples are training images with Gaussian noise. The worse a method reconstructs them, the more it has "
         f"concentrated on the data. Average log p(x|g(x)) of noise in nats, network {record['network']}, seed "
-        f"{record['seed']}, best to worst: {listed}. The paper, on MNIST: AE (-1138) > VAE (-1609) > α = 1/16 (-1818)."
+        f"{record['seed']}: {listed}; of one seed, so that the order of close ones may be chance. The paper, on MNIST: "
+        "AE (-1138) > VAE (-1609) > α = 1/16 (-1818)."
     ]

@@ -8,17 +8,21 @@ from .flow import fit_flow
 from .history import History, Table
 from .loop import Interrupted, NonFiniteLoss
 from .normalised import NormalisedSGD
+from .refit import DecodedNoise, FlowRefit, RefitNoise
 
 __all__ = [
     "CSVLog",
     "Callback",
+    "DecodedNoise",
     "EarlyStopping",
+    "FlowRefit",
     "FolderInUse",
     "History",
     "Interrupted",
     "NonFiniteLoss",
     "NormalisedSGD",
     "RecordError",
+    "RefitNoise",
     "Table",
     "TensorBoardLog",
     "fit",

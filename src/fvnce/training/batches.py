@@ -135,6 +135,7 @@ class BatchStream:
             self.log_noise = self._tabulated(rows, "data")
             self.source = _ByIndex(rows.to(self.device), batch_size, seed, rank=self.rank, world=self.world)
             wide = min(batch_size * self.world, len(rows))
+        self._wide, self._pool = wide, noise_pool
         self.noise_sampler = None if self.noise is None else self._make_noise_sampler(wide, noise_pool)
 
     @property
@@ -156,6 +157,21 @@ class BatchStream:
         return Validation(
             rows.to(self.device), table, self.step, self.seed, self.rank, self.world, seed_globals=seed_globals
         )
+
+    def follow_noise(self, epoch: int) -> None:
+        """Take up the noise that the objective has now, replaced after an epoch: densities and samples are new."""
+        objective: Any = self.step.objective
+        self.noise = objective.noise
+        if isinstance(self.source, _ByIndex):
+            self.log_noise = self._tabulated(self.source.rows, "data")
+        self.noise_sampler = self._make_noise_sampler(self._wide, self._pool, epoch + 1)
+
+    def sample_rows(self, n: int, generator: torch.Generator) -> Tensor:
+        """At most n rows of the data, drawn without replacement, the same on every process."""
+        if not isinstance(self.source, _ByIndex):
+            raise ValueError("data must be rows to fit noise to them, found a DataLoader")
+        rows = self.source.rows
+        return rows.take(torch.randperm(len(rows), generator=generator)[:n].to(rows.device))
 
     def state_dict(self) -> dict[str, Any]:
         """What the next batch depends on, beside (seed, epoch, step)."""
@@ -207,13 +223,13 @@ class BatchStream:
         self.notes[f"seconds_tabulating_{name}"] = time.perf_counter() - begun
         return table.to(self.device)
 
-    def _make_noise_sampler(self, wide: int, pool: int | None) -> FreshNoise | PooledNoise:
+    def _make_noise_sampler(self, wide: int, pool: int | None, *path: int) -> FreshNoise | PooledNoise:
         assert self.noise is not None
         rows = self._noise_rows(wide)[1]
         parameters = sum(p.numel() for p in self.step.parameters())
         flops = 6.0 * parameters * (math.ceil(wide / self.world) + rows)
         begun = time.perf_counter()
-        generator = randomness.generator(self.seed, randomness.NOISE, self.rank)
+        generator = randomness.generator(self.seed, randomness.NOISE, self.rank, *path)
         with self.progress.stage("pool of noise") as report:
             sampler = make_noise_sampler(self.noise, rows, flops, generator, pool=pool, progress=report)
         self.notes["seconds_filling_pool"] = time.perf_counter() - begun

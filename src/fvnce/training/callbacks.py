@@ -11,13 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from .. import _checks
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from .fitting import Settings
     from .history import History
 
 #: Redrawing more often than this only costs time.
@@ -31,10 +34,19 @@ class Run(Protocol):
     history: History
     step: int
     epoch: int
+    seed: int
     is_main: bool
+    settings: Settings
+    callbacks: list[Callback]
 
     def stop(self, reason: str) -> None:
         """End training after this epoch."""
+
+    def replace_noise(self, noise: Distribution) -> None:
+        """Train against another p_n from the next step on."""
+
+    def sample_rows(self, n: int, generator: torch.Generator) -> Tensor:
+        """At most n rows of the training data."""
 
 
 class Callback:

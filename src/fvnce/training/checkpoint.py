@@ -11,6 +11,7 @@ them all.
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import warnings
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 # Objectives are made of what these rooms register.
 from .. import models, noise, objectives, scoring  # noqa: F401
+from ..noise import to_state
 from ..serialization import (
     RecordError,
     describe,
@@ -322,6 +324,7 @@ class Saver:
             "scaler": run.fabric.strategy.precision.state_dict(),
             "history": run.history.state_dict(),
             "callbacks": [callback.state_dict() for callback in run.callbacks],
+            "noise": _noise_state(run.objective) if run.noise_replaced else None,
         }
 
     def _check_finite(self) -> None:
@@ -329,6 +332,11 @@ class Saver:
         for name, value in self.run.objective.named_parameters():
             if not bool(torch.isfinite(value.detach()).all()):
                 raise self.run.failure(None, f"parameter {name} is not finite")
+
+
+def _noise_state(objective: Any) -> dict[str, Any]:
+    config, tensors = to_state(objective.noise)
+    return {"config": json.dumps(config), "tensors": tensors}
 
 
 def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -6,6 +6,7 @@ extra.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Literal
 
 import torch
@@ -44,6 +45,7 @@ def fit_flow(
     hidden: tuple[int, ...] = (64, 64),
     epochs: int = 50,
     seed: int | None = None,
+    start: FlowNoise | None = None,
     **options: Any,
 ) -> FlowNoise:
     """A flow fitted to the rows of X, as a distribution over rows.
@@ -55,6 +57,7 @@ def fit_flow(
         hidden: hidden layers of each.
         epochs: passes over the data.
         seed: of initial weights and of training; by default drawn from torch's global generator.
+        start: a flow to go on from, whose family, layers and standardisation are kept; it is not changed itself.
         **options: whatever :func:`fvnce.fit` takes, such as ``validation`` and ``early_stopping``.
 
     Returns:
@@ -65,11 +68,15 @@ def fit_flow(
     data = rows.slice(0, len(rows))
     _checks.table("X", data, rows=2)
     seed = int(torch.randint(2**31 - 1, ())) if seed is None else _checks.count("seed", seed, low=0)
-    with seeded(seed):
-        flow = make_flow(kind, data.shape[1], transforms, tuple(hidden))
-    # A constant column has no scale of its own.
-    scale = data.std(0).clamp(min=1e-6)
-    objective = _Likelihood(flow, data.mean(0), scale)
+    if start is None:
+        with seeded(seed):
+            flow = make_flow(kind, data.shape[1], transforms, tuple(hidden))
+        # A constant column has no scale of its own.
+        objective = _Likelihood(flow, data.mean(0), data.std(0).clamp(min=1e-6))
+    else:
+        kind, transforms, hidden = start.kind, start.transforms, start.hidden  # type: ignore[assignment]
+        flow = copy.deepcopy(start.flow).requires_grad_(True).train()
+        objective = _Likelihood(flow, start.shift.to(data), start.scale.to(data))
     fit(objective, data, epochs=epochs, seed=seed, **options)
     objective.cpu()
     shift, scale = objective.shift, objective.scale

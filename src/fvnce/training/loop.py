@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from ..objectives import Batch
 from . import randomness
@@ -76,6 +77,7 @@ class Run:
         self.device: torch.device = fabric.device
         self.step = self.epoch = self.position = 0
         self.stopped: str | None = None
+        self.held_out, self.noise_replaced = validation, False
         precision = str(fabric.strategy.precision.precision)
         objective.to(self.device, torch.float64 if precision == "64-true" else None)
         # After the device has been started by the objective's arrival, so that its generator is seeded too.
@@ -120,6 +122,20 @@ class Run:
     def stop(self, reason: str) -> None:
         """End training after this epoch."""
         self.stopped = reason
+
+    def replace_noise(self, noise: Distribution) -> None:
+        """Train against another p_n from the next step on; it is part of the checkpoints."""
+        objective: Any = self.objective
+        objective.replace_noise(noise)
+        self.noise_replaced = True
+        self.batches.follow_noise(self.epoch)
+        if self.validation is not None:
+            self.validation = self.batches.held_out(self.held_out, seed_globals=self.seed_globals)
+        self.saver.write_objective()
+
+    def sample_rows(self, n: int, generator: torch.Generator) -> Tensor:
+        """At most n rows of the training data."""
+        return self.batches.sample_rows(n, generator)
 
     def train(self, how: bool | str | Path, *, accept_changes: bool) -> History:
         """All epochs that are left; ``how`` it resumes another run is told by :func:`fvnce.fit`."""

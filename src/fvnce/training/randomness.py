@@ -22,7 +22,7 @@ import torch
 
 from .._random import alone, seed_torch
 
-ORDER, GLOBAL, NOISE, VALIDATION, HELD_OUT_NOISE = range(5)
+ORDER, GLOBAL, NOISE, VALIDATION, HELD_OUT_NOISE, REFIT = range(6)
 
 
 def stream(seed: int, *path: int) -> int:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 
 from ..models.latent import FixedDistribution, LatentVariableModel
-from ..noise import to_state
+from ..noise import from_state, to_state
 from ..scoring import ScoringRule
 from ..serialization import RecordError
 from . import randomness
@@ -63,6 +63,9 @@ def resume(run: Run, how: bool | str | Path, *, accept_changes: bool) -> None:
         )
     if changes:
         warnings.warn(f"{path} is of another run, and it goes on as this one: {listed(changes, 99)}", stacklevel=4)
+    noise = state.get("noise")
+    if noise is not None:
+        run.replace_noise(from_state(json.loads(noise["config"]), noise["tensors"]))
     run.objective.load_state_dict(state["objective"])
     run.step, run.epoch, run.position = state["step"], state["epoch"], state["position"]
     run.stopped = state["stopped"]

@@ -9,7 +9,8 @@ from typer.core import TyperGroup
 #: The first sentence of each command's help, in the order in which they are listed.
 SUMMARIES = {
     "fit": "Train on DATA and write a run folder: the model, config.toml, history, figures and report.html.",
-    "score": "Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability and outlier.",
+    "score": "Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability, p_value and outlier.",
+    "evaluate": "Tell how well a run finds the outliers that the labels of LABELLED mark.",
     "report": "Draw report.html and figures of a run anew from its files, and print the page's path.",
     "rules": "List the scoring rules, or check one for the double-ELBO property.",
     "data": "Fetch a data set (mnist) and print its folder; or tell how a file will be read; or list the data sets.",

@@ -2,10 +2,12 @@
 
 import json as json_module
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from . import terminal
 from .deferred import SUMMARIES
@@ -41,7 +43,18 @@ BUILT_IN = {
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("rules", help=HELP)(rules)
+    app.command("rules", help=HELP, cls=_RuleCommand)(rules)
+
+
+class _RuleCommand(TyperCommand):
+    """A command whose word may begin with a minus: -1*power(0) is a rule, if a wrong one, and no option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put rules behind the options, where nothing is taken for one."""
+        if "--" not in args:
+            rules = [word for word in args if re.match(r"-[^-].*\(", word)]
+            args = [*(word for word in args if word not in rules), *(["--"] if rules else []), *rules]
+        return super().parse_args(ctx, args)
 
 
 def rules(
@@ -52,7 +65,8 @@ def rules(
         Path | None, typer.Option(metavar="FILE", help="Draw f1, f0, the losses and G into a png, pdf or svg file.")
     ] = None,
     explore: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with sliders for α, β and T, set to the rule.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page that opens on the rule, with sliders for α, β and T."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
 ) -> None:
@@ -72,8 +86,8 @@ def rules(
             typer.echo(json_module.dumps([_content(text, found) for text, found in verdicts.items()]))
         elif explore is None:
             _list(verdicts)
-    else:
-        rule = parse(expression)
+    rule = None if expression is None else parse(expression)
+    if rule is not None:
         found = check_double_elbo(rule)
         typer.echo(json_module.dumps(_content(str(rule), found)) if json else _sentences(str(rule), found))
         if plot is not None:
@@ -81,7 +95,7 @@ def rules(
     if explore is not None:
         from ..report.explorer import write_explorer
 
-        typer.echo(write_explorer(explore, *_setting(expression)))
+        typer.echo(write_explorer(explore, rule))
 
 
 def _list(verdicts: dict[str, Any]) -> None:
@@ -122,15 +136,7 @@ def _bound(value: float) -> str:
     return "–" if value == -math.inf else "∞" if value == math.inf else f"{value:.4g}"
 
 
-def _setting(expression: str | None) -> tuple[float, float, float | None]:
-    from ...scoring import PowerRule, parse
-
-    rule = None if expression is None else parse(expression)
-    return (rule.alpha, rule.beta, rule.clip) if isinstance(rule, PowerRule) else (0.0, 0.0, 10.0)
-
-
 def _plot(rule: "ScoringRule", path: Path) -> Path:
-    import matplotlib
     import torch
 
     from ...pages import figures
@@ -151,7 +157,4 @@ def _plot(rule: "ScoringRule", path: Path) -> Path:
     axes[2].set(xlabel="μ", title="G(μ)")
     figures.legend(axes[0], "lower right")
     figure.suptitle(str(rule))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(figures.STYLE):
-        figure.savefig(path, dpi=200)
-    return path
+    return figures.save_as(figure, path)

@@ -12,7 +12,8 @@ from .deferred import SUMMARIES
 HELP = f"""{SUMMARIES["score"]}
 
 Rows are numbered from 1; images go by their file's name. Higher scores are stranger; outlier is 1 above the threshold
-of the run. DATA may be larger than memory, and - reads csv or npy from standard input.
+of the run. p_value is the share of rows like those of training that are at least as strange: below 0.01, one in a
+hundred usual rows lies. DATA may be larger than memory, and - reads csv or npy from standard input.
 
 A column that is empty, texts that were never seen and numbers far from those of training are warned of at the end; with
 --json a last line, its only entry "summary", tells of them, and with --strict they are an error.
@@ -60,35 +61,34 @@ def score(
     quiet: terminal.Quiet = False,
 ) -> None:
     """Score rows."""
-    from contextlib import nullcontext
-    from dataclasses import replace
+    from contextlib import closing, nullcontext
 
+    from ..runs.evaluation import labels_in
     from ..runs.run import load_run
     from ..runs.scoring import add_id, stream_scores
     from ..runs.training_data import read_like
 
     fitted = load_run(run)
-    given = {
-        "delimiter": terminal.one_character(delimiter),
-        "header": header,
-        "missing": tuple(missing) if missing else None,
-        "array": array,
-    }
-    # How the training file was separated says nothing of this one; what stands for a missing value does.
-    base = replace(fitted.config.data, delimiter=None, header=None)
-    settings = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    settings = terminal.like_training(fitted.config.data, delimiter, header, missing, array)
     source = read_like(fitted.scorer.layout, data, settings)
     say = terminal.make_echo(quiet)
-    name = add_id(source, id or fitted.config.data.id, say, asked=id is not None)
-    if out != "-":
-        terminal.writable(out, "--out")
-    with (
-        terminal.progress("scoring", quiet) as tick,
-        nullcontext(sys.stdout) if out == "-" else terminal.writing(Path(out)) as file,
-    ):
-        summary = stream_scores(
-            fitted.scorer, source, file, top=top, explain=explain, as_json=json, id=name, strict=strict, tick=tick
-        )
+    with closing(source):
+        label = labels_in(source, data, fitted)
+        if label is not None:
+            say(
+                f"{label!r} of {data} holds labels, which are ignored; fvnce evaluate {run} {data} tells how well they "
+                "are found"
+            )
+        name = add_id(source, id or fitted.config.data.id, say, asked=id is not None)
+        if out != "-":
+            terminal.writable(out, "--out")
+        with (
+            terminal.progress("scoring", quiet) as tick,
+            nullcontext(sys.stdout) if out == "-" else terminal.writing(Path(out)) as file,
+        ):
+            summary = stream_scores(
+                fitted.scorer, source, file, top=top, explain=explain, as_json=json, id=name, strict=strict, tick=tick
+            )
     for warning in summary.warnings:
         say(f"warning: {warning}")
     where = "" if out == "-" else f", written to {out}"

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
 from ...pages.escape import visible
+
+if TYPE_CHECKING:
+    from ..runs.settings import DataSettings
 
 Delimiter = Annotated[
     str | None, typer.Option(help="What separates columns of a text table; found by itself if not given.")
@@ -62,6 +65,17 @@ def one_character(delimiter: str | None) -> str | None:
     if delimiter is not None and len(delimiter) != 1:
         raise typer.BadParameter(f"--delimiter must be one character or its name, found {delimiter!r}")
     return delimiter
+
+
+def like_training(
+    data: "DataSettings", delimiter: str | None, header: bool | None, missing: list[str] | None, array: str | None
+) -> "DataSettings":
+    """How another file than that of training is read: as the line says, and else as training was as far as it tells."""
+    from dataclasses import replace
+
+    given = {"header": header, "missing": tuple(missing) if missing else data.missing, "array": array or data.array}
+    # How the training file was separated says nothing of this one; what stands for a missing value does.
+    return replace(data, delimiter=one_character(delimiter), **given)  # type: ignore[arg-type]
 
 
 def make_echo(quiet: bool) -> Callable[[str], None]:

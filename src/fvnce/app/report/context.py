@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...detection import LatentDetector
+from ...detection import LatentDetector, mapped
+from ...detection.preprocessing import channels_last
 from ...objectives import ContrastiveObjective
 from ..readers.frame import Frame
 from ..runs.run import FittedRun
@@ -78,14 +79,24 @@ class Context:
         """The name of the row at a position, such as that of its file."""
         return None if self.data.names is None else self.data.names[int(self.numbers[position])]
 
-    def cells(self, position: int, most: int = 8) -> str:
-        """The values of the row at a position, in words."""
+    def row(self, position: int) -> list[str]:
+        """The values of the row at a position, in words, in the order of the columns."""
         if isinstance(self.rows, Frame):
-            cells = list(self.rows.row(position).items())
-        else:
-            cells = list(zip(self.data.layout.columns, self.rows[position].tolist(), strict=True))
-        shown = ", ".join(f"{name} {_cell(value)}" for name, value in cells[:most])
+            return [_cell(value) for value in self.rows.row(position).values()]
+        return [_cell(value) for value in self.rows[position].tolist()]
+
+    def cells(self, position: int, most: int = 8) -> str:
+        """The values of the row at a position with the names of their columns."""
+        cells = list(zip(self.data.layout.columns, self.row(position), strict=True))
+        shown = ", ".join(f"{name} {value}" for name, value in cells[:most])
         return shown + (", …" if len(cells) > most else "")
+
+    def fold_channels(self, pixels: Array) -> Array:
+        """Numbers of the pixels of one image, summed over its channels, shape (H, W)."""
+        shape = self.data.layout.shape
+        assert shape is not None
+        folded = pixels.reshape(shape)
+        return folded if folded.ndim == 2 else folded.sum(-1 if channels_last(shape) else 0)
 
 
 def build_context(run: FittedRun, data: TrainingData, held_out: Tensor | None) -> Context:
@@ -108,7 +119,7 @@ def build_context(run: FittedRun, data: TrainingData, held_out: Tensor | None) -
 
 def take(rows: Any, chosen: Any) -> Any:
     """Some of the rows, whatever holds them."""
-    return rows.take(chosen) if isinstance(rows, Frame) else np.asarray(rows[chosen])
+    return rows.take(chosen) if isinstance(rows, Frame) else np.asarray(mapped.take(rows, chosen))
 
 
 def short(values: Any) -> list[float | None]:
@@ -156,4 +167,6 @@ def _autoencoder(run: FittedRun) -> Autoencoder | None:
 def _cell(value: Any) -> str:
     if value is None or value != value:
         return "missing"
+    if isinstance(value, np.datetime64):
+        return str(value.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
     return f"{value:.4g}" if isinstance(value, float) else str(value)

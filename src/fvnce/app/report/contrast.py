@@ -92,10 +92,10 @@ def build(context: Context) -> dict[str, Any]:
     }
 
 
-def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
+def show(facts: dict[str, Any], record: dict[str, Any]) -> Section | None:
     """Histograms of Δ, the reliability curve, log Z with its error."""
     if isinstance(facts["ratios"], str):
-        return Section("Data against noise", [facts["ratios"]])
+        return None
     reliability, partition = facts["reliability"], facts["log_partition"]
     charts = [
         histogram_chart(

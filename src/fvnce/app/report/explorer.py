@@ -1,19 +1,27 @@
-"""The rule explorer: sliders for α, β and T that redraw f1, f0, the losses and G, with the double-ELBO verdict.
+"""The rule explorer: any rule with its curves and its verdict, and sliders for α, β and T that leave it.
 
-Plain HTML and a script without libraries; its formulas are those of :class:`fvnce.PowerRule`. The sliders for α reach
-beyond [0, 1] so that one can see the property fail.
+A rule that is given, a sum or a classical one too, is drawn from numbers of the library and judged by its checker, so
+that the page says what ``fvnce rules`` says. Once a slider is moved, a script without libraries draws (α, β, T) by the
+formulas of :class:`fvnce.PowerRule`. The slider for α reaches beyond [0, 1], so that one can see the property fail.
 """
 
 from __future__ import annotations
 
 import math
-import re
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import torch
 from markupsafe import Markup
+from torch import Tensor
 
+from ...pages.escape import script_json
 from ...pages.page import Section, render, write_page
+from ...scoring import PowerRule, check_double_elbo
+from ...scoring.check import DoubleElboReport
+from ...scoring.rule import Combination, ScoringRule
 
 _PRESETS = {
     "VAE (0, 0)": (0, 0),
@@ -25,21 +33,23 @@ _PRESETS = {
 _WHAT = (
     "A rule is a pair of functions of the ratio r of model to noise: f1 is what a data sample earns, f0 what a noise"
 )
+#: Points of a curve, as in the script.
+_POINTS = 161
 
 
-def explorer_section(rule: str) -> Section:
-    """The section of a run's page: the explorer, set to the rule of the run as far as it is one power rule."""
-    found = re.search(r"power\(([^)]*)\)", rule)
+def explorer_section(rule: ScoringRule) -> Section:
+    """The section of a run's page: the explorer, opened on the rule of the run."""
     reading = [
         f"This run was trained with the rule {rule}. {_WHAT} sample earns. Move the sliders to see what α, β and the "
         "clip T do."
     ]
-    return Section("Rule explorer", reading, blocks=[_explorer(*_arguments(found.group(1) if found else ""))])
+    return Section("Rule explorer", reading, blocks=[_explorer(rule)])
 
 
-def write_explorer(path: Path, alpha: float = 0.0, beta: float = 0.0, clip: float | None = 10.0) -> Path:
-    """A page that holds the explorer alone."""
-    section = Section("Explore scoring rules", [f"{_WHAT} sample earns."], blocks=[_explorer(alpha, beta, clip)])
+def write_explorer(path: Path, rule: ScoringRule | None = None) -> Path:
+    """A page that holds the explorer alone, opened on a rule; by default that of the VAE."""
+    block = _explorer(PowerRule() if rule is None else rule)
+    section = Section("Explore scoring rules", [f"{_WHAT} sample earns."], blocks=[block])
     introduction = "The two-parameter family of double-ELBO scoring rules, drawn live in this page."
     style, script = asset("explorer.css"), asset("explorer.js")
     return write_page(path, "Scoring rules", introduction, [section], style=style, scripts=[script])
@@ -50,33 +60,74 @@ def asset(name: str) -> str:
     return files("fvnce.app").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _explorer(alpha: float, beta: float, clip: float | None) -> Markup:
+@lru_cache(maxsize=16)  # a check takes a moment, and many pages have the same rule
+def _explorer(rule: ScoringRule) -> Markup:
+    near = _nearest(rule)
     sliders = [
         {"name": name, "label": label, "low": low, "high": high, "step": step, "value": value}
         for name, label, low, high, step, value in (
-            ("alpha", "α", -0.5, 1.5, 1 / 64, alpha),
-            ("beta", "β", 0, 4, 1 / 16, beta),
-            ("clip", "T", 0, 20, 0.25, 10.0 if clip is None else clip),
+            ("alpha", "α", -0.5, 1.5, 1 / 64, near.alpha),
+            ("beta", "β", 0, 4, 1 / 16, near.beta),
+            ("clip", "T", 0, 20, 0.25, 10.0 if near.clip is None else near.clip),
         )
     ]
-    return render("fvnce.app", "explorer.html", presets=_PRESETS, sliders=sliders, clipped=clip is not None)
+    given = Markup(script_json(_given(rule)))
+    clipped = near.clip is not None
+    return render("fvnce.app", "explorer.html", presets=_PRESETS, sliders=sliders, clipped=clipped, given=given)
 
 
-def _arguments(text: str) -> tuple[float, float, float | None]:
-    """α, β and T of a rule written as text, as far as they can be read; the explorer starts there."""
-    values: dict[str, float | None] = {"alpha": 0.0, "beta": 0.0, "clip": 10.0}
-    positional = [part for part in text.split(",") if part.strip() and "=" not in part]
-    for name, argument in zip(values, positional, strict=False):
-        values[name] = _fraction(argument)
-    for name, argument in re.findall(r"(alpha|beta|clip)\s*=\s*([^,]+)", text):
-        values[name] = None if argument.strip().lower() == "none" else _fraction(argument)
-    return values["alpha"] or 0.0, values["beta"] or 0.0, values["clip"]
+def _nearest(rule: ScoringRule) -> PowerRule:
+    """Where the sliders stand: at the rule itself, or at the power rule that weighs most in a sum."""
+    parts = rule.parts if isinstance(rule, Combination) else ((1.0, rule),)
+    powers = [(weight, part) for weight, part in parts if isinstance(part, PowerRule)]
+    return max(powers, key=lambda pair: pair[0])[1] if powers else PowerRule()
 
 
-def _fraction(text: str) -> float:
-    above, _, below = text.partition("/")
-    try:
-        value = float(above) / float(below or 1)
-    except (ValueError, ZeroDivisionError, OverflowError):
-        return 0.0
-    return value if math.isfinite(value) else 0.0
+def _given(rule: ScoringRule) -> dict[str, Any]:
+    """The curves of the three charts, and the verdict."""
+    ratio, delta, share = (
+        torch.linspace(low, high, _POINTS, dtype=torch.float64) for low, high in ((0.01, 4), (-6, 6), (0.005, 0.995))
+    )
+    found = check_double_elbo(rule)
+    return {
+        "name": str(rule),
+        "shown": _shown(rule),
+        "pair": [_numbers(rule.f1(ratio.log())), _numbers(rule.f0(ratio.log()))],
+        "losses": [_numbers(-rule.f1(delta)), _numbers(-rule.f0(delta))],
+        "generator": [_numbers(rule.generator(share))],
+        "holds": found.holds,
+        "validBelow": found.valid_below if math.isfinite(found.valid_below) else None,
+        "verdict": _verdict(str(rule), found),
+    }
+
+
+def _shown(rule: ScoringRule) -> list[str]:
+    """What stands beside the sliders for α, β and T: the rule's own numbers, and dashes for a rule that has none."""
+    if not isinstance(rule, PowerRule):
+        return ["–", "–", "–"]
+    return [f"{rule.alpha:.4g}", f"{rule.beta:.4g}", "none" if rule.clip is None else f"{rule.clip:.4g}"]
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _verdict(name: str, found: DoubleElboReport) -> str:
+    """The finding of the checker as one sentence."""
+    if found.holds:
+        bound = found.valid_below
+        until = "." if bound == math.inf else f", as long as Δ < {bound:.4g}; above it the clip breaks the laws."
+        return (
+            f"{name} has the double-ELBO property: f1 and f0 are both concave in r, so both terms have a lower bound"
+            f"{until}"
+        )
+    failing = [law.name for law in found.laws if not law.holds]
+    terms = [term for law, term in (("f1 concave", "data"), ("f0 concave", "noise")) if law in failing]
+    because = (
+        f"{' and '.join(law.removesuffix(' concave') for law in failing if law.endswith(' concave'))} "
+        f"{'is' if len(terms) == 1 else 'are'} not concave in r, so the {' and the '.join(terms)} term"
+        f"{' has' if len(terms) == 1 else 's have'} no lower bound"
+        if terms
+        else f"it fails {', '.join(failing)}"
+    )
+    return f"{name} does not have the double-ELBO property: {because}."

@@ -47,6 +47,14 @@ def sprite(images: Array, low: float, high: float, side: int = 32) -> dict[str, 
     return {"png": png(whole), "across": across, "width": width, "height": height, "count": len(tiles)}
 
 
+def heat_png(values: Array) -> str:
+    """Numbers of shape (H, W) as a PNG image: red above zero, blue below, white at zero."""
+    share = values / (float(np.abs(values).max()) or 1.0)
+    red, blue = np.array([0.75, 0.15, 0.12]), np.array([0.04, 0.31, 0.62])
+    ends = np.where(share[..., None] > 0, red, blue)
+    return png(1 + np.abs(share)[..., None] * (ends - 1))
+
+
 def png(image: Array) -> str:
     """A grey or RGB picture in [0, 1] as base64."""
     from matplotlib.image import imsave

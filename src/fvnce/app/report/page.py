@@ -1,19 +1,21 @@
-"""The page of a run: what it learnt, what it thinks strange and why, whether to trust it, and how to make it again.
+"""The page of a run: whether to trust it, what it thinks strange and why, what it learnt, and how to make it again.
 
 It is drawn from plain numbers (``run.json``, ``analysis.json``, ``config.toml``), so it can be drawn without the data.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...pages.page import Section, Table, render, write_page
+from ...scoring import parse
 from ...serialization import RecordError, read_document, write_text
 from ..runs.folder import ANALYSIS
 from ..runs.run import RECORD, RunError, check_config, damaged, read_run_record
 from ..runs.settings import RunSettings, read_config
-from . import contrast, plane, reconstruction, scores, top_anomalies, training
+from . import contrast, health, importance, plane, reconstruction, scores, top_anomalies, training, verdict
 from .context import Context
 from .explorer import asset, explorer_section
 
@@ -27,12 +29,14 @@ class ReportSection(Protocol):
     def check(self, content: Any, place: str) -> None:
         """Compare the entries that a file holds with what :meth:`show` needs."""
 
-    def show(self, facts: dict[str, Any], record: dict[str, Any]) -> Section:
-        """The section, from ``analysis.json`` and ``run.json``."""
+    def show(self, facts: dict[str, Any], record: dict[str, Any]) -> Section | None:
+        """The section, from ``analysis.json`` and ``run.json``; None if it does not apply to the run."""
 
 
-#: In the order of the page.
-SECTIONS: tuple[ReportSection, ...] = (scores, top_anomalies, plane, training, contrast, reconstruction)
+#: In the order of the page: what everybody should read, and what belongs to the appendix.
+MAIN: tuple[ReportSection, ...] = (verdict, scores, top_anomalies, importance, plane, health)
+APPENDIX: tuple[ReportSection, ...] = (training, contrast, reconstruction)
+SECTIONS = (*MAIN, *APPENDIX)
 
 
 def analyse(context: Context) -> dict[str, Any]:
@@ -46,14 +50,26 @@ def check_analysis(content: Any) -> None:
         section.check(content, "")
 
 
-def rule_of(config: RunSettings) -> str:
-    """The scoring rule of a run as text."""
-    return config.model.rule if config.kind == "latent" else f"power({config.detector.get('alpha', 0.3)})"
+def rule_of(config: RunSettings, record: dict[str, Any]) -> str | None:
+    """The scoring rule of a run as text; None if nothing in it was trained with one."""
+    if config.kind == "latent":
+        return None if config.model.noise == "none" else config.model.rule
+    image = len(record["layout"]["shape"] or []) > 1
+    by_rule = {"network"} if image else {"network", "autoencoder", "variational"}
+    return f"power({config.detector.get('alpha', 0.3)})" if by_rule & set(record.get("members", [])) else None
 
 
-def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], config: str, rule: str) -> Path:
+def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], config: str, rule: str | None) -> Path:
     """Write ``report.html`` and ``figures/`` into the folder of a run."""
-    sections = [*(section.show(facts, record) for section in SECTIONS), explorer_section(rule), _made(record, config)]
+    main, appendix = (
+        [shown for section in part if (shown := section.show(facts, record)) is not None] for part in (MAIN, APPENDIX)
+    )
+    if rule is not None:
+        try:
+            appendix.append(explorer_section(parse(rule)))
+        except ValueError as error:
+            raise RunError(f"{error}; no run was trained with it, so make the run again with fvnce fit") from None
+    sections = [*main, *(replace(section, appendix=True) for section in [*appendix, _made(record, config)])]
     place = folder / "figures"
     if place.is_symlink():
         raise ValueError(f"{place} must be a folder, found a symbolic link, which is not followed; remove the link")
@@ -63,13 +79,13 @@ def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], 
     kind = "detector" if record["kind"] == "detector" else "latent-variable model"
     known = record["known"]
     introduction = (
-        f"A {kind} trained on {record['rows']:,} rows, "
+        f"{record['rows']:,} rows, "
         + (f"{known:,} of them known outliers" if known else "none of them known to be outliers")
-        + f". Everything on this page stands in this one file. Made {record['made']}."
+        + f", and a {kind} trained on them. Made {record['made']}. Everything on this page stands in this one file."
     )
     return write_page(
         folder / "report.html",
-        "Run report",
+        record.get("name") or "Run report",
         introduction,
         sections,
         style=asset("run.css") + asset("explorer.css"),
@@ -94,7 +110,7 @@ def make_page(folder: Path) -> Path:
     check_config(folder, record)
     config = (folder / "config.toml").read_text(encoding="utf-8")
     try:
-        return write_run_page(folder, record, facts, config, rule_of(settings))
+        return write_run_page(folder, record, facts, config, rule_of(settings, record))
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         # The checksums are right, so somebody made these files by hand.
         raise RunError(

@@ -95,8 +95,7 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
     what = (
         f"The {plane['size']}-dimensional codes of rows"
         if codes
-        else f"No member of this run has latent variables, so these are the rows themselves, {plane['size']} "
-        "standardised columns,"
+        else f"Rows, as the model sees them in {plane['size']} standardised columns,"
     )
     reading = [f"{what} along the two directions in which they vary most, {plane['share']:.0%} of the variance."]
     held = plane.get("sprite")

@@ -49,27 +49,25 @@ def build(context: Context) -> dict[str, Any]:
     return {"rebuilt": _reconstructed(context), "samples": _samples(context)}
 
 
-def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
+def show(facts: dict[str, Any], record: dict[str, Any]) -> Section | None:
     """Sheets of images, or tables of columns."""
     rebuilt, samples = facts["rebuilt"], facts["samples"]
+    if isinstance(rebuilt, str) and isinstance(samples, str):
+        return None
     reading, blocks, tables = [], [], []
-    if isinstance(rebuilt, str):
-        reading.append(rebuilt)
-    elif "sheets" in rebuilt:
+    if isinstance(rebuilt, dict) and "sheets" in rebuilt:
         for sheet in rebuilt["sheets"]:
             blocks.append(sheet_figure(sheet["png"], f"{sheet['name'].capitalize()}: above as given, below rebuilt."))
-    else:
+    elif isinstance(rebuilt, dict):
         groups = list(rebuilt["errors"])
         rows = [
             [name, *(shown(rebuilt["errors"][group][i]) for group in groups)]
             for i, name in enumerate(rebuilt["columns"][:_COLUMNS])
         ]
         tables.append(Table("Root mean square error of rebuilt columns, in deviations", ["column", *groups], rows))
-    if isinstance(samples, str):
-        reading.append(samples)
-    elif "png" in samples:
+    if isinstance(samples, dict) and "png" in samples:
         blocks.append(sheet_figure(samples["png"], "Samples of the model."))
-    else:
+    elif isinstance(samples, dict):
         rows = [
             [
                 name,
@@ -81,7 +79,8 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
         tables.append(Table("Samples of the model beside the data, standardised columns", header, rows))
     if any(isinstance(part, dict) and len(part.get("columns", [])) > _COLUMNS for part in (rebuilt, samples)):
         reading.append(f"The first {_COLUMNS} columns are shown.")
-    return Section("Reconstructions and samples", reading, tables=tables, blocks=blocks)
+    title = "Reconstructions and samples" if isinstance(samples, dict) else "Reconstructions"
+    return Section(title, reading, tables=tables, blocks=blocks)
 
 
 def _reconstructed(context: Context) -> Fact:

@@ -50,7 +50,8 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
     scores = facts["scores"]
     threshold = scores["threshold"]
     reading = [
-        f"Higher scores are stranger. Above the threshold {threshold:.4g} lie {facts['flagged']:,} of "
+        "Higher scores are stranger. These are by the model that has learnt from the rows, and flatter it; the verdict "
+        f"counts rows that were held out. Above the threshold {threshold:.4g} lie {facts['flagged']:,} of "
         f"{facts['unlabelled']:,} training rows without a label"
         + (
             f" (of {record['rows']:,}, {facts['looked_at']:,} were looked at)."
@@ -74,12 +75,10 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
         reading.append(probability)
     else:
         reading.append(
-            f"The share of outliers among rows without a label is put at {probability['prior']:.2%}"
-            + (
-                f", from held-out scores of {probability['known']} known outliers."
-                if probability["known"] > 1
-                else ", by the excess of the upper tail over the lower: a convention, as no outlier is known."
-            )
+            f"The share of outliers among rows without a label is put at {probability['prior']:.2%}, from held-out "
+            f"scores of {probability['known']} known outliers."
+            if probability["known"] > 1
+            else "P(outlier | score) is one half at the threshold, by which it is defined: hardly an outlier is known."
         )
         charts.append(
             line_chart(

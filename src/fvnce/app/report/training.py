@@ -47,13 +47,11 @@ def build(context: Context) -> dict[str, Any]:
     return {"histories": [_thinned(*named) for named in context.run.histories.items()]}
 
 
-def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
-    """Losses, and how much of the noise can be felt."""
+def show(facts: dict[str, Any], record: dict[str, Any]) -> Section | None:
+    """Losses, and how much of the noise can be felt; None for forests, which are grown and not trained."""
     histories = [h for h in facts["histories"] if h["epochs"] or h["steps"]]
     if not histories:
-        return Section(
-            "Training", ["This detector is made of forests, which are grown and not trained: there is no curve."]
-        )
+        return None
     charts = []
     for history in histories[:4]:
         epochs, steps = history["epochs"], history["steps"]
@@ -98,8 +96,6 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
                 )
             )
     reading = list(facts["advice"]) and [f"Advice: {sentence}." for sentence in facts["advice"]]
-    if not any(chart.name.startswith("noise-") for chart in charts):
-        reading = [*reading, "There is no noise in this training, so no share of it that is alive."]
     if len(histories) > 4:
         reading = [*reading, f"Of {len(histories)} networks the first four are shown; history.json has all."]
     return Section("Training", reading, charts=charts)

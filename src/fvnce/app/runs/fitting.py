@@ -62,8 +62,14 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
     """Train, and write all files of the run into ``place``."""
     seconds: dict[str, float] = {}
     settings = _with_fingerprint(settings, say)
+    notices: list[str] = []
+
+    def note(sentence: str) -> None:
+        notices.append(sentence)
+        say(sentence)
+
     with _timed(seconds, "reading"):
-        data = read_training_data(settings.data, say, settings.seed)
+        data = read_training_data(settings.data, note, settings.seed)
     say(_described(data))
     with _timed(seconds, "training"):
         fit = _fit_detector if settings.kind == "detector" else _fit_latent
@@ -73,11 +79,11 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
         facts = analyse(build_context(run, data, held_out))
     config = run.config.to_toml()
     write_text(place / "config.toml", config)
-    record = {**_record(data, run), "seconds": seconds, "config_sha256": checksum(config)}
+    record = {**_record(data, run), "notices": notices, "seconds": seconds, "config_sha256": checksum(config)}
     write_document(place / RECORD, "run", record)
     write_document(place / HISTORY, "history", {name: json.loads(h.to_json()) for name, h in run.histories.items()})
     write_document(place / ANALYSIS, "analysis", facts)
-    write_run_page(place, record, facts, config, rule_of(run.config))
+    write_run_page(place, record, facts, config, rule_of(run.config, record))
     return run
 
 
@@ -114,6 +120,7 @@ def _record(data: TrainingData, run: FittedRun) -> dict[str, Any]:
     members = {"members": list(detector.ensemble_.names)} if isinstance(detector, NoiseContrastiveDetector) else {}
     return {
         "kind": run.config.kind,
+        "name": "standard input" if run.config.data.path == "-" else Path(run.config.data.path).name,
         "rows": len(data.known),
         "known": int(data.known.sum()),
         "frame": isinstance(data.rows, Frame),

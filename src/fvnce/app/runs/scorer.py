@@ -36,6 +36,19 @@ class Scorer:
             return None
         return self.detector.calibration_.probability(anomaly)
 
+    @property
+    def has_p_values(self) -> bool:
+        """Whether training left rows that can measure how rare a score is."""
+        return self.detector.findings_.conformal is not None
+
+    def p_value(self, rows: Any, anomaly: Array) -> Array | None:
+        """The conformal p-value of rows whose scores are known; None if there are none."""
+        conformal = self.detector.findings_.conformal
+        if conformal is None:
+            return None
+        # Where the detector itself is measured, rows need not be scored again.
+        return conformal.p_value(anomaly) if conformal.model is None else self.detector.p_value(rows)
+
     def contributions(self, rows: Any) -> Array:
         """Parts of the anomaly by column or pixel."""
         return self.detector.explain(rows).total

@@ -45,6 +45,7 @@ class Scored:
     probability: float | None = field(compare=False)
     outlier: bool = field(compare=False)
     reasons: list[tuple[str, float]] | None = field(compare=False)
+    p_value: float | None = field(compare=False, default=None)
     id: str | None = field(compare=False, default=None)
 
     def content(self) -> dict[str, Any]:
@@ -56,6 +57,8 @@ class Scored:
         }
         if self.probability is not None:
             content["probability"] = self.probability
+        if self.p_value is not None:
+            content["p_value"] = self.p_value
         content["outlier"] = self.outlier
         if self.reasons is not None:
             content["reasons"] = dict(self.reasons)
@@ -89,7 +92,8 @@ def stream_scores(
     """
     summary = Summary()
     probability = scorer.probability(np.zeros(1)) is not None
-    out = _Writer(write, as_json=as_json, id=id is not None, probability=probability, explain=explain)
+    given = {"id": id is not None, "probability": probability, "p_value": scorer.has_p_values}
+    out = _Writer(write, {name for name, there in given.items() if there}, as_json=as_json, explain=explain)
     unlike = Unlike(scorer)
     best: list[Scored] = []
     for part in source.parts():
@@ -145,7 +149,7 @@ def _score(
     rows = scorer.layout.prepare(part.rows, part.start)
     unlike.add(rows)
     anomaly = scorer.anomaly(rows)
-    probability = scorer.probability(anomaly)
+    probability, p_value = scorer.probability(anomaly), scorer.p_value(rows, anomaly)
     outlier = anomaly > scorer.threshold
     summary.rows += len(anomaly)
     summary.outliers += int(outlier.sum())
@@ -168,6 +172,7 @@ def _score(
             None if probability is None else float(probability[position]),
             bool(outlier[position]),
             because,
+            None if p_value is None else float(p_value[position]),
         )
 
 
@@ -191,12 +196,14 @@ def _place(index: int, shape: tuple[int, ...], columns: list[str]) -> str:
 
 
 class _Writer:
-    def __init__(self, file: IO[str], *, as_json: bool, id: bool, probability: bool, explain: bool) -> None:
-        self._file, self._json, self._explain, self._id = file, as_json, explain, id
-        self._probability = probability
+    """Rows as csv or as lines of JSON; ``given`` names the columns that not every run has."""
+
+    def __init__(self, file: IO[str], given: set[str], *, as_json: bool, explain: bool) -> None:
+        self._file, self._given, self._json, self._explain = file, given, as_json, explain
         self._csv = csv.writer(file, lineterminator="\n")
         if not as_json:
-            header = ["row", *(["id"] if id else []), "score", *(["probability"] if probability else []), "outlier"]
+            every = ("row", "id", "score", "probability", "p_value", "outlier")
+            header = [name for name in every if name in {"row", "score", "outlier"} | given]
             if explain:
                 header += itertools.chain.from_iterable((f"reason_{i + 1}", f"part_{i + 1}") for i in range(REASONS))
             self._csv.writerow(header)
@@ -205,9 +212,9 @@ class _Writer:
         if self._json:
             self._file.write(line_json(scored.content()) + "\n")
             return
-        cells: list[Any] = [cell(scored.name), *([cell(scored.id or "")] if self._id else []), repr(scored.score)]
-        if self._probability:
-            cells.append(repr(scored.probability))
+        cells: list[Any] = [cell(scored.name), *([cell(scored.id or "")] if "id" in self._given else [])]
+        cells.append(repr(scored.score))
+        cells += [repr(getattr(scored, name)) for name in ("probability", "p_value") if name in self._given]
         cells.append(int(scored.outlier))
         if self._explain:
             named = [(cell(name), f"{part:.6g}") for name, part in scored.reasons or []]

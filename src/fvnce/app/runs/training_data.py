@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...detection.identifiers import identifier_in
-from ...detection.mapped import release
+from ...detection.mapped import release, take
 from ...detection.reading import Reading
 from ..readers.arrays import read_labels
 from ..readers.budget import budget, over_budget
@@ -92,12 +92,13 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
         rows = _without_identifiers(rows, settings, say)
     layout = _layout(rows)
     if settings.outliers is not None:
-        more = read_like(layout, settings.outliers, settings).read()
+        with closing(read_like(layout, settings.outliers, settings)) as others:
+            more = others.read()
         if not isinstance(rows, Frame) and rows.nbytes > LARGE_BYTES and len(rows) > LARGE_ROWS:
             # A memory map need not fit in memory, and its rows are put there to have others below them.
             chosen = np.sort(rng.choice(len(rows), LARGE_ROWS, replace=False))
             say(f"of {len(rows):,} rows, {LARGE_ROWS:,} chosen at random are used")
-            rows, known = np.asarray(rows[chosen]), known[chosen]
+            rows, known = np.asarray(take(rows, chosen)), known[chosen]
         rows = _stack(rows, more)
         known = np.concatenate([known, np.ones(len(more), dtype=bool)])
         names = None if names is None else [*names, *(f"outlier {i + 1}" for i in range(len(more)))]
@@ -107,12 +108,14 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
     return TrainingData(rows, known, layout, names)
 
 
-def read_like(layout: Layout, path: str, settings: DataSettings) -> Source:
-    """A source whose rows must look like those of training."""
+def read_like(layout: Layout, path: str, settings: DataSettings, *, beside: int = 0) -> Source:
+    """A source whose rows must look like those of training; an array may have so many columns more beside them."""
     source = open_source(path, _options(settings, layout.kinds))
     if isinstance(source, TableSource):
         return source
     assert isinstance(source, ArraySource)
+    if beside and layout.columns and source.shape[1:] == (len(layout.columns) + beside,):
+        return source
     if layout.kinds is None and source.shape[1:] != layout.shape:
         source.close()
         raise DataError(f"{path} must hold rows of shape {layout.shape} as in training, found {source.shape[1:]}")

@@ -83,32 +83,57 @@ const fvnceRule = (() => {
     return text || "M0 0";
   };
   const show = v => String(+v.toFixed(3));
+  const outputs = texts => ["alpha", "beta", "clip"].forEach((name, i) =>
+    root.querySelector(`#x-${name}-out`).textContent = texts[i]);
+  // Beyond this line the clipped rule breaks its laws.
+  const marks = (validBelow, clipped) => panels.forEach(panel => {
+    const v = { pair: Math.exp(validBelow), losses: validBelow, generator: 1 / (1 + Math.exp(-validBelow)) }[panel.id];
+    const visible = clipped && v > panel.xs[0] && v < panel.xs[1];
+    panel.mark.setAttribute("visibility", visible ? "visible" : "hidden");
+    if (visible) { panel.mark.setAttribute("x1", panel.px(v)); panel.mark.setAttribute("x2", panel.px(v)); }
+  });
+  const say = (text, holds, validBelow) => {
+    const verdict = root.querySelector("#x-verdict");
+    verdict.textContent = text;
+    verdict.dataset.holds = holds;
+    verdict.dataset.validBelow = validBelow;
+  };
+  const given = JSON.parse(document.getElementById("x-given").textContent);
+  // The rule that the page was made for, by numbers of the library: it may be a sum, which no slider can be set to.
+  const drawGiven = () => {
+    outputs(given.shown);
+    for (const panel of panels)
+      given[panel.id].forEach((values, i) => panel.paths[i].setAttribute("d",
+        trace(panel, x => { const y = values[panel.x.indexOf(x)]; return y === null ? NaN : y; })));
+    marks(given.validBelow, given.holds && given.validBelow !== null);
+    say(given.verdict, given.holds, given.validBelow);
+  };
   const draw = () => {
     const alpha = +input("alpha").value, beta = +input("beta").value;
     const clip = input("clipped").checked ? +input("clip").value : null;
     input("clip").disabled = clip === null;
     const rule = fvnceRule(alpha, beta, clip);
-    for (const [name, value] of [["alpha", alpha], ["beta", beta], ["clip", clip]])
-      root.querySelector(`#x-${name}-out`).textContent = value === null ? "none" : show(value);
-    for (const panel of panels) {
-      rule && panel.curves(rule).forEach((f, i) => panel.paths[i].setAttribute("d", trace(panel, f)));
-      // Beyond this line the clipped rule breaks its laws.
-      const at = { pair: Math.exp(rule.validBelow), losses: rule.validBelow, generator: 1 / (1 + Math.exp(-rule.validBelow)) };
-      const v = at[panel.id], visible = rule.holds && clip !== null && v > panel.xs[0] && v < panel.xs[1];
-      panel.mark.setAttribute("visibility", visible ? "visible" : "hidden");
-      if (visible) { panel.mark.setAttribute("x1", panel.px(v)); panel.mark.setAttribute("x2", panel.px(v)); }
-    }
-    const verdict = root.querySelector("#x-verdict");
+    outputs([show(alpha), show(beta), clip === null ? "none" : show(clip)]);
+    for (const panel of panels)
+      panel.curves(rule).forEach((f, i) => panel.paths[i].setAttribute("d", trace(panel, f)));
+    marks(rule.validBelow, rule.holds && clip !== null);
     const name = `(α, β) = (${show(alpha)}, ${show(beta)})`;
-    verdict.textContent = rule.holds
+    say(rule.holds
       ? `${name} has the double-ELBO property: f1 and f0 are both concave in r, so both terms have a lower bound`
         + (clip === null ? "." : `, as long as Δ < T/(1+α) = ${show(rule.validBelow)}; above it the clip breaks the laws.`)
       : `${name} does not have the double-ELBO property: ${rule.f1Concave ? "f0" : "f1"} is not concave in r, so `
-        + `the ${rule.f1Concave ? "noise" : "data"} term has no lower bound.`;
-    verdict.dataset.holds = rule.holds;
-    verdict.dataset.validBelow = rule.validBelow;
+        + `the ${rule.f1Concave ? "noise" : "data"} term has no lower bound.`, rule.holds, rule.validBelow);
   };
   root.addEventListener("input", draw);
+  const again = document.getElementById("x-again"), start = ["alpha", "beta", "clip"].map(name => input(name).value);
+  const clipped = input("clipped").checked;
+  again.textContent = given.name;
+  again.addEventListener("click", () => {
+    ["alpha", "beta", "clip"].forEach((name, i) => input(name).value = start[i]);
+    input("clipped").checked = clipped;
+    input("clip").disabled = !clipped;
+    drawGiven();
+  });
   root.addEventListener("click", event => {
     const values = event.target.dataset.rule;
     if (!values) return;
@@ -117,5 +142,6 @@ const fvnceRule = (() => {
     input("beta").value = beta;
     draw();
   });
-  draw();
+  input("clip").disabled = !clipped;
+  drawGiven();
 })();

@@ -28,6 +28,11 @@ class Scorer(ABC):
     #: Whether contributions are errors of a reconstruction; otherwise they are parts of a ratio.
     reconstructs: ClassVar[bool] = False
 
+    @property
+    def exact(self) -> bool:
+        """Whether the sum above holds to rounding; otherwise up to a quadrature."""
+        return True
+
     @abstractmethod
     def anomaly(self, X: Array) -> Array:
         """Higher for stranger rows, shape (n,)."""

@@ -145,6 +145,11 @@ class PCAMember(Scorer):
 
         return member, histories, refitted(fit, member, rows, plan, seed, folds)
 
+    @property
+    def exact(self) -> bool:
+        """As the member is."""
+        return self.member.exact
+
     def anomaly(self, X: Array) -> Array:
         """That of the components."""
         return self.member.anomaly(self.pca.transform(X))

@@ -122,6 +122,11 @@ class RatioNetworks(Member):
         centres, scales = (torch.tensor(values, dtype=x.dtype)[:, None] for values in (self.centres, self.scales))
         return (-f - centres) / scales
 
+    @property
+    def exact(self) -> bool:
+        """Integrated gradients are a quadrature."""
+        return False
+
     def contributions(self, X: Array) -> Array:
         """Integrated gradients from the typical row 0: they sum to ``anomaly(X) − base`` up to the quadrature."""
         x = torch.from_numpy(X)

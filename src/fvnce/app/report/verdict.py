@@ -1,0 +1,157 @@
+"""The verdict: how good the run is by rows that were held out, why its threshold is where it is, and what to do next.
+
+Numbers are those of :class:`fvnce.detection.Evidence`, whose module derives what they mean when outliers hide among the
+rows without a label. Words follow the lower end of the interval of AUROC, so that a few lucky outliers earn no praise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...detection import Evidence
+from ...detection.evidence import LEVEL
+from ...pages.page import Section, render
+from .. import shapes
+from .context import Context
+
+#: By the lower end of the interval of AUROC: how well known outliers are told from other rows.
+WORDS = ((0.95, "very well"), (0.85, "well"), (0.7, "fairly well"), (0.5, "only somewhat better than by chance"))
+#: Known outliers below which a few more labels are the best advice.
+FEW = 20
+#: Share of flagged rows above which somebody needs help to choose.
+MANY = 0.1
+
+_interval = shapes.or_none(shapes.record(dict.fromkeys(("value", "low", "high"), shapes.number)))
+_ENTRIES = shapes.record(
+    {
+        "verdict": shapes.record(
+            {
+                **dict.fromkeys(("rows", "known", "flagged", "threshold"), shapes.number),
+                **dict.fromkeys(("auroc", "average_precision"), _interval),
+                **dict.fromkeys(("found", "prior"), shapes.or_none(shapes.number)),
+                "threshold_reason": shapes.text,
+            }
+        )
+    }
+)
+
+
+def check(content: Any, place: str) -> None:
+    """The evidence is whole, and its shares are shares."""
+    _ENTRIES(content, place)
+    evidence = Evidence.from_dict(content["verdict"])
+    if evidence.prior is not None and not 0 <= evidence.prior < 1:
+        raise shapes.ShapeError(f"verdict.prior must be in [0, 1), found {evidence.prior}")
+    if evidence.rows <= 0 or evidence.known < 0 or (evidence.reason is None and evidence.known == 0):
+        raise shapes.ShapeError(f"verdict must count rows, found {evidence.rows} and {evidence.known} known outliers")
+
+
+def build(context: Context) -> dict[str, Any]:
+    """What the detector found out about itself."""
+    return {"verdict": context.run.scorer.detector.evidence_.as_dict()}
+
+
+def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
+    """The verdict in words."""
+    evidence = Evidence.from_dict(facts["verdict"])
+    block = render(
+        "fvnce.app",
+        "verdict.html",
+        headline=_headline(evidence),
+        sentences=[*_meaning(evidence, record), f"The threshold is {evidence.threshold:.4g}: {_why(evidence)}."],
+        steps=_next(evidence, record),
+    )
+    return Section("Verdict", [], blocks=[block])
+
+
+def _headline(evidence: Evidence) -> str:
+    verb = "is" if evidence.flagged == 1 else "are"
+    if evidence.auroc is None or evidence.found is None:
+        return (
+            f"How good this is cannot be said: {str(evidence.reason).removesuffix(' (y = 1)')}. "
+            f"{_count(evidence.flagged)} of {_count(evidence.rows)} rows without a label {verb} flagged."
+        )
+    how = next(
+        (words for low, words in WORDS if evidence.auroc.low > low), "no better than by chance, as far as is known"
+    )
+    return (
+        f"Known outliers are told from other rows {how}: {_count(evidence.found)} of {_count(evidence.known)} known "
+        f"outliers are found when held out, {_count(evidence.flagged)} of {_count(evidence.rows)} other rows {verb} "
+        "flagged."
+    )
+
+
+def _meaning(evidence: Evidence, record: dict[str, Any]) -> list[str]:
+    if evidence.auroc is None or evidence.average_precision is None:
+        return []
+    auroc, precision = evidence.auroc, evidence.average_precision
+    chance = evidence.known / (evidence.known + evidence.rows)
+    used = record["rows"] - record["known"]
+    sentences = [
+        "Held out means: scored by models that were trained without that row. So measured, a known outlier is stranger "
+        f"than another row with probability {auroc.value:.3f} (AUROC; {LEVEL:.0%} interval {auroc.low:.3f} to "
+        f"{auroc.high:.3f}, and 0.5 by chance), and average precision is {precision.value:.3f} ({precision.low:.3f} to "
+        f"{precision.high:.3f}, and {chance:.3f} by chance)."
+        + (f" {_count(evidence.rows)} of the {used:,} rows without a label took part." if evidence.rows < used else "")
+    ]
+    hidden = (
+        "Rows without a label may be outliers that nobody has found. To rank them high is right, and counts as wrong "
+        "here, so both numbers are lower bounds, and the flagged rows an upper bound on false alarms."
+    )
+    alike = evidence.if_alike()
+    if alike is not None and evidence.prior is not None:
+        hidden += (
+            f" If {evidence.prior:.1%} of these rows are outliers like the known ones, the share that the threshold "
+            f"assumes, AUROC is {alike[0]:.3f} and average precision {alike[1]:.3f}."
+        )
+    return [*sentences, f"{hidden} Outliers of a kind that nobody knows are in none of these numbers."]
+
+
+def _why(evidence: Evidence) -> str:
+    return evidence.threshold_reason.rstrip(".")
+
+
+def _next(evidence: Evidence, record: dict[str, Any]) -> list[str]:
+    """What to do, the most useful first."""
+    # What stands between backticks is set as code.
+    score = "`fvnce score RUN DATA --top 20 --explain`"
+    test = (
+        "Before you rely on it, try it on rows with labels that had no part in training: `fvnce evaluate RUN LABELLED`."
+    )
+    if evidence.auroc is None:
+        if evidence.known:
+            return [f"Look at the flagged rows, strangest first: {score}.", test]
+        images = len(record["layout"]["shape"] or []) > 1
+        mark = (
+            "Put those that are what you look for into a file of their own, and train again with `--outliers FILE`"
+            if images
+            else "Mark those that are what you look for in a column of the file, and train again with `--label COLUMN`"
+        )
+        so = ", and lets this page say how many are found when held out" if record["kind"] == "detector" else ""
+        better = f"a handful of known outliers makes the model better{so}"
+        return [f"Look at the top anomalies below. {mark}: {better}.", test]
+    steps = []
+    if evidence.auroc.low <= WORDS[2][0]:
+        steps.append(
+            "Look whether the label marks what you mean, and whether a column that would tell outliers was left out or "
+            "read in the wrong way (columns and their health, below)."
+        )
+    if evidence.known < FEW:
+        steps.append(
+            f"Label a few more outliers: {_count(evidence.known)} known ones make every number here rough, as the "
+            "intervals show."
+        )
+    if evidence.flagged:
+        steps.append(
+            f"Look at the flagged rows, strangest first: {score}. Those that turn out to be outliers were hidden ones; "
+            "label them and train again."
+        )
+    if evidence.flagged > MANY * evidence.rows:
+        steps.append(
+            "If that is too many to look at, take the strangest you have time for, or those whose `p_value` is small."
+        )
+    return [*steps, test]
+
+
+def _count(count: float) -> str:
+    return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"

@@ -1,0 +1,286 @@
+r"""How well a run finds outliers that somebody has labelled, on rows that need not be those of training.
+
+With O outliers among n rows, of which the k with the highest scores are looked at, and t the threshold of the run:
+
+    AUROC                   P(an outlier is stranger than another row), ties counting half
+    average precision       mean over outliers of the share of outliers among rows at least as strange
+    precision, recall at t  outliers among rows above t, over these rows, and over O
+    precision, recall at k  outliers among the k strangest rows, over k, and over O; of equal scores at the k-th place,
+                            what a random order gives on average
+
+An interval is the central 95 % of :data:`RESAMPLES` bootstrap samples, in which outliers and other rows are each drawn
+anew, so that their numbers stay: it tells how far the number would move on other rows of the same kinds. Where no
+resample can differ, as when every outlier is found, it has no width, which is no proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...detection.evidence import LEVEL, Interval, auroc_and_precision
+from ..readers.arrays import read_labels
+from ..readers.frame import DataError, Frame
+from ..readers.sources import ArraySource, Source, TableSource
+from .labels import Labels, Say
+from .run import FittedRun
+from .scorer import Scorer
+from .settings import DataSettings
+from .training_data import find_column, read_like
+from .unlike import Unlike
+
+Array = NDArray[np.float64]
+Marks = NDArray[np.bool_]
+#: Bootstrap samples.
+RESAMPLES = 1000
+#: Names of columns that hold labels, whatever the run was trained with.
+USUAL = frozenset({"label", "labels", "outlier", "is_outlier", "anomaly", "is_anomaly"})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What labelled rows say of a run.
+
+    Attributes:
+        scores: of all rows, shape (n,).
+        outlier: which of them are outliers, shape (n,).
+        threshold: of the run.
+        k: how many of the strangest rows are looked at.
+        numbers: AUROC and the rest, each with its interval; None where it is not defined, as the precision of no rows.
+    """
+
+    scores: Array
+    outlier: Marks
+    threshold: float
+    k: int
+    numbers: dict[str, Interval | None]
+
+    @property
+    def flagged(self) -> int:
+        """Rows above the threshold."""
+        return int((self.scores > self.threshold).sum())
+
+    @property
+    def found(self) -> int:
+        """Outliers among them."""
+        return int((self.scores[self.outlier] > self.threshold).sum())
+
+    def content(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "rows": len(self.scores),
+            "outliers": int(self.outlier.sum()),
+            "threshold": self.threshold,
+            "flagged": self.flagged,
+            "found": self.found,
+            "k": self.k,
+            "level": LEVEL,
+            **{
+                name: None if found is None else {"value": found.value, "low": found.low, "high": found.high}
+                for name, found in self.numbers.items()
+            },
+        }
+
+
+def evaluate(scores: Array, outlier: Marks, threshold: float, k: int | None = None, seed: int = 0) -> Evaluation:
+    """The numbers with their intervals.
+
+    Args:
+        scores: higher for stranger rows, shape (n,).
+        outlier: which rows are outliers, shape (n,).
+        threshold: above it a row is flagged.
+        k: how many rows are looked at; by default as many as there are outliers.
+        seed: of the resamples.
+
+    >>> found = evaluate(np.array([1.0, 2.0, 3.0, 4.0]), np.array([False, True, False, True]), 2.5)
+    >>> round(found.numbers["auroc"].value, 3), found.numbers["precision_at_k"].value, found.flagged, found.found
+    (0.75, 0.5, 2, 1)
+    """
+    outliers, others = int(outlier.sum()), int((~outlier).sum())
+    if not outliers or not others:
+        raise DataError(
+            f"labels must mark some rows as outliers and leave others, found {outliers:,} outliers among "
+            f"{len(outlier):,} rows; give a file with both"
+        )
+    places = outliers if k is None else k
+    if not 1 <= places <= len(scores):
+        raise DataError(f"--k must be from 1 to the number of rows, {len(scores):,}, found {places:,}")
+    levels, place = np.unique(scores, return_inverse=True)
+    of_outlier, of_other = place.ravel()[outlier], place.ravel()[~outlier]
+    first = int(np.searchsorted(levels, threshold, side="right"))
+
+    def measured(positive: Array, negative: Array) -> Array:
+        """All numbers from the mass of both kinds at each level."""
+        auroc, precision = auroc_and_precision(positive, negative)
+        above, false = positive[first:].sum(), negative[first:].sum()
+        share = _among_first(positive, negative, places)
+        return np.array(
+            [
+                auroc,
+                precision,
+                above / (above + false) if above + false else math.nan,
+                above / outliers,
+                share / places,
+                share / outliers,
+            ]
+        )
+
+    def masses(position: NDArray[np.intp], counts: Array | None) -> Array:
+        return np.bincount(position, counts, minlength=len(levels)).astype(np.float64)
+
+    value = measured(masses(of_outlier, None), masses(of_other, None))
+    rng = np.random.default_rng([seed, 90])
+    drawn = np.empty((RESAMPLES, len(value)))
+    for i in range(RESAMPLES):
+        counts = (rng.multinomial(n, np.full(n, 1 / n)).astype(np.float64) for n in (outliers, others))
+        positive, negative = (masses(p, c) for p, c in zip((of_outlier, of_other), counts, strict=True))
+        drawn[i] = measured(positive, negative)
+    names = (
+        "auroc",
+        "average_precision",
+        "precision_at_threshold",
+        "recall_at_threshold",
+        "precision_at_k",
+        "recall_at_k",
+    )
+    numbers = {name: _interval(value[i], drawn[:, i]) for i, name in enumerate(names)}
+    return Evaluation(scores, outlier, threshold, places, numbers)
+
+
+def _among_first(positive: Array, negative: Array, places: int) -> float:
+    """Outliers among so many of the strangest rows, ties by their share."""
+    found, left = np.cumsum(positive[::-1]), np.cumsum((positive + negative)[::-1])
+    last = int(np.searchsorted(left, places))
+    before = float(found[last - 1]) if last else 0.0
+    rows = float(left[last] - (left[last - 1] if last else 0.0))
+    open_places = places - (float(left[last - 1]) if last else 0.0)
+    return before + (float(found[last]) - before) * open_places / rows
+
+
+def _interval(value: float, drawn: Array) -> Interval | None:
+    if math.isnan(value):
+        return None
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(drawn[~np.isnan(drawn)], [tail, 1 - tail])
+    return Interval(float(value), float(low), float(high))
+
+
+def read_labelled(
+    run: FittedRun,
+    path: str,
+    label: str | None,
+    settings: DataSettings,
+    say: Say,
+    tick: Callable[[int, float | None], None] | None = None,
+) -> tuple[Array, Marks]:
+    """Scores and labels of every row of a file, read in parts.
+
+    Args:
+        run: what scores the rows.
+        path: the file.
+        label: the column or array of labels, as ``--label`` of ``fvnce fit``; by default that of the run.
+        settings: how the file is to be read.
+        say: told what a person should know of the labels, and of rows that are unlike those of training.
+        tick: called after each part with the rows done and the share of the file.
+    """
+    wanted = label or run.config.data.label
+    if wanted is None:
+        raise DataError(f"{run.folder} was trained without labels; say where those of {path} are with --label COLUMN")
+    source = read_like(run.scorer.layout, path, settings, beside=1)
+    with closing(source):
+        if isinstance(source, TableSource):
+            labels, parts = _table_parts(source, wanted)
+        else:
+            assert isinstance(source, ArraySource)
+            labels, parts = _array_parts(source, path, wanted, run.scorer)
+        scores, marks, rows = [], [], 0
+        unlike = Unlike(run.scorer)
+        for part, values, done in parts:
+            prepared = run.scorer.layout.prepare(part, rows)
+            unlike.add(prepared)
+            scores.append(run.scorer.anomaly(prepared))
+            marks.append(labels.marks(values))
+            rows += len(values)
+            if tick is not None:
+                tick(rows, done)
+    # Which value marks outliers is a question here too; how many do is not: the file is no training set.
+    labels.check(say, mostly=True)
+    for sentence in unlike.sentences():
+        say(f"warning: {sentence}")
+    return np.concatenate(scores), np.concatenate(marks)
+
+
+Parts = Iterator[tuple[Any, NDArray[Any], float | None]]
+
+
+def _table_parts(source: TableSource, label: str) -> tuple[Labels, Parts]:
+    labels = Labels.of(label, source.reader.columns, source.name)
+    source.reader.reader.add_text(labels.column)
+
+    def parts() -> Parts:
+        for part in source.parts():
+            assert isinstance(part.rows, Frame)
+            yield part.rows.without([labels.column]), part.rows[labels.column], part.done
+
+    return labels, parts()
+
+
+def _array_parts(source: ArraySource, path: str, label: str, scorer: Scorer) -> tuple[Labels, Parts]:
+    """Labels are an array of an npz file, or a column of the matrix."""
+    name, _, value = label.rpartition("=") if "=" in label[1:] else (label, "", "")
+    beside = read_labels(Path(path), name, source.shape[0]) if source.kind == "npz" else None
+    if beside is not None and len(source.shape) == 2 and source.shape[1] != _width(scorer):
+        raise DataError(
+            f"{source.name} must hold rows of {_width(scorer)} columns as in training, found {source.shape[1]}"
+        )
+    if beside is None:
+        if len(source.shape) != 2 or source.shape[1] != _width(scorer) + 1:
+            raise DataError(
+                f"{source.name} must hold labels as an array {name!r} of an npz file, or as a column beside those of "
+                f"training, found rows of shape {source.shape[1:]} and none"
+            )
+        columns = [f"column_{i + 1}" for i in range(source.shape[1])]
+        position = columns.index(find_column(columns, name, source.name))
+
+    def parts() -> Parts:
+        for part in source.parts():
+            rows = np.asarray(part.rows)
+            if beside is not None:
+                yield rows, beside[part.start : part.start + len(rows)], part.done
+            else:
+                yield np.delete(rows, position, axis=1), rows[:, position], part.done
+
+    return Labels(name, value), parts()
+
+
+def _width(scorer: Scorer) -> int:
+    return len(scorer.layout.columns)
+
+
+def labels_in(source: Source, path: str, run: FittedRun) -> str | None:
+    """What in a file holds labels, so that a person can be told that they are not looked at; None if nothing does."""
+    label, known = run.config.data.label, set(run.scorer.layout.columns)
+    if isinstance(source, TableSource):
+        others = [column for column in source.reader.columns if column not in known]
+        if label is not None:
+            try:
+                column = Labels.of(label, source.reader.columns, source.name).column
+            except DataError:
+                column = ""
+            if column in others:
+                return column
+        return next((column for column in others if column.lower() in USUAL), None)
+    if source.kind != "npz" or label is None or not isinstance(source, ArraySource):
+        return None
+    name = label.rpartition("=")[0] or label
+    try:
+        return None if read_labels(Path(path), name, source.shape[0]) is None else name
+    except DataError:
+        return None

@@ -1,0 +1,129 @@
+"""Noise that is refitted between epochs: exact wherever it is used, and resumed to the bit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+from torch.utils.data import DataLoader, TensorDataset
+
+import fvnce
+from fvnce.noise import FlowNoise, KernelDensity, fit_gaussian
+from fvnce.objectives import FullyVariationalNCE
+from fvnce.training import DecodedNoise, FlowRefit, RefitNoise, fit, fit_flow
+from training_runs import contrastive, digest, kernels, normal, rows, vae
+
+SETTINGS: dict[str, Any] = {"batch_size": 16, "seed": 5, "lr": 1e-2}
+
+
+def shifted(objective: Any, x: Tensor, generator: torch.Generator) -> Distribution:
+    """A Gaussian of the rows, with a mean that is drawn, so that a generator in another state would show."""
+    found = fit_gaussian(x, "diagonal")
+    offset = 0.1 * torch.randn(x.shape[1], generator=generator)
+    return torch.distributions.Independent(Normal(found.mean + offset, 2 * found.variance.sqrt()), 1)
+
+
+REFITS: dict[str, Any] = {
+    "gaussian": lambda: shifted,
+    "codes from a kernel density": lambda: DecodedNoise(40),
+    "codes from a Gaussian": lambda: DecodedNoise(40, codes="gaussian", widen=2.0),
+    "flow": lambda: FlowRefit(1, transforms=1, hidden=(8,)),
+}
+
+
+@pytest.mark.parametrize("pool", [0, 64])
+def test_every_density_is_that_of_the_new_noise(pool: int) -> None:
+    objective, x, seen = contrastive(noise=kernels(), partition="profiled"), rows(60), []
+
+    def look(run: Any) -> None:
+        noise = run.objective.noise
+        drawn, log_prob = run.batches.noise_sampler.batch(16)
+        torch.testing.assert_close(log_prob, noise.log_prob(drawn))
+        torch.testing.assert_close(run.batches.log_noise, noise.log_prob(x))
+        held_out, log_held_out = run.validation.noise
+        torch.testing.assert_close(log_held_out, noise.log_prob(held_out))
+        torch.testing.assert_close(run.validation.log_noise, noise.log_prob(rows(20, seed=1)))
+        seen.append(noise)
+
+    follow = RefitNoise(shifted, every=2, last=4)
+    fit(objective, x, validation=rows(20, seed=1), epochs=7, noise_pool=pool, callbacks=[follow, look], **SETTINGS)
+    changed = [one is not other for one, other in itertools.pairwise(seen)]
+    assert changed == [True, False, True, False, False, False]  # after epochs 2 and 4, counted from 1
+    assert isinstance(seen[0], KernelDensity)
+
+
+@pytest.mark.parametrize("name", REFITS)
+def test_resumed_to_the_bit(name: str, tmp_path: Path) -> None:
+    if name == "flow":
+        pytest.importorskip("zuko")
+
+    def start() -> FullyVariationalNCE:
+        made: FullyVariationalNCE = contrastive(noise=normal(scale=2.0), partition="profiled")
+        return made
+
+    def options() -> dict[str, Any]:
+        return {"callbacks": [RefitNoise(REFITS[name]())], "noise_pool": 64, **SETTINGS}
+
+    never = start()
+    fit(never, rows(60), epochs=4, **options())
+    fit(start(), rows(60), epochs=3, checkpoint_dir=tmp_path, checkpoint_every=3, **options())
+    # A run of three epochs does not refit after its last, so the checkpoint inside that epoch is gone on from.
+    inside = sorted(tmp_path.glob("step-*.safetensors"))[0]
+    resumed = start()
+    fit(resumed, rows(60), epochs=4, resume=inside, **options())
+    assert digest(resumed) == digest(never)
+    x = rows(9, seed=4)
+    assert torch.equal(resumed.noise.log_prob(x), never.noise.log_prob(x))
+    assert not torch.allclose(never.noise.log_prob(x), start().noise.log_prob(x))
+
+
+def test_a_folder_holds_the_noise_in_use(tmp_path: Path) -> None:
+    objective = contrastive(noise=normal(scale=2.0), partition="profiled")
+    fit(objective, rows(60), epochs=3, checkpoint_dir=tmp_path, callbacks=[RefitNoise(DecodedNoise(40))], **SETTINGS)
+    loaded: Any = fvnce.load(tmp_path).objective
+    assert isinstance(loaded.noise, KernelDensity)
+    assert digest(loaded) == digest(objective)
+    assert torch.equal(loaded.noise.log_prob(rows(5)), objective.noise.log_prob(rows(5)))
+
+
+def test_decoded_noise_is_the_mixture_of_what_the_decoder_gives() -> None:
+    objective = contrastive(point=True)
+    noise = DecodedNoise(30, widen=1.5)(objective, rows(50), torch.Generator().manual_seed(0))
+    x = rows(7, seed=1)
+    scale = 1.5 * objective.model.decoder.scale.detach()
+    each = Normal(noise.centres, scale).log_prob(x[:, None]).sum(2)
+    torch.testing.assert_close(noise.log_prob(x), each.logsumexp(1) - math.log(30))
+    assert not noise.centres.requires_grad
+
+
+def test_a_flow_goes_on_from_where_it_was() -> None:
+    pytest.importorskip("zuko")
+    x = rows(300)
+    first = fit_flow(x, epochs=1, transforms=1, hidden=(8,), seed=0)
+    before = first.log_prob(x)
+    second = fit_flow(x, epochs=5, seed=1, start=first)
+    assert isinstance(second, FlowNoise)
+    assert second.hidden == (8,)
+    assert torch.equal(first.log_prob(x), before)
+    assert second.log_prob(x).mean() > before.mean()
+
+
+def test_refused() -> None:
+    follow = RefitNoise(shifted)
+    with pytest.raises(TypeError, match="objective must have noise to be refitted, found VAE"):
+        fit(vae(), rows(20), epochs=1, seed=0, callbacks=[follow])
+    with pytest.raises(ValueError, match="early_stopping must be None where noise is refitted"):
+        fit(contrastive(), rows(20), validation=rows(9), epochs=2, seed=0, early_stopping=1, callbacks=[follow])
+    loader = DataLoader(TensorDataset(rows(20)), batch_size=10)
+    with pytest.raises(ValueError, match="data must be rows to fit noise to them, found a DataLoader"):
+        fit(contrastive(), loader, epochs=2, seed=0, callbacks=[follow])
+    with pytest.raises(ValueError, match=r"noise must have rows of the shape of the noise it replaces, \(4,\)"):
+        contrastive().replace_noise(normal(3))
+    with pytest.raises(TypeError, match="model must have an encoder and a Gaussian decoder"):
+        DecodedNoise()(fvnce.SNCE(normal(), normal(), fvnce.PowerRule(0)), rows(9), torch.Generator())
