@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments import estimator_sections
 from fvnce.pages.page import Table
+
+from . import detection_page
+from .detection_page import plain
 
 Record = dict[str, Any]
 
@@ -134,34 +136,6 @@ def _scaling(record: Record) -> list[str]:
     ]
 
 
-def _detection(record: Record) -> list[str]:
-    lines = ["## Detection", "", *(f"* `{_plain(command)}`" for command in record["commands"]), ""]
-    for name, ranking in record["summary"].items():
-        share, _, seeds = name.partition(", ")
-        mine = [row for row in record["rows"] if f"{row['share']:g}" == share]
-        tables = len({row["dataset"] for row in mine})
-        seconds = [row["fit cpu seconds"] for row in mine if "fit cpu seconds" in row]
-        cost = f", median fit {statistics.median(seconds):.0f} s of one core" if seconds else ""
-        known = f"{float(share):.0%} of the anomalies known" if float(share) else "no anomaly known"
-        lines += [
-            f"**{known}, {seeds}, {tables} tables{cost}; means over tables**",
-            "",
-            *_table(
-                ["detector", "AUROC", "average precision", "mean rank by it"],
-                [
-                    [
-                        f"**{row['detector']}**" if row["detector"] == "fvnce" else row["detector"],
-                        f"{row['auroc']:.3f}",
-                        f"{row['ap']:.3f}",
-                        f"{row['mean rank']:.1f}",
-                    ]
-                    for row in ranking
-                ],
-            ),
-        ]
-    return lines
-
-
 def _one_class(record: Record) -> list[str]:
     data = record["data"]
     methods = list(dict.fromkeys(method for found in data.values() for method in found["auroc"]))
@@ -169,29 +143,9 @@ def _one_class(record: Record) -> list[str]:
     return [
         "## One-class methods on the same features",
         "",
-        f"`{_plain(record['command'])}`, AUROC. What the rows are: [one-class methods as limits](one-class.md).",
+        f"`{plain(record['command'])}`, AUROC. What the rows are: [one-class methods as limits](one-class.md).",
         "",
         *_table(["method", *data], rows),
-    ]
-
-
-def _images(record: Record) -> list[str]:
-    settings = ", ".join(f"{name} {value}" for name, value in record["settings"].items())
-    kinds = list(dict.fromkeys((row["method"], row["known"]) for row in record["rows"]))
-    found = {(row["task"], row["method"], row["known"]): row["auroc"] for row in record["rows"]}
-    tasks = list(dict.fromkeys(row["task"] for row in record["rows"]))
-    body = [[task, *(_number(found.get((task, *kind)), 3) for kind in kinds)] for task in tasks]
-    means = {(row["method"], row["known"]): row["mean auroc"] for row in record["summary"]}
-    body.append(["mean over held-out digits", *(_number(means.get(kind), 3) for kind in kinds)])
-    return [
-        "## Detection on images",
-        "",
-        f"`{_plain(record['command'])}`: {settings}.",
-        "",
-        "Trained on images of nine digits, to find the tenth; then on all ten, to find other images.",
-        "AUROC on test images; autoencoder and VAE have the networks of the detector's own.",
-        "",
-        *_table(["task", *(f"{method}, {known} known" for method, known in kinds)], body),
     ]
 
 
@@ -207,7 +161,7 @@ def _density_ratio(record: Record) -> list[str]:
     return [
         "## Density ratios",
         "",
-        f"`{_plain(record['command'])}`, {record['seeds']} seeds, {record['rows']} samples of each side, known "
+        f"`{plain(record['command'])}`, {record['seeds']} seeds, {record['rows']} samples of each side, known "
         f"Gaussian ratios; peer: {record['peer'] or 'not installed'}. Median (mean) over seeds of "
         "E[(r̂ − r)²]/E[r²] under the denominator, and processor seconds with cross-validation. The seed decides the "
         "data; a mean far above the median comes from one or two data sets on which cross-validation chose badly.",
@@ -218,8 +172,10 @@ def _density_ratio(record: Record) -> list[str]:
 
 #: The file of each section.
 SECTIONS: dict[str, Callable[[Record], list[str]]] = {
-    "detection.json": _detection,
-    "detection_images.json": _images,
+    "detection_unseen.json": detection_page.unseen,
+    "detection.json": detection_page.known,
+    "detection_novelty.json": detection_page.novelty,
+    "detection_images.json": detection_page.images,
     "one_class.json": _one_class,
     "kde.json": _kde,
     "density_ratio.json": _density_ratio,
@@ -242,8 +198,3 @@ def _number(value: float | None, digits: int = 2) -> str:
 
 def _small(value: float | None) -> str:
     return "–" if value is None else f"{value:.0e}" if value < 0.01 else f"{value:.3g}"
-
-
-def _plain(command: str) -> str:
-    """The command without the folders of the machine it ran on."""
-    return " ".join(Path(word).name if word.startswith("/") else word for word in command.split())

@@ -212,7 +212,7 @@ def test_pipes(table, run_folder, tmp_path):
 
 
 def test_images(fvnce, pictures, tmp_path):
-    fvnce("fit", pictures, "--out", tmp_path / "run", "-q", "--steps", 10)
+    fvnce("fit", pictures, "--out", tmp_path / "run", "-q", "--steps", 10, "--members", "neighbours,autoencoder")
     found = rows_of(fvnce("score", tmp_path / "run", pictures, "--explain")[0])
     assert [r["row"] for r in found] == [f"{i:03d}.png" for i in range(120)]
     assert re.fullmatch(r"pixel \d,\d", found[0]["reason_1"])

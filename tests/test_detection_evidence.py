@@ -127,11 +127,12 @@ def test_rows_count_as_often_as_they_occur() -> None:
 @pytest.mark.parametrize(
     ("known", "options", "reason", "threshold"),
     [
-        (0, {"members": "auto"}, "no outlier is known", "outweighs the data"),
-        (0, {}, "no outlier is known", "mirrored at the median"),
+        (0, {"members": "broad_forest"}, "no outlier is known", "outweighs the data"),
+        (0, {"members": "auto", "clean": True}, "no outlier is known", "a share 0.01 of the rows"),
+        (0, {}, "no outlier is known", "deviations above the median"),
         (0, {"prior": 0.1}, "no outlier is known", "a share prior = 0.1 "),
-        (1, {}, "one known outlier", "mirrored at the median"),
-        (8, {"calibration_folds": 0}, "calibration_folds = 0", "mirrored at the median"),
+        (1, {}, "one known outlier", "deviations above the median"),
+        (8, {"calibration_folds": 0}, "calibration_folds = 0", "deviations above the median"),
         (8, {"contamination": 0.1}, None, "contamination = 0.1"),
         (8, {"prior": 0.1}, None, "a share prior = 0.1 "),
     ],

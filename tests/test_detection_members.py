@@ -56,7 +56,8 @@ def test_the_parts_of_an_anomaly_sum_to_it(name: str, image: Any) -> None:
     exact = 1e-9 if name != "network" else 0.1
     np.testing.assert_allclose(member.base + parts.sum(1) + member.rest(X), member.anomaly(X), atol=exact)
     assert np.isfinite(member.anomaly(X)).all()
-    assert len(histories) == (0 if name.endswith("forest") else 1)  # networks are trained together
+    # Networks are trained together.
+    assert len(histories) == (0 if name.endswith(("forest", "neighbours")) else 1)
 
 
 @pytest.mark.parametrize(("name", "image"), CASES)

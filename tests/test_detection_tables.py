@@ -176,8 +176,9 @@ def test_images_without_labels_are_rebuilt() -> None:
     base = rng.random((1, 12, 12))
     images = base * rng.uniform(0.7, 1.0, size=(200, 1, 1)) + 0.02 * rng.random((200, 12, 12))
     strange = rng.random((20, 12, 12))
-    detector = NoiseContrastiveDetector(steps=150, latent_dim=4).fit(images)
-    assert detector.ensemble_.names == ["marginal_forest", "autoencoder"]
+    members = ("marginal_forest", "autoencoder")
+    detector = NoiseContrastiveDetector(steps=150, latent_dim=4, members=members).fit(images)
+    assert detector.ensemble_.names == list(members)
     scores = np.r_[detector.anomaly_score(images), detector.anomaly_score(strange)]
     assert roc_auc_score(np.repeat([0, 1], [200, 20]), scores) > 0.99
 

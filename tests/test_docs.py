@@ -120,7 +120,7 @@ def test_the_page_of_commands_names_every_option():
 
 
 def test_the_benchmark_page_needs_a_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"results must hold one of detection\.json"):
+    with pytest.raises(FileNotFoundError, match=r"results must hold one of detection_unseen\.json"):
         benchmark_page.page(tmp_path)
 
 

@@ -268,6 +268,18 @@ def count(name: str, value: object, *, low: int = 1) -> int:
     return int(value)
 
 
+def flag(name: str, value: object) -> bool:
+    """True or False.
+
+    >>> flag("clean", "yes")
+    Traceback (most recent call last):
+    TypeError: clean must be True or False, found 'yes' of type str
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, found {value!r} of type {type(value).__name__}")
+    return value
+
+
 def choice(name: str, value: object, options: tuple[object, ...]) -> str:
     """One of the named options.
 

@@ -13,9 +13,9 @@ is taken.
 *Without*, a forest against broad noise has p_n in place of p_out and its own answer: at equal masses, π = ½, the
 posterior is μ, and a row is an outlier if noise outweighs data where it lies (μ > ½).
 
-*Otherwise* there is no p_out. The scores below the median are mirrored at the median; what the upper tail holds more
-than that is the excess π, the threshold is the quantile 1 − π, and P rises through ½ there at the rate of the lower
-half's spread. This is a convention, not an estimate.
+*Otherwise* there is no p_out. The spread of inliers is read where they are sure to be the most, between the median and
+the quantile 0.8 of the scores; what lies :data:`FENCE` such deviations above the median is an outlier, the share of
+rows that does is π, and P rises through ½ there at the rate of that spread. This is a convention, not an estimate.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ from .stored import require, require_number
 #: Deviation of the slope beforehand, in units of the scores' own: it matters while known outliers are a handful.
 SLOPE = 5.0
 QUARTILES = (0.25, 0.5, 0.75)
+#: Known outliers above a quartile below which only the lowest quartile is asked.
+FEWEST_ABOVE = 4
+#: Where the spread of scores is read without known outliers, and how many deviations away an outlier lies.
+UPPER, FENCE = 0.8, 2.5
+#: The quantile UPPER of a normal distribution.
+NORMAL_UPPER = 0.8416212335729143
 #: Rounds between the ratio and the probabilities that weigh it.
 ROUNDS = 10
 
@@ -94,16 +100,13 @@ def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Cal
     """From scores of unlabelled rows alone."""
     order = np.argsort(scores, kind="stable")
     s, share = scores[order], np.cumsum(weights[order]) / weights.sum()
-    middle = float(s[np.searchsorted(share, 0.5)])
-    low = float(s[np.searchsorted(share, 0.16)])
-    spread = max(middle - low, 1e-3 * (float(s[-1] - s[0]) or 1.0))
+    middle, upper = (float(s[min(len(s) - 1, int(np.searchsorted(share, level)))]) for level in (0.5, UPPER))
+    spread = max((upper - middle) / NORMAL_UPPER, 1e-3 * (float(s[-1] - s[0]) or 1.0))
     if prior is None:
-        distance = s[s > middle] - middle
-        above = 1 - np.interp(middle + distance, s, share)
-        below = np.interp(middle - distance, s, share, left=0.0)
-        excess = float(np.max(above - below, initial=0.0))
-        prior = min(0.5, max(excess, 0.5 / len(s)))
-    cut = float(s[min(len(s) - 1, int(np.searchsorted(share, 1 - prior)))])
+        cut = middle + FENCE * spread
+        prior = min(0.5, max(float(weights[scores > cut].sum() / weights.sum()), 0.5 / len(s)))
+    else:
+        cut = float(s[min(len(s) - 1, int(np.searchsorted(share, 1 - prior)))])
     return Calibration(2 / spread, -2 * cut / spread, prior, False)
 
 
@@ -116,9 +119,11 @@ def prior_bound(unlabelled: Array, weights: Array, known: Array, known_weights: 
     """The smallest of P_u(s > t)/P_out(s > t) over a few t, within (0, ½]."""
     order = np.argsort(known, kind="stable")
     share = np.cumsum(known_weights[order]) / known_weights.sum()
-    bounds = []
+    bounds: list[float] = []
     for level in QUARTILES:
         t = known[order][min(len(known) - 1, int(np.searchsorted(share, level)))]
+        if bounds and int((known >= t).sum()) < FEWEST_ABOVE:
+            break  # the smallest of several bounds is too small if one of them rests on a handful
         among_known = float(known_weights[known >= t].sum() / known_weights.sum())
         # One row more: a tail that happens to be empty is no proof that there are no outliers.
         tail = float(weights[unlabelled >= t].sum() / weights.sum()) + 1 / (1 + len(unlabelled))

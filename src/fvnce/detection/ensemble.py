@@ -1,8 +1,8 @@
 r"""The average of the members, and what each column adds to it.
 
-The score is the mean over members of (anomaly − mean) / deviation, both taken over the training rows, where possible as
-models that have not seen them score them. Since each member
-explains its anomaly as a sum, so is the score:
+The score is the weighted mean over members of (anomaly − mean) / deviation, both taken over the training rows, where
+possible as models that have not seen them score them. How much each member is trusted is told in
+:mod:`fvnce.detection.trust`. Since each member explains its anomaly as a sum, so is the score:
 
     anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
 
@@ -27,20 +27,19 @@ from .members import CLASSES, NAMES, PCAMember
 from .members.base import Member, Scorer, State, standard
 from .members.pca import PrincipalComponents, learn_components
 from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .stored import require, require_lengths, require_standardising
-
-#: Members that put known outliers to use.
-WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
+from .stored import require, require_lengths, require_standardising, require_weights
+from .trust import trust
 
 
 @dataclass
 class Ensemble:
-    """Members, and what standardises each."""
+    """Members, what standardises each, and how much each counts, with sum one."""
 
     names: list[str]
     members: list[Scorer]
     centres: list[float]
     scales: list[float]
+    weights: list[float]
 
     @classmethod
     def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
@@ -58,14 +57,18 @@ class Ensemble:
             each.standardised(centre, scale)
             for each, centre, scale in zip(held, ensemble.centres, ensemble.scales, strict=True)
         ]
-        rows_mean = np.mean([part.rows for part in parts], axis=0)
-        return ensemble, histories, HeldOutScores(rows_mean, np.mean([part.outliers for part in parts], axis=0))
+        rows_mean = ensemble._mean([part.rows for part in parts])
+        return ensemble, histories, HeldOutScores(rows_mean, ensemble._mean([part.outliers for part in parts]))
 
     @classmethod
     def _fit(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None
     ) -> tuple[Self, list[History], list[HeldOutScores]]:
-        ensemble, histories, held = cls([], [], [], []), [], []
+        ensemble, histories, held = (
+            cls([], [], [], [], trust(plan.members, len(rows.outliers), image=plan.image is not None)),
+            [],
+            [],
+        )
         kinds = [CLASSES[name] for name in plan.members]
         pca = None
         if plan.image is not None and not all(kind.sees_pixels for kind in kinds):
@@ -90,14 +93,18 @@ class Ensemble:
             (member.anomaly(X) - centre) / scale
             for member, centre, scale in zip(self.members, self.centres, self.scales, strict=True)
         ]
-        return np.asarray(np.mean(parts, axis=0))
+        return self._mean(parts)
+
+    def _mean(self, parts: Sequence[Array]) -> Array:
+        # One after the other, since a product of matrices may sum in another order for another number of rows.
+        return np.asarray(sum(weight * part for weight, part in zip(self.weights, parts, strict=True)))
 
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
         """Explain preprocessed rows; ``fold`` brings their columns back to the original ones."""
         ratio, reconstruction = np.zeros(X.shape), np.zeros(X.shape)
         rest, base = np.zeros(len(X)), 0.0
-        for member, centre, scale in zip(self.members, self.centres, self.scales, strict=True):
-            factor = 1 / (len(self.members) * scale)
+        for member, centre, scale, weight in zip(self.members, self.centres, self.scales, self.weights, strict=True):
+            factor = weight / scale
             parts = reconstruction if member.reconstructs else ratio
             own = member.contributions(X)
             parts += factor * own
@@ -115,16 +122,18 @@ class Ensemble:
             content, own = member.state()
             members.append({"name": name, "state": content})
             tensors.update({f"{position}.{key}": value for key, value in own.items()})
-        return {"members": members, "centres": self.centres, "scales": self.scales}, tensors
+        own_state = {"members": members, "centres": self.centres, "scales": self.scales, "weights": self.weights}
+        return own_state, tensors
 
     @classmethod
     def from_state(
         cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor], width: int, image: tuple[int, int, int] | None
     ) -> Self:
         """The ensemble over rows of ``width`` columns, which may be the pixels of images."""
-        saved, centres, scales = fields(content, "the ensemble", "members", "centres", "scales")
-        require_lengths("the ensemble", len(saved), centres, scales)
+        saved, centres, scales, weights = fields(content, "the ensemble", "members", "centres", "scales", "weights")
+        require_lengths("the ensemble", len(saved), centres, scales, weights)
         require_standardising("the ensemble", centres, scales)
+        require_weights("the ensemble", weights)
         names: list[str] = []
         members: list[Scorer] = []
         for position, item in enumerate(saved):
@@ -137,7 +146,7 @@ class Ensemble:
                 members.append(kind.from_state(state, own, width, image))
             else:
                 members.append(PCAMember.from_state(kind, state, own, width))
-        return cls(names, members, centres, scales)
+        return cls(names, members, centres, scales, weights)
 
 
 def _fit_member(
@@ -159,15 +168,3 @@ def _fit_member(
 def _numbered(tensors: Mapping[str, Tensor], position: int) -> dict[str, Tensor]:
     prefix = f"{position}."
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-
-def names_on(*, image: bool, outliers: bool, chosen: Sequence[str]) -> tuple[str, ...]:
-    """The members that are chosen, or those that "auto" stands for where none is."""
-    if not chosen and not image:
-        chosen = WITH_OUTLIERS if outliers else ("broad_forest",)
-    elif not chosen:
-        chosen = (*WITH_OUTLIERS, "autoencoder") if outliers else ("marginal_forest", "autoencoder")
-    for name in chosen:
-        if CLASSES[name].needs_outliers and not outliers:
-            raise ValueError(f"members must not name {name} without a known outlier (y = 1), found it")
-    return tuple(chosen)

@@ -27,7 +27,7 @@ from .calibration import (
     threshold_at,
 )
 from .conformal import Conformal, fit_split
-from .ensemble import Ensemble, names_on
+from .ensemble import Ensemble
 from .evidence import Evidence, HeldOut, make_evidence
 from .explanation import Explanation
 from .findings import Findings, importances_over
@@ -37,6 +37,10 @@ from .preprocessing import ImagePreprocessor
 from .reasons import why_no_evidence, why_no_p_value, why_this_threshold
 from .rows import check_labels, check_weights, merge
 from .settings import plan_of
+from .trust import names_on
+
+#: The share of rows known to be clean that lies above the threshold.
+CLEAN_SHARE = 0.01
 
 
 class NoiseContrastiveDetector(Detector):
@@ -48,9 +52,11 @@ class NoiseContrastiveDetector(Detector):
     ``cross_val_score(detector, X, y, scoring=scorers.roc_auc)``.
 
     Args:
-        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": with known outliers an outlier forest, a mixture
-            forest and ratio networks; without, a broad forest. For images an autoencoder joins them, and without known
-            outliers a marginal forest and an autoencoder are taken.
+        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbours, and with known outliers an
+            outlier forest, a mixture forest and ratio networks beside them, the more trusted the more are known.
+        clean: whether the unlabelled rows are known to be inliers, one and all (novelty detection). Otherwise outliers
+            may hide among them, and the strangest fifth is not compared with.
+        n_neighbors: k of the density by nearest neighbours; by default 5, for images 10.
         n_trees: trees of each forest, at least one for each fold.
         min_samples_leaf: fewest samples in a cell of a forest.
         n_networks: ratio networks that are averaged, at least one for each fold.
@@ -107,6 +113,8 @@ class NoiseContrastiveDetector(Detector):
         self,
         *,
         members: str | Sequence[str] = "auto",
+        clean: bool = False,
+        n_neighbors: int | None = None,
         n_trees: int = 200,
         min_samples_leaf: int = 5,
         n_networks: int = 3,
@@ -132,6 +140,8 @@ class NoiseContrastiveDetector(Detector):
         random_state: Any = 0,
     ) -> None:
         self.members = members
+        self.clean = clean
+        self.n_neighbors = n_neighbors
         self.n_trees = n_trees
         self.min_samples_leaf = min_samples_leaf
         self.n_networks = n_networks
@@ -289,7 +299,7 @@ class NoiseContrastiveDetector(Detector):
     def _complete(self, plan: Plan, rows: TrainingRows) -> Plan:
         """The plan with what depends on the data."""
         image = self.preprocessor_.image
-        names = names_on(image=image is not None, outliers=len(rows.outliers) > 0, chosen=plan.members)
+        names = names_on(outliers=len(rows.outliers) > 0, chosen=plan.members)
         latent = plan.latent or (max(2, rows.X.shape[1] // 4) if image is None else 32)
         return replace(plan, members=names, latent=latent, image=image)
 
@@ -307,7 +317,9 @@ class NoiseContrastiveDetector(Detector):
             return calibrate_with_outliers(held.scores, held.weights, held.known, held.known_weights, self.prior)
         if self.prior is None and plan.members == ("broad_forest",):
             return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
-        return calibrate_without(scores, rows.weights, self.prior)
+        # Of clean rows one in a hundred is flagged: there is no excess to be found.
+        prior = CLEAN_SHARE if plan.clean and self.prior is None else self.prior
+        return calibrate_without(scores, rows.weights, prior)
 
     def _evidence(self, held: HeldOut | None, rows: TrainingRows, own: Array, threshold: float, seed: int) -> Evidence:
         return make_evidence(

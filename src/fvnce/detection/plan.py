@@ -137,6 +137,8 @@ class Plan:
         data_bandwidth: typical bandwidth around rows.
         training: how networks are trained.
         jobs: threads, as joblib counts them.
+        neighbours: k of the density by nearest neighbours; 0 for what suits the data.
+        clean: whether the rows are known to hold no outlier.
     """
 
     members: tuple[str, ...]
@@ -151,6 +153,8 @@ class Plan:
     data_bandwidth: float
     training: TrainConfig
     jobs: int | None = None
+    neighbours: int = 0
+    clean: bool = False
 
     def for_calibration(self) -> Plan:
         """The same at less cost, for the folds of a calibration: a third of the trees, one network, half the steps."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .calibration import FENCE, UPPER
 from .conformal import FEWEST
 from .plan import TrainingRows
 
@@ -23,7 +24,10 @@ def why_this_threshold(detector: NoiseContrastiveDetector) -> str:
         return f"{share} lies above it"
     if tuple(detector.ensemble_.names) == ("broad_forest",):
         return "above it, noise spread evenly over the range of the data outweighs the data"
-    return f"the upper tail of the scores exceeds the lower tail, mirrored at the median, by {share}"
+    if detector.clean:
+        return f"a share {detector.prior_:.3g} of the rows, which are known to be clean, lies above it"
+    how = f"by the scores from there to the quantile {UPPER:g}"
+    return f"it lies {FENCE:g} deviations above the median score, {how}: {share}"
 
 
 def why_no_evidence(detector: NoiseContrastiveDetector, rows: TrainingRows) -> str:

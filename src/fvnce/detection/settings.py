@@ -56,6 +56,8 @@ def plan_of(detector: NoiseContrastiveDetector) -> Plan:
         data_bandwidth=_checks.number("data_bandwidth", detector.data_bandwidth, low=0.0, open_low=True),
         training=training,
         jobs=_jobs(detector.n_jobs),
+        neighbours=0 if detector.n_neighbors is None else _checks.count("n_neighbors", detector.n_neighbors),
+        clean=_checks.flag("clean", detector.clean),
     )
 
 

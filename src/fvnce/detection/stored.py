@@ -78,6 +78,14 @@ def require_standardising(what: str, centres: Sequence[Any], scales: Sequence[An
     require(all(scale > 0 for scale in scales), f"have positive scales of {what}", scales)
 
 
+def require_weights(what: str, weights: Sequence[Any]) -> None:
+    """Refuse weights that are negative or do not sum to one."""
+    for value in weights:
+        require_number(f"weights of {what}", value)
+    good = all(value >= 0 for value in weights) and math.isclose(sum(weights), 1.0, rel_tol=1e-9)
+    require(good, f"have weights of {what} with sum one", weights)
+
+
 def require_network(found: nn.Module, wanted: nn.Module) -> None:
     """Refuse a network of other layers, settings or shapes than are wanted, or with weights that are not finite."""
     pairs = list(zip(found.named_modules(), wanted.named_modules(), strict=False))

@@ -6,6 +6,7 @@
 ``broad_forest``    the same for the box, on few rows a tree: what is left without known outliers
 ``marginal_forest`` the same for the product of the columns' own distributions: which columns go together?
 ``network``         ratio networks against the mixture noise
+``neighbours``      ratio of densities by nearest neighbours, in closed form: far, far for its place, far for its warps
 ``autoencoder``     latent-variable model with a deterministic encoder
 ``variational``     latent-variable model with a stochastic encoder
 ==================  ========================================================================================
@@ -14,6 +15,7 @@
 from .base import Member
 from .forest import BroadForest, MarginalForest, MixtureForest, OutlierForest
 from .latent_model import AutoencoderMember, VariationalMember
+from .neighbours import NeighbourMember
 from .pca import PCAMember
 from .ratio_network import RatioNetworks
 
@@ -25,6 +27,7 @@ CLASSES: dict[str, type[Member]] = {
         BroadForest,
         MarginalForest,
         RatioNetworks,
+        NeighbourMember,
         AutoencoderMember,
         VariationalMember,
     )

@@ -21,6 +21,7 @@ from ..noise import draw_mixture
 from ..plan import Array, Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
 from ..stacked import Stack, in_blocks
 from ..stored import require, require_lengths, require_network, require_standardising
+from ..support import Support
 from .base import Member, State, standard
 
 #: Draws of the noise that networks are trained against, and numbers in them at most.
@@ -58,6 +59,8 @@ class RatioNetworks(Member):
     def _trained(cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None) -> tuple[Self, list[History]]:
         pool = min(POOL, max(plan.training.batch_size, NUMBERS // rows.X.shape[1]))
         noise, of_noise = draw_mixture(rows, plan, pool, torch.Generator().manual_seed(seed), folds)
+        # Every second draw: on the values of a column alone a network learns nothing of what lies between them.
+        noise[::2] = Support.learn(rows).nearest(noise[::2])
         count = plan.networks if folds is None else max(plan.networks, folds.count)
         make = partial(ratio_network, rows.X.shape[1], plan.hidden)
         of = None if folds is None else (torch.from_numpy(folds.rows), of_noise)

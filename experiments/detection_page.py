@@ -1,0 +1,137 @@
+"""The sections of the page of benchmarks that are about detection: tables on which nothing was chosen come first."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fvnce.pages.page import Table
+
+Record = dict[str, Any]
+
+
+def unseen(record: Record) -> list[str]:
+    """Tables that nobody had looked at when the defaults were chosen."""
+    lines = [
+        "## Detection on tables on which nothing was chosen",
+        "",
+        f"{len(record['tables'])} further tables of ADBench, looked at once, after every default was fixed: the",
+        f"detector of version {record['version']} as it was released, everyone with the defaults of their library, the",
+        "protocol of `benchmarks/detection.py`. Means over tables. What the present version changed was chosen on the",
+        "tables of the next sections, and has not been run on these.",
+        "",
+    ]
+    for name, ranking in record["settings"].items():
+        known = name.partition(",")[0]
+        for count in sorted({row["seeds"] for row in ranking}, reverse=True):
+            own = [row for row in ranking if row["seeds"] == count]
+            if all(row["detector"] != "fvnce" for row in own):
+                known_count = f"{known}, peers with {count} seeds"
+            else:
+                known_count = f"{known}, {'one seed (0)' if count == 1 else f'{count} seeds'}"
+            lines += [f"**{known_count}**", "", *_ranking(own, str(count))]
+    return lines
+
+
+def known(record: Record) -> list[str]:
+    """Tables of which some anomalies are known."""
+    lines = ["## Detection", "", *(f"* `{plain(command)}`" for command in record["commands"]), ""]
+    for name, ranking in record["summary"].items():
+        share, _, seeds = name.partition(", ")
+        mine = [row for row in record["rows"] if f"{row['share']:g}" == share]
+        tables = len({row["dataset"] for row in mine})
+        seconds = [row["fit cpu seconds"] for row in mine if "fit cpu seconds" in row]
+        cost = f", median fit {statistics.median(seconds):.1f} s of one core" if seconds else ""
+        what = f"{float(share):.0%} of the anomalies known" if float(share) else "no anomaly known"
+        lines += [f"**{what}, {seeds}, {tables} tables{cost}; means over tables**", ""]
+        lines += _ranking(ranking, seeds.removeprefix("seeds ").removeprefix("seed "))
+        for part, own in record.get("parts", {}).get(name, {}).items():
+            [ours] = [row for row in own if row["detector"] == "fvnce"]
+            best = [row for row in own if row["detector"] != "fvnce"][:2]
+            beside = ", ".join(f"{row['detector']} {row['auroc']:.3f} / {row['ap']:.3f}" for row in best)
+            lines += [f"* {part}: **fvnce** {ours['auroc']:.3f} / {ours['ap']:.3f}; {beside}"]
+        lines += [""]
+    return lines
+
+
+def novelty(record: Record) -> list[str]:
+    """Tables of which nothing is known, contaminated and clean."""
+    titles = {
+        "contaminated": "Rows that may hold outliers",
+        "clean": "Rows known to be clean (`clean=True`)",
+    }
+    lines = [
+        "## Detection with nothing known",
+        "",
+        f"`{plain(record['command'])}`. Everyone in the same run, on the same rows.",
+        "",
+    ]
+    for setting, ranking in record["summary"].items():
+        tables = max(row["tables"] for row in ranking)
+        lines += [f"**{titles[setting]}, {tables} tables; means over tables and seeds**", ""]
+        rows = [
+            [
+                _bold(row["detector"]),
+                ", ".join(map(str, row["seeds"])),
+                f"{row['auroc']:.3f}",
+                f"{row['ap']:.3f}",
+                f"{row['median fit cpu seconds']:.2f}",
+            ]
+            for row in ranking
+        ]
+        lines += _table(["detector", "seeds", "AUROC", "average precision", "median fit, s of one core"], rows)
+    return lines
+
+
+def images(record: Record) -> list[str]:
+    """Images of a class that was not in training."""
+    settings = ", ".join(f"{name} {value}" for name, value in record["settings"].items())
+    lines = [
+        "## Detection on images",
+        "",
+        f"`{plain(record['command'])}`: {settings}. AUROC on test images; the program tells what each protocol is.",
+        "",
+    ]
+    groups = dict.fromkeys((row["protocol"], row["data"]) for row in record["rows"])
+    for protocol, data in groups:
+        mine = [row for row in record["rows"] if (row["protocol"], row["data"]) == (protocol, data)]
+        tasks = list(dict.fromkeys(row["what"] for row in mine))
+        found = {(row["what"], row["method"]): row["auroc"] for row in mine}
+        body = []
+        for method in dict.fromkeys(row["method"] for row in mine):
+            values = [found.get((task, method)) for task in tasks]
+            there = [value for value in values if value is not None]
+            mean = f"{statistics.fmean(there):.3f}" + ("" if len(there) == len(tasks) else f" of {len(there)}")
+            body.append([_bold(method), mean, *("–" if value is None else f"{value:.3f}" for value in values)])
+        lines += [f"**{data}, {protocol}**", "", *_table(["method", "mean", *tasks], body)]
+    return lines
+
+
+def plain(command: str) -> str:
+    """The command without the folders of the machine it ran on."""
+    return " ".join(Path(word).name if word.startswith("/") else word for word in command.split())
+
+
+def _ranking(ranking: Sequence[Record], seeds: str) -> list[str]:
+    ranked = any("mean rank" in row for row in ranking)
+    body = [
+        [
+            _bold(row["detector"]),
+            seeds,
+            f"{row['auroc']:.3f}",
+            f"{row['ap']:.3f}",
+            *([f"{row['mean rank']:.1f}"] if ranked else []),
+        ]
+        for row in ranking
+    ]
+    return _table(["detector", "seeds", "AUROC", "average precision", *(["mean rank by it"] if ranked else [])], body)
+
+
+def _bold(name: str) -> str:
+    return f"**{name}**" if name == "fvnce" else name
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [Table("", header, rows).markdown(), ""]

@@ -1,0 +1,104 @@
+"""The benchmarks of detection with nothing known, on tiny data: they run to the end, add up and make their sections."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from experiments import detection_page, readme_results
+from experiments.benchmark_page import page
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(name: str, out: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    path = ROOT / "benchmarks" / f"{name}.py"
+    specification = importlib.util.spec_from_file_location(f"bench_{name}", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    monkeypatch.setitem(sys.modules, specification.name, module)  # dataclasses look their module up
+    specification.loader.exec_module(module)
+    monkeypatch.setattr(sys, "argv", [path.name, "--out", str(out), *arguments])
+    module.main()
+    return json.loads(out.read_text())
+
+
+def test_novelty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "adbench").mkdir()
+    X = np.concatenate([rng.normal(size=(200, 3)), rng.normal(5, 1, (20, 3))])
+    np.savez(tmp_path / "adbench" / "tiny.npz", X=X, y=np.repeat([0, 1], [200, 20]))
+    monkeypatch.setenv("FVNCE_DATA", str(tmp_path))
+    (tmp_path / "bench").mkdir()
+    out = tmp_path / "bench" / "detection_novelty.json"
+    record = run("detection_novelty", out, monkeypatch, "--quick", "--detectors", "fvnce,iforest")
+    assert {row["setting"] for row in record["rows"]} == {"contaminated", "clean"}
+    # Runs add up: only what is missing is run.
+    record = run("detection_novelty", out, monkeypatch, "--quick")
+    assert len(record["rows"]) == 2 * 9
+    assert len({row["detector"] for row in record["rows"]}) == 9
+    for ranking in record["summary"].values():
+        [ours] = [row for row in ranking if row["detector"] == "fvnce"]
+        assert ours["auroc"] > 0.99
+        assert ours["seeds"] == [0]
+    shown = page(out.parent)
+    assert "Rows known to be clean" in shown
+    assert "| **fvnce** | 0 |" in shown
+    assert "clean training rows" in "\n".join(readme_results.block(tmp_path))
+    monkeypatch.setenv("FVNCE_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(SystemExit, match="FVNCE_DATA must name a folder that holds adbench"):
+        run("detection_novelty", out, monkeypatch)
+
+
+def write_idx(path: Path, values: Any) -> None:
+    head = bytes([0, 0, 8, values.ndim]) + b"".join(int(side).to_bytes(4, "big") for side in values.shape)
+    path.write_bytes(head + values.astype(np.uint8).tobytes())
+
+
+def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = load_digits()
+    images, digit = content.images * 15, content.target
+    (tmp_path / "mnist").mkdir()
+    for name, part in (("train", slice(0, 400)), ("t10k", slice(400, 700))):
+        write_idx(tmp_path / "mnist" / f"{name}-images-idx3-ubyte", images[part])
+        write_idx(tmp_path / "mnist" / f"{name}-labels-idx1-ubyte", digit[part])
+    (tmp_path / "kmnist").mkdir()
+    np.savez(tmp_path / "kmnist" / "kmnist-test-imgs.npz", images[700:1000].astype(np.uint8))
+    np.savez(tmp_path / "kmnist" / "kmnist-test-labels.npz", digit[700:1000])
+    monkeypatch.setenv("FVNCE_DATA", str(tmp_path))
+    (tmp_path / "bench").mkdir()
+    out = tmp_path / "bench" / "detection_images.json"
+    record = run("detection_images", out, monkeypatch, "--quick", "--protocols", "held out;one class")
+    assert {row["method"] for row in record["rows"]} == {"fvnce", "kNN"}
+    assert {(row["protocol"], row["data"]) for row in record["rows"]} == {
+        ("held out", "MNIST"),
+        ("one class", "MNIST"),
+        ("one class", "kmnist"),
+    }
+    assert all(row["auroc"] > 0.9 for row in record["rows"] if row["method"] == "fvnce")
+    shown = page(out.parent)
+    assert "**MNIST, held out**" in shown
+    assert "| MNIST, held out | 2 |" in "\n".join(readme_results.block(tmp_path))
+
+
+def test_peers_with_other_seeds_stand_in_tables_of_their_own() -> None:
+    settings = {
+        "10 % known": [
+            {"detector": "fvnce", "seeds": 3, "auroc": 0.9, "ap": 0.7},
+            {"detector": "a", "seeds": 3, "auroc": 0.8, "ap": 0.6},
+            {"detector": "b", "seeds": 2, "auroc": 0.95, "ap": 0.9},
+        ]
+    }
+    record = {"what": "", "version": "0", "tables": ["t"], "settings": settings}
+    text = "\n".join(detection_page.unseen(record))
+    first, second = text.index("10 % known, 3 seeds"), text.index("peers with 2 seeds")
+    assert first < text.index("| a | 3 |") < second < text.index("| b | 2 |")
+    assert "| 10 % | 3 | **.900** / **.700** | a .800 / .600 |" in "\n".join(readme_results._unseen(record))
