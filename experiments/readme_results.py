@@ -1,11 +1,14 @@
-"""The results in the README: results/*.json → the part between two marks, from each file that is there."""
+"""The results in the README: results/*.json → the parts between marks, from each file that is there.
+
+The table on which nothing was chosen opens the README; all others stand further down.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ from fvnce.pages.page import Table
 from fvnce.paper import penalised, table
 
 Record = dict[str, Any]
+Parts = dict[str, Callable[[Record], list[str]]]
 BEGIN, END = "<!-- results: made by `make pages`, do not edit -->", "<!-- end of results -->"
+FIRST, END_OF_FIRST = "<!-- first result: made by `make pages`, do not edit -->", "<!-- end of first result -->"
 #: Names of peers as their authors write them.
 NAMES = {
     "catboost": "CatBoost",
@@ -31,24 +36,24 @@ NAMES = {
 
 def readme(text: str, results: Path) -> str:
     """The README with its results as the files give them."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the README must hold the marks {BEGIN!r} and {END!r}, found {bool(begin)} and {bool(end)}")
-    return "\n".join([before + BEGIN, "", *block(results), END + after])
+    text = _between(text, FIRST, END_OF_FIRST, block(results, OPENING))
+    return _between(text, BEGIN, END, block(results, FURTHER))
 
 
-def block(results: Path) -> list[str]:
-    """The lines between the marks."""
+def _between(text: str, begin: str, end: str, lines: list[str]) -> str:
+    before, found, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise ValueError(
+            f"the README must hold the marks {begin!r} and {end!r}, found {bool(found)} and {bool(found_end)}"
+        )
+    return "\n".join([before + begin, "", *lines, end + after])
+
+
+def block(results: Path, parts: Parts) -> list[str]:
+    """The lines of those parts whose results are there."""
     lines: list[str] = []
-    for name, part in (
-        ("bench/detection_unseen.json", _unseen),
-        ("bench/detection.json", _detection),
-        ("bench/detection_novelty.json", _novelty),
-        ("bench/detection_images.json", _images),
-        ("paper-mnist/table.json", _table),
-        ("paper-mnist/penalised.json", _penalised),
-    ):
+    for name, part in parts.items():
         path = results / name
         if path.exists():
             lines += part(json.loads(path.read_text("utf-8")))
@@ -201,3 +206,14 @@ def _mean(values: Sequence[float]) -> str:
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [Table("", header, rows).markdown(), ""]
+
+
+#: Which results open the README, and which stand further down.
+OPENING: Parts = {"bench/detection_unseen.json": _unseen}
+FURTHER: Parts = {
+    "bench/detection.json": _detection,
+    "bench/detection_novelty.json": _novelty,
+    "bench/detection_images.json": _images,
+    "paper-mnist/table.json": _table,
+    "paper-mnist/penalised.json": _penalised,
+}

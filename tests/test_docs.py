@@ -97,15 +97,20 @@ def test_the_readme_shows_the_measured_numbers(tmp_path):
     ]
     rows = {"ae": {"label": "AE", "paper": [[1, 2, 3]]}, "vae": {"label": "VAE", "paper": [[4, 5, 6]]}}
     (tmp_path / "paper-mnist" / "table.json").write_text(json.dumps({"cells": cells, "rows": rows, "seeds": 2}))
-    text = readme_results.readme(f"before\n{readme_results.BEGIN}\nstale\n{readme_results.END}\nafter\n", tmp_path)
+    first = f"{readme_results.FIRST}\nstale\n{readme_results.END_OF_FIRST}"
+    further = f"{readme_results.BEGIN}\nstale\n{readme_results.END}"
+    text = readme_results.readme(f"before\n{first}\nbetween\n{further}\nafter\n", tmp_path)
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "stale" not in text
+    assert "\nbetween\n" in text
     # The best peers are the best by either measure, and a number is bold only where it is the highest.
     assert "| 10 % | 2 | **.900** / .500 | nearest neighbours .800 / **.700**, isolation forest .850 / .100 |" in text
     assert "| n | 11 ± 1 (3) | 51 ± 1 (6) |" in text
     with pytest.raises(ValueError, match="must hold the marks"):
         readme_results.readme("nothing", tmp_path)
+    with pytest.raises(ValueError, match="must hold the marks"):
+        readme_results.readme(first, tmp_path)
 
 
 def test_the_page_of_commands_names_every_option():

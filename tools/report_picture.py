@@ -6,13 +6,14 @@ python tools/report_picture.py
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 import run_page
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH, HEIGHT = 860, 900
+WIDTH, HEIGHT = 760, 740
 
 
 def main() -> None:
@@ -23,7 +24,7 @@ def main() -> None:
         os.chdir(folder)
         run_page.rendered(ROOT / "docs" / "gallery" / "fraud.md")
         with sync_playwright() as play:
-            browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+            browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
             page.goto((Path(folder) / "run" / "report.html").as_uri())
             page.screenshot(path=ROOT / "docs" / "images" / "report.png")
