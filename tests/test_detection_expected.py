@@ -259,3 +259,9 @@ def test_only_scorers_are_warned_of(fitted: NoiseContrastiveDetector) -> None:
         fitted.predict(frame())
         folds = StratifiedKFold(2, shuffle=True, random_state=0)
         cross_val_score(NoiseContrastiveDetector(n_trees=3, members="outlier_forest"), *problem(), cv=folds)
+
+
+def test_one_column_that_has_no_bar_of_its_own_is_told_in_the_singular():
+    found = Explanation(np.array([[2.0, 1.0, -0.5]]), np.zeros((1, 3)), np.zeros(1), 0.25)
+    for top, words in ((2, "1 other column"), (1, "2 other columns")):
+        assert words in [label.get_text() for label in found.plot(0, top=top).get_yticklabels()]
