@@ -194,7 +194,13 @@ def write(
     summary, of_parts = {}, {}
     for share in sorted({row["share"] for row in rows}, reverse=True):
         mine = [row for row in rows if row["share"] == share]
-        seeds = sorted({row["seed"] for row in mine})
+        tables = {row["dataset"] for row in mine}
+        # A seed that is still at work tells of some tables only.
+        seeds = sorted(
+            seed
+            for seed in {row["seed"] for row in mine}
+            if {row["dataset"] for row in mine if row["seed"] == seed} == tables
+        )
         several = {"seed 0": [0]} | ({f"seeds {','.join(map(str, seeds))}": seeds} if len(seeds) > 1 else {})
         for name, chosen in several.items():
             some = [row for row in mine if row["seed"] in chosen]
