@@ -388,20 +388,9 @@ def _held_out_value(rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) 
     On its own samples the profiled value is too high, because c* is chosen on them; at an independent c it is not. In
     float64, and without the clip, as the profiled form itself.
     """
-    halves = [_every_other(ratios, start) for start in (0, 1)]
+    halves = [ratios.every_other(start) for start in (0, 1)]
     values = []
     for judged, other in zip(halves, halves[::-1], strict=True):
         shift = -Profiled(momentum=0).log_scale_of(rule, other, noise_ratio).c - math.log(noise_ratio)
         values.append(contrast(rule, judged, shift, noise_ratio).value)
     return (values[0] + values[1]) / 2
-
-
-def _every_other(ratios: BatchRatios, start: int) -> BatchRatios:
-    """Every other sample, from ``start``, in float64; a single data sample is in both halves."""
-
-    def half(ratio: LogRatio, start: int) -> LogRatio:
-        weights = None if ratio.log_weights is None else ratio.log_weights[:, start::2].double()
-        return LogRatio(ratio.averaged[:, start::2].double(), weights)
-
-    data = half(ratios.data, start if ratios.data.values.shape[1] > 1 else 0)
-    return BatchRatios(data, half(ratios.noise, start), ratios.evidence_offset)

@@ -128,6 +128,16 @@ class BatchRatios:
         """f1(Δ) of each data sample and f0(Δ) of each noise sample, Δ = Δ⁰ + shift, shapes (B,) and (N,)."""
         return self.data.expectation(rule.f1, shift), self.noise.expectation(rule.f0, shift)
 
+    def every_other(self, start: int) -> BatchRatios:
+        """Every other sample, from ``start``, in float64; a single data sample is in both halves."""
+
+        def half(ratio: LogRatio, start: int) -> LogRatio:
+            weights = None if ratio.log_weights is None else ratio.log_weights[:, start::2].double()
+            return LogRatio(ratio.averaged[:, start::2].double(), weights)
+
+        data = half(self.data, start if self.data.values.shape[1] > 1 else 0)
+        return BatchRatios(data, half(self.noise, start), self.evidence_offset)
+
 
 def log_ratio(
     model: Any,
