@@ -251,6 +251,31 @@ def test_a_date_after_the_last_of_training_is_not_strange_for_being_later() -> N
     assert (known.anomaly_score(night) > known.anomaly_score(frame[~STRANGE])).mean() > 0.9
 
 
+def test_the_time_that_has_passed_does_not_change_a_score() -> None:
+    # A state that drifts slowly, and known outliers of the last days: the time alone would tell them from the rest, and
+    # make every later row strange.
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"when": pd.date_range("2024-01-01", periods=600, freq="3h"), "x": np.sin(np.arange(600) / 50)}
+    )
+    frame["y"] = rng.normal(size=600)
+    late = frame.assign(when=frame["when"] + pd.Timedelta(weeks=15))
+    for y in (None, (np.arange(600) >= 570) & (np.arange(600) % 3 == 0)):
+        detector = NoiseContrastiveDetector(**QUICK).fit(frame, y)
+        np.testing.assert_array_equal(detector.score_samples(late), detector.score_samples(frame))
+
+
+def test_dates_in_which_no_cycle_was_seen_twice_say_nothing() -> None:
+    x = np.random.default_rng(0).normal(size=60)
+    frame = pd.DataFrame({"when": pd.date_range("2024-01-01", periods=60, freq="20min"), "x": x})
+    detector = NoiseContrastiveDetector(**QUICK).fit(frame)
+    assert not detector.explain(frame).total[:, 0].any()
+    both = NoiseContrastiveDetector(**QUICK).fit(frame[["when"]])  # nothing else to look at
+    assert np.isfinite(both.score_samples(frame[["when"]])).all()
+    known = NoiseContrastiveDetector(**QUICK).fit(frame, np.arange(60) >= 55)
+    assert np.isfinite(known.score_samples(frame)).all()
+
+
 def test_a_constant_column_contributes_nothing_unless_known_outliers_differ_in_it() -> None:
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.normal(size=100), np.full(100, 7.0)])

@@ -263,12 +263,8 @@ def _column(item: Any, reading: Reading) -> Column:
         for code in column.categories:
             require_count("a category of a column", code, 0)
         require(len(set(column.categories)) == len(column.categories), "list each category once", column.categories)
-    for bound in column.span:
-        require_number("span of dates", bound)
-    require(len(column.span) == 2 and column.span[0] <= column.span[1], "have dates of a span", column.span)
-    span = (float(column.span[0]), float(column.span[1]))
     if column.times is None:
-        return replace(column, span=span)
+        return column
     for part, centre, scale in column.times:
         require(part in range(len(table.TIMES)), "have known parts of dates", part)
         require_number("centre of a date", centre)
@@ -276,4 +272,4 @@ def _column(item: Any, reading: Reading) -> Column:
         require(scale > 0, "have positive scales of columns", scale)
     times = [(int(part), float(centre), float(scale)) for part, centre, scale in column.times]
     require(times == sorted(times) and len({part for part, _, _ in times}) == len(times), "have each part once", times)
-    return replace(column, span=span, times=times)
+    return replace(column, times=times)

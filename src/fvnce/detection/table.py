@@ -2,10 +2,10 @@ r"""Real tables as matrices: categories, dates, missing values, heavy tails, con
 
 A number is centred at the median and divided by the standard deviation of its column after 1 % at each end have been
 pulled in, which neither a few huge values nor a column that is mostly one value can break; then cut at ±10. A category
-becomes one 0/1 column for each of its values, up to 32 of them, the rest together. A date becomes four numbers: the
-time that has passed, cut at the first and the last of training so that a row is not strange for being later, its month,
-its weekday and its hour, as far as training rows span two years, weeks or days. A missing number is the median beside a
-0/1 column that says so, a missing category a value of its own. A column that is the same in every row says nothing and
+becomes one 0/1 column for each of its values, up to 32 of them, the rest together. A date becomes its month,
+weekday and hour, as far as training rows span two years, weeks or days. The time that has passed is not told: rows to
+come are later than all of training, where a model knows nothing of it. A missing number is the median beside a 0/1
+column that says so, a missing category a value of its own. A column that is the same in every row says nothing and
 becomes none.
 """
 
@@ -33,8 +33,8 @@ CATEGORIES = 32
 SMALLEST = 5e-324
 #: What is told of a date, and the days after which it comes again. A cycle that was not seen twice cannot be told from
 #: the passing of time: of half a year, the next month would be strange for its number.
-TIMES = ("elapsed", "month", "weekday", "hour")
-CYCLES = (0.0, 365.25, 7.0, 1.0)
+TIMES = ("month", "weekday", "hour")
+CYCLES = (365.25, 7.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,7 @@ class Column:
         missing: whether missing numbers get a column of their own.
         categories: values with a column each, or None for a number.
         times: for dates, the part of :data:`TIMES`, centre and scale of each part that varies; None for other columns.
-        span: for dates, the first and the last of training.
-        unused: whether it is left out, being the same in every row or an identifier.
+        unused: whether it is left out, being the same in every row, an identifier, or dates without a cycle seen twice.
     """
 
     centre: float = 0.0
@@ -56,7 +55,6 @@ class Column:
     missing: bool = False
     categories: list[int] | None = None
     times: list[tuple[int, float, float]] | None = None
-    span: tuple[float, float] = (0.0, 0.0)
     unused: bool = False
 
     @property
@@ -210,20 +208,20 @@ def _learn_column(values: Array, weights: Array, reading: Reading) -> Column:
     if times is None:
         centre, scale, constant = _robust(values, weights)
         return Column(centre, scale, gone, unused=reading.ignored or (constant and not gone))
-    span = (float(values.min()), float(values.max()))
+    span = float(values.max() - values.min())
     for part, numbers in enumerate(_time_parts(values)):
         centre, scale, constant = _robust(numbers, weights)
-        seen = span[1] - span[0] >= 2 * CYCLES[part] * 86400
+        seen = span >= 2 * CYCLES[part] * 86400
         times += [(part, centre, scale)] if seen and not constant else []
-    return Column(missing=gone, times=times, span=span, unused=reading.ignored or not (times or gone))
+    return Column(missing=gone, times=times, unused=reading.ignored or not (times or gone))
 
 
 def _time_parts(seconds: Array) -> tuple[Array, ...]:
-    """What is told of dates: days since 1970, month, weekday from Monday, hour."""
+    """What is told of dates: month, weekday from Monday, hour."""
     days = np.floor(seconds / 86400)
     with np.errstate(invalid="ignore"):
         month = (days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1).astype(float)
-    return seconds / 86400, month, (days + 3) % 7, (seconds - 86400 * days) / 3600
+    return month, (days + 3) % 7, (seconds - 86400 * days) / 3600
 
 
 def encode(X: Array, columns: list[Column]) -> Array:
@@ -244,8 +242,7 @@ def encode(X: Array, columns: list[Column]) -> Array:
         if column.times is None:
             parts.append(_scaled(np.where(gone, column.centre, values), column.centre, column.scale)[:, None])
         else:
-            seconds = np.where(gone, column.span[0], values)
-            told = (np.clip(seconds, *column.span) / 86400, *_time_parts(seconds)[1:])
+            told = _time_parts(np.where(gone, 0.0, values))
             for part, middle, unit in column.times:
                 parts.append(_scaled(np.where(gone, middle, told[part]), middle, unit)[:, None])
         if column.missing:

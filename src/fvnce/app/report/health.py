@@ -46,7 +46,15 @@ def build(context: Context) -> dict[str, Any]:
     for position, (name, (gone, told)) in enumerate(zip(layout.columns, told_of, strict=True)):
         kind = "number" if layout.kinds is None else layout.kinds[name].kind
         encoded = how.columns[position]
-        note = "empty, not used" if encoded.empty else "constant, not used" if encoded.unused else ""
+        note = (
+            "empty, not used"
+            if encoded.empty
+            else "no cycle seen twice, not used"
+            if encoded.times == [] and not encoded.missing
+            else "constant, not used"
+            if encoded.unused
+            else ""
+        )
         columns.append({"name": name, "kind": KINDS.get(kind, kind), "missing": gone, "values": told, "note": note})
     settings = context.run.config.data
     left_out = [f"{name} (--drop)" for name in settings.drop]
