@@ -102,7 +102,7 @@ def _meaning(evidence: Evidence, record: dict[str, Any]) -> list[str]:
     if alike is not None and evidence.prior is not None:
         hidden += (
             f" If {evidence.prior:.1%} of these rows are outliers like the known ones, the share that the threshold "
-            f"assumes, AUROC is {alike[0]:.3f} and average precision {alike[1]:.3f}."
+            f"assumes, AUROC is {alike:.3f}."
         )
     return [*sentences, f"{hidden} Outliers of a kind that nobody knows are in none of these numbers."]
 
