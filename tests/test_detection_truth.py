@@ -125,6 +125,18 @@ def test_without_known_outliers_the_excess_of_the_upper_tail_is_flagged() -> Non
     assert found.probability(np.array([found.threshold]))[0] == pytest.approx(0.5)
 
 
+def test_a_row_far_from_all_others_is_flagged_though_scores_lie_in_two_heaps() -> None:
+    # Three quarters of the rows are all zeros; the others are so far from them that the fence is beyond every score.
+    rng = np.random.default_rng(6)
+    X = np.where(rng.random((400, 6)) < 0.05, rng.exponential(size=(400, 6)), 0.0)
+    detector = NoiseContrastiveDetector(random_state=0).fit(X)
+    far = np.array([[10.0] * 6, [1e6] * 6])
+    assert (detector.predict(far) == -1).all()
+    assert (detector.outlier_probability(far) > 0.5).all()
+    assert not (detector.predict(X) == -1).any()
+    assert "just above the strangest training row" in detector.evidence_.threshold_reason
+
+
 def _contaminated(seed: int, hidden: int = 40) -> tuple[Array, NDArray[np.int64]]:
     """A ring with a blob of outliers in its hole, where no marginal is unusual."""
     rng = np.random.default_rng(seed)

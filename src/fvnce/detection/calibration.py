@@ -16,6 +16,8 @@ posterior is μ, and a row is an outlier if noise outweighs data where it lies (
 *Otherwise* there is no p_out. The spread of inliers is read where they are sure to be the most, between the median and
 the quantile 0.8 of the scores; what lies :data:`FENCE` such deviations above the median is an outlier, the share of
 rows that does is π, and P rises through ½ there at the rate of that spread. This is a convention, not an estimate.
+Where it would be above every training row, as with scores in two heaps, the threshold is just above the strangest:
+scores are bounded, and nothing at all might reach it. A new row like the n of training does with probability 1/(n + 1).
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ QUARTILES = (0.25, 0.5, 0.75)
 FEWEST_ABOVE = 4
 #: Where the spread of scores is read without known outliers, and how many deviations away an outlier lies.
 UPPER, FENCE = 0.8, 2.5
+#: How far above the strangest row a threshold lies at most, in the same deviations: more than rounding.
+ROOM = 1e-3
 #: The quantile UPPER of a normal distribution.
 NORMAL_UPPER = 0.8416212335729143
 #: Rounds between the ratio and the probabilities that weigh it.
@@ -103,7 +107,7 @@ def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Cal
     middle, upper = (float(s[min(len(s) - 1, int(np.searchsorted(share, level)))]) for level in (0.5, UPPER))
     spread = max((upper - middle) / NORMAL_UPPER, 1e-3 * (float(s[-1] - s[0]) or 1.0))
     if prior is None:
-        cut = middle + FENCE * spread
+        cut = min(middle + FENCE * spread, float(s[-1]) + ROOM * spread)
         prior = min(0.5, max(float(weights[scores > cut].sum() / weights.sum()), 0.5 / len(s)))
     else:
         cut = float(s[min(len(s) - 1, int(np.searchsorted(share, 1 - prior)))])

@@ -328,7 +328,7 @@ class NoiseContrastiveDetector(Detector):
             rows.weights,
             float(rows.outlier_weights.sum()),
             threshold=threshold,
-            threshold_reason=why_this_threshold(self),
+            threshold_reason=why_this_threshold(self, above_all=not (own > threshold).any()),
             prior=self.prior_ if self.calibration_.known else None,
             reason=why_no_evidence(self, rows),
             seed=seed,

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .estimator import NoiseContrastiveDetector
 
 
-def why_this_threshold(detector: NoiseContrastiveDetector) -> str:
-    """From what its calibration was made, or what it was told."""
+def why_this_threshold(detector: NoiseContrastiveDetector, *, above_all: bool) -> str:
+    """From what its calibration was made, or what it was told; ``above_all`` if no training row lies above it."""
     if detector.contamination != "auto":
         return f"contamination = {detector.contamination:g}, and this share of the training rows lies above"
     told = detector.prior is not None
@@ -26,6 +26,8 @@ def why_this_threshold(detector: NoiseContrastiveDetector) -> str:
         return "above it, noise spread evenly over the range of the data outweighs the data"
     if detector.clean:
         return f"a share {detector.prior_:.3g} of the rows, which are known to be clean, lies above it"
+    if above_all:
+        return f"it lies just above the strangest training row, within {FENCE:g} deviations above the median score"
     how = f"by the scores from there to the quantile {UPPER:g}"
     return f"it lies {FENCE:g} deviations above the median score, {how}: {share}"
 
