@@ -123,6 +123,7 @@ def test_without_known_outliers_the_page_says_that_it_cannot_know(folder):
     text = text_of((folder / "blind" / "report.html").read_text())
     assert "How good this is cannot be said: no outlier is known." in text
     assert "AUROC" not in text[: text.index("Higher scores")]
+    assert "the verdict counts rows that were held out" not in text  # none were
     assert "train again with --label COLUMN" in text
 
 

@@ -49,9 +49,17 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
     """Histogram of scores, and P(outlier | score)."""
     scores = facts["scores"]
     threshold = scores["threshold"]
+    probability = facts["probability"]
+    held_out = not isinstance(probability, str) and probability["known"] > 1
     reading = [
-        "Higher scores are stranger. These are by the model that has learnt from the rows, and flatter it; the verdict "
-        f"counts rows that were held out. Above the threshold {threshold:.4g} lie {facts['flagged']:,} of "
+        "Higher scores are stranger. "
+        + (
+            "These are by the model that has learnt from the rows, and flatter it; the verdict counts rows that were "
+            "held out. "
+            if held_out
+            else ""
+        )
+        + f"Above the threshold {threshold:.4g} lie {facts['flagged']:,} of "
         f"{facts['unlabelled']:,} training rows without a label"
         + (
             f" (of {record['rows']:,}, {facts['looked_at']:,} were looked at)."
@@ -70,14 +78,13 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
             alt=f"Histogram of anomaly scores with the threshold at {threshold:.4g}",
         )
     ]
-    probability = facts["probability"]
     if isinstance(probability, str):
         reading.append(probability)
     else:
         reading.append(
             f"The share of outliers among rows without a label is put at {probability['prior']:.2%}, from held-out "
             f"scores of {probability['known']} known outliers."
-            if probability["known"] > 1
+            if held_out
             else "P(outlier | score) is one half at the threshold, by which it is defined: hardly an outlier is known."
         )
         charts.append(

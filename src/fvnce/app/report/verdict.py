@@ -101,8 +101,8 @@ def _meaning(evidence: Evidence, record: dict[str, Any]) -> list[str]:
     alike = evidence.if_alike()
     if alike is not None and evidence.prior is not None:
         hidden += (
-            f" If {evidence.prior:.1%} of these rows are outliers like the known ones, the share that the threshold "
-            f"assumes, AUROC is {alike:.3f}."
+            f" If as many as {evidence.prior:.1%} of these rows are outliers like the known ones, the share that the "
+            f"threshold assumes, AUROC would be {alike:.3f}."
         )
     return [*sentences, f"{hidden} Outliers of a kind that nobody knows are in none of these numbers."]
 
