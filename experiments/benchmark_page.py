@@ -102,7 +102,7 @@ def _rows_to_train_on(record: Record) -> list[str]:
         "## Rows to train on",
         "",
         f"`{record['command']}`, seeds {record['seeds']}.",
-        "Mean average precision against `max_rows`, on the largest tables of ADBench and on MNIST by principal components.",
+        "Mean average precision against `max_rows`: the largest tables of ADBench, and MNIST by principal components.",
         "",
         *_table(
             ["", *(f"{size:,}" for size in sizes)],
