@@ -95,6 +95,22 @@ def _speed(record: Record) -> list[str]:
     return [*lines, *_table(["", "fvnce, s", *names], rows)]
 
 
+def _rows_to_train_on(record: Record) -> list[str]:
+    means = record["mean ap by max_rows"]
+    sizes = sorted({int(size) for part in means.values() for size in part})
+    return [
+        "## Rows to train on",
+        "",
+        f"`{record['command']}`, seeds {record['seeds']}.",
+        "Mean average precision against `max_rows`: the largest tables of ADBench, and MNIST by principal components.",
+        "",
+        *_table(
+            ["", *(f"{size:,}" for size in sizes)],
+            [[name, *(_number(part.get(str(size)), 3) for size in sizes)] for name, part in means.items()],
+        ),
+    ]
+
+
 def _ratio(pair: Record | None) -> str:
     return "" if pair is None else f"{pair['ratio']:.2g} ×"
 
@@ -198,6 +214,7 @@ SECTIONS: dict[str, Callable[[Record], list[str]]] = {
     "detection_novelty.json": detection_page.novelty,
     "detection_images.json": detection_page.images,
     "detector-speed.json": _speed,
+    "detector-rows.json": _rows_to_train_on,
     "one_class.json": _one_class,
     "kde.json": _kde,
     "density_ratio.json": _density_ratio,
