@@ -121,11 +121,11 @@ def _images(record: Record) -> list[str]:
 
 
 def _detection(record: Record) -> list[str]:
-    """Of each share of known anomalies the summary with most seeds."""
+    """Of each share of known anomalies the summary with most seeds, where peers have as many."""
     chosen: dict[float, tuple[int, list[Record]]] = {}
     for name, ranking in record["summary"].items():
         share, seeds = float(name.partition(", ")[0]), name.rpartition(" ")[2].count(",") + 1
-        if seeds > chosen.get(share, (0, []))[0]:
+        if seeds > chosen.get(share, (0, []))[0] and len(ranking) > 1:
             chosen[share] = seeds, ranking
     tables = len({row["dataset"] for row in record["rows"]})
     body = []
