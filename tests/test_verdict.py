@@ -19,6 +19,7 @@ from fvnce.app.report import verdict
 from fvnce.app.runs import evaluation
 from fvnce.app.runs.evaluation import evaluate
 from fvnce.app.runs.run import load_run
+from fvnce.detection import Evidence
 from fvnce.detection.scorers import precision_at_k
 
 QUICK = ["--trees", "20", "--networks", "1", "--steps", "30", "-q"]
@@ -332,3 +333,18 @@ def test_the_explorer_shows_a_sum_until_a_slider_is_moved(fvnce, tmp_path):
         browser.run("document.getElementById('x-again').click()")
         assert browser.run(curve) == opened
         assert browser.problems == []
+
+
+def test_a_good_order_is_no_praise_where_the_threshold_misses_most():
+    facts = {
+        **{"rows": 785.0, "known": 15.0, "flagged": 9.0, "threshold": 3.6, "found": 5.0},
+        **{"threshold_reason": "P = 1/2", "prior": 0.01, "reason": None, "held_out": True},
+        "auroc": {"value": 0.93, "low": 0.86, "high": 0.97},
+        "average_precision": {"value": 0.36, "low": 0.19, "high": 0.61},
+    }
+    few = verdict._headline(Evidence.from_dict(facts))
+    assert few.startswith(
+        "Known outliers are told from other rows well by their rank, but few are above the threshold: 5 "
+    )
+    most = verdict._headline(Evidence.from_dict(facts | {"found": 12.0}))
+    assert most.startswith("Known outliers are told from other rows well: 12 of 15 ")

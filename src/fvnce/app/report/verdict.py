@@ -16,6 +16,8 @@ from .context import Context
 
 #: By the lower end of the interval of AUROC: how well known outliers are told from other rows.
 WORDS = ((0.95, "very well"), (0.85, "well"), (0.7, "fairly well"), (0.5, "only somewhat better than by chance"))
+#: The words that praise.
+BETTER = tuple(words for _, words in WORDS[:3])
 #: Known outliers below which a few more labels are the best advice.
 FEW = 20
 #: Share of flagged rows above which somebody needs help to choose.
@@ -74,6 +76,9 @@ def _headline(evidence: Evidence) -> str:
     how = next(
         (words for low, words in WORDS if evidence.auroc.low > low), "no better than by chance, as far as is known"
     )
+    # A good order of rows is no good news by itself where the threshold misses most of those that are known.
+    if how in BETTER and 2 * evidence.found < evidence.known:
+        how += " by their rank, but few are above the threshold"
     return (
         f"Known outliers are told from other rows {how}: {_count(evidence.found)} of {_count(evidence.known)} known "
         f"outliers are found when held out, {_count(evidence.flagged)} of {_count(evidence.rows)} other rows {verb} "
