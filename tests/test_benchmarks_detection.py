@@ -52,7 +52,7 @@ def test_novelty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     shown = page(out.parent)
     assert "Rows known to be clean" in shown
     assert "| **fvnce** | 0 |" in shown
-    assert "clean training rows" in "\n".join(readme_results.block(tmp_path))
+    assert "clean training rows" in "\n".join(readme_results.block(tmp_path, readme_results.FURTHER))
     monkeypatch.setenv("FVNCE_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(SystemExit, match="FVNCE_DATA must name a folder that holds adbench"):
         run("detection_novelty", out, monkeypatch)
@@ -86,7 +86,7 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["auroc"] > 0.9 for row in record["rows"] if row["method"] == "fvnce")
     shown = page(out.parent)
     assert "**MNIST, held out**" in shown
-    assert "| MNIST, held out | 2 |" in "\n".join(readme_results.block(tmp_path))
+    assert "| MNIST, held out | 2 |" in "\n".join(readme_results.block(tmp_path, readme_results.FURTHER))
 
 
 def test_peers_with_other_seeds_stand_in_tables_of_their_own() -> None:
