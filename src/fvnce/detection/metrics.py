@@ -31,5 +31,5 @@ def plot_scores(anomaly: NDArray[np.float64], threshold: float, y: Any = None, a
         ax.hist(anomaly[known], edges, color="0.15", label="outliers (y = 1)")
     ax.axvline(threshold, color="C1", linestyle="--", label="threshold")
     ax.set(xlabel="anomaly score", ylabel="rows", yscale="log")
-    ax.legend()
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)  # above, where no bar is
     return ax
