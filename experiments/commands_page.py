@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from fvnce.app.commands import app
-from fvnce.app.commands.deferred import SUMMARIES
+from fvnce.app.commands.main import SUMMARIES
 
 
 def page() -> str:

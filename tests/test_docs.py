@@ -16,7 +16,7 @@ import fvnce
 from browser import Browser, needs_browser
 from experiments import benchmark_page, pages, readme_results
 from fvnce.app.commands import main
-from fvnce.app.commands.deferred import SUMMARIES
+from fvnce.app.commands.main import SUMMARIES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

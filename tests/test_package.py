@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 import fvnce
 import run_page
-from fvnce.app.commands.deferred import SUMMARIES
+from fvnce.app.commands.main import SUMMARIES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -54,8 +54,7 @@ def test_the_help_of_the_program_imports_no_command():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stderr.strip() == str(
-        ["fvnce", "fvnce._version", "fvnce.app"]
-        + [f"fvnce.app.commands{module}" for module in ("", ".deferred", ".main")]
+        ["fvnce", "fvnce._version", "fvnce.app"] + [f"fvnce.app.commands{module}" for module in ("", ".main")]
     )
     # The summaries it shows are those of the commands' own help.
     for name, summary in SUMMARIES.items():

@@ -6,10 +6,8 @@ import typer
 
 from ...pages.escape import line_json, visible
 from . import terminal
-from .deferred import SUMMARIES
 
-HELP = f"""{SUMMARIES["data"]}
-
+HELP = """\
 Examples:
 
 fvnce data
@@ -18,11 +16,6 @@ fvnce data mnist
 
 fvnce data table.csv
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("data", help=HELP)(data)
 
 
 def data(

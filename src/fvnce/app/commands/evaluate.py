@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import terminal
-from .deferred import SUMMARIES
 
 if TYPE_CHECKING:
     from ..runs.evaluation import Evaluation
 
-HELP = f"""{SUMMARIES["evaluate"]}
-
+HELP = """\
 AUROC, average precision, and precision and recall at the threshold of the run and among the k strangest rows, each with
 a 95 % interval from 1,000 bootstrap samples. LABELLED should hold rows that had no part in training: on rows that it
 has seen, a model looks better than it is. Rows without a label count as no outliers.
@@ -26,11 +24,6 @@ fvnce evaluate run labelled.csv --label fraud=yes --k 50 --plot found.png
 
 fvnce evaluate run labelled.npz --label y --json
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("evaluate", help=HELP)(evaluate)
 
 
 def evaluate(
@@ -79,9 +72,7 @@ def evaluate(
         say(f"{labelled} is what {run} was trained on: on rows that it has seen, a model looks better than it is")
     typer.echo(json_module.dumps(found.content()) if json else _text(found))
     if plot is not None:
-        from ..report.evaluation_figure import draw
-
-        typer.echo(draw(found, plot), err=json)
+        typer.echo(_plot(found, plot), err=json)
 
 
 def _text(found: "Evaluation") -> str:
@@ -112,3 +103,37 @@ def _text(found: "Evaluation") -> str:
     if any(number is not None and number.low == number.high for number in found.numbers.values()):
         lines.append("An interval without width: no resample of these rows can differ, which is no proof.")
     return "\n".join(lines)
+
+
+def _plot(found: "Evaluation", path: Path) -> Path:
+    """Histograms of scores with the threshold, true against false alarms, and precision against recall."""
+    import numpy as np
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
+    from ...pages import figures
+
+    outlier, scores = found.outlier, found.scores
+    figure, (left, middle, right) = figures.new_figure(3, width=10.5, height=3.2)
+    edges = np.histogram_bin_edges(scores, 40).tolist()
+    for kind, label, colour in ((~outlier, "other rows", "#0b2e59"), (outlier, "outliers", "#c23b22")):
+        share = np.full(int(kind.sum()), 1 / kind.sum())
+        left.hist(scores[kind], edges, weights=share, histtype="stepfilled", alpha=0.35, color=colour, label=label)
+    left.axvline(found.threshold, color="0.3", linestyle="--", label="threshold")
+    left.set(xlabel="anomaly score", ylabel="share of kind", title="scores\n")
+    left.set_axisbelow(True)
+    left.legend(frameon=False, fontsize=8)
+    false, true, _ = roc_curve(outlier, scores)
+    figures.plot(middle, false, true, figures.Curve("", "#0b2e59"))
+    middle.plot([0, 1], [0, 1], ":", color="0.5")
+    title = f"AUROC\n{found.numbers['auroc']}"
+    middle.set(xlabel="share of other rows flagged", ylabel="share of outliers found", title=title)
+    precision, recall, _ = precision_recall_curve(outlier, scores)
+    figures.plot(right, recall, precision, figures.Curve("", "#0b2e59"))
+    right.axhline(float(outlier.mean()), color="0.5", linestyle=":")
+    title = f"average precision\n{found.numbers['average_precision']}"
+    right.set(xlabel="share of outliers found", ylabel="precision", ylim=(0, 1.05), title=title)
+    at = {name: found.numbers[f"{name}_at_threshold"] for name in ("recall", "precision")}
+    if at["recall"] is not None and at["precision"] is not None:
+        right.plot(at["recall"].value, at["precision"].value, "o", color="#c23b22", label="threshold")
+        right.legend(frameon=False, fontsize=8)
+    return figures.save_as(figure, path)

@@ -6,10 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from . import terminal
-from .deferred import SUMMARIES
 
-HELP = f"""{SUMMARIES["fit"]}
-
+HELP = """\
 DATA is csv or tsv (any delimiter, header or not, missing values and text columns welcome), parquet, npy, npz, idx(.gz),
 a folder of PNG images, or - for standard input. Rows that would take more than 2G of memory are refused before any of
 it is taken; the environment variable FVNCE_MAX_MEMORY, such as FVNCE_MAX_MEMORY=16G, allows more.
@@ -46,11 +44,6 @@ LATENT = (
     "outlier_share",
 )
 DETECTOR = ("members", "trees", "networks", "steps", "settings")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("fit", help=HELP)(fit)
 
 
 def fit(

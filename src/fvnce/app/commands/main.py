@@ -1,17 +1,56 @@
-"""The program ``fvnce``: its commands, and how errors reach the user.
+"""The program ``fvnce``: its commands, each imported when it is called, and how errors reach the user.
 
-The modules of commands do without postponed annotations: typer would evaluate each of them three times at every start.
+The module of a command has a function of its name, ``HELP`` to stand below its summary and, if need be, a ``Command``
+of its own kind. It does without postponed annotations: typer would evaluate each of them three times at every start.
 """
 
 import os
 import sys
 import warnings
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from ..._version import __version__
-from .deferred import DeferredGroup
+
+#: The first sentence of each command's help, in the order in which they are listed.
+SUMMARIES = {
+    "fit": "Train on DATA and write a run folder: the model, config.toml, history, figures and report.html.",
+    "score": "Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability, p_value and outlier.",
+    "evaluate": "Tell how well a run finds the outliers that the labels of LABELLED mark.",
+    "report": "Draw report.html and figures of a run anew from its files, and print the page's path.",
+    "rules": "List the scoring rules, or check one for the double-ELBO property.",
+    "data": "Fetch a data set (mnist) and print its folder; or tell how a file will be read; or list the data sets.",
+    "reproduce": "Reproduce the paper: the items named, or all and a page, report.html.",
+}
+
+
+class DeferredGroup(TyperGroup):
+    """The group of all commands, whose names and summaries are known without importing any."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: dict[str, Any] = dict.fromkeys(SUMMARIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, made when it is asked for."""
+        if cmd_name in SUMMARIES and self.commands[cmd_name] is None:
+            module = import_module(f".{cmd_name}", __package__)
+            alone = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+            named = alone.command(
+                cmd_name, help=f"{SUMMARIES[cmd_name]}\n\n{module.HELP}", cls=getattr(module, "Command", None)
+            )
+            named(getattr(module, cmd_name))
+            self.commands[cmd_name] = typer.main.get_command(alone)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List names and summaries."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
 
 app = typer.Typer(
     name="fvnce",
@@ -80,7 +119,8 @@ def _explained(error: Any, usage: bool) -> tuple[str, int]:
     if usage:
         said = " ".join(error.format_message().split())
         end = "" if said.endswith(("?", ".")) else "."
-        return f"{said}{end} Try '{_help_of(error)}'.", 2
+        context = getattr(error, "ctx", None)
+        return f"{said}{end} Try '{'fvnce' if context is None else context.command_path} --help'.", 2
     text = " ".join(str(error).split())
     if isinstance(error, OSError):
         return (f"{error.strerror or error}: {error.filename}" if error.filename else text), 1
@@ -91,23 +131,17 @@ def _explained(error: Any, usage: bool) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {text or 'no message'}; run it again with --debug for the traceback", 1
 
 
-def _visible(text: str) -> str:
+def _say(sentence: str) -> None:
     # Not at the top: the program starts without it, and most runs of it go well.
     from ...pages.escape import visible
 
-    return visible(text)
-
-
-def _help_of(error: Any) -> str:
-    """The help that belongs to a mistake: that of the command, if it was one's own."""
-    context = getattr(error, "ctx", None)
-    return f"{'fvnce' if context is None else context.command_path} --help"
+    typer.echo(f"fvnce: {visible(sentence)}", err=True)
 
 
 def _warn(message: Any, *_: Any) -> None:
-    typer.echo(f"fvnce: {_visible(' '.join(str(message).split()))}", err=True)
+    _say(" ".join(str(message).split()))
 
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(f"fvnce: {_visible(message)}", err=True)
+    _say(message)
     sys.exit(code)

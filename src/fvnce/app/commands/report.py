@@ -5,17 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .deferred import SUMMARIES
-
-HELP = f"""{SUMMARIES["report"]}
-
-Example: fvnce report run
-"""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("report", help=HELP)(report)
+HELP = "Example: fvnce report run"
 
 
 def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that fvnce fit wrote.")]) -> None:

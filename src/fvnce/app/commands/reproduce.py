@@ -7,11 +7,9 @@ from typing import Annotated
 import typer
 
 from ...paper import ITEMS
-from .deferred import SUMMARIES
 
 HELP = (
-    f"{SUMMARIES['reproduce']}\n\n"
-    + "\n\n".join(f"{name}: {what}" for name, what in ITEMS.items())
+    "\n\n".join(f"{name}: {what}" for name, what in ITEMS.items())
     + "\n\nExamples:\n\nfvnce reproduce\n\nfvnce reproduce pairs losses --out figures"
     + "\n\nfvnce reproduce table --data mnist --seeds 3 --out out"
 )
@@ -22,11 +20,6 @@ class Data(StrEnum):
 
     digits = "digits"
     mnist = "mnist"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("reproduce", help=HELP)(reproduce)
 
 
 def reproduce(

@@ -10,13 +10,11 @@ import typer
 from typer.core import TyperCommand
 
 from . import terminal
-from .deferred import SUMMARIES
 
 if TYPE_CHECKING:
     from ...scoring.rule import ScoringRule
 
-HELP = f"""{SUMMARIES["rules"]}
-
+HELP = """\
 A rule is a sum of power(alpha, beta, clip=T), logarithmic(), quadratic(), spherical() and normalised(rule) with
 factors; numbers may be fractions, and clip=none is the exact rule.
 
@@ -41,12 +39,7 @@ BUILT_IN = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("rules", help=HELP, cls=_RuleCommand)(rules)
-
-
-class _RuleCommand(TyperCommand):
+class Command(TyperCommand):
     """A command whose word may begin with a minus: -1*power(0) is a rule, if a wrong one, and no option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -7,10 +7,8 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .deferred import SUMMARIES
 
-HELP = f"""{SUMMARIES["score"]}
-
+HELP = """\
 Rows are numbered from 1; images go by their file's name. Higher scores are stranger; outlier is 1 above the threshold
 of the run. p_value is the share of rows like those of training that are at least as strange: below 0.01, one in a
 hundred usual rows lies. DATA may be larger than memory, and - reads csv or npy from standard input.
@@ -29,11 +27,6 @@ fvnce score run huge.npy --top 20 --json
 
 cat new.csv | fvnce score run - --check > scores.csv || echo outliers found
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("score", help=HELP)(score)
 
 
 def score(
