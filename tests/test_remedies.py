@@ -122,3 +122,15 @@ def test_binary_rows_get_no_kernels() -> None:
     found = diagnose(objective, x, latent_samples=1, generator=generator)
     assert found.live_noise == 0.0
     assert [remedy.name for remedy in found.remedies] == ["log_scale", "profiled", "bridges"]
+
+
+@pytest.mark.parametrize("noise", [None, gaussian()], ids=["kernels", "gaussian"])
+def test_remedies_are_those_of_the_generator_whatever_was_drawn_before(noise: Any) -> None:
+    objective = latent(point=False, alpha=1 / 64, noise=noise)
+    told = []
+    for seed in (5, 6):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        told.append(look(objective).advice)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert told[0] == told[1]

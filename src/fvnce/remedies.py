@@ -113,7 +113,8 @@ def _noise(objective: ContrastiveObjective, x: Tensor, generator: torch.Generato
             tried.append((*_with_noise(objective, noise, x, generator), name))
     # A residual is a width where x is real, and a Gaussian decoder says that it is.
     gaussian = isinstance(getattr(objective.model, "decoder", None), GaussianDecoder)
-    width = _residual(objective, x) if gaussian else None
+    with seeded_by(generator):
+        width = _residual(objective, x) if gaussian else None
     if width:
         noise = smoothed(x, width)
         name = f"smoothed(data, {width:.3g}), kernels as wide as the model's own residual, as a part of a mixture"
