@@ -245,3 +245,30 @@ def test_a_column_without_a_single_value_is_named(tmp_path):
     read_training_data(DataSettings(str(path)), said.append)
     assert len(said) == 1
     assert "column 'b' holds no value at all" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("outliers", "words"),
+    [
+        ("a,b,c\n1,2,3\n4,5,6\n", r"rows must have shape \(2,\) of numbers as in training, found a table of 3 columns"),
+        ("a,b\n1,x\n4,y\n", r"rows must have shape \(2,\) of numbers as in training, found a table of 2 columns"),
+        ("a,b\n1,2\n4,inf\n", r"outliers\.csv, row 2: column 'b' holds infinity"),
+    ],
+    ids=["another width", "texts", "infinity"],
+)
+def test_a_file_of_known_outliers_that_are_no_such_rows_is_refused(outliers, words, tmp_path):
+    (tmp_path / "outliers.csv").write_text(outliers)
+    np.save(tmp_path / "rows.npy", np.zeros((5, 2)))
+    settings = DataSettings(str(tmp_path / "rows.npy"), outliers=str(tmp_path / "outliers.csv"))
+    with pytest.raises(DataError, match=words):
+        read_training_data(settings, lambda text: None)
+
+
+def test_a_single_known_outlier_in_a_file_of_its_own_is_enough(tmp_path):
+    np.save(tmp_path / "rows.npy", np.zeros((5, 2)))
+    (tmp_path / "outliers.csv").write_text("a,b\n1,2\n")
+    found = read_training_data(
+        DataSettings(str(tmp_path / "rows.npy"), outliers=str(tmp_path / "outliers.csv")), lambda text: None
+    )
+    assert found.known.tolist() == [False] * 5 + [True]
+    np.testing.assert_array_equal(found.rows[-1], [1, 2])

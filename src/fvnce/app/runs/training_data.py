@@ -87,19 +87,26 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
         else:
             assert isinstance(source, ArraySource)
             rows, known, names = _read_array(source, settings, say)
-    _check(rows, source)
+    if len(rows) < 2:
+        raise DataError(f"{source.name} holds {len(rows)} row; give at least 2, and a hundred or more to be of use")
+    _check_finite(rows, source)
     if isinstance(rows, Frame):
         rows = _without_identifiers(rows, settings, say)
     layout = _layout(rows)
     if settings.outliers is not None:
         with closing(read_like(layout, settings.outliers, settings)) as others:
             more = others.read()
+        _check_finite(more, others)
         if not isinstance(rows, Frame) and rows.nbytes > LARGE_BYTES and len(rows) > LARGE_ROWS:
             # A memory map need not fit in memory, and its rows are put there to have others below them.
             chosen = np.sort(rng.choice(len(rows), LARGE_ROWS, replace=False))
             say(f"of {len(rows):,} rows, {LARGE_ROWS:,} chosen at random are used")
             rows, known = np.asarray(take(rows, chosen)), known[chosen]
-        rows = _stack(rows, more)
+        more = layout.prepare(more)
+        if isinstance(rows, Frame) and isinstance(more, Frame):
+            rows = Frame.join([rows, more])
+        else:
+            rows = np.concatenate([rows, more])
         known = np.concatenate([known, np.ones(len(more), dtype=bool)])
         names = None if names is None else [*names, *(f"outlier {i + 1}" for i in range(len(more)))]
     if settings.label is not None and not known.any():
@@ -244,10 +251,8 @@ def _position(name: str, width: int, where: str) -> int:
     raise DataError(f"{where} has no column {name!r}; its columns are numbered from 1 to {width}")
 
 
-def _check(rows: Rows, source: Source) -> None:
-    """What no model can be trained on, told with the name of the file and the number of the row."""
-    if len(rows) < 2:
-        raise DataError(f"{source.name} holds {len(rows)} row; give at least 2, and a hundred or more to be of use")
+def _check_finite(rows: Rows, source: Source) -> None:
+    """Refuse infinity, with the name of the file and the number of the row."""
     if isinstance(rows, Frame):
         for name in rows.columns.tolist():
             if rows[name].dtype.kind == "f" and np.isinf(rows[name]).any():
@@ -307,16 +312,6 @@ def _layout(rows: Rows) -> Layout:
     if isinstance(rows, Frame):
         return Layout({name: rows.readings.get(name, Reading()) for name in rows.columns.tolist()}, None)
     return Layout(None, tuple(int(side) for side in rows.shape[1:]))
-
-
-def _stack(rows: Rows, more: Rows) -> Rows:
-    if isinstance(rows, Frame):
-        if not isinstance(more, Frame):
-            more = to_frame(more, rows.columns.tolist())
-        return Frame.join([rows, more])
-    if isinstance(more, Frame):
-        more = np.column_stack([more[name] for name in more.columns])
-    return np.concatenate([rows, more])
 
 
 def to_frame(rows: NDArray[Any], names: list[str] | None = None) -> Frame:
