@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fvnce.app.commands import main
-from fvnce.app.runs.folder import sole_writer
+from fvnce.app.runs.fitting import sole_writer
 from fvnce.app.runs.run import load_run
 from fvnce.training import FolderInUse
 

@@ -14,7 +14,7 @@ from sklearn.metrics import average_precision_score, precision_score, recall_sco
 from browser import Browser, needs_browser
 from fvnce import NoiseContrastiveDetector, scoring
 from fvnce.app.commands import main
-from fvnce.app.readers.frame import DataError
+from fvnce.app.readers.errors import DataError
 from fvnce.app.report import verdict
 from fvnce.app.runs import evaluation
 from fvnce.app.runs.evaluation import evaluate

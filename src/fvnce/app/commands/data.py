@@ -54,7 +54,7 @@ def data(
 def _describe(source: Any) -> dict[str, Any]:
     import numpy as np
 
-    from ..readers.frame import Frame
+    from ...detection.frame import Frame
 
     rows, shape = 0, None
     columns: dict[str, dict[str, Any]] = {}

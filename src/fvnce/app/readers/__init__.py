@@ -2,19 +2,18 @@
 
 ======================  ===============================================================
 ``sources``             any file, in parts: csv, tsv, parquet, npy, npz, idx, folders of PNG images, pipes
-``delimited``           text tables
-``text``                their bytes
-``columns``             what their columns hold
-``parquet``             parquet files
+``tables``              text tables and parquet files
+``text``                the bytes of a text table
+``columns``             what the columns of a table hold
 ``arrays``              npy and npz
 ``idx``                 the idx format
 ``png``                 folders of PNG images
-``frame``               a table in memory
-``budget``              how much of it the rows of one file may take
+``errors``              what is said of a file that cannot be used, or takes too much memory
 ======================  ===============================================================
 """
 
-from .frame import DataError, Frame
+from ...detection.frame import Frame
+from .errors import DataError
 from .idx import read_idx
 from .sources import ReadOptions, open_source
 

@@ -21,8 +21,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .budget import within_budget
-from .frame import DataError, listed
+from .errors import DataError, listed, one_line, within_budget
 
 NPY_MAGIC = b"\x93NUMPY"
 #: Preferred names of the rows in an npz file.
@@ -37,6 +36,9 @@ DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, st
 
 class ArrayReader:
     """An array whose first axis are rows, read once from front to back."""
+
+    #: Rows of an array have no names, as those of a folder have.
+    names: list[str] | None = None
 
     def __init__(self, name: str, file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self.name, self._file = name, file
@@ -125,7 +127,7 @@ def map_npy(path: Path) -> NDArray[Any]:
     except (ValueError, OSError, TypeError, OverflowError) as error:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
-        raise DataError(f"{path} is damaged: {_one_line(error)}; write it again") from None
+        raise DataError(f"{path} is damaged: {one_line(error)}; write it again") from None
 
 
 def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -149,7 +151,7 @@ def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.d
     try:
         return read(io.BytesIO(length + read_exactly(file, wanted, name)))
     except (ValueError, tokenize.TokenError, SyntaxError, TypeError, EOFError, RecursionError, MemoryError) as error:
-        raise DataError(f"{name} is not an npy file, or damaged: {_one_line(error)}; save it again") from None
+        raise DataError(f"{name} is not an npy file, or damaged: {one_line(error)}; save it again") from None
 
 
 def open_npz(path: Path, array: str | None) -> ArrayReader:
@@ -190,9 +192,7 @@ def _members(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.Zi
     except (*DAMAGED, RuntimeError, NotImplementedError, ValueError) as error:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
-        raise DataError(
-            f"{path} is not an npz file, or damaged: {_one_line(error)}; save it again with numpy"
-        ) from None
+        raise DataError(f"{path} is not an npz file, or damaged: {one_line(error)}; save it again with numpy") from None
 
 
 def choose_array(name: str, members: list[str], wanted: str | None) -> str:
@@ -249,9 +249,5 @@ def read_exactly(file: IO[bytes], count: int, name: str) -> bytes:
             parts.append(part)
             missing -= len(part)
     except DAMAGED as error:
-        raise DataError(f"{name} is damaged: {_one_line(error)}; fetch or write it again") from None
+        raise DataError(f"{name} is damaged: {one_line(error)}; fetch or write it again") from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

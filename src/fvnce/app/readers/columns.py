@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection.frame import Frame
 from ...detection.reading import Reading, is_ambiguous, learn_reading
-from .frame import DataError, Frame, listed
+from .errors import DataError, listed
 
-#: What each column holds: "number", "text", … or how it is read in full.
-Kinds = dict[str, str | Reading]
 #: Amounts that Arrow can be made to read; :class:`Reading` reads them alike, and others beside.
 _AMOUNT = r"^-?[$€£¥]?([1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]+)([.][0-9]+)?$"
 #: Texts that stand for nothing, in lower case.
@@ -83,8 +82,11 @@ class ColumnReader:
         if not (pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)):
             typed = Frame.of(pyarrow.table({name: values}))[name]
             if self.kinds.get(name, Reading()).kind != "text" and typed.dtype.kind != "O":
-                return _as_floats(typed)
-            values = values.cast(pyarrow.string()) if typed.dtype.kind != "O" else pyarrow.array(map(_text, typed))
+                return typed if typed.dtype.kind in "mM" else np.asarray(typed, dtype=np.float64)
+            if typed.dtype.kind == "O":
+                values = pyarrow.array([None if value is None else str(value) for value in typed])
+            else:
+                values = values.cast(pyarrow.string())
         values = compute.utf8_trim_whitespace(values)
         gone = compute.is_in(compute.utf8_lower(values), pyarrow.array(self._missing, values.type))
         values = compute.if_else(gone, pyarrow.scalar(None, values.type), values)
@@ -138,14 +140,6 @@ def _numbers(values: Any, *, amounts: bool) -> NDArray[np.float64] | None:
         if not amounts or not compute.all(compute.match_substring_regex(values, _AMOUNT)).as_py():
             return None
         return _numbers(compute.replace_substring_regex(values, "[$€£¥,]", ""), amounts=False)
-
-
-def _as_floats(values: NDArray[Any]) -> NDArray[Any]:
-    return values if values.dtype.kind in "mM" else np.asarray(values, dtype=np.float64)
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 def _objects(values: Any) -> NDArray[np.object_]:

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import ArrayReader, check_layout, read_exactly
-from .budget import budget, over_budget
-from .frame import DataError
+from .errors import DataError, budget, over_budget
 
 #: Types by their code.
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -34,23 +33,17 @@ def read_idx(path: Path | str) -> NDArray[Any]:
     ...     read_idx(path)
     array([5, 6, 7], dtype=uint8)
     """
-    return parse_idx(read_bytes(path), str(path))
-
-
-def read_bytes(path: Path | str) -> bytes:
-    """The content of a file, decompressed if it is gzip."""
     content = Path(path).read_bytes()
-    if not content.startswith(_GZIP):
-        return content
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-            limit = budget()
-            whole = file.read(limit + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is a damaged gzip file ({error}); delete it and fetch it again") from None
-    if len(whole) > limit:
-        raise over_budget(str(path), "what is compressed in it")
-    return whole
+    if content.startswith(_GZIP):
+        limit = budget()
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(limit + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} is a damaged gzip file ({error}); delete it and fetch it again") from None
+        if len(content) > limit:
+            raise over_budget(str(path), "what is compressed in it")
+    return parse_idx(content, str(path))
 
 
 def parse_idx(content: bytes, name: str) -> NDArray[Any]:
@@ -83,7 +76,7 @@ def parse_idx(content: bytes, name: str) -> NDArray[Any]:
 def open_idx(path: Path) -> ArrayReader:
     """An idx file, compressed with gzip or not, to be read in parts."""
     with path.open("rb") as start:
-        compressed = start.read(2) == b"\x1f\x8b"
+        compressed = start.read(2) == _GZIP
     file: IO[bytes] = gzip.GzipFile(path) if compressed else path.open("rb")  # type: ignore[assignment]
     try:
         return _idx_from(file, str(path))

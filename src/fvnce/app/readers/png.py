@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .budget import within_budget
-from .frame import DataError
+from .errors import DataError, one_line, within_budget
 
 #: What Pillow raises on one file or another that is no whole image.
 _DAMAGED = (
@@ -42,7 +41,9 @@ class PictureReader:
         if not self.files:
             raise DataError(f"{folder} must hold PNG images, found none in it or below it")
         # A name that is no text in UTF-8 is kept as text that can be written.
-        self.names = [os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace") for path in self.files]
+        self.names: list[str] | None = [
+            os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace") for path in self.files
+        ]
         self.dtype = np.dtype(np.float32)
         self.shape = (len(self.files), *read_png(self.files[0]).shape)
 
@@ -71,8 +72,9 @@ def read_png(path: Path) -> NDArray[np.float32]:
     except (FileNotFoundError, PermissionError):
         raise
     except (*_DAMAGED, Warning) as error:
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{path} is not a PNG image, or damaged: {said}; leave it out or save it again") from None
+        raise DataError(
+            f"{path} is not a PNG image, or damaged: {one_line(error)}; leave it out or save it again"
+        ) from None
     if image.ndim == 2:
         return image
     colours = image[..., :1] if image.shape[-1] == 2 else image[..., :3]

@@ -19,20 +19,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection.frame import Frame
 from ...detection.preprocessing import channels_last
 from .arrays import NPY_MAGIC, ArrayReader, map_npy, npy_from, open_npy, open_npz
-from .budget import budget, over_budget, within_budget
 from .columns import TableOptions
-from .delimited import DelimitedReader
-from .frame import DataError, Frame
+from .errors import DataError, budget, over_budget, within_budget
 from .idx import open_idx
-from .parquet import ParquetReader
 from .png import PictureReader
+from .tables import DelimitedReader, ParquetReader
 
 Rows = Frame | NDArray[Any]
 
@@ -76,22 +75,6 @@ class Part:
     done: float | None
 
 
-class Source(Protocol):
-    """Rows to be read once."""
-
-    name: str
-    kind: str
-
-    def parts(self) -> Iterator[Part]:
-        """All rows, in parts that fit in memory."""
-
-    def read(self) -> Rows:
-        """All rows at once."""
-
-    def close(self) -> None:
-        """Let go of the file, if it was not read to its end."""
-
-
 def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
     """Open a file, a folder, or standard input if ``path`` is "-".
 
@@ -124,22 +107,21 @@ def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
 
 
 class TableSource:
-    """A table in parts."""
+    """A table, to be read once."""
 
     def __init__(self, kind: str, reader: DelimitedReader | ParquetReader, file: _Counted | None = None) -> None:
         self.kind, self.reader, self.name = kind, reader, reader.name
         self._file = file
 
     def parts(self) -> Iterator[Part]:
-        """All rows, in parts."""
+        """All rows, in parts that fit in memory."""
         start = 0
         try:
             for frame in self.reader.frames(PART_ROWS):
                 yield Part(frame, start, None, self._done(start + len(frame)))
                 start += len(frame)
         finally:
-            if self._file is not None:
-                self._file.close()
+            self.close()
 
     def read(self) -> Frame:
         """The whole table."""
@@ -153,7 +135,7 @@ class TableSource:
         return Frame.join(frames)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file, if it was not read to its end."""
         if self._file is not None:
             self._file.close()
 
@@ -164,7 +146,7 @@ class TableSource:
 
 
 class ArraySource:
-    """An array or images in parts."""
+    """An array or images, to be read once."""
 
     def __init__(self, kind: str, reader: ArrayReader | PictureReader) -> None:
         self.kind, self.reader, self.name = kind, reader, reader.name
@@ -174,11 +156,10 @@ class ArraySource:
         self.shape = (n, sides[-1], *sides[:-1]) if self._turned else reader.shape
 
     def parts(self) -> Iterator[Part]:
-        """All rows, in parts."""
+        """All rows, in parts that fit in memory."""
         size = 8 * math.prod(self.shape[1:])
         rows = max(1, min(PART_ROWS, PART_BYTES // size))
-        start = 0
-        names = self.reader.names if isinstance(self.reader, PictureReader) else None
+        start, names = 0, self.reader.names
         for values in map(self._in_front, self.reader.parts(rows)):
             stop = start + len(values)
             yield Part(values, start, None if names is None else names[start:stop], stop / self.shape[0])
@@ -207,6 +188,9 @@ class ArraySource:
 
     def _in_front(self, images: NDArray[Any]) -> NDArray[Any]:
         return np.moveaxis(images, -1, 1) if self._turned else images
+
+
+Source = TableSource | ArraySource
 
 
 class _Counted(io.RawIOBase):

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from .arrays import DAMAGED
-from .budget import VARIABLE, budget
-from .frame import DataError
+from .errors import VARIABLE, DataError, budget, one_line
 
 #: A line of text may be as long as this part of the budget: split into short fields, it takes many times its length.
 LINE_SHARE = 256
@@ -69,8 +68,7 @@ class CheckedText:
         try:
             content = self._file.read(min(CHUNK, self._longest + 1))
         except DAMAGED as error:
-            said = " ".join(str(error).split())
-            raise DataError(f"{self._name} is damaged: {said}; fetch or write it again") from None
+            raise DataError(f"{self._name} is damaged: {one_line(error)}; fetch or write it again") from None
         if b"\0" in content:
             line = self._line + content[: content.index(b"\0")].count(b"\n")
             raise DataError(f"{self._name} is no text table: line {line} holds a zero byte; give a text file")

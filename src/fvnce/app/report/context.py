@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...detection import LatentDetector, mapped
+from ...detection.frame import Frame
 from ...detection.preprocessing import channels_last
 from ...objectives import ContrastiveObjective
-from ..readers.frame import Frame
 from ..runs.run import FittedRun
 from ..runs.training_data import TrainingData
 

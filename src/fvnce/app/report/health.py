@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection.frame import Frame
 from ...detection.mapped import release
 from ...detection.preprocessing import TablePreprocessor
 from ...pages.page import Section, Table, render
 from .. import shapes
-from ..readers.frame import Frame
 from .context import Context
 
 #: Columns that the table shows, those with something to say first.

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 from ...pages.page import Section, Table, render, write_page
 from ...scoring import parse
 from ...serialization import RecordError, read_document, write_text
-from ..runs.folder import ANALYSIS
-from ..runs.run import RECORD, RunError, check_config, damaged, read_run_record
+from ..runs.run import ANALYSIS, RECORD, RunError, check_config, damaged, read_run_record
 from ..runs.settings import RunSettings, read_config
 from . import contrast, health, importance, plane, reconstruction, scores, top_anomalies, training, verdict
 from .context import Context

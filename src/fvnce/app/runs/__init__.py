@@ -4,9 +4,9 @@
 ``run``             a run, opened from its folder
 ``settings``        what a run is made from; ``config.toml``
 ``training_data``   files as training rows and known outliers
-``scorer``          what scores rows, whichever kind of run it is
+``labels``          columns that a person names, and known outliers that one of them marks
 ``fitting``         fit: from settings to a folder
-``folder``          one writer at a time, file by file
 ``scoring``         score: from a file to scores, in parts
+``evaluation``      evaluate: how well labelled outliers are found
 ==================  ===============================================================
 """

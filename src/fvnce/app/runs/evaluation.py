@@ -26,15 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...detection.evidence import LEVEL, Interval, auroc_and_precision
+from ...detection.frame import Frame
 from ..readers.arrays import read_labels
-from ..readers.frame import DataError, Frame
+from ..readers.errors import DataError
 from ..readers.sources import ArraySource, Source, TableSource
-from .labels import Labels, Say
+from .labels import Labels, Say, find_column, split_label
 from .run import FittedRun
-from .scorer import Scorer
+from .scoring import Unlike
 from .settings import DataSettings
-from .training_data import find_column, read_like
-from .unlike import Unlike
+from .training_data import read_like
 
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -198,8 +198,7 @@ def read_labelled(
         if isinstance(source, TableSource):
             labels, parts = _table_parts(source, wanted)
         else:
-            assert isinstance(source, ArraySource)
-            labels, parts = _array_parts(source, path, wanted, run.scorer)
+            labels, parts = _array_parts(source, path, wanted, len(run.scorer.layout.columns))
         scores, marks, rows = [], [], 0
         unlike = Unlike(run.scorer)
         for part, values, done in parts:
@@ -232,16 +231,14 @@ def _table_parts(source: TableSource, label: str) -> tuple[Labels, Parts]:
     return labels, parts()
 
 
-def _array_parts(source: ArraySource, path: str, label: str, scorer: Scorer) -> tuple[Labels, Parts]:
-    """Labels are an array of an npz file, or a column of the matrix."""
-    name, _, value = label.rpartition("=") if "=" in label[1:] else (label, "", "")
+def _array_parts(source: ArraySource, path: str, label: str, width: int) -> tuple[Labels, Parts]:
+    """Labels are an array of an npz file, or a column of the matrix beside the ``width`` columns of training."""
+    name, value = split_label(label)
     beside = read_labels(Path(path), name, source.shape[0]) if source.kind == "npz" else None
-    if beside is not None and len(source.shape) == 2 and source.shape[1] != _width(scorer):
-        raise DataError(
-            f"{source.name} must hold rows of {_width(scorer)} columns as in training, found {source.shape[1]}"
-        )
+    if beside is not None and len(source.shape) == 2 and source.shape[1] != width:
+        raise DataError(f"{source.name} must hold rows of {width} columns as in training, found {source.shape[1]}")
     if beside is None:
-        if len(source.shape) != 2 or source.shape[1] != _width(scorer) + 1:
+        if len(source.shape) != 2 or source.shape[1] != width + 1:
             raise DataError(
                 f"{source.name} must hold labels as an array {name!r} of an npz file, or as a column beside those of "
                 f"training, found rows of shape {source.shape[1:]} and none"
@@ -260,10 +257,6 @@ def _array_parts(source: ArraySource, path: str, label: str, scorer: Scorer) -> 
     return Labels(name, value), parts()
 
 
-def _width(scorer: Scorer) -> int:
-    return len(scorer.layout.columns)
-
-
 def labels_in(source: Source, path: str, run: FittedRun) -> str | None:
     """What in a file holds labels, so that a person can be told that they are not looked at; None if nothing does."""
     label, known = run.config.data.label, set(run.scorer.layout.columns)
@@ -277,9 +270,9 @@ def labels_in(source: Source, path: str, run: FittedRun) -> str | None:
             if column in others:
                 return column
         return next((column for column in others if column.lower() in USUAL), None)
-    if source.kind != "npz" or label is None or not isinstance(source, ArraySource):
+    if source.kind != "npz" or label is None:
         return None
-    name = label.rpartition("=")[0] or label
+    name, _ = split_label(label)
     try:
         return None if read_labels(Path(path), name, source.shape[0]) is None else name
     except DataError:

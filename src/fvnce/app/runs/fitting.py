@@ -5,7 +5,9 @@
     analysis.json       what the page tells  figures/*.svg  its curves
     report.html         the page
 
-The folder is put together beside its place and moved there whole, so that a run that was killed leaves none.
+The folder is put together beside its place and moved there whole, so that a run that was killed leaves none. There is
+one writer at a time, and a new run takes the place of an old one file by file: what lies in the folder and was written
+by no run, notes or scores of the user's, is never touched.
 """
 
 from __future__ import annotations
@@ -26,20 +28,24 @@ from torch import Tensor
 
 from ..._version import __version__
 from ...detection import LatentDetector, NoiseContrastiveDetector
-from ...serialization import write_document, write_text
+from ...detection.frame import Frame
+from ...serialization import locked, write_document, write_text
 from ...serialization.text import checksum
-from ..readers.frame import Frame
 from ..report.context import build_context
 from ..report.page import analyse, rule_of, write_run_page
-from .folder import ANALYSIS, check_replaceable, put_in_place, sole_writer
-from .run import HISTORY, MODEL, RECORD, FittedRun
-from .scorer import Scorer
+from .run import ANALYSIS, HISTORY, MODEL, RECORD, FittedRun, RunError
+from .scoring import Scorer
 from .settings import RunSettings, SettingsError, fingerprint
 from .training_data import TrainingData, read_training_data
 
 Say = Callable[[str], None]
 #: Written to the config in full, but for what is no setting of the run.
 _NO_SETTING = ("verbose", "random_state")
+#: Files that a run writes, beside its figures.
+WRITTEN = (RECORD, MODEL, "config.toml", HISTORY, ANALYSIS, "report.html")
+FIGURES = "figures"
+#: How every figure of a run begins; another svg beside them is the user's.
+_FIGURE = '<svg class="chart"'
 
 
 def make_run(
@@ -159,3 +165,53 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - start, 3)
+
+
+@contextmanager
+def sole_writer(out: Path) -> Iterator[None]:
+    """Be the only one who makes the run ``out``, which need not exist yet."""
+    with locked(out.parent / f".{out.name}.lock", out):
+        yield
+
+
+def check_replaceable(out: Path, *, overwrite: bool) -> None:
+    """Refuse a place where something is that may not be replaced."""
+    if out.exists() and not overwrite:
+        raise RunError(f"{out} exists already; choose another folder with --out, or pass --overwrite")
+    if out.exists() and not (out / RECORD).is_file():
+        raise RunError(
+            f"{out} exists and is no run, so --overwrite will not replace it; choose another folder with --out"
+        )
+    if (out / FIGURES).is_symlink():
+        raise RunError(f"{out / FIGURES} is a link, and --overwrite does not write through it; remove it first")
+
+
+def put_in_place(made: Path, out: Path) -> None:
+    """Move the run ``made`` to ``out``; of a run that is there, its own files go and all others stay."""
+    if not out.exists():
+        made.chmod(0o755)
+        made.rename(out)
+        return
+    new = sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file())
+    for path in new:
+        if (out / path).is_dir():
+            raise RunError(f"{out / path} is a folder where a run has a file; move it away first")
+    # Without its record the folder is no run, so nobody reads a mixture of two; the new record comes last.
+    (out / RECORD).unlink()
+    for path in _written(out):
+        path.unlink()
+    for path in sorted(new, key=lambda path: path.name == RECORD):
+        (out / path.parent).mkdir(exist_ok=True)
+        (made / path).replace(out / path)
+    shutil.rmtree(made)
+
+
+def _written(out: Path) -> list[Path]:
+    """The files in ``out`` that a run wrote."""
+    figures = [path for path in (out / FIGURES).glob("*.svg") if path.is_file() and _is_figure(path)]
+    return [path for path in (out / name for name in WRITTEN) if path.is_file()] + figures
+
+
+def _is_figure(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_FIGURE)) == _FIGURE.encode()

@@ -1,4 +1,4 @@
-"""A column of labels: which of its values marks a known outlier, and what a person should know of it."""
+"""Columns that a person names: any by its name or number, and that of labels, of which one value marks outliers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...detection.rows import INLIER, OUTLIER
-from ..readers.frame import DataError, listed
+from ..readers.errors import DataError, listed
 
 Say = Callable[[str], None]
 #: Shares of known outliers above which something is likely to be the wrong way round.
 MANY, MOST = 0.25, 0.5
+
+
+def find_column(columns: list[str], name: str, where: str) -> str:
+    """A column by its name, or by its number from 1, or from −1 backwards."""
+    if name in columns:
+        return name
+    try:
+        return columns[find_position(name, len(columns), where)]
+    except DataError:
+        raise DataError(f"{where} has no column {name!r}; its columns are {listed(columns)}") from None
+
+
+def find_position(name: str, width: int, where: str) -> int:
+    """The position of a column without a name, from 0."""
+    text = name.removeprefix("column_")
+    if text.removeprefix("-").isdigit() and text != "0" and -width <= int(text) <= width:
+        return int(text) - 1 if int(text) > 0 else width + int(text)
+    raise DataError(f"{where} has no column {name!r}; its columns are numbered from 1 to {width}")
+
+
+def split_label(label: str) -> tuple[str, str]:
+    """The column and the value that ``--label`` names, the value empty if it names none.
+
+    >>> split_label("class=3"), split_label("fraud")
+    (('class', '3'), ('fraud', ''))
+    """
+    column, _, value = label.rpartition("=")
+    return (column, value) if column else (label, "")
 
 
 class Labels:
@@ -34,11 +62,7 @@ class Labels:
     @classmethod
     def of(cls, label: str, columns: list[str], where: str) -> Self:
         """From what --label says: a column, or COLUMN=VALUE."""
-        from .training_data import find_column
-
-        name, _, value = label.rpartition("=")
-        if not name or label in columns:
-            name, value = label, ""
+        name, value = (label, "") if label in columns else split_label(label)
         return cls(find_column(columns, name, where), value)
 
     def marks(self, values: NDArray[Any]) -> NDArray[np.bool_]:

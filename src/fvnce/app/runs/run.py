@@ -22,13 +22,14 @@ from ...serialization import RecordError, fields, kind_of, read_document, readin
 from ...training import History
 from ...training.checkpoint import Checkpoints, read_checkpoint
 from .. import shapes
-from .scorer import Scorer
+from .scoring import Scorer
 from .settings import RunSettings, read_config
 from .training_data import Layout
 
 MODEL = "model.safetensors"
 RECORD = "run.json"
 HISTORY = "history.json"
+ANALYSIS = "analysis.json"
 
 
 class RunError(ValueError):
@@ -212,9 +213,8 @@ def read_run_record(path: Path) -> dict[str, Any]:
         record = read_document(path, "run")
         check_run_record(record)
         with reading(path):
-            kinds, shape = fields(record["layout"], f"the layout of {path}", "kinds", "shape")
-            _ = None if kinds is None else dict(kinds), None if shape is None else tuple(map(int, shape))
-            _ = str(record["config_sha256"]), bool(record["frame"]), int(record["rows"]), int(record["known"])
+            fields(record["layout"], f"the layout of {path}", "kinds", "shape")
+            _ = record["config_sha256"]
         return record
     except RecordError as error:
         raise RunError(f"{error}; make the run again with fvnce fit") from None

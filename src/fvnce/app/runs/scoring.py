@@ -1,4 +1,8 @@
-"""Scores of a source of any length, written part by part: memory does not grow with the number of rows."""
+"""What scores rows, whichever detector a run holds, and scores of a source of any length, written part by part.
+
+Memory does not grow with the number of rows. A score of rows that are unlike those of training says little, and people
+should know before they believe it: a column may have moved, changed its unit or its spelling.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,106 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ...detection import LatentDetector, NoiseContrastiveDetector
+from ...detection.frame import Frame
+from ...detection.preprocessing import TablePreprocessor
 from ...pages.escape import cell, line_json
-from ..readers.frame import DataError, Frame
+from ..readers.errors import DataError
 from ..readers.sources import Part, Source, TableSource
-from .scorer import Scorer
-from .training_data import find_column
-from .unlike import Unlike
+from .labels import find_column
+from .training_data import Layout
 
+Array = NDArray[np.float64]
 #: Columns named as reasons for a score.
 REASONS = 3
 #: Rows explained at once: integrated gradients hold many copies of a row.
 EXPLAINED = 256
+#: Share of the values of a column that must be unlike any of training to be worth a word.
+SHARE = 0.5
+#: Rows below which only an empty file can be told.
+ENOUGH = 5
+
+
+class Scorer:
+    """Scores of a detector, with the layout of the rows that it takes.
+
+    Attributes:
+        detector: as it was trained or loaded.
+        layout: what rows look like.
+        threshold: the score above which a row is called an outlier.
+    """
+
+    def __init__(self, detector: NoiseContrastiveDetector | LatentDetector, layout: Layout) -> None:
+        self.detector, self.layout = detector, layout
+        self.threshold = -float(detector.offset_)
+
+    def anomaly(self, rows: Any) -> Array:
+        """Higher for stranger rows, shape (n,)."""
+        return self.detector.anomaly_score(rows)
+
+    def probability(self, anomaly: Array) -> Array | None:
+        """P(outlier | score); None for a latent-variable model, whose threshold is a quantile."""
+        if isinstance(self.detector, LatentDetector):
+            return None
+        return self.detector.calibration_.probability(anomaly)
+
+    @property
+    def has_p_values(self) -> bool:
+        """Whether training left rows that can measure how rare a score is."""
+        return self.detector.findings_.conformal is not None
+
+    def p_value(self, rows: Any, anomaly: Array) -> Array | None:
+        """The conformal p-value of rows whose scores are known; None if there are none."""
+        conformal = self.detector.findings_.conformal
+        if conformal is None:
+            return None
+        # Where the detector itself is measured, rows need not be scored again.
+        return conformal.p_value(anomaly) if conformal.model is None else self.detector.p_value(rows)
+
+    def contributions(self, rows: Any) -> Array:
+        """Parts of the anomaly by column or pixel."""
+        return self.detector.explain(rows).total
+
+
+class Unlike:
+    """Counts of values unlike those of training: columns that are empty, texts never seen, numbers far away."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._detector, self._names = scorer.detector, scorer.layout.columns
+        self._rows = 0
+        self._there: Any = 0
+        self._odd: Any = 0
+
+    def add(self, rows: Any) -> None:
+        """Count some more rows."""
+        if isinstance(self._detector.preprocessor_, TablePreprocessor):
+            there, odd = self._detector.odd_values(rows)
+            self._rows += len(rows)
+            self._there, self._odd = self._there + there, self._odd + odd
+
+    def sentences(self) -> list[str]:
+        """What a person should know, a sentence for each column."""
+        how = self._detector.preprocessor_
+        if not isinstance(how, TablePreprocessor) or self._rows < ENOUGH:
+            return []
+        found = []
+        for name, column, there, odd in zip(self._names, how.columns, self._there, self._odd, strict=True):
+            if column.empty:
+                continue
+            if there == 0:
+                found.append(f"column {name!r} is empty in all {self._rows:,} rows")
+            elif odd > SHARE * there:
+                what = (
+                    "texts that no training row had"
+                    if column.categories is not None
+                    else f"values other than {column.centre:.6g}, which all training rows had"
+                    if column.unused
+                    else "numbers more than 10 deviations away from those of training"
+                )
+                found.append(f"column {name!r} holds {what}, in {odd:,} of {there:,} rows")
+        return found
 
 
 @dataclass

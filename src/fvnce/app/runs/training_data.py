@@ -5,21 +5,20 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection.frame import Frame
 from ...detection.identifiers import identifier_in
 from ...detection.mapped import release, take
 from ...detection.reading import Reading
 from ..readers.arrays import read_labels
-from ..readers.budget import budget, over_budget
 from ..readers.columns import TableOptions
-from ..readers.frame import DataError, Frame, listed
-from ..readers.png import PictureReader
+from ..readers.errors import DataError, budget, listed, over_budget
 from ..readers.sources import ArraySource, ReadOptions, Rows, Source, TableSource, open_source
-from .labels import Labels, Say
+from .labels import Labels, Say, find_column, find_position, split_label
 from .settings import DataSettings
 
 #: Rows beyond these bytes are thinned to so many of each kind, known outliers and others.
@@ -39,6 +38,13 @@ class Layout:
     kinds: dict[str, Reading] | None
     shape: tuple[int, ...] | None
 
+    @classmethod
+    def of(cls, rows: Rows) -> Self:
+        """The layout that these rows have."""
+        if isinstance(rows, Frame):
+            return cls({name: rows.readings.get(name, Reading()) for name in rows.columns.tolist()}, None)
+        return cls(None, tuple(int(side) for side in rows.shape[1:]))
+
     @property
     def columns(self) -> list[str]:
         """Names of the columns of a table; none for images."""
@@ -49,10 +55,16 @@ class Layout:
     def prepare(self, rows: Rows, start: int = 0) -> Rows:
         """Rows as the model takes them, whatever file they came in; the first is row ``start`` of it."""
         if self.kinds is not None:
-            return rows if isinstance(rows, Frame) else to_frame(rows, self.columns)
-        assert self.shape is not None
+            if isinstance(rows, Frame):
+                return rows
+            return Frame({name: np.asarray(rows[:, i], dtype=np.float64) for i, name in enumerate(self.kinds)})
         if isinstance(rows, Frame):
-            rows = _matrix(rows, self.shape)
+            if self.shape != (rows.shape[1],) or any(rows[name].dtype.kind not in "biuf" for name in rows.columns):
+                raise DataError(
+                    f"rows must have shape {self.shape} of numbers as in training, found a table of {rows.shape[1]} "
+                    "columns"
+                )
+            rows = np.column_stack([rows[name] for name in rows.columns])
         if rows.ndim == 2 and rows.dtype.kind == "f" and np.isinf(rows).any():
             row = start + int(np.flatnonzero(np.isinf(rows).any(1))[0]) + 1
             raise DataError(f"row {row} holds infinity; correct it, or write NaN for what is missing")
@@ -85,14 +97,13 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
         if isinstance(source, TableSource):
             rows, known, names = _read_table(source, settings, say, rng)
         else:
-            assert isinstance(source, ArraySource)
             rows, known, names = _read_array(source, settings, say)
     if len(rows) < 2:
         raise DataError(f"{source.name} holds {len(rows)} row; give at least 2, and a hundred or more to be of use")
     _check_finite(rows, source)
     if isinstance(rows, Frame):
         rows = _without_identifiers(rows, settings, say)
-    layout = _layout(rows)
+    layout = Layout.of(rows)
     if settings.outliers is not None:
         with closing(read_like(layout, settings.outliers, settings)) as others:
             more = others.read()
@@ -120,7 +131,6 @@ def read_like(layout: Layout, path: str, settings: DataSettings, *, beside: int 
     source = open_source(path, _options(settings, layout.kinds))
     if isinstance(source, TableSource):
         return source
-    assert isinstance(source, ArraySource)
     if beside and layout.columns and source.shape[1:] == (len(layout.columns) + beside,):
         return source
     if layout.kinds is None and source.shape[1:] != layout.shape:
@@ -216,39 +226,21 @@ def _read_array(
         if given:
             raise DataError(f"{option} needs a table with columns (csv, tsv, parquet), found {settings.path}")
     rows = source.read()
-    names = source.reader.names if isinstance(source.reader, PictureReader) else None
     if settings.label is None:
-        return rows, np.zeros(len(rows), dtype=bool), names
-    name, _, value = settings.label.rpartition("=") if "=" in settings.label[1:] else (settings.label, "", "")
+        return rows, np.zeros(len(rows), dtype=bool), source.reader.names
+    name, value = split_label(settings.label)
     values = read_labels(Path(settings.path), name, len(rows)) if source.kind == "npz" else None
     if values is None:
         if rows.ndim != 2:
             raise DataError(
                 f"--label cannot name a column of images ({settings.path}); give known outliers by --outliers"
             )
-        position = _position(name, rows.shape[1], settings.path)
+        position = find_position(name, rows.shape[1], settings.path)
         values, rows = rows[:, position], np.delete(np.asarray(rows), position, axis=1)
     labels = Labels(name, value)
     known = labels.marks(values)
     labels.check(say, mostly=settings.mostly_outliers)
-    return rows, known, names
-
-
-def find_column(columns: list[str], name: str, where: str) -> str:
-    """A column by its name, or by its number from 1, or from −1 backwards."""
-    if name in columns:
-        return name
-    try:
-        return columns[_position(name, len(columns), where)]
-    except DataError:
-        raise DataError(f"{where} has no column {name!r}; its columns are {listed(columns)}") from None
-
-
-def _position(name: str, width: int, where: str) -> int:
-    text = name.removeprefix("column_")
-    if text.removeprefix("-").isdigit() and text != "0" and -width <= int(text) <= width:
-        return int(text) - 1 if int(text) > 0 else width + int(text)
-    raise DataError(f"{where} has no column {name!r}; its columns are numbered from 1 to {width}")
+    return rows, known, source.reader.names
 
 
 def _check_finite(rows: Rows, source: Source) -> None:
@@ -306,23 +298,3 @@ def _without_identifiers(rows: Frame, settings: DataSettings, say: Say) -> Frame
     for name, why in found.items():
         say(f"column {name!r} {why}; it is left out, and --keep {name!r} would keep it")
     return rows.without(list(found))
-
-
-def _layout(rows: Rows) -> Layout:
-    if isinstance(rows, Frame):
-        return Layout({name: rows.readings.get(name, Reading()) for name in rows.columns.tolist()}, None)
-    return Layout(None, tuple(int(side) for side in rows.shape[1:]))
-
-
-def to_frame(rows: NDArray[Any], names: list[str] | None = None) -> Frame:
-    """A matrix with named columns."""
-    names = names or [f"column_{i + 1}" for i in range(rows.shape[1])]
-    return Frame({name: np.asarray(rows[:, i], dtype=np.float64) for i, name in enumerate(names)})
-
-
-def _matrix(frame: Frame, shape: tuple[int, ...]) -> NDArray[Any]:
-    if shape != (frame.shape[1],) or any(frame[name].dtype.kind not in "biuf" for name in frame.columns):
-        raise DataError(
-            f"rows must have shape {shape} of numbers as in training, found a table of {frame.shape[1]} columns"
-        )
-    return np.column_stack([frame[name] for name in frame.columns])

@@ -1,6 +1,7 @@
-"""Text tables: any delimiter, header or not, read in parts by pyarrow.
+"""Tables, read in parts by pyarrow: text with any delimiter, header or not, and parquet.
 
-Delimiter and header are found in the first lines unless given; what columns hold is for :mod:`.columns` to say.
+Delimiter and header of a text are found in its first lines unless given; what columns hold is for :mod:`.columns` to
+say.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import io
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any
 
+from ...detection.frame import Frame
 from ...detection.reading import Reading
 from .columns import MISSING, ColumnReader, TableOptions
-from .frame import DataError, Frame, listed
+from .errors import DataError, listed, one_line, within_budget
 from .text import FIELD, CheckedText, LongFieldError
 
 DELIMITERS = ",;\t| "
@@ -130,8 +133,7 @@ class DelimitedReader:
                     f"{self.name}, line {line}: found {len(row)} fields where the first line has {len(self.columns)}; "
                     "correct the line, or name the delimiter with --delimiter"
                 )
-        said = " ".join(str(error).split())[:200]
-        return DataError(f"{self.name}: {said}; correct it, or name the delimiter with --delimiter")
+        return DataError(f"{self.name}: {one_line(error)}; correct it, or name the delimiter with --delimiter")
 
     def _place(self, row: int | None) -> str:
         """The line of a row of data, or, of none, the one after which the file cannot be read on."""
@@ -207,6 +209,44 @@ class DelimitedReader:
         return text.strip().lower() not in self._missing and any(
             reading.numbers([text])[1] is None for reading in (_NUMBER, _COMMA_NUMBER, _TIME)
         )
+
+
+class ParquetReader:
+    """A parquet file, read in parts."""
+
+    def __init__(self, path: Path, options: TableOptions) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        self.name = str(path)
+        try:
+            # What is read ahead is kept until the end: the whole file.
+            self._file = parquet.ParquetFile(path, pre_buffer=False)
+        except (pyarrow.ArrowException, OSError) as error:
+            if isinstance(error, FileNotFoundError | PermissionError):
+                raise
+            raise DataError(f"{path} is not a parquet file, or damaged: {one_line(error)}; write it again") from None
+        self.rows = int(self._file.metadata.num_rows)
+        self.columns = [str(name) for name in self._file.schema_arrow.names]
+        missing = [name for name in options.kinds or {} if name not in self.columns]
+        if missing:
+            raise DataError(f"{path} lacks column {missing[0]!r} of training; it has {listed(self.columns)}")
+        for group in range(self._file.metadata.num_row_groups):
+            within_budget(self.name, "one of its groups of rows", self._file.metadata.row_group(group).total_byte_size)
+        self.reader = ColumnReader(self.name, self.columns, options)
+
+    def frames(self, rows: int) -> Iterator[Frame]:
+        """The table in parts of at most so many rows."""
+        import pyarrow
+
+        start = 0
+        try:
+            for batch in self._file.iter_batches(rows, columns=self.reader.wanted):
+                columns = {name: batch.column(name) for name in self.reader.wanted}
+                yield self.reader.frame(columns, lambda row, start=start: f"row {start + row + 1}")  # type: ignore[misc]
+                start += len(batch)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(f"{self.name} is damaged: {one_line(error)}; write it again") from None
 
 
 def find_delimiter(sample: Sequence[str], *, whole: bool = True) -> str:

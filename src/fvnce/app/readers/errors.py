@@ -1,4 +1,4 @@
-"""How much memory the rows of one file may take, asked before any of it is allocated.
+"""What is said of a file that cannot be used, and of one whose rows would take more memory than they may.
 
 Compressed or forged, a file of a megabyte can call for ten gigabytes. What a header promises is compared with the
 budget first, and what has no header (a line of text, a gzip stream) is read no further than the budget goes. The budget
@@ -9,13 +9,39 @@ from __future__ import annotations
 
 import os
 import re
-
-from .frame import DataError
+from collections.abc import Sequence
 
 VARIABLE = "FVNCE_MAX_MEMORY"
 DEFAULT = 2 * 2**30
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
+
+
+class DataError(ValueError):
+    """A file that cannot be used as it is; the message says where and what to do.
+
+    >>> from fvnce.data import open_source
+    >>> open_source("nowhere.csv")
+    Traceback (most recent call last):
+        ...
+    fvnce.app.readers.errors.DataError: nowhere.csv does not exist; give a file (...
+    """
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Names in one line of a sentence: the first few of them, and of each no more than fits there.
+
+    >>> listed(["a", "b" * 100], 12)[:12], listed(list("abc"), 2)
+    ('a, bbbbbbbbb', 'a, b, … (3 in all)')
+    """
+    lines = (" ".join(name[:200].split()) for name in names[:most])
+    shown = ", ".join(name if len(name) <= 60 else f"{name[:59]}…" for name in lines)
+    return shown + (f", … ({len(names)} in all)" if len(names) > most else "")
+
+
+def one_line(error: BaseException) -> str:
+    """What another library says of a file, within a sentence."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def budget() -> int:
@@ -35,7 +61,7 @@ def within_budget(name: str, what: str, size: int) -> None:
 
     >>> within_budget("a.npz", "its rows", 10 * 2**30)
     Traceback (most recent call last):
-    fvnce.app.readers.frame.DataError: a.npz needs 10G of memory for its rows, more than the 2G allowed; if you trust the file and have the memory, set FVNCE_MAX_MEMORY=11G
+    fvnce.app.readers.errors.DataError: a.npz needs 10G of memory for its rows, more than the 2G allowed; if you trust the file and have the memory, set FVNCE_MAX_MEMORY=11G
     """  # noqa: E501
     allowed = budget()
     if size > allowed:
