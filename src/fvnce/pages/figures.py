@@ -91,16 +91,7 @@ def name_curves(axes: Axes, *, size: float = 7.0) -> None:
 
 def save(figure: Figure, out: Path, name: str) -> list[Path]:
     """Write ``name.png`` and ``name.pdf`` into ``out``, each complete or not at all."""
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for suffix in ("png", "pdf"):
-        path = out / f"{name}.{suffix}"
-        # Without the date, the same figure is the same file.
-        metadata = {"CreationDate": None} if suffix == "pdf" else {"Software": None}
-        with matplotlib.rc_context(STYLE), atomic_write(path) as file:
-            figure.savefig(file, dpi=200, metadata=metadata, format=suffix)
-        paths.append(path)
-    return paths
+    return [save_as(figure, out / f"{name}.{suffix}") for suffix in ("png", "pdf")]
 
 
 def save_as(figure: Figure, path: Path) -> Path:

@@ -63,10 +63,7 @@ class ArrayReader:
         left = self._file.seek(0, os.SEEK_END) - here
         self._file.seek(here)
         if left < self.shape[0] * self.row_bytes:
-            raise DataError(
-                f"{self.name} is damaged: its header promises {self.shape[0]} rows, and it ends in row "
-                f"{left // self.row_bytes + 1}; fetch or write it again"
-            )
+            raise self._cut_short(left // self.row_bytes)
 
     def parts(self, rows: int) -> Iterator[NDArray[Any]]:
         """The array in parts of at most so many rows."""
@@ -81,14 +78,17 @@ class ArrayReader:
             count = min(rows, self.shape[0] - start)
             content = read_exactly(self._file, count * size, self.name)
             if len(content) < count * size:
-                raise DataError(
-                    f"{self.name} is damaged: its header promises {self.shape[0]} rows, and it ends in row "
-                    f"{start + len(content) // size + 1}; fetch or write it again"
-                )
+                raise self._cut_short(start + len(content) // size)
             values = np.frombuffer(content, self.dtype).reshape(count, *self.shape[1:])
             yield values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
         if read_exactly(self._file, 1, self.name):
             raise DataError(f"{self.name} is damaged: more bytes follow than its header promises; write it again")
+
+    def _cut_short(self, rows: int) -> DataError:
+        return DataError(
+            f"{self.name} is damaged: its header promises {self.shape[0]} rows, and it ends in row {rows + 1}; "
+            "fetch or write it again"
+        )
 
     def close(self) -> None:
         """Let go of the file."""

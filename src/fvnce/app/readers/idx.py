@@ -48,11 +48,7 @@ def read_idx(path: Path | str) -> NDArray[Any]:
 
 def parse_idx(content: bytes, name: str) -> NDArray[Any]:
     """The array in the bytes of an idx file; ``name`` is for the error."""
-    if len(content) < 4 or content[:2] != b"\x00\x00" or content[2] not in TYPES or content[3] == 0:
-        raise ValueError(
-            f"{name} is not an idx file: it starts with {content[:4].hex(' ') or 'nothing'}; fetch it again"
-        )
-    dtype, rank = np.dtype(TYPES[content[2]]), content[3]
+    dtype, rank = _type_and_rank(content[:4], name)
     start = 4 + 4 * rank
     if len(content) < start:
         raise ValueError(
@@ -86,11 +82,16 @@ def open_idx(path: Path) -> ArrayReader:
 
 
 def _idx_from(file: IO[bytes], name: str) -> ArrayReader:
-    head = read_exactly(file, 4, name)
-    if len(head) < 4 or head[:2] != b"\x00\x00" or head[2] not in TYPES or head[3] == 0:
-        raise DataError(f"{name} is not an idx file: it starts with {head.hex(' ') or 'nothing'}; fetch it again")
-    sizes = read_exactly(file, 4 * head[3], name)
-    if len(sizes) < 4 * head[3]:
+    dtype, rank = _type_and_rank(read_exactly(file, 4, name), name)
+    sizes = read_exactly(file, 4 * rank, name)
+    if len(sizes) < 4 * rank:
         raise DataError(f"{name} is a truncated idx file: it ends within its header; fetch it again")
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
-    return ArrayReader(name, file, check_layout(name, np.dtype(TYPES[head[2]]), shape), shape)
+    return ArrayReader(name, file, check_layout(name, dtype, shape), shape)
+
+
+def _type_and_rank(head: bytes, name: str) -> tuple[np.dtype[Any], int]:
+    """What the first four bytes of an idx file say."""
+    if len(head) < 4 or head[:2] != b"\x00\x00" or head[2] not in TYPES or head[3] == 0:
+        raise DataError(f"{name} is not an idx file: it starts with {head.hex(' ') or 'nothing'}; fetch it again")
+    return np.dtype(TYPES[head[2]]), head[3]

@@ -109,9 +109,9 @@ def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
 class TableSource:
     """A table, to be read once."""
 
-    def __init__(self, kind: str, reader: DelimitedReader | ParquetReader, file: _Counted | None = None) -> None:
+    def __init__(self, kind: str, reader: DelimitedReader | ParquetReader, file: IO[bytes] | None = None) -> None:
         self.kind, self.reader, self.name = kind, reader, reader.name
-        self._file = file
+        self._file, self._size = file, 0 if file is None else os.fstat(file.fileno()).st_size
 
     def parts(self) -> Iterator[Part]:
         """All rows, in parts that fit in memory."""
@@ -142,7 +142,9 @@ class TableSource:
     def _done(self, rows: int) -> float | None:
         if isinstance(self.reader, ParquetReader):
             return rows / self.reader.rows if self.reader.rows else 1.0
-        return None if self._file is None else self._file.share
+        if self._file is None:
+            return None
+        return min(1.0, self._file.tell() / self._size) if self._size else 1.0
 
 
 class ArraySource:
@@ -193,50 +195,25 @@ class ArraySource:
 Source = TableSource | ArraySource
 
 
-class _Counted(io.RawIOBase):
-    """A binary file that knows how much of it was read."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._inner, self._size, self._read = file, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._inner.read(len(buffer))
-        buffer[: len(content)] = content
-        self._read += len(content)
-        return len(content)
-
-    @property
-    def share(self) -> float:
-        return min(1.0, self._read / self._size) if self._size else 1.0
-
-    def close(self) -> None:
-        self._inner.close()
-        super().close()
-
-
 def _text(place: Path, options: ReadOptions, delimiter: str | None) -> TableSource:
-    with place.open("rb") as file:
-        start = file.read(6)
+    with place.open("rb") as beginning:
+        start = beginning.read(6)
     if start.startswith((NPY_MAGIC, b"PK\x03\x04", b"PAR1", b"\x89PNG")):
         raise DataError(f"{place} is no text table by its first bytes; give it the ending of its kind ({FORMATS})")
 
     def unpacked(raw: Any) -> Any:
         return gzip.GzipFile(fileobj=raw) if start.startswith(b"\x1f\x8b") else raw
 
-    counted = _Counted(place.open("rb"), place.stat().st_size)
     table = options.table
     if delimiter is not None and table.delimiter is None:
         table = replace(table, delimiter=delimiter)
+    file = place.open("rb")
     try:
-        file = unpacked(io.BufferedReader(counted))
-        reader = DelimitedReader(str(place), file, table, lambda: unpacked(place.open("rb")))
+        reader = DelimitedReader(str(place), unpacked(file), table, lambda: unpacked(place.open("rb")))
     except BaseException:
-        counted.close()
+        file.close()
         raise
-    return TableSource("table", reader, counted)
+    return TableSource("table", reader, file)
 
 
 def _from_pipe(file: IO[bytes], options: ReadOptions) -> Source:

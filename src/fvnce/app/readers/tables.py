@@ -59,8 +59,6 @@ class DelimitedReader:
             rows = _split(sample, self.delimiter, whole=whole)
         except csv.Error as error:
             raise self._unreadable(error, "near its beginning") from None
-        if not rows:
-            raise DataError(f"{name} is empty: a table needs at least one row; give a file that has one")
         self.header = self._has_header(rows) if options.header is None else options.header
         if options.header is None and options.kinds is not None:
             # Names known from training settle it.

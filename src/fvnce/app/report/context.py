@@ -85,12 +85,6 @@ class Context:
             return [_cell(value) for value in self.rows.row(position).values()]
         return [_cell(value) for value in self.rows[position].tolist()]
 
-    def cells(self, position: int, most: int = 8) -> str:
-        """The values of the row at a position with the names of their columns."""
-        cells = list(zip(self.data.layout.columns, self.row(position), strict=True))
-        shown = ", ".join(f"{name} {value}" for name, value in cells[:most])
-        return shown + (", …" if len(cells) > most else "")
-
     def fold_channels(self, pixels: Array) -> Array:
         """Numbers of the pixels of one image, summed over its channels, shape (H, W)."""
         shape = self.data.layout.shape

@@ -19,6 +19,8 @@ from .images import sprite
 
 #: Points of the plane; of these at most so many are the strangest rows, and known outliers.
 POINTS, STRANGE, KNOWN = 600, 50, 150
+#: Columns that are told of a point.
+CELLS = 8
 
 check = shapes.record(
     {
@@ -140,4 +142,8 @@ def _some(context: Context) -> NDArray[np.int64]:
 
 def _item(context: Context, position: int) -> str:
     name = context.name(position) or f"row {int(context.numbers[position]) + 1}"
-    return name if context.image else f"{name}: {context.cells(position)}"
+    if context.image:
+        return name
+    cells = list(zip(context.data.layout.columns, context.row(position), strict=True))
+    told = ", ".join(f"{column} {value}" for column, value in cells[:CELLS])
+    return f"{name}: {told}{', …' if len(cells) > CELLS else ''}"

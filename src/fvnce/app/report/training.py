@@ -95,9 +95,9 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section | None:
                     alt="Shares of live noise and of effective samples over training",
                 )
             )
-    reading = list(facts["advice"]) and [f"Advice: {sentence}." for sentence in facts["advice"]]
+    reading = [f"Advice: {sentence}." for sentence in facts["advice"]]
     if len(histories) > 4:
-        reading = [*reading, f"Of {len(histories)} networks the first four are shown; history.json has all."]
+        reading.append(f"Of {len(histories)} networks the first four are shown; history.json has all.")
     return Section("Training", reading, charts=charts)
 
 

@@ -56,11 +56,12 @@ def build(context: Context) -> dict[str, Any]:
 def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
     """The verdict in words."""
     evidence = Evidence.from_dict(facts["verdict"])
+    threshold = f"The threshold is {evidence.threshold:.4g}: {evidence.threshold_reason.rstrip('.')}."
     block = render(
         "fvnce.app",
         "verdict.html",
         headline=_headline(evidence),
-        sentences=[*_meaning(evidence, record), f"The threshold is {evidence.threshold:.4g}: {_why(evidence)}."],
+        sentences=[*_meaning(evidence, record), threshold],
         steps=_next(evidence, record),
     )
     return Section("Verdict", [], blocks=[block])
@@ -110,10 +111,6 @@ def _meaning(evidence: Evidence, record: dict[str, Any]) -> list[str]:
             f"threshold assumes, AUROC would be {alike:.3f}."
         )
     return [*sentences, f"{hidden} Outliers of a kind that nobody knows are in none of these numbers."]
-
-
-def _why(evidence: Evidence) -> str:
-    return evidence.threshold_reason.rstrip(".")
 
 
 def _next(evidence: Evidence, record: dict[str, Any]) -> list[str]:

@@ -156,12 +156,10 @@ def evaluate(scores: Array, outlier: Marks, threshold: float, k: int | None = No
 
 def _among_first(positive: Array, negative: Array, places: int) -> float:
     """Outliers among so many of the strangest rows, ties by their share."""
-    found, left = np.cumsum(positive[::-1]), np.cumsum((positive + negative)[::-1])
-    last = int(np.searchsorted(left, places))
-    before = float(found[last - 1]) if last else 0.0
-    rows = float(left[last] - (left[last - 1] if last else 0.0))
-    open_places = places - (float(left[last - 1]) if last else 0.0)
-    return before + (float(found[last]) - before) * open_places / rows
+    found, seen = (np.append(0.0, np.cumsum(part[::-1])) for part in (positive, positive + negative))
+    last = int(np.searchsorted(seen, places))
+    before, rows = found[last - 1], seen[last] - seen[last - 1]
+    return float(before + (found[last] - before) * (places - seen[last - 1]) / rows)
 
 
 def _interval(value: float, drawn: Array) -> Interval | None:

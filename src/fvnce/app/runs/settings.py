@@ -78,7 +78,7 @@ class RunSettings:
         """The text of ``config.toml``."""
         content: dict[str, dict[str, Any]] = {
             "run": {"kind": self.kind, "seed": self.seed},
-            "data": _compact(asdict(self.data)),
+            "data": {k: v for k, v in asdict(self.data).items() if v not in (None, (), False) or k == "header"},
         }
         if self.kind == "detector":
             content["detector"] = dict(self.detector)
@@ -244,7 +244,3 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "tuple[str, ...]": (_list_of(_is_text), "a list of texts", '["one", "two"]'),
     "tuple[int, ...]": (_list_of(_is_integer), "a list of integers", "[64, 64]"),
 }
-
-
-def _compact(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if value not in (None, (), [], False) or key == "header"}
