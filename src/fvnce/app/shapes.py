@@ -38,46 +38,42 @@ def _short(value: Any) -> str:
     return repr(value if not isinstance(value, str) else value[:40])
 
 
-def number(value: Any, place: str) -> None:
-    """A finite number, and no larger than can be drawn."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LARGEST <= value <= _LARGEST:
-        raise _fail(place, "a finite number", value)
+def _one(fits: Callable[[Any], bool], wanted: str) -> Shape:
+    def check(value: Any, place: str) -> None:
+        if not fits(value):
+            raise _fail(place, wanted, value)
+
+    return check
 
 
-def reported(value: Any, place: str) -> None:
-    """A number that is written and not drawn, and so may be infinite or none at all."""
-    if not isinstance(value, float):
-        number(value, place)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
 
 
 def integer(low: int = 0, high: int = 2**53) -> Shape:
     """An integer between two, which count."""
-
-    def check(value: Any, place: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise _fail(place, f"an integer from {low} to {high}", value)
-
-    return check
+    return _one(
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
+        f"an integer from {low} to {high}",
+    )
 
 
 def instance(kind: type, wanted: str) -> Shape:
     """A value of a type, ``wanted`` in words."""
-
-    def check(value: Any, place: str) -> None:
-        if not isinstance(value, kind):
-            raise _fail(place, wanted, value)
-
-    return check
+    return _one(lambda value: isinstance(value, kind), wanted)
 
 
 def matching(pattern: str, wanted: str) -> Shape:
     """Text that a pattern matches as a whole."""
+    return _one(lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None, wanted)
 
-    def check(value: Any, place: str) -> None:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise _fail(place, wanted, value)
 
-    return check
+#: A finite number, and no larger than can be drawn.
+number = _one(_is_number, "a finite number")
+#: A number that is written and not drawn, and so may be infinite or none at all.
+reported = _one(lambda value: isinstance(value, float) or _is_number(value), "a finite number")
+text = instance(str, "text")
+_table = instance(dict, "a table")
 
 
 def picture(value: Any, place: str) -> None:
@@ -107,8 +103,7 @@ def by_name(entry: Shape) -> Shape:
     """A table with any names and entries of one shape."""
 
     def check(value: Any, place: str) -> None:
-        if not isinstance(value, dict):
-            raise _fail(place, "a table", value)
+        _table(value, place)
         for name, item in value.items():
             entry(item, f"{place}[{name[:40]!r}]")
 
@@ -119,8 +114,7 @@ def record(entries: Mapping[str, Shape], optional: Mapping[str, Shape] | None = 
     """A table with these entries; others may stand beside them."""
 
     def check(value: Any, place: str) -> None:
-        if not isinstance(value, dict):
-            raise _fail(place, "a table", value)
+        _table(value, place)
         for name, entry in entries.items():
             if name not in value:
                 raise ShapeError(f"{place or 'it'} must have an entry {name!r}, found none")
@@ -154,7 +148,6 @@ def alike(entry: Shape, *lists: str) -> Shape:
     return check
 
 
-text = instance(str, "text")
 names = list_of(text)
 gaps = list_of(or_none(number))
 sheet = record({"png": picture, "width": integer(1, 10**6), "height": integer(1, 10**6)})

@@ -34,6 +34,16 @@ HEADER = 10_000
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, struct.error)
 
 
+@contextmanager
+def closed_on_error(file: Any) -> Iterator[None]:
+    """Let go of a file if what is made of it fails; else whoever made it does."""
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise
+
+
 class ArrayReader:
     """An array whose first axis are rows, read once from front to back."""
 
@@ -43,12 +53,9 @@ class ArrayReader:
     def __init__(self, name: str, file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self.name, self._file = name, file
         self.dtype, self.shape = dtype, shape
-        try:
+        with closed_on_error(file):
             self._check_length()
             within_budget(name, "one row", 8 * math.prod(shape[1:]))  # as float64
-        except DataError:
-            file.close()
-            raise
 
     @property
     def row_bytes(self) -> int:
@@ -98,17 +105,14 @@ class ArrayReader:
 def open_npy(path: Path) -> ArrayReader:
     """An npy file; one stored by columns is read through a memory map."""
     file = path.open("rb")
-    try:
+    with closed_on_error(file):
         return npy_from(file, str(path), lambda: map_npy(path))
-    except BaseException:
-        file.close()
-        raise
 
 
 def npy_from(file: IO[bytes], name: str, mapped: Callable[[], NDArray[Any]] | None = None) -> ArrayReader:
     """An npy array in a file or a pipe; one stored by columns comes from ``mapped``, or else is read whole."""
     shape, by_column, dtype = read_header(file, name)
-    dtype = check_layout(name, dtype, shape)
+    check_layout(name, dtype, shape)
     if not by_column:
         return ArrayReader(name, file, dtype, shape)
     if mapped is None:
@@ -215,8 +219,8 @@ def choose_array(name: str, members: list[str], wanted: str | None) -> str:
     raise DataError(f"{name} holds several arrays ({listed(members)}); choose one with --array")
 
 
-def check_layout(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.dtype[Any]:
-    """Numbers in rows."""
+def check_layout(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Refuse what is not numbers in rows."""
     if dtype.kind not in "biuf":
         what = "Python objects, which are never unpickled" if dtype.hasobject else f"values of type {dtype}"
         raise DataError(f"{name} must hold numbers, found {what}; save a numeric array")
@@ -225,7 +229,6 @@ def check_layout(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.
             f"{name} must hold rows of shape (n, D) or images of shape (n, H, W) or (n, C, H, W), none of them 0, "
             f"found shape {shape}; save an array of such a shape"
         )
-    return dtype
 
 
 class _Whole(ArrayReader):

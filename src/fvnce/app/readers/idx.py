@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import ArrayReader, check_layout, read_exactly
+from .arrays import ArrayReader, check_layout, closed_on_error, read_exactly
 from .errors import DataError, budget, over_budget
 
 #: Types by their code.
@@ -74,20 +74,15 @@ def open_idx(path: Path) -> ArrayReader:
     with path.open("rb") as start:
         compressed = start.read(2) == _GZIP
     file: IO[bytes] = gzip.GzipFile(path) if compressed else path.open("rb")  # type: ignore[assignment]
-    try:
-        return _idx_from(file, str(path))
-    except BaseException:
-        file.close()
-        raise
-
-
-def _idx_from(file: IO[bytes], name: str) -> ArrayReader:
-    dtype, rank = _type_and_rank(read_exactly(file, 4, name), name)
-    sizes = read_exactly(file, 4 * rank, name)
-    if len(sizes) < 4 * rank:
-        raise DataError(f"{name} is a truncated idx file: it ends within its header; fetch it again")
-    shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
-    return ArrayReader(name, file, check_layout(name, dtype, shape), shape)
+    with closed_on_error(file):
+        name = str(path)
+        dtype, rank = _type_and_rank(read_exactly(file, 4, name), name)
+        sizes = read_exactly(file, 4 * rank, name)
+        if len(sizes) < 4 * rank:
+            raise DataError(f"{name} is a truncated idx file: it ends within its header; fetch it again")
+        shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
+        check_layout(name, dtype, shape)
+        return ArrayReader(name, file, dtype, shape)
 
 
 def _type_and_rank(head: bytes, name: str) -> tuple[np.dtype[Any], int]:

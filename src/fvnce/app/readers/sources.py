@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ...detection.frame import Frame
 from ...detection.preprocessing import channels_last
-from .arrays import NPY_MAGIC, ArrayReader, map_npy, npy_from, open_npy, open_npz
+from .arrays import NPY_MAGIC, ArrayReader, closed_on_error, map_npy, npy_from, open_npy, open_npz
 from .columns import TableOptions
 from .errors import DataError, budget, over_budget, within_budget
 from .idx import open_idx
@@ -178,11 +178,8 @@ class ArraySource:
             self.reader.close()
             return self._in_front(map_npy(Path(self.name)))
         dtype = self.reader.dtype.newbyteorder("=")
-        try:
+        with closed_on_error(self):
             within_budget(self.name, f"{self.shape[0]:,} rows", dtype.itemsize * math.prod(self.shape))
-        except DataError:
-            self.close()
-            raise
         whole = np.empty(self.shape, dtype)
         for part in self.parts():
             whole[part.start : part.start + len(part.rows)] = part.rows
@@ -208,12 +205,9 @@ def _text(place: Path, options: ReadOptions, delimiter: str | None) -> TableSour
     if delimiter is not None and table.delimiter is None:
         table = replace(table, delimiter=delimiter)
     file = place.open("rb")
-    try:
+    with closed_on_error(file):
         reader = DelimitedReader(str(place), unpacked(file), table, lambda: unpacked(place.open("rb")))
-    except BaseException:
-        file.close()
-        raise
-    return TableSource("table", reader, file)
+        return TableSource("table", reader, file)
 
 
 def _from_pipe(file: IO[bytes], options: ReadOptions) -> Source:

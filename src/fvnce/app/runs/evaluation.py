@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +82,7 @@ class Evaluation:
             "found": self.found,
             "k": self.k,
             "level": LEVEL,
-            **{
-                name: None if found is None else {"value": found.value, "low": found.low, "high": found.high}
-                for name, found in self.numbers.items()
-            },
+            **{name: None if found is None else asdict(found) for name, found in self.numbers.items()},
         }
 
 
