@@ -17,12 +17,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fvnce.pages.figures import name_curves, new_figure, save
+from fvnce.pages.figures import new_figure, save
 from fvnce.pages.page import Picture, Section, Table
 from fvnce.paper.setting import Options
 
 from .vnce_boltzmann_estimates import RULES, Settings, compare, crude_encoder, learned_encoder
-from .vnce_common import main, write_results
+from .vnce_common import main, name_curves, write_results
 
 
 def run(out: Path, options: Options) -> Section:

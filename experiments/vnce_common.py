@@ -1,4 +1,4 @@
-"""What the problems of variational NCE share: the command line, how results are written, and an optimiser."""
+"""What the problems of variational NCE share: the command line, how results are written, names of curves, L-BFGS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 
 from fvnce import __version__
@@ -95,3 +97,30 @@ def _plain(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def name_curves(axes: Axes, *, size: float = 7.0) -> None:
+    """Write each labelled curve's name beside its right end, in its colour, apart from one another."""
+    ends = []
+    for line in axes.get_lines():
+        y = np.asarray(line.get_ydata(), dtype=float)
+        seen = np.flatnonzero(np.isfinite(y))
+        if len(seen) and not str(line.get_label()).startswith("_"):
+            x = float(np.asarray(line.get_xdata(), dtype=float)[seen[-1]])
+            ends.append((axes.transAxes.inverted().transform(axes.transData.transform((x, y[seen[-1]])))[1], line))
+    ends.sort(key=lambda end: end[0])
+    step = 1.25 * size / 72 / (axes.get_window_extent().height / axes.get_figure(root=True).dpi)  # type: ignore[union-attr]
+    heights = np.array([height for height, _ in ends])
+    for _ in range(100):  # neighbours that are too near push one another apart
+        short = np.maximum(step - np.diff(heights), 0.0) / 2
+        heights = heights - np.append(short, 0.0) + np.append(0.0, short)
+    for height, (_, line) in zip(heights, ends, strict=True):
+        axes.text(
+            1.02,
+            height,
+            str(line.get_label()),
+            color=line.get_color(),
+            fontsize=size,
+            va="center",
+            transform=axes.transAxes,
+        )

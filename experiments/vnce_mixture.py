@@ -26,13 +26,13 @@ from torch.distributions import Independent, Normal
 
 from fvnce.models import CategoricalEncoder
 from fvnce.objectives import FullyVariationalNCE, VariationalNCE
-from fvnce.pages.figures import name_curves, new_figure, save
+from fvnce.pages.figures import new_figure, save
 from fvnce.pages.page import Picture, Section, Table
 from fvnce.paper.setting import Options
 from fvnce.scoring import Logarithmic, PowerRule, ScoringRule
 
 from .scoring_method import Side, best_estimate, covariance, coverage, maximise
-from .vnce_common import lbfgs, main, write_results
+from .vnce_common import lbfgs, main, name_curves, write_results
 from .vnce_mixture_theory import (
     METHODS,
     Settings,

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fvnce.pages.figures import name_curves, new_figure, save
+from fvnce.pages.figures import new_figure, save
 from fvnce.pages.page import Table
 from fvnce.scoring import Logarithmic, PowerRule, ScoringRule
 
 from .scoring_method import Side, best_estimate, covariance
-from .vnce_common import lbfgs
+from .vnce_common import lbfgs, name_curves
 
 #: Name, rule, colour, dash.
 METHODS: list[tuple[str, ScoringRule, str, Any]] = [

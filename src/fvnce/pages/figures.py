@@ -62,33 +62,6 @@ def legend(axes: Axes, where: Literal["lower right", "upper left"]) -> None:
     axes.legend(loc=where, frameon=False)
 
 
-def name_curves(axes: Axes, *, size: float = 7.0) -> None:
-    """Write each labelled curve's name beside its right end, in its colour, apart from one another."""
-    ends = []
-    for line in axes.get_lines():
-        y = np.asarray(line.get_ydata(), dtype=float)
-        seen = np.flatnonzero(np.isfinite(y))
-        if len(seen) and not str(line.get_label()).startswith("_"):
-            x = float(np.asarray(line.get_xdata(), dtype=float)[seen[-1]])
-            ends.append((axes.transAxes.inverted().transform(axes.transData.transform((x, y[seen[-1]])))[1], line))
-    ends.sort(key=lambda end: end[0])
-    step = 1.25 * size / 72 / (axes.get_window_extent().height / axes.get_figure(root=True).dpi)  # type: ignore[union-attr]
-    heights = np.array([height for height, _ in ends])
-    for _ in range(100):  # neighbours that are too near push one another apart
-        short = np.maximum(step - np.diff(heights), 0.0) / 2
-        heights = heights - np.append(short, 0.0) + np.append(0.0, short)
-    for height, (_, line) in zip(heights, ends, strict=True):
-        axes.text(
-            1.02,
-            height,
-            str(line.get_label()),
-            color=line.get_color(),
-            fontsize=size,
-            va="center",
-            transform=axes.transAxes,
-        )
-
-
 def save(figure: Figure, out: Path, name: str) -> list[Path]:
     """Write ``name.png`` and ``name.pdf`` into ``out``, each complete or not at all."""
     return [save_as(figure, out / f"{name}.{suffix}") for suffix in ("png", "pdf")]

@@ -17,7 +17,7 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -33,12 +33,12 @@ from ...serialization import locked, write_document, write_text
 from ...serialization.text import checksum
 from ..report.context import build_context
 from ..report.page import analyse, rule_of, write_run_page
+from .labels import Say
 from .run import ANALYSIS, HISTORY, MODEL, RECORD, FittedRun, RunError
 from .scoring import Scorer
 from .settings import RunSettings, SettingsError, fingerprint
 from .training_data import TrainingData, read_training_data
 
-Say = Callable[[str], None]
 #: Written to the config in full, but for what is no setting of the run.
 _NO_SETTING = ("verbose", "random_state")
 #: Files that a run writes, beside its figures.

@@ -23,7 +23,7 @@ from ...detection.preprocessing import TablePreprocessor
 from ...pages.escape import cell, line_json
 from ..readers.errors import DataError
 from ..readers.sources import Part, Source, TableSource
-from .labels import find_column
+from .labels import Say, find_column
 from .training_data import Layout
 
 Array = NDArray[np.float64]
@@ -214,7 +214,7 @@ def stream_scores(
     return summary
 
 
-def add_id(source: Source, column: str | None, say: Callable[[str], None], *, asked: bool) -> str | None:
+def add_id(source: Source, column: str | None, say: Say, *, asked: bool) -> str | None:
     """Have the column that names rows read too; one that was not asked for on the line may be missing."""
     if column is None:
         return None
