@@ -6,6 +6,7 @@ import io
 import re
 import struct
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -272,3 +273,12 @@ def test_a_single_known_outlier_in_a_file_of_its_own_is_enough(tmp_path):
     )
     assert found.known.tolist() == [False] * 5 + [True]
     np.testing.assert_array_equal(found.rows[-1], [1, 2])
+
+
+@pytest.mark.parametrize("name", ["0", "00", "-0", "column_00", "²", "3", "-3", "9" * 5000])
+def test_a_number_that_no_column_has_names_none(name, tmp_path):
+    np.save(tmp_path / "rows.npy", np.zeros((5, 2)))
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
+    for settings in (DataSettings("rows.npy", label=name), DataSettings("rows.csv", drop=(name,))):
+        with pytest.raises(DataError, match="has no column"):
+            read_training_data(replace(settings, path=str(tmp_path / settings.path)), lambda text: None)

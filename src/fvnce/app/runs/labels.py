@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Self
@@ -30,9 +31,10 @@ def find_column(columns: list[str], name: str, where: str) -> str:
 def find_position(name: str, width: int, where: str) -> int:
     """The position of a column without a name, from 0."""
     text = name.removeprefix("column_")
-    if text.removeprefix("-").isdigit() and text != "0" and -width <= int(text) <= width:
-        return int(text) - 1 if int(text) > 0 else width + int(text)
-    raise DataError(f"{where} has no column {name!r}; its columns are numbered from 1 to {width}")
+    number = int(text) if re.fullmatch(r"-?\d{1,9}", text) else 0
+    if number == 0 or abs(number) > width:
+        raise DataError(f"{where} has no column {name!r}; its columns are numbered from 1 to {width}")
+    return number - 1 if number > 0 else width + number
 
 
 def split_label(label: str) -> tuple[str, str]:
