@@ -136,8 +136,11 @@ def or_why(entry: Shape) -> Shape:
     return lambda value, place: None if isinstance(value, str) else entry(value, place)
 
 
-def alike(entry: Shape, *lists: str) -> Shape:
-    """A table whose lists of these names are equally long."""
+def alike(
+    lists: Mapping[str, Shape], others: Mapping[str, Shape] | None = None, optional: Mapping[str, Shape] | None = None
+) -> Shape:
+    """A table whose ``lists`` are equally long, with other entries beside them."""
+    entry = record({**lists, **(others or {})}, optional)
 
     def check(value: Any, place: str) -> None:
         entry(value, place)

@@ -19,21 +19,11 @@ _ENTRIES = shapes.record(
         "ratios": shapes.or_why(shapes.both(shapes.histogram, shapes.record({"log_scale": shapes.reported}))),
         "reliability": shapes.or_why(
             shapes.alike(
-                shapes.record(
-                    {
-                        "predicted": shapes.gaps,
-                        "observed": shapes.gaps,
-                        "error": shapes.reported,
-                        "log_loss": shapes.reported,
-                    }
-                ),
-                "predicted",
-                "observed",
+                dict.fromkeys(("predicted", "observed"), shapes.gaps),
+                dict.fromkeys(("error", "log_loss"), shapes.reported),
             )
         ),
-        "log_partition": shapes.or_why(
-            shapes.record(dict.fromkeys(("value", "error", "log_scale"), shapes.reported)),
-        ),
+        "log_partition": shapes.or_why(shapes.record(dict.fromkeys(("value", "error", "log_scale"), shapes.reported))),
         "advice": shapes.names,
     }
 )

@@ -24,7 +24,7 @@ def _check_importance(value: Any, place: str) -> None:
     if isinstance(value, dict) and "heat" in value:
         shapes.record({"heat": shapes.picture})(value, place)
         return
-    shapes.alike(shapes.record({"columns": shapes.names, "shares": shapes.gaps}), "columns", "shares")(value, place)
+    shapes.alike({"columns": shapes.names, "shares": shapes.gaps})(value, place)
 
 
 check = shapes.record({"importance": _check_importance})

@@ -25,27 +25,23 @@ CELLS = 8
 check = shapes.record(
     {
         "plane": shapes.alike(
-            shapes.record(
-                {
-                    "of": shapes.matching("rows|codes", "'rows' or 'codes'"),
-                    "size": shapes.integer(),
-                    "share": shapes.reported,
-                    "x": shapes.list_of(shapes.number),
-                    "y": shapes.list_of(shapes.number),
-                    "known": shapes.list_of(shapes.integer(0, 1)),
-                    "score": shapes.gaps,
-                    "text": shapes.names,
-                },
-                {
-                    "sprite": shapes.record(
-                        {
-                            "png": shapes.picture,
-                            **dict.fromkeys(("across", "width", "height"), shapes.integer(1, 10**6)),
-                        }
-                    )
-                },
-            ),
-            *("x", "y", "known", "score", "text"),
+            {
+                "x": shapes.list_of(shapes.number),
+                "y": shapes.list_of(shapes.number),
+                "known": shapes.list_of(shapes.integer(0, 1)),
+                "score": shapes.gaps,
+                "text": shapes.names,
+            },
+            {
+                "of": shapes.matching("rows|codes", "'rows' or 'codes'"),
+                "size": shapes.integer(),
+                "share": shapes.reported,
+            },
+            {
+                "sprite": shapes.record(
+                    {"png": shapes.picture, **dict.fromkeys(("across", "width", "height"), shapes.integer(1, 10**6))}
+                )
+            },
         )
     }
 )

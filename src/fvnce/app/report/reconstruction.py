@@ -69,10 +69,7 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section | None:
         blocks.append(sheet_figure(samples["png"], "Samples of the model."))
     elif isinstance(samples, dict):
         rows = [
-            [
-                name,
-                *(shown(samples[who][what][i]) for what in (0, 1) for who in ("data", "model")),
-            ]
+            [name, *(shown(samples[who][what][i]) for what in (0, 1) for who in ("data", "model"))]
             for i, name in enumerate(samples["columns"][:_COLUMNS])
         ]
         header = ["column", "mean, data", "mean, model", "deviation, data", "deviation, model"]

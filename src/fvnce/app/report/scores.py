@@ -17,16 +17,8 @@ check = shapes.record(
         "scores": shapes.both(shapes.histogram, shapes.record({"threshold": shapes.number})),
         "probability": shapes.or_why(
             shapes.alike(
-                shapes.record(
-                    {
-                        "score": shapes.gaps,
-                        "probability": shapes.gaps,
-                        "prior": shapes.reported,
-                        "known": shapes.integer(),
-                    }
-                ),
-                "score",
-                "probability",
+                dict.fromkeys(("score", "probability"), shapes.gaps),
+                {"prior": shapes.reported, "known": shapes.integer()},
             )
         ),
         **dict.fromkeys(("flagged", "looked_at", "unlabelled"), shapes.integer()),

@@ -108,11 +108,7 @@ class FittedRun(Run):
     config: RunSettings
 
     def __init__(
-        self,
-        folder: Path,
-        config: RunSettings,
-        scorer: Scorer,
-        history: History | list[History] | None = None,
+        self, folder: Path, config: RunSettings, scorer: Scorer, history: History | list[History] | None = None
     ) -> None:
         objective = scorer.detector.objective_ if isinstance(scorer.detector, LatentDetector) else None
         super().__init__(folder, config, objective=objective, detector=scorer.detector, history=history)
