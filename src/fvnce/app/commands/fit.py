@@ -129,41 +129,24 @@ def fit(
 
     from ..runs.fitting import make_run
 
-    wanted = _settings(given, _kind(given, config), config)
+    wanted = _settings(given, config)
     say = terminal.make_echo(quiet)
     run = make_run(wanted, out, say, overwrite=overwrite, progress=None if not quiet else False)
     say(f"threshold {run.scorer.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE")
     typer.echo(out)
 
 
-def _kind(given: dict[str, Any], config: Path | None) -> str:
-    """The kind that is asked for by name, or that of the config; an option that it has not is refused."""
-    latent = [name for name in LATENT if name in given]
-    detector = [name for name in DETECTOR if name in given]
-    kind = given.get("model")
-    if kind not in (None, "detector", "latent"):
-        raise typer.BadParameter(f"--model must be detector or latent, found {kind!r}")
-    if kind is None and config is not None:
-        from ..runs.settings import read_config
-
-        kind = read_config(config).kind
-    kind = kind or "detector"
-    wrong = detector if kind == "latent" else latent
-    if wrong:
-        has, other = ("the detector", "detector") if kind == "latent" else ("a latent-variable model", "latent")
-        option = "--set" if wrong[0] == "settings" else f"--{wrong[0].replace('_', '-')}"
-        raise typer.BadParameter(
-            f"{option} belongs to {has}, and this run is of a {kind} model; leave it out, or choose --model {other}"
-        )
-    return kind
-
-
-def _settings(given: dict[str, Any], kind: str, config: Path | None) -> Any:
+def _settings(given: dict[str, Any], config: Path | None) -> Any:
+    """The settings of the config, or else the usual ones, with what the line gives in their place."""
     from dataclasses import replace
 
     from ..runs.settings import DataSettings, RunSettings, read_config
 
+    if given.get("model") not in (None, "detector", "latent"):
+        raise typer.BadParameter(f"--model must be detector or latent, found {given['model']!r}")
     base = RunSettings(DataSettings("")) if config is None else read_config(config)
+    kind = given.get("model", base.kind)
+    _refuse_options(given, kind)
     if config is not None and kind != base.kind:
         raise typer.BadParameter(f"the config is of a {base.kind} run, and the options ask for a {kind} one")
     source: dict[str, Any] = {name: given[name] for name in ("label", "id", "header", "array") if name in given}
@@ -192,6 +175,17 @@ def _settings(given: dict[str, Any], kind: str, config: Path | None) -> Any:
         numbers["members"] = "auto" if listed == ["auto"] else listed
     numbers |= dict(_pair(text) for text in given.get("settings", []))
     return replace(result, detector={**base.detector, **numbers})
+
+
+def _refuse_options(given: dict[str, Any], kind: str) -> None:
+    """Refuse an option that the kind of model has not."""
+    wrong = next((name for name in (DETECTOR if kind == "latent" else LATENT) if name in given), None)
+    if wrong is not None:
+        has, other = ("the detector", "detector") if kind == "latent" else ("a latent-variable model", "latent")
+        option = "--set" if wrong == "settings" else f"--{wrong.replace('_', '-')}"
+        raise typer.BadParameter(
+            f"{option} belongs to {has}, and this run is of a {kind} model; leave it out, or choose --model {other}"
+        )
 
 
 def _absolute(path: str) -> str:

@@ -63,14 +63,11 @@ def asset(name: str) -> str:
 @lru_cache(maxsize=16)  # a check takes a moment, and many pages have the same rule
 def _explorer(rule: ScoringRule) -> Markup:
     near = _nearest(rule)
-    sliders = [
-        {"name": name, "label": label, "low": low, "high": high, "step": step, "value": value}
-        for name, label, low, high, step, value in (
-            ("alpha", "α", -0.5, 1.5, 1 / 64, near.alpha),
-            ("beta", "β", 0, 4, 1 / 16, near.beta),
-            ("clip", "T", 0, 20, 0.25, 10.0 if near.clip is None else near.clip),
-        )
-    ]
+    sliders = (  # name, label, lowest, highest, step, value
+        ("alpha", "α", -0.5, 1.5, 1 / 64, near.alpha),
+        ("beta", "β", 0, 4, 1 / 16, near.beta),
+        ("clip", "T", 0, 20, 0.25, 10.0 if near.clip is None else near.clip),
+    )
     given = Markup(script_json(_given(rule)))
     clipped = near.clip is not None
     return render("fvnce.app", "explorer.html", presets=_PRESETS, sliders=sliders, clipped=clipped, given=given)
