@@ -282,3 +282,16 @@ def test_a_number_that_no_column_has_names_none(name, tmp_path):
     for settings in (DataSettings("rows.npy", label=name), DataSettings("rows.csv", drop=(name,))):
         with pytest.raises(DataError, match="has no column"):
             read_training_data(replace(settings, path=str(tmp_path / settings.path)), lambda text: None)
+
+
+def test_a_parquet_file_without_rows_is_refused_as_a_text_table_is(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"a": pyarrow.array([], pyarrow.float64())}), tmp_path / "t.parquet")
+    (tmp_path / "t.csv").write_text("a,b\n")
+    for path in (tmp_path / "t.parquet", tmp_path / "t.csv"):
+        with pytest.raises(DataError, match="no rows; give a file that has some"):
+            open_source(path).read()
+        with pytest.raises(DataError, match="no rows; give a file that has some"):
+            read_training_data(DataSettings(str(path)), lambda text: None)

@@ -245,6 +245,8 @@ class ParquetReader:
                 start += len(batch)
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{self.name} is damaged: {one_line(error)}; write it again") from None
+        if start == 0:
+            raise DataError(f"{self.name} has no rows; give a file that has some")
 
 
 def find_delimiter(sample: Sequence[str], *, whole: bool = True) -> str:
