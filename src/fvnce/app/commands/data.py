@@ -85,29 +85,22 @@ def _describe(source: Any) -> dict[str, Any]:
 
 
 def _add(entry: dict[str, Any], values: Any) -> None:
-    import numpy as np
+    from ..readers.columns import present
 
-    if values.dtype.kind == "M":
-        times = values[~np.isnat(values)]
-        entry["kind"], entry["missing"] = "time", entry["missing"] + len(values) - len(times)
-        if len(times):
-            first, last = (str(edge.astype("datetime64[s]")) for edge in (times.min(), times.max()))
-            entry["low"], entry["high"] = min(entry.get("low", first), first), max(entry.get("high", last), last)
-        return
+    there = present(values)
+    entry["missing"] += len(values) - len(there)
     if values.dtype.kind == "O":
-        there = [value for value in values.tolist() if value is not None]
-        entry["kind"], entry["missing"] = "text", entry["missing"] + len(values) - len(there)
-        known = entry.setdefault("values", set())
+        entry["kind"], known = "text", entry.setdefault("values", set())
         # Enough to tell a category from an identifier, whatever the length of the file.
         if len(known) < 10_000:
-            known.update(there)
+            known.update(there.tolist())
         return
-    gone = np.isnan(values)
-    entry["kind"] = entry["kind"] or "number"
-    entry["missing"] += int(gone.sum())
-    if not gone.all():
-        entry["low"] = min(entry.get("low", np.inf), float(values[~gone].min()))
-        entry["high"] = max(entry.get("high", -np.inf), float(values[~gone].max()))
+    time = values.dtype.kind == "M"
+    entry["kind"] = "time" if time else entry["kind"] or "number"
+    if len(there):
+        edges = there.min(), there.max()
+        low, high = (str(edge.astype("datetime64[s]")) if time else float(edge) for edge in edges)
+        entry["low"], entry["high"] = min(entry.get("low", low), low), max(entry.get("high", high), high)
 
 
 def _text(content: dict[str, Any]) -> str:

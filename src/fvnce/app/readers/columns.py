@@ -23,6 +23,19 @@ _AMOUNT = r"^-?[$€£¥]?([1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]+)([.][0-9]+)?$"
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
 
 
+def present(values: NDArray[Any]) -> NDArray[Any]:
+    """The values of a column that are not missing.
+
+    >>> present(np.array([1.0, np.nan])), present(np.array(["x", None], dtype=object))
+    (array([1.]), array(['x'], dtype=object))
+    """
+    if values.dtype.kind == "O":
+        there = np.array([value is not None for value in values.tolist()], dtype=bool)
+    else:
+        there = ~(np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values))
+    return np.asarray(values[there])
+
+
 @dataclass(frozen=True)
 class TableOptions:
     """How a table is to be read.

@@ -12,6 +12,7 @@ from ...detection.mapped import release
 from ...detection.preprocessing import TablePreprocessor
 from ...pages.page import Section, Table, render
 from .. import shapes
+from ..readers.columns import present
 from .context import Context
 
 #: Columns that the table shows, those with something to say first.
@@ -118,14 +119,13 @@ def _matrix(rows: NDArray[Any]) -> list[tuple[int, str]]:
 
 def _told(values: NDArray[Any]) -> tuple[int, str]:
     """How many values are missing, and what the others are, in short."""
-    if values.dtype.kind == "O":
-        there = [value for value in values.tolist() if value is not None]
-        return len(values) - len(there), f"{len(set(there)):,} different"
-    if values.dtype.kind in "mM":
-        times = values[~np.isnat(values)]
-        dated = values.dtype.kind == "M" and len(times)
-        edges = [str(edge.astype("datetime64[D]")) for edge in (times.min(), times.max())] if dated else ["–"]
-        return len(values) - len(times), " to ".join(edges)
-    numbers = np.asarray(values, dtype=np.float64)
-    numbers = numbers[~np.isnan(numbers)]
-    return len(values) - len(numbers), f"{numbers.min():.4g} to {numbers.max():.4g}" if len(numbers) else "none"
+    there = present(values)
+    gone, kind = len(values) - len(there), values.dtype.kind
+    if kind == "O":
+        return gone, f"{len(set(there.tolist())):,} different"
+    if kind == "m" or not len(there):
+        return gone, "–" if kind in "mM" else "none"
+    low, high = there.min(), there.max()
+    if kind == "M":
+        return gone, f"{low.astype('datetime64[D]')} to {high.astype('datetime64[D]')}"
+    return gone, f"{float(low):.4g} to {float(high):.4g}"

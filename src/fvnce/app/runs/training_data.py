@@ -15,7 +15,7 @@ from ...detection.identifiers import identifier_in
 from ...detection.mapped import release, take
 from ...detection.reading import Reading
 from ..readers.arrays import read_labels
-from ..readers.columns import TableOptions
+from ..readers.columns import TableOptions, present
 from ..readers.errors import DataError, budget, listed, over_budget
 from ..readers.sources import ArraySource, ReadOptions, Rows, Source, TableSource, open_source
 from .labels import Labels, Say, find_column, find_position, split_label
@@ -264,7 +264,7 @@ def _tell_of_empty_columns(rows: Rows, source: Source, say: Say) -> None:
     """Columns without a single value say nothing; a table of nothing else is refused."""
     if isinstance(rows, Frame):
         names = rows.columns.tolist()
-        empty = [name for name in names if _is_empty(rows[name])]
+        empty = [name for name in names if not len(present(rows[name]))]
     elif rows.ndim == 2 and rows.dtype.kind == "f" and np.isnan(rows[0]).any():
         names = [f"column_{i + 1}" for i in range(rows.shape[1])]
         empty = [name for i, name in enumerate(names) if np.isnan(rows[:, i]).all()]
@@ -274,12 +274,6 @@ def _tell_of_empty_columns(rows: Rows, source: Source, say: Say) -> None:
         raise DataError(f"{source.name} holds no value at all: all are missing; give a file with values")
     for name in empty:
         say(f"column {name!r} holds no value at all and is of no use; leave it out with --drop {name!r}")
-
-
-def _is_empty(values: NDArray[Any]) -> bool:
-    if values.dtype.kind == "O":
-        return all(value is None for value in values.tolist())
-    return bool(np.isnat(values).all() if values.dtype.kind in "mM" else np.isnan(values).all())
 
 
 def _without_identifiers(rows: Frame, settings: DataSettings, say: Say) -> Frame:
