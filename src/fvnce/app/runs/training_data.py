@@ -112,6 +112,7 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
             # A memory map need not fit in memory, and its rows are put there to have others below them.
             chosen = np.sort(rng.choice(len(rows), LARGE_ROWS, replace=False))
             say(f"of {len(rows):,} rows, {LARGE_ROWS:,} chosen at random are used")
+            names = [str(i + 1) if names is None else names[i] for i in chosen.tolist()]
             rows, known = np.asarray(take(rows, chosen)), known[chosen]
         more = layout.prepare(more)
         if isinstance(rows, Frame) and isinstance(more, Frame):
@@ -171,7 +172,10 @@ def _read_table(
     for part in source.parts():
         assert isinstance(part.rows, Frame)
         known = np.zeros(len(part.rows), dtype=bool) if labels is None else labels.marks(part.rows[labels.column])
-        ids = np.arange(part.start, part.start + len(part.rows)) if name is None else part.rows[name]
+        ids: NDArray[Any] = np.arange(part.start, part.start + len(part.rows)) + 1
+        if name is not None:
+            named = zip(part.rows[name], ids, strict=True)
+            ids = np.array([f"row {number}" if text is None else text for text, number in named], dtype=object)
         sample.add(part.rows.without(dropped), known, ids)
         if sample.nbytes > budget():
             raise over_budget(source.name, "a table")
@@ -182,9 +186,7 @@ def _read_table(
     rows, known, ids, seen = sample.result()
     if len(rows) < seen:
         say(f"of {seen:,} rows, {len(rows):,} chosen at random are used")
-    if name is None:
-        return rows, known, None if len(rows) == seen else [str(number + 1) for number in ids.tolist()]
-    return rows, known, [f"row {i + 1}" if text is None else text for i, text in enumerate(ids.tolist())]
+    return rows, known, None if name is None and len(rows) == seen else [str(text) for text in ids.tolist()]
 
 
 class _Sample:
