@@ -77,7 +77,11 @@ class Context:
 
     def name(self, position: int) -> str | None:
         """The name of the row at a position, such as that of its file."""
-        return None if self.data.names is None else self.data.names[int(self.numbers[position])]
+        if self.data.names is None:
+            return None
+        name = self.data.names[int(self.numbers[position])]
+        # An identifier that is a number would be taken for the number of the row.
+        return f"id {name}" if self.run.config.data.id is not None and name.isdecimal() else name
 
     def row(self, position: int) -> list[str]:
         """The values of the row at a position, in words, in the order of the columns."""

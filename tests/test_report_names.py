@@ -1,0 +1,25 @@
+"""A row is called on the page by what names it: a number that names rows is not taken for the number of the row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fvnce.app.commands import main
+
+
+def test_an_identifier_that_is_a_number_is_not_told_as_the_number_of_a_row(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(60, 2))
+    lines = [f"{700_000 + i},{a},{b}" for i, (a, b) in enumerate(values)]
+    (tmp_path / "t.csv").write_text("\n".join(["account,a,b", *lines]) + "\n")
+    options = ["--id", "account", "--trees", "5", "--members", "mixture_forest", "--quiet"]
+    with pytest.raises(SystemExit) as done:
+        main(["fit", str(tmp_path / "t.csv"), *options, "--out", str(tmp_path / "run")])
+    assert done.value.code == 0
+    told = json.loads((tmp_path / "run" / "analysis.json").read_text())
+    assert all(entry["name"].startswith("id 7000") for entry in told["top"])
+    assert all(text.startswith("id 7000") for text in told["plane"]["text"])
+    assert "row 700," not in (tmp_path / "run" / "report.html").read_text()
