@@ -23,3 +23,22 @@ def test_an_identifier_that_is_a_number_is_not_told_as_the_number_of_a_row(tmp_p
     assert all(entry["name"].startswith("id 7000") for entry in told["top"])
     assert all(text.startswith("id 7000") for text in told["plane"]["text"])
     assert "row 700," not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_column_that_the_run_was_trained_on_neither_marks_outliers_nor_names_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = np.random.default_rng(0).normal(size=(60, 2))
+    lines = [f"{a},{b},{int(i < 3)}" for i, (a, b) in enumerate(values)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,bad", *lines]) + "\n")
+    data, run = str(tmp_path / "t.csv"), str(tmp_path / "run")
+    for words, code in (
+        (["fit", data, "--trees", "5", "--members", "mixture_forest", "--quiet", "--out", run], 0),
+        (["evaluate", run, data, "--label", "bad"], 1),
+        (["score", run, data, "--id", "bad"], 1),
+    ):
+        with pytest.raises(SystemExit) as done:
+            main(words)
+        assert done.value.code == code
+        said = capsys.readouterr().err
+        assert not code or "column 'bad' is one that the run was trained on" in said

@@ -74,12 +74,18 @@ class ColumnReader:
             if column not in columns:
                 raise DataError(f"{name} has no column {column!r}; its columns are {listed(columns)}")
             self.kinds[column] = Reading("text")
+        self._trained = options.kinds is not None
         self.wanted = list(columns if options.kinds is None else options.kinds)
         #: What a person should know of the columns.
         self.notes: list[str] = []
 
     def add_text(self, column: str) -> None:
         """Give a column as text whatever it looks like, beside those of training: a label, an identifier."""
+        if self._trained and column in self.wanted:
+            raise DataError(
+                f"{self.name}: column {column!r} is one that the run was trained on, so it can neither mark outliers "
+                f"nor name rows; name another, or train again with --label {column!r} or --id {column!r}"
+            )
         self.kinds[column] = Reading("text")
         self.wanted += [] if column in self.wanted else [column]
 
