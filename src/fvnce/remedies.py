@@ -112,9 +112,10 @@ def _noise(objective: ContrastiveObjective, x: Tensor, generator: torch.Generato
             name = f"the same kernels with a bandwidth of {widest * factor:.3g} instead of {widest:.3g}"
             tried.append((*_with_noise(objective, noise, x, generator), name))
     # A residual is a width where x is real, and a Gaussian decoder says that it is.
-    gaussian = isinstance(getattr(objective.model, "decoder", None), GaussianDecoder)
-    with seeded_by(generator):
-        width = _residual(objective, x) if gaussian else None
+    width = None
+    if isinstance(getattr(objective.model, "decoder", None), GaussianDecoder):
+        with seeded_by(generator):
+            width = _residual(objective, x)
     if width:
         noise = smoothed(x, width)
         name = f"smoothed(data, {width:.3g}), kernels as wide as the model's own residual, as a part of a mixture"
