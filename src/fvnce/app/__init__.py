@@ -5,5 +5,6 @@
 ``readers``         files as rows
 ``runs``            folders that hold a trained model and all that belongs to it
 ``report``          the page of a run
+``shapes``          what the JSON of a run must be for its page to be drawn
 ==================  ===============================================================
 """
