@@ -54,6 +54,11 @@ class TableOptions:
     categorical: tuple[str, ...] = ()
     kinds: Mapping[str, str | Reading] | None = field(default=None, hash=False)
 
+    @property
+    def all_missing(self) -> frozenset[str]:
+        """Every text that stands for a missing value, in lower case."""
+        return MISSING | {text.strip().lower() for text in self.missing}
+
 
 class ColumnReader:
     """Columns of Arrow as columns of a frame.
@@ -65,7 +70,7 @@ class ColumnReader:
 
     def __init__(self, name: str, columns: list[str], options: TableOptions, decimal: str | None = None) -> None:
         self.name, self._decimal = name, decimal
-        self._missing = sorted(MISSING | {text.strip().lower() for text in options.missing})
+        self._missing = sorted(options.all_missing)
         self.kinds: dict[str, Reading] = {
             column: kind if isinstance(kind, Reading) else Reading(kind)
             for column, kind in (options.kinds or {}).items()

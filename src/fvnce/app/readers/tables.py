@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from ...detection.frame import Frame
 from ...detection.reading import Reading
-from .columns import MISSING, ColumnReader, TableOptions
+from .columns import ColumnReader, TableOptions
 from .errors import DataError, listed, one_line, within_budget
 from .text import FIELD, CheckedText, LongFieldError
 
@@ -54,7 +54,7 @@ class DelimitedReader:
         if not any(line.strip() for line in sample):
             raise DataError(f"{name} is empty: a table needs at least one row; give a file that has one")
         self.delimiter = options.delimiter or find_delimiter(sample, whole=whole)
-        self._missing = MISSING | {text.strip().lower() for text in options.missing}
+        self._missing = options.all_missing
         try:
             rows = _split(sample, self.delimiter, whole=whole)
         except csv.Error as error:
