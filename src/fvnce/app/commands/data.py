@@ -1,5 +1,6 @@
 """``fvnce data``: data sets, and how a file will be read."""
 
+import math
 from typing import Annotated, Any
 
 import typer
@@ -48,7 +49,7 @@ def data(
 
     options = TableOptions(terminal.one_character(delimiter), header, tuple(missing or ()), tuple(categorical or ()))
     content = _describe(open_source(name, ReadOptions(options, array)))
-    typer.echo(line_json(content) if json else _text(content))
+    typer.echo(line_json(_without_infinity(content)) if json else _text(content))
 
 
 def _describe(source: Any) -> dict[str, Any]:
@@ -72,7 +73,8 @@ def _describe(source: Any) -> dict[str, Any]:
             low, high = min(low, float(np.nanmin(part.rows))), max(high, float(np.nanmax(part.rows)))
     content: dict[str, Any] = {"file": source.name, "kind": source.kind, "rows": rows}
     if shape is not None:
-        return content | {"shape": shape, "low": low, "high": high, "missing": missing}
+        edges = {"low": low, "high": high} if low <= high else {"low": None, "high": None}
+        return content | {"shape": shape, **edges, "missing": missing}
     reader = source.reader
     for name, reading in reader.reader.kinds.items():
         columns[name]["kind"] = reading.kind
@@ -82,6 +84,13 @@ def _describe(source: Any) -> dict[str, Any]:
         if values is not None:
             entry["different"] = len(values)
     return content | {"columns": columns}
+
+
+def _without_infinity(content: Any) -> Any:
+    """What JSON can hold: null for a number without bound."""
+    if isinstance(content, dict):
+        return {name: _without_infinity(value) for name, value in content.items()}
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _add(entry: dict[str, Any], values: Any) -> None:
@@ -107,10 +116,8 @@ def _text(content: dict[str, Any]) -> str:
     if "shape" in content:
         size = "×".join(map(str, content["shape"]))
         gone = f", {content['missing']:,} missing" if content["missing"] else ""
-        return (
-            f"{visible(content['file'])}: {content['kind']}, {content['rows']:,} rows of {size}, "
-            f"values from {content['low']:.6g} to {content['high']:.6g}{gone}"
-        )
+        values = "no value" if content["low"] is None else f"values from {content['low']:.6g} to {content['high']:.6g}"
+        return f"{visible(content['file'])}: {content['kind']}, {content['rows']:,} rows of {size}, {values}{gone}"
     from ...pages.page import Table
 
     rows = [
