@@ -150,14 +150,15 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     def explain(self, X: Any) -> Explanation:
         """What each column adds to the anomaly score of each row; for images, a heat map."""
-        found = self._explain(self.preprocess(X))
+        check_is_fitted(self)
+        found = self._explain(self.preprocessor_.encode(self._checked(X)))
         names = getattr(self, "feature_names_in_", None)
         return found if names is None else replace(found, names=tuple(map(str, names)))
 
     def preprocess(self, X: Any) -> Array:
         """Rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
         check_is_fitted(self)
-        return self.preprocessor_.encode(self._checked(X))
+        return table.cut(self.preprocessor_.encode(self._checked(X)))
 
     def plot_scores(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
         """Histogram of anomaly scores with the threshold; with y, one for each kind of row."""

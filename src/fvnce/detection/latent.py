@@ -25,6 +25,7 @@ from .. import serialization
 from ..models import GaussianDecoder, GaussianEncoder, PointEncoder
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
 from ..training import History, fit
+from . import table
 from .base import Detector, histories_from_state, histories_state, learn_preprocessor, seed_of
 from .conformal import Conformal
 from .evidence import make_evidence
@@ -174,7 +175,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         cut = max(2, round(settings.validation * rows)) if settings.validation else 0
         kept = matrix[~known][order[cut:].numpy()]
         self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), readings, matrix[known])
-        encoded = torch.from_numpy(self.preprocessor_.encode(matrix)).float()
+        encoded = torch.from_numpy(table.cut(self.preprocessor_.encode(matrix))).float()
         mask = torch.from_numpy(known)
         self._train(encoded[~mask], encoded[mask], order, cut, settings, generator, seed)
         self._find_out(encoded, known, order[:cut], seed)
@@ -277,7 +278,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         self.offset_ = offset
 
     def _anomaly(self, encoded: Array) -> Array:
-        return np.asarray(in_blocks(self._anomaly_of, aligned(encoded)).numpy())
+        return np.asarray(in_blocks(self._anomaly_of, aligned(table.cut(encoded))).numpy())
 
     @torch.no_grad()
     def _anomaly_of(self, x: Tensor) -> Tensor:
@@ -292,7 +293,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
     @torch.no_grad()
     def _explain(self, encoded: Array) -> Explanation:
         """Squared errors over 2σ² by column; the code and the density of the noise belong to none."""
-        x = aligned(encoded)
+        x = aligned(table.cut(encoded))
         decoder = self.objective_.model.decoder
         squares = ((x - self._reconstruction(x)).square() / (2 * decoder.scale.square())).numpy()
         # Where a row is its own reconstruction from the code 0, the constants of the density are left.
