@@ -86,6 +86,13 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
             f"y must leave some rows unlabelled (0), found all {n} rows marked as outliers (1 class): there is nothing "
             "to tell them from"
         )
+    count = int(known.sum())
+    if 2 * count > n:
+        warnings.warn(
+            f"y must be 1 for known outliers and 0 for unlabelled rows, found 1 in {count:,} of {n:,} rows "
+            f"({100 * count / n:.0f} %): more than half; pass 1 - y if 1 marks those that are usual",
+            stacklevel=3,
+        )
     return known
 
 
