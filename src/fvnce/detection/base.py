@@ -27,7 +27,7 @@ from ..serialization import RecordError, fields, flatten, read_record, reading, 
 from ..training import History
 from ..training.callbacks import make_progress
 from . import table
-from .conformal import reject
+from .conformal import Conformal, reject
 from .explanation import Explanation
 from .findings import Findings
 from .fitted import FittedMixin
@@ -112,12 +112,15 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             X: rows.
             fdr: instead of the threshold, the share of false alarms among all alarms that is allowed on average, such
                 as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. What is flagged then depends on
-                which rows are given together.
+                which rows are given together. Below the smallest p-value that there is, no row can be flagged, and
+                a warning says so.
             discount: for ``fdr``, as in :meth:`p_value`.
         """
         warn_if_scored("predict")
         if fdr is not None:
-            return np.where(reject(self.p_value(X, discount=discount), fdr), -1, 1)
+            flagged = reject(self.p_value(X, discount=discount), fdr)
+            self._p_values.warn_if_silent(fdr, discount=discount)
+            return np.where(flagged, -1, 1)
         if discount:
             raise ValueError("discount must be False without fdr, found True: the threshold uses no p-values")
         return np.where(self.score_samples(X) - self.offset_ < 0, -1, 1)
@@ -134,15 +137,20 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
                 outliers hide; it needs known outliers, and makes the guarantee an estimate.
         """
         check_is_fitted(self)
+        conformal = self._p_values
+        if conformal.model is None:
+            return conformal.p_value(self.anomaly_score(X), discount=discount)
+        anomaly = in_parts(self._checked(X), conformal.model.anomaly, jobs=self.n_jobs)
+        return conformal.p_value(anomaly, discount=discount)
+
+    @property
+    def _p_values(self) -> Conformal:
         conformal = self.findings_.conformal
         if conformal is None:
             raise ValueError(
                 f"p-values need rows that no model was trained on, found none: {self.findings_.no_p_value}"
             )
-        if conformal.model is None:
-            return conformal.p_value(self.anomaly_score(X), discount=discount)
-        anomaly = in_parts(self._checked(X), conformal.model.anomaly, jobs=self.n_jobs)
-        return conformal.p_value(anomaly, discount=discount)
+        return conformal
 
     def score(self, X: Any, y: Any) -> float:
         """AUROC of y = 1 under the anomaly score."""

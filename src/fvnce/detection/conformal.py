@@ -29,6 +29,7 @@ being no outlier. That finds hidden kinds again, and exchanges the guarantee for
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -103,6 +104,17 @@ class Conformal:
         weights = self.weights * self.inlier if discount and self.inlier is not None else self.weights
         above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
         return np.asarray((1 + above[np.searchsorted(self.scores, anomaly, side="left")]) / (1 + above[0]))
+
+    def warn_if_silent(self, fdr: float, *, discount: bool = False) -> None:
+        """Warn if no p-value can be as small as ``fdr``: then nothing is rejected, whatever the rows."""
+        least = float(self.p_value(np.array([np.inf]), discount=discount)[0])
+        if least > fdr:
+            warnings.warn(
+                f"fdr must be at least {least:.3g} to raise an alarm, found {fdr:g}: no p-value by "
+                f"{1 / least - 1:,.6g} held-out rows is smaller, so that no row can be flagged; allow more false "
+                "alarms, or fit on more rows",
+                stacklevel=3,
+            )
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """For a file."""
