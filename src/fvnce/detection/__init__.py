@@ -16,11 +16,9 @@
 ``evidence``        how good it is, by the scores of held-out rows
 ``conformal``       p-values, and alarms at a false discovery rate
 ``explanation``     what each column adds to a score, and pictures of it
-``findings``        what a fit keeps of these; importances of columns
+``findings``        what a fit finds out about itself, by names that people know from elsewhere
 ``scorers``         for searches and cross-validation, with the right sign
 ``metrics``         scores at a glance
-``fitted``          attributes that people know from elsewhere, and a notebook's view
-``reasons``         why the threshold is where it is
 ``batch_scorer``    scores of batches, on the workers of an engine
 ``stored``          how files that no fit could have made are refused
 ==================  ===============================================================

@@ -29,8 +29,7 @@ from ..training.callbacks import make_progress
 from . import table
 from .conformal import Conformal, reject
 from .explanation import Explanation
-from .findings import Findings
-from .fitted import FittedMixin
+from .findings import Findings, FittedMixin
 from .frame import Frame, is_frame
 from .mapped import release
 from .metrics import plot_scores

@@ -30,11 +30,10 @@ from .conformal import Conformal, fit_split
 from .ensemble import Ensemble
 from .evidence import Evidence, HeldOut, make_evidence
 from .explanation import Explanation
-from .findings import Findings, importances_over
+from .findings import Findings, importances_over, why_no_evidence, why_no_p_value, why_this_threshold
 from .members import CLASSES
 from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
 from .preprocessing import ImagePreprocessor
-from .reasons import why_no_evidence, why_no_p_value, why_this_threshold
 from .rows import check_labels, check_weights, merge
 from .settings import plan_of
 from .trust import names_on
