@@ -4,9 +4,9 @@
 ``estimator``       the detector: an ensemble with calibrated probabilities
 ``latent``          a latent-variable model as a detector
 ``base``            what both do alike, on scikit-learn's contract
-``frame``, ``reading``, ``identifiers``   tables of any library; what their texts say
-``preprocessing``, ``table``, ``rows``   real data as matrices; labels and weights
-``mapped``          memory maps, read without being held
+``frame``, ``reading``   tables of any library; what their texts say
+``preprocessing``, ``table``   real data as matrices
+``rows``            labels, weights and duplicates; memory maps, read without being held
 ``members``         what the detector averages, one file each
 ``ensemble``        their average, and the score as a sum over columns
 ``plan``, ``settings``   what is trained, and how
@@ -15,10 +15,9 @@
 ``calibration``     P(outlier | x), π, the threshold
 ``evidence``        how good it is, by the scores of held-out rows
 ``conformal``       p-values, and alarms at a false discovery rate
-``explanation``     what each column adds to a score, and pictures of it
+``explanation``     what each column adds to a score, and pictures of both
 ``findings``        what a fit finds out about itself, by names that people know from elsewhere
 ``scorers``         for searches and cross-validation, with the right sign
-``metrics``         scores at a glance
 ``batch_scorer``    scores of batches, on the workers of an engine
 ``stored``          how files that no fit could have made are refused
 ==================  ===============================================================
@@ -32,8 +31,9 @@ from .evidence import Evidence, Interval
 from .explanation import Explanation
 from .latent import LatentDetector
 from .members import NAMES as MEMBERS
-from .metrics import outlier_auroc, outlier_average_precision
 from .scorers import InvertedScoreWarning
+from .scorers import average_precision as outlier_average_precision
+from .scorers import roc_auc as outlier_auroc
 
 __all__ = [
     "MEMBERS",

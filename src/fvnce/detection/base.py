@@ -5,17 +5,15 @@ A detector adds ``fit``, the anomaly of preprocessed rows and its explanation, a
 
 from __future__ import annotations
 
-import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils import check_array, check_random_state
@@ -25,25 +23,21 @@ from torch import Tensor
 from .. import _checks
 from ..serialization import RecordError, fields, flatten, read_record, reading, unflatten, write_record
 from ..training import History
-from ..training.callbacks import make_progress
 from . import table
 from .conformal import Conformal, reject
-from .explanation import Explanation
+from .explanation import Explanation, plot_scores
 from .findings import Findings, FittedMixin
 from .frame import Frame, is_frame
-from .mapped import release
-from .metrics import plot_scores
 from .plan import Array
 from .preprocessing import ImagePreprocessor, TablePreprocessor, as_images, check_images, preprocessor_from_state
 from .reading import Reading
+from .rows import in_parts, release, rows_at_once
 from .scorers import roc_auc, warn_if_scored
 from .stored import MAX_BYTES, check_size, require, require_count, require_lengths, require_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Rows that are looked at together, at most, and numbers in them.
-BATCH, NUMBERS = 8192, 2**21
 #: What the tensors of the findings are called in a file.
 FINDINGS = "findings."
 
@@ -326,36 +320,6 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
-
-
-def in_parts(
-    rows: Any, score: Callable[[Any], Array], *, jobs: int | None = None, progress: bool | None = False
-) -> Array:
-    """Scores of rows, so many at once as the memory holds.
-
-    Args:
-        rows: shape (n, …).
-        score: from some of them to their scores, which must not depend on the others.
-        jobs: threads, as joblib counts them.
-        progress: show a bar; None for in a terminal.
-    """
-    step = rows_at_once(rows)
-    starts = range(0, len(rows), step)
-    work = (delayed(lambda start: score(rows[start : start + step]))(start) for start in starts)
-    shown = make_progress(progress, main_process=True)
-    found = []
-    with shown.stage("scoring") as report:
-        for part in Parallel(n_jobs=jobs, prefer="threads", return_as="generator")(work):
-            found.append(part)
-            if report is not None:
-                report(len(found), len(starts))
-    shown.close()
-    return np.concatenate(found)
-
-
-def rows_at_once(X: Any) -> int:
-    """How many rows of a matrix or images are looked at together, so that wide ones do not fill the memory."""
-    return max(1, min(BATCH, NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
 
 
 def learn_preprocessor(

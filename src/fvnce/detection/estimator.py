@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
-from . import mapped
-from .base import Detector, histories_from_state, histories_state, in_parts, learn_preprocessor, seed_of
+from .base import Detector, histories_from_state, histories_state, learn_preprocessor, seed_of
 from .calibration import (
     Calibration,
     calibrate_by_share,
@@ -34,7 +33,7 @@ from .findings import Findings, importances_over, why_no_evidence, why_no_p_valu
 from .members import CLASSES
 from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
 from .preprocessing import ImagePreprocessor
-from .rows import check_labels, check_weights, merge
+from .rows import check_labels, check_weights, in_parts, merge, take
 from .settings import plan_of
 from .trust import names_on
 
@@ -191,9 +190,7 @@ class NoiseContrastiveDetector(Detector):
             raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
         self.n_known_ = int((known & (weights > 0)).sum())
         chosen, spare = self._thinned(known, weights, seed)
-        raw, known_of, weight_of, place = self._raw_rows(
-            mapped.take(matrix, chosen), known[chosen], weights[chosen], images
-        )
+        raw, known_of, weight_of, place = self._raw_rows(take(matrix, chosen), known[chosen], weights[chosen], images)
         learn = partial(learn_preprocessor, readings=readings, outliers=raw[known_of])
         # Rows that are left over must have no part in what scores them, not even in the range of images.
         self.preprocessor_ = images if images and not len(spare) else learn(raw[~known_of], weight_of[~known_of])
@@ -220,7 +217,7 @@ class NoiseContrastiveDetector(Detector):
             offset = threshold_at(-np.concatenate([own, own_known]), share, float(self.contamination))
         conformal = None
         if len(spare):
-            conformal = self._conformal_of_spare(mapped.take(matrix, spare), weights[spare], held)
+            conformal = self._conformal_of_spare(take(matrix, spare), weights[spare], held)
         elif self.calibration_folds:
             inlier = None if held is None else 1 - self.calibration_.probability(held.scores)
             conformal = fit_split(raw, known_of, weight_of, inlier, learn, partial(self._complete, settings), seed)

@@ -1,6 +1,6 @@
 r"""What a fit finds out about itself: evidence, p-values, the training rows' scores, how much each column matters.
 
-It is told by the names that people know from elsewhere: ``decision_scores_``, ``labels_`` and ``threshold_`` are PyOD's,
+It is told by names that people know from elsewhere: ``decision_scores_``, ``labels_`` and ``threshold_`` are PyOD's,
 ``feature_importances_`` is scikit-learn's. What cannot be had as well is PyOD's sign of ``decision_function``, which is
 the opposite of scikit-learn's. What is not there has a reason, a sentence for people.
 

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .frame import Frame
-from .identifiers import identifier_in
-from .reading import Reading, learn_reading, with_codes
+from .reading import Reading, identifier_in, learn_reading, with_codes
 
 Array = NDArray[np.float64]
 #: How each column of a data frame is read.
