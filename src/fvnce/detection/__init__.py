@@ -9,8 +9,8 @@
 ``rows``            labels, weights and duplicates; memory maps, read without being held
 ``members``         what the detector averages, one file each
 ``ensemble``        their average, and the score as a sum over columns
-``plan``, ``settings``   what is trained, and how
-``networks``        shapes, first weights and training of networks
+``plan``, ``settings``   what is trained, and how; settings checked
+``networks``, ``stacked``   first weights and training of networks, many side by side
 ``noise``           what rows are told apart from
 ``calibration``     P(outlier | x), π, the threshold
 ``evidence``        how good it is, by the scores of held-out rows

@@ -22,18 +22,19 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from torch import Tensor
 
 from .. import serialization
-from ..models import GaussianDecoder, GaussianEncoder, PointEncoder
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
+from ..scoring.text import parse
 from ..training import History, fit
 from .base import Detector, histories_from_state, histories_state, learn_preprocessor, seed_of
 from .conformal import Conformal
 from .evidence import make_evidence
 from .explanation import Explanation
 from .findings import Findings, importances_over
-from .latent_objective import LatentSettings, make_networks, make_noise, make_objective
-from .networks import SeededEncoder, aligned, require_pair
+from .members.latent_model import SeededEncoder, latent_objective, require_pair, seeded_pair
+from .noise import latent_noise
 from .plan import Array, TrainingRows
 from .rows import check_labels
+from .settings import LatentSettings
 from .stacked import in_blocks
 from .stored import require
 
@@ -220,11 +221,13 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         image = self.preprocessor_.image is not None
         settings = settings.completed(x.shape[1], image=image, known=len(outliers))
         held_out, kept = x[order[:cut]], x[order[cut:]]
-        first, second = make_networks(x.shape[1], settings, seed)
-        decoder = GaussianDecoder(second, learned="shared")
-        noise = make_noise(kept, outliers, settings, generator, image=image)
-        encoder = SeededEncoder(first, seed) if settings.stochastic else PointEncoder(first)
-        objective = make_objective(encoder, decoder, noise, settings)
+        latent = settings.latent
+        encoder, decoder = seeded_pair(
+            x.shape[1], None, settings.hidden, latent, stochastic=settings.stochastic, seed=seed, cut=False
+        )
+        noise = latent_noise(kept, outliers, settings, generator, image=image)
+        options = {} if noise is None else _options(settings)
+        objective = latent_objective(encoder, decoder, latent, noise, **options)
         self.history_ = fit(
             objective,
             kept,
@@ -238,9 +241,8 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
             log_every=10,
             accelerator="cpu",
         )
-        if settings.stochastic:
-            # Without the generators of the training.
-            trained, objective = objective, make_objective(GaussianEncoder(first), decoder, noise, settings)
+        if isinstance(encoder, SeededEncoder):
+            trained, objective = objective, latent_objective(encoder.trained(), decoder, latent, noise, **options)
             objective.load_state_dict(trained.state_dict())
         self.objective_, self.settings_ = objective.eval().double(), settings
         self.held_out_ = held_out if cut else kept
@@ -277,7 +279,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         self.offset_ = offset
 
     def _anomaly(self, encoded: Array) -> Array:
-        return np.asarray(in_blocks(self._anomaly_of, aligned(encoded)).numpy())
+        return np.asarray(in_blocks(self._anomaly_of, torch.from_numpy(encoded)).numpy())
 
     @torch.no_grad()
     def _anomaly_of(self, x: Tensor) -> Tensor:
@@ -329,3 +331,14 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         )
         require(latent == self.settings_.latent, f"have codes of size {self.settings_.latent}", latent)
         self.objective_ = objective.double()
+
+
+def _options(settings: LatentSettings) -> dict[str, Any]:
+    """What fully variational NCE is told beside the noise."""
+    names = ("partition", "log_scale", "noise_ratio")
+    return {"rule": parse(settings.rule), **{name: getattr(settings, name) for name in names}}
+
+
+def aligned(X: NDArray[Any]) -> Tensor:
+    """X in memory of torch's own, which is aligned: the last bit of a product may depend on where its factors lie."""
+    return torch.from_numpy(X).clone()
