@@ -29,7 +29,7 @@ from .explanation import Explanation, plot_scores
 from .findings import Findings, FittedMixin
 from .frame import Frame, is_frame
 from .plan import Array
-from .preprocessing import ImagePreprocessor, TablePreprocessor, as_images, check_images, preprocessor_from_state
+from .preprocessing import ImagePreprocessor, Preprocessor, as_images, check_images, preprocessor_from_state
 from .reading import Reading
 from .rows import in_parts, release, rows_at_once
 from .scorers import roc_auc, warn_if_scored
@@ -54,7 +54,7 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     # Learnt by fit; offset_ comes last, and says that there is a detector.
     offset_: float
-    preprocessor_: TablePreprocessor | ImagePreprocessor
+    preprocessor_: Preprocessor
     n_known_: int
     n_features_in_: int
     feature_names_in_: NDArray[np.object_]
@@ -260,7 +260,7 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             self.n_features_in_ = int(np.prod(images.shape[1:]))
-            return images, ImagePreprocessor.learn(images, rows_at_once(images)), None
+            return images, ImagePreprocessor.learn(images), None
         return table.require_values(self._matrix(X, reset=True)), None, None
 
     def _checked(self, X: Any) -> Any:
@@ -320,15 +320,6 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
-
-
-def learn_preprocessor(
-    rows: Any, weights: Array, readings: table.Readings | None, outliers: Any = None
-) -> TablePreprocessor | ImagePreprocessor:
-    """How to encode rows like these and known outliers: images, or a table in which texts are given by their codes."""
-    if rows.ndim > 2:
-        return ImagePreprocessor.learn(rows, rows_at_once(rows))
-    return TablePreprocessor.learn(rows, weights, readings, outliers)
 
 
 def seed_of(random_state: Any) -> int:

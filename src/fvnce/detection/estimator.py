@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
-from .base import Detector, histories_from_state, histories_state, learn_preprocessor, seed_of
+from .base import Detector, histories_from_state, histories_state, seed_of
 from .calibration import (
     Calibration,
     calibrate_by_share,
@@ -32,7 +32,7 @@ from .explanation import Explanation
 from .findings import Findings, importances_over, why_no_evidence, why_no_p_value, why_this_threshold
 from .members import CLASSES
 from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .preprocessing import ImagePreprocessor
+from .preprocessing import ImagePreprocessor, learn_preprocessor
 from .rows import check_labels, check_weights, in_parts, merge, take
 from .settings import plan_of
 from .trust import names_on

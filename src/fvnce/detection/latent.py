@@ -25,7 +25,7 @@ from .. import serialization
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
 from ..scoring.text import parse
 from ..training import History, fit
-from .base import Detector, histories_from_state, histories_state, learn_preprocessor, seed_of
+from .base import Detector, histories_from_state, histories_state, seed_of
 from .conformal import Conformal
 from .evidence import make_evidence
 from .explanation import Explanation
@@ -33,6 +33,7 @@ from .findings import Findings, importances_over
 from .members.latent_model import SeededEncoder, latent_objective, require_pair, seeded_pair
 from .noise import latent_noise
 from .plan import Array, TrainingRows
+from .preprocessing import learn_preprocessor
 from .rows import check_labels
 from .settings import LatentSettings
 from .stacked import in_blocks
