@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,8 @@ from .stacked import StackedRatios
 LIMIT = 4.0
 #: Into how many epochs the steps are divided.
 EPOCHS = 10
+
+Made = TypeVar("Made")
 
 
 def ratio_network(width: int, hidden: Sequence[int]) -> nn.Module:
@@ -44,10 +46,10 @@ def initialised(make: Callable[[], Sequence[nn.Module]], seed: int) -> list[nn.M
     return [_filled(module.to_empty(device="cpu"), generator) for module in without_memory(make)]
 
 
-def without_memory(make: Callable[[], Sequence[nn.Module]]) -> Sequence[nn.Module]:
-    """The modules that ``make`` makes, with the shapes of their tensors but not the tensors.
+def without_memory(make: Callable[[], Made]) -> Made:
+    """The module or modules that ``make`` makes, with the shapes of their tensors but not the tensors.
 
-    >>> without_memory(lambda: [nn.Linear(10**6, 10**6)])[0].weight.shape
+    >>> without_memory(lambda: nn.Linear(10**6, 10**6)).weight.shape
     torch.Size([1000000, 1000000])
     """
     with torch.device("meta"):
