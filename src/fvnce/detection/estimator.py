@@ -7,7 +7,7 @@ several models of that ratio whose answers are averaged (:mod:`fvnce.detection.m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -41,6 +41,7 @@ from .trust import names_on
 CLEAN_SHARE = 0.01
 
 
+@dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
 class NoiseContrastiveDetector(Detector):
     """Outlier detection that learns from the few outliers you know, and works with none.
 
@@ -107,68 +108,38 @@ class NoiseContrastiveDetector(Detector):
 
     KIND: ClassVar[str] = "detector"
 
-    def __init__(
-        self,
-        *,
-        members: str | Sequence[str] = "auto",
-        clean: bool = False,
-        n_neighbors: int | None = None,
-        n_trees: int = 200,
-        min_samples_leaf: int = 5,
-        n_networks: int = 3,
-        hidden: Sequence[int] = (64, 64),
-        latent_dim: int | None = None,
-        alpha: float = 0.3,
-        outlier_share: float = 0.8,
-        outlier_bandwidth: float = 0.5,
-        data_bandwidth: float = 1.0,
-        steps: int = 300,
-        batch_size: int = 128,
-        learning_rate: float = 3e-3,
-        weight_decay: float = 1.0,
-        early_stopping: int | None = None,
-        contamination: str | float = "auto",
-        prior: float | None = None,
-        calibration_folds: int = 3,
-        max_rows: int = 20_000,
-        device: str = "cpu",
-        precision: str | None = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        random_state: Any = 0,
-    ) -> None:
-        self.members = members
-        self.clean = clean
-        self.n_neighbors = n_neighbors
-        self.n_trees = n_trees
-        self.min_samples_leaf = min_samples_leaf
-        self.n_networks = n_networks
-        self.hidden = hidden
-        self.latent_dim = latent_dim
-        self.alpha = alpha
-        self.outlier_share = outlier_share
-        self.outlier_bandwidth = outlier_bandwidth
-        self.data_bandwidth = data_bandwidth
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.early_stopping = early_stopping
-        self.contamination = contamination
-        self.prior = prior
-        self.calibration_folds = calibration_folds
-        self.max_rows = max_rows
-        self.device = device
-        self.precision = precision
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.random_state = random_state
+    members: str | Sequence[str] = "auto"
+    clean: bool = False
+    n_neighbors: int | None = None
+    n_trees: int = 200
+    min_samples_leaf: int = 5
+    n_networks: int = 3
+    hidden: Sequence[int] = (64, 64)
+    latent_dim: int | None = None
+    alpha: float = 0.3
+    outlier_share: float = 0.8
+    outlier_bandwidth: float = 0.5
+    data_bandwidth: float = 1.0
+    steps: int = 300
+    batch_size: int = 128
+    learning_rate: float = 3e-3
+    weight_decay: float = 1.0
+    early_stopping: int | None = None
+    contamination: str | float = "auto"
+    prior: float | None = None
+    calibration_folds: int = 3
+    max_rows: int = 20_000
+    device: str = "cpu"
+    precision: str | None = None
+    n_jobs: int | None = None
+    verbose: int = 0
+    random_state: Any = 0
 
     # Learnt by fit.
-    ensemble_: Ensemble
-    calibration_: Calibration
-    history_: list[History]
-    prior_: float
+    ensemble_: Ensemble = field(init=False)
+    calibration_: Calibration = field(init=False)
+    history_: list[History] = field(init=False)
+    prior_: float = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows, of which y marks the known outliers.

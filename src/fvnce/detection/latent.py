@@ -11,7 +11,7 @@ model, which is the question where the noise holds known outliers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -43,6 +43,7 @@ from .stored import require
 SCORED = 4096
 
 
+@dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
 class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector):  # type: ignore[misc]
     """Outlier detection by a latent-variable model, which also rebuilds rows and draws new ones.
 
@@ -96,52 +97,30 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     KIND: ClassVar[str] = "latent detector"
 
-    def __init__(
-        self,
-        *,
-        rule: str = "power(0)",
-        noise: str = "auto",
-        bandwidth: float = 0.0,
-        outlier_share: float = 0.5,
-        partition: str = "auto",
-        log_scale: float = 0.0,
-        noise_ratio: float = 1.0,
-        latent: int = 0,
-        hidden: Sequence[int] = (64, 64),
-        encoder: str = "gaussian",
-        epochs: int = 50,
-        batch_size: int = 128,
-        learning_rate: float = 1e-3,
-        validation: float = 0.1,
-        anomaly: str = "auto",
-        contamination: float = 0.01,
-        verbose: int | None = 0,
-        random_state: Any = 0,
-    ) -> None:
-        self.rule = rule
-        self.noise = noise
-        self.bandwidth = bandwidth
-        self.outlier_share = outlier_share
-        self.partition = partition
-        self.log_scale = log_scale
-        self.noise_ratio = noise_ratio
-        self.latent = latent
-        self.hidden = hidden
-        self.encoder = encoder
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation = validation
-        self.anomaly = anomaly
-        self.contamination = contamination
-        self.verbose = verbose
-        self.random_state = random_state
+    rule: str = "power(0)"
+    noise: str = "auto"
+    bandwidth: float = 0.0
+    outlier_share: float = 0.5
+    partition: str = "auto"
+    log_scale: float = 0.0
+    noise_ratio: float = 1.0
+    latent: int = 0
+    hidden: Sequence[int] = (64, 64)
+    encoder: str = "gaussian"
+    epochs: int = 50
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    validation: float = 0.1
+    anomaly: str = "auto"
+    contamination: float = 0.01
+    verbose: int | None = 0
+    random_state: Any = 0
 
     # Learnt by fit.
-    objective_: Any
-    history_: History
-    settings_: LatentSettings
-    held_out_: Tensor
+    objective_: Any = field(init=False)
+    history_: History = field(init=False)
+    settings_: LatentSettings = field(init=False)
+    held_out_: Tensor = field(init=False)
 
     @classmethod
     def from_settings(cls, settings: LatentSettings, **options: Any) -> Self:
