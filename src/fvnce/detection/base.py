@@ -33,7 +33,7 @@ from .preprocessing import ImagePreprocessor, Preprocessor, as_images, check_ima
 from .reading import Reading
 from .rows import in_parts, release, rows_at_once
 from .scorers import roc_auc, warn_if_scored
-from .stored import MAX_BYTES, check_size, require, require_count, require_lengths, require_number
+from .stored import MAX_BYTES, check_size, part_of, require, require_count, require_lengths, require_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -213,8 +213,8 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             try:
                 detector._take(fitted)
                 own = {name: value for name, value in tensors.items() if not name.startswith(FINDINGS)}
-                found = {name.removeprefix(FINDINGS): tensors[name] for name in tensors.keys() - own.keys()}
                 detector._take_state(learnt, own)
+                found = part_of(tensors, FINDINGS)
                 detector.findings_ = Findings.from_state(findings, found, detector.n_features_in_)
             except RecordError as error:
                 raise RecordError(f"{place} is no detector that fvnce wrote: {error}") from None

@@ -45,7 +45,7 @@ from ..serialization import fields
 from .ensemble import Ensemble
 from .plan import Array, Plan, TrainingRows
 from .preprocessing import Preprocessor, preprocessor_from_state
-from .stored import require, require_array, require_count
+from .stored import part_of, require, require_array, require_count
 
 #: The fewest unlabelled rows that are worth a split.
 FEWEST = 8
@@ -146,7 +146,7 @@ class Conformal:
         if saved is not None:
             how, ensemble = fields(saved, "the model of the p-values", "preprocessor", "ensemble")
             preprocessor = preprocessor_from_state(how, features)
-            own = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+            own = part_of(tensors, "model.")
             made = Ensemble.from_state(ensemble, own, preprocessor.width, preprocessor.image)
             model = SplitModel(preprocessor, made)
         return cls(arrays["scores"], arrays["weights"], inlier, model)

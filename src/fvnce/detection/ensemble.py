@@ -27,7 +27,7 @@ from .members import CLASSES, NAMES, PCAMember
 from .members.base import Member, Scorer, State, standard
 from .members.pca import PrincipalComponents, learn_components
 from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .stored import require, require_lengths, require_standardising, require_weights
+from .stored import part_of, require, require_lengths, require_standardising, require_weights
 from .trust import trust
 
 
@@ -64,11 +64,10 @@ class Ensemble:
     def _fit(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None
     ) -> tuple[Self, list[History], list[HeldOutScores]]:
-        ensemble, histories, held = (
-            cls([], [], [], [], trust(plan.members, len(rows.outliers), image=plan.image is not None)),
-            [],
-            [],
-        )
+        weights = trust(plan.members, len(rows.outliers), image=plan.image is not None)
+        ensemble = cls(list(plan.members), [], [], [], weights)
+        histories: list[History] = []
+        held: list[HeldOutScores] = []
         kinds = [CLASSES[name] for name in plan.members]
         pca = None
         if plan.image is not None and not all(kind.sees_pixels for kind in kinds):
@@ -80,7 +79,6 @@ class Ensemble:
                 held.append(unseen)
             # What a member says of rows that it has not seen is what it will say of others.
             centre, scale = standard(member.anomaly(rows.X) if unseen is None else unseen.rows, rows.weights)
-            ensemble.names.append(kind.name)
             ensemble.members.append(member)
             ensemble.centres.append(centre)
             ensemble.scales.append(scale)
@@ -139,7 +137,7 @@ class Ensemble:
         for position, item in enumerate(saved):
             name, state = fields(item, "a member of the ensemble", "name", "state")
             require(name in NAMES, f"name a member, one of {', '.join(NAMES)}", name)
-            own = _numbered(tensors, position)
+            own = part_of(tensors, f"{position}.")
             kind = CLASSES[name]
             names.append(name)
             if image is None or kind.sees_pixels:
@@ -163,8 +161,3 @@ def _fit_member(
     if folds is None:
         return (*PCAMember.fit(kind, pca, rows, how, seed), None)
     return PCAMember.fit_held_out(kind, pca, rows, how, seed, folds)
-
-
-def _numbered(tensors: Mapping[str, Tensor], position: int) -> dict[str, Tensor]:
-    prefix = f"{position}."
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

@@ -31,7 +31,7 @@ from .conformal import FEWEST, Conformal
 from .evidence import Evidence
 from .explanation import Explanation
 from .plan import Array, TrainingRows
-from .stored import require, require_array, require_count
+from .stored import part_of, require, require_array, require_count
 
 if TYPE_CHECKING:
     from .estimator import NoiseContrastiveDetector
@@ -97,9 +97,7 @@ class Findings:
             require_array("scores of the training rows", scores, np.float64, (rows,))
         made = None
         if conformal is not None:
-            prefix = "conformal."
-            own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-            made = Conformal.from_state(conformal, own, features)
+            made = Conformal.from_state(conformal, part_of(tensors, "conformal."), features)
         return cls(Evidence.from_dict(evidence), made, no_p_value, importances, scores, no_scores)
 
 

@@ -156,8 +156,8 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         kept = matrix[~known][order[cut:].numpy()]
         self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), readings, matrix[known])
         encoded = torch.from_numpy(self.preprocessor_.encode(matrix)).float()
-        mask = torch.from_numpy(known)
-        self._train(encoded[~mask], encoded[mask], order, cut, settings, generator, seed)
+        x, outliers = encoded[~known], encoded[known]
+        self._train(x[order[cut:]], x[order[:cut]], outliers, settings, generator, seed)
         self._find_out(encoded, known, order[:cut], seed)
         return self
 
@@ -189,31 +189,29 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def _train(
         self,
-        x: Tensor,
+        rows: Tensor,
+        held_out: Tensor,
         outliers: Tensor,
-        order: Tensor,
-        cut: int,
         settings: LatentSettings,
         generator: torch.Generator,
         seed: int,
     ) -> None:
-        """Train on rows without a label, but the first ``cut`` in this order."""
-        image = self.preprocessor_.image is not None
-        settings = settings.completed(x.shape[1], image=image, known=len(outliers))
-        held_out, kept = x[order[:cut]], x[order[cut:]]
+        """Train on rows without a label; those held out only validate."""
+        image, width = self.preprocessor_.image is not None, rows.shape[1]
+        settings = settings.completed(width, image=image, known=len(outliers))
         latent = settings.latent
         encoder, decoder = seeded_pair(
-            x.shape[1], None, settings.hidden, latent, stochastic=settings.stochastic, seed=seed, cut=False
+            width, None, settings.hidden, latent, stochastic=settings.stochastic, seed=seed, cut=False
         )
-        noise = latent_noise(kept, outliers, settings, generator, image=image)
+        noise = latent_noise(rows, outliers, settings, generator, image=image)
         options = {} if noise is None else _options(settings)
         objective = latent_objective(encoder, decoder, latent, noise, **options)
         self.history_ = fit(
             objective,
-            kept,
-            validation=held_out if cut else None,
+            rows,
+            validation=held_out if len(held_out) else None,
             epochs=settings.epochs,
-            batch_size=min(settings.batch_size, len(kept)),
+            batch_size=min(settings.batch_size, len(rows)),
             lr=settings.learning_rate,
             seed=seed,
             seed_globals=False,
@@ -225,7 +223,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
             trained, objective = objective, latent_objective(encoder.trained(), decoder, latent, noise, **options)
             objective.load_state_dict(trained.state_dict())
         self.objective_, self.settings_ = objective.eval().double(), settings
-        self.held_out_ = held_out if cut else kept
+        self.held_out_ = held_out if len(held_out) else rows
 
     def _find_out(self, encoded: Tensor, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
         """The threshold, and what the fit says about itself."""

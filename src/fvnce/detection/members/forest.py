@@ -7,13 +7,6 @@ On the cells C of a partition, the model p_θ = r_C p_n has the objective
 for *every* proper scoring rule, because f0' = −r f1'. So a tree needs no training but the choice of its cells, and the
 share of noise in a cell, μ_C = P_noise / (P_data + P_noise), is its exact answer. Cells come from extremely randomised
 trees, whose Gini gain is the gain of J under the quadratic rule; the forest averages μ over trees.
-
-==================  ============================================================================
-``outlier_forest``  the known outliers themselves
-``mixture_forest``  smoothed known outliers and smoothed rows
-``broad_forest``    uniform over the box that holds the rows
-``marginal_forest`` the product of the columns' own distributions
-==================  ============================================================================
 """
 
 from __future__ import annotations
@@ -93,7 +86,7 @@ class Forest(RatioForest, Member):
 
 
 class OutlierForest(Forest):
-    """Against the known outliers."""
+    """Against the known outliers themselves."""
 
     name: ClassVar[str] = "outlier_forest"
     needs_outliers: ClassVar[bool] = True
@@ -134,7 +127,7 @@ class MixtureForest(DrawnForest):
 
 
 class BroadForest(DrawnForest):
-    """Against the box, with few rows and single columns in each tree."""
+    """Against the box that holds the rows, with few rows and single columns in each tree."""
 
     name: ClassVar[str] = "broad_forest"
 
@@ -150,7 +143,7 @@ class BroadForest(DrawnForest):
 
 
 class MarginalForest(DrawnForest):
-    """Against columns that know nothing of one another."""
+    """Against the product of the columns' own distributions: which of them go together?"""
 
     name: ClassVar[str] = "marginal_forest"
 
