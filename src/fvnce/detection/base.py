@@ -236,8 +236,8 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     def _forget(self) -> None:
         """A fit that fails leaves no detector, rather than one that is half of another."""
-        self.__dict__.pop("offset_", None)
-        self.__dict__.pop("findings_", None)
+        for name in ("offset_", "findings_", "feature_names_in_"):
+            self.__dict__.pop(name, None)
 
     def odd_values(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """How many values each column of X has, and how many of them are unlike any of training; images have none."""
