@@ -35,7 +35,7 @@ from .noise import latent_noise
 from .plan import Array, TrainingRows
 from .preprocessing import learn_preprocessor
 from .rows import check_labels
-from .settings import LatentSettings
+from .settings import LatentSettings, layers_of
 from .stacked import in_blocks
 from .stored import require
 
@@ -185,7 +185,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def _settings(self) -> LatentSettings:
         given = {name: getattr(self, name) for name in (f.name for f in fields(LatentSettings)) if name != "score"}
-        return LatentSettings(**{**given, "hidden": tuple(self.hidden)}, score=self.anomaly)
+        return LatentSettings(**{**given, "hidden": layers_of(self.hidden)}, score=self.anomaly)
 
     def _train(
         self,

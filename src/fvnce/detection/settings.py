@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from .. import _checks
@@ -53,7 +53,7 @@ def plan_of(detector: NoiseContrastiveDetector) -> Plan:
         trees=_checks.count("n_trees", detector.n_trees),
         leaf=_checks.count("min_samples_leaf", detector.min_samples_leaf),
         networks=_checks.count("n_networks", detector.n_networks),
-        hidden=_sizes(detector.hidden),
+        hidden=tuple(_checks.count(f"hidden[{i}]", size) for i, size in enumerate(layers_of(detector.hidden))),
         latent=0 if detector.latent_dim is None else _checks.count("latent_dim", detector.latent_dim),
         image=None,
         outlier_share=_checks.number("outlier_share", detector.outlier_share, low=0.0, high=1.0),
@@ -75,12 +75,13 @@ def _names(members: Any) -> tuple[str, ...]:
     return tuple(_checks.choice("members", name, NAMES) for name in members)
 
 
-def _sizes(hidden: Any) -> tuple[int, ...]:
+def layers_of(hidden: Any) -> tuple[Any, ...]:
+    """Hidden layers as they are given, if they are a list of some kind."""
     if not isinstance(hidden, Sequence) or isinstance(hidden, str | bytes):
         raise TypeError(
             f"hidden must be sizes of layers such as (64, 64), found {hidden!r} of type {type(hidden).__name__}"
         )
-    return tuple(_checks.count(f"hidden[{i}]", size) for i, size in enumerate(hidden))
+    return tuple(hidden)
 
 
 def _alpha(alpha: Any) -> float:
@@ -142,8 +143,12 @@ class LatentSettings:
             ("validation", 0.0, 0.5),
             ("contamination", 0.0, 0.5),
         ):
+            _require_type(name, getattr(self, name), Real, "a number")
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must be in [{low:g}, {high:g}], found {getattr(self, name)}")
+        whole = {name: getattr(self, name) for name in ("latent", "epochs", "batch_size")}
+        for name, value in (whole | {f"hidden[{i}]": size for i, size in enumerate(self.hidden)}).items():
+            _require_type(name, value, Integral, "an integer")
         if self.latent < 0 or any(size < 1 for size in self.hidden):
             raise ValueError(f"latent and hidden must be positive, found {self.latent} and {self.hidden}")
         if self.epochs < 1 or self.batch_size < 1:
@@ -175,3 +180,8 @@ class LatentSettings:
     def stochastic(self) -> bool:
         """Whether codes are drawn in training."""
         return self.encoder == "gaussian"
+
+
+def _require_type(name: str, value: object, kind: type, wanted: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise TypeError(f"{name} must be {wanted}, found {value!r} of type {type(value).__name__}")
