@@ -34,13 +34,10 @@ from .members.latent_model import SeededEncoder, latent_objective, require_pair,
 from .noise import latent_noise
 from .plan import Array, TrainingRows
 from .preprocessing import learn_preprocessor
-from .rows import check_labels
+from .rows import check_labels, in_parts
 from .settings import LatentSettings, layers_of
 from .stacked import in_blocks
 from .stored import require
-
-#: Rows scored together for the threshold.
-SCORED = 4096
 
 
 @dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
@@ -227,12 +224,12 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def _find_out(self, encoded: Tensor, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
         """The threshold, and what the fit says about itself."""
-        scores = np.concatenate([self._anomaly(part.double().numpy()) for part in encoded.split(SCORED)])
+        x = encoded.double().numpy()
+        scores = in_parts(x, self._anomaly)
         own, contamination = scores[~known], self.settings_.contamination
         offset = -float(np.quantile(own, 1 - contamination))
         ones = np.ones(len(own))
         conformal = Conformal.of(own[held.numpy()], ones[: len(held)]) if len(held) else None
-        x = encoded.double().numpy()
         rows = TrainingRows(x[~known], ones, x[known], np.ones(int(known.sum())))
         self.findings_ = Findings(
             evidence=make_evidence(

@@ -1,5 +1,5 @@
-r"""Latent-variable models: p_θ(x, z) with an encoder, against the density of the noise: the networks of both, their
-objective, and the members that they are. The anomaly of a row is
+r"""Latent-variable models: p_θ(x, z) with an encoder, against the density of the noise. How their networks and their
+objective are put together, and the members that they are. The anomaly of a row is
 
     −log p_θ(x, g(x)) = |x − x̂|²/2σ² + |z|²/2 + const.
 
