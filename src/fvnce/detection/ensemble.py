@@ -29,7 +29,7 @@ from .members.base import Member, Scorer, State, standard
 from .members.pca import PrincipalComponents, learn_components
 from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
 from .span import Span
-from .stored import require, require_lengths, require_standardising, require_weights
+from .stored import part_of, require, require_lengths, require_standardising, require_weights
 from .table import cut
 from .trust import trust
 
@@ -71,11 +71,12 @@ class Ensemble:
     def _fit(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None
     ) -> tuple[Self, list[History], list[HeldOutScores]]:
+        weights = trust(plan.members, len(rows.outliers), image=plan.image is not None)
+        span = Span.of(rows.X) if plan.image is None else None
+        ensemble = cls(list(plan.members), [], [], [], weights, span)
+        rows = rows.transformed(ensemble._seen)
         histories: list[History] = []
         held: list[HeldOutScores] = []
-        weights = trust(plan.members, len(rows.outliers), image=plan.image is not None)
-        ensemble = cls([], [], [], [], weights, Span.of(rows.X) if plan.image is None else None)
-        rows = rows.transformed(ensemble._seen)
         kinds = [CLASSES[name] for name in plan.members]
         pca = None
         if plan.image is not None and not all(kind.sees_pixels for kind in kinds):
@@ -87,7 +88,6 @@ class Ensemble:
                 held.append(unseen)
             # What a member says of rows that it has not seen is what it will say of others.
             centre, scale = standard(member.anomaly(rows.X) if unseen is None else unseen.rows, rows.weights)
-            ensemble.names.append(kind.name)
             ensemble.members.append(member)
             ensemble.centres.append(centre)
             ensemble.scales.append(scale)
@@ -159,14 +159,14 @@ class Ensemble:
         for position, item in enumerate(saved):
             name, state = fields(item, "a member of the ensemble", "name", "state")
             require(name in NAMES, f"name a member, one of {', '.join(NAMES)}", name)
-            own = _part(tensors, f"{position}.")
+            own = part_of(tensors, f"{position}.")
             kind = CLASSES[name]
             names.append(name)
             if image is None or kind.sees_pixels:
                 members.append(kind.from_state(state, own, width, image))
             else:
                 members.append(PCAMember.from_state(kind, state, own, width))
-        span = Span.from_state(_part(tensors, "span."), width) if image is None else None
+        span = Span.from_state(part_of(tensors, "span."), width) if image is None else None
         return cls(names, members, centres, scales, weights, span)
 
 
@@ -184,7 +184,3 @@ def _fit_member(
     if folds is None:
         return (*PCAMember.fit(kind, pca, rows, how, seed), None)
     return PCAMember.fit_held_out(kind, pca, rows, how, seed, folds)
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .frame import Frame
-from .identifiers import identifier_in
-from .reading import Reading, learn_reading, with_codes
+from .reading import Reading, identifier_in, learn_reading, with_codes
 
 Array = NDArray[np.float64]
 #: How each column of a data frame is read.
@@ -108,9 +107,10 @@ def _learn_objects(name: Any, values: NDArray[Any]) -> Reading:
     texts = as_texts(values)
     reading, odd = learn_reading(texts)
     if odd is not None:
+        row = next(row for row, text in enumerate(texts) if text is not None and text.strip() == odd)
         raise ValueError(
-            f"column {name!r} must hold one kind of values, found {reading.told} and {odd[:40]!r} in row "
-            f"{texts.index(odd) if odd in texts else 0}; correct it, or leave it missing"
+            f"column {name!r} must hold one kind of values, found {reading.told} and {odd[:40]!r} in row {row}; "
+            "correct it, or leave it missing"
         )
     return with_codes(reading, texts) if reading.kind == "text" else reading
 

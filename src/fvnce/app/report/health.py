@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...detection.mapped import release
 from ...detection.preprocessing import TablePreprocessor
+from ...detection.rows import release
 from ...pages.page import Section, Table, render
 from .. import shapes
 from ..readers.frame import Frame

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...detection.identifiers import identifier_in
-from ...detection.mapped import release, take
-from ...detection.reading import Reading
+from ...detection.reading import Reading, identifier_in
+from ...detection.rows import release, take
 from ..readers.arrays import read_labels
 from ..readers.budget import budget, over_budget
 from ..readers.columns import TableOptions
