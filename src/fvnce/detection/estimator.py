@@ -23,6 +23,7 @@ from .calibration import (
     calibrate_by_share,
     calibrate_with_outliers,
     calibrate_without,
+    labels_tell,
     threshold_at,
 )
 from .conformal import Conformal, fit_split
@@ -279,8 +280,8 @@ class NoiseContrastiveDetector(Detector):
         return Folds.drawn(count, len(rows.X), len(rows.outliers), np.random.default_rng([seed, 78]))
 
     def _calibrate(self, rows: TrainingRows, plan: Plan, scores: Array, held: HeldOut | None) -> Calibration:
-        """How scores become probabilities: by held-out scores of known outliers, else by those of the rows alone."""
-        if held is not None:
+        """How scores become probabilities: by held-out scores of known outliers that tell, else by the rows' alone."""
+        if held is not None and labels_tell(held.scores, held.weights, held.known, held.known_weights):
             return calibrate_with_outliers(held.scores, held.weights, held.known, held.known_weights, self.prior)
         if self.prior is None and plan.members == ("broad_forest",):
             return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
@@ -295,7 +296,9 @@ class NoiseContrastiveDetector(Detector):
             rows.weights,
             float(rows.outlier_weights.sum()),
             threshold=threshold,
-            threshold_reason=why_this_threshold(self, above_all=not (own > threshold).any()),
+            threshold_reason=why_this_threshold(
+                self, above_all=not (own > threshold).any(), in_vain=held is not None and not self.calibration_.known
+            ),
             prior=self.prior_ if self.calibration_.known else None,
             reason=why_no_evidence(self, rows),
             seed=seed,

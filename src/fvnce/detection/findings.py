@@ -188,8 +188,17 @@ def importances_over(rows: TrainingRows, explain: Callable[[Array], Explanation]
     return importances_of(explain(np.concatenate(chosen)), np.concatenate(shares))
 
 
-def why_this_threshold(detector: NoiseContrastiveDetector, *, above_all: bool) -> str:
-    """From what its calibration was made, or what it was told; ``above_all`` if no training row lies above it."""
+def why_this_threshold(detector: NoiseContrastiveDetector, *, above_all: bool, in_vain: bool) -> str:
+    """From what its calibration was made, or what it was told.
+
+    Args:
+        detector: fitted, but for its findings.
+        above_all: whether no training row lies above the threshold.
+        in_vain: whether known outliers were held out, and told nothing.
+    """
+    if in_vain and detector.contamination == "auto":
+        how = why_this_threshold(detector, above_all=above_all, in_vain=False)
+        return f"known outliers score like other rows when held out, so labels have no say in it; {how}"
     if detector.contamination != "auto":
         return f"contamination = {detector.contamination:g}, and this share of the training rows lies above"
     told = detector.prior is not None
