@@ -184,7 +184,7 @@ def _noise_section(record: Record) -> list[str]:
     return [
         "## Reconstructions of noise samples",
         "",
-        "![Noise samples and their reconstructions by AE, VAE and α = 1/16]"
+        "![Noise samples, what the AE makes of them, and how VAE and α = 1/16 differ from it]"
         "(../results/paper-mnist/noise-reconstructions.png)",
         "",
         *_paragraphs(noise_reconstructions.reading(record)),

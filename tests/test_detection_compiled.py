@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fvnce.detection.members import trees
-from fvnce.detection.members.compiled import compiled_trees
-from fvnce.detection.members.trees import RatioForest, grow_forest
+from fvnce.detection.members.forest import grow_forest
+from fvnce.detection.members.trees import RatioForest, compiled_trees
 from fvnce.training import RecordError
 
 RNG = np.random.default_rng(0)

@@ -170,3 +170,21 @@ def test_a_forged_file_is_refused(forge: Any, tmp_path: Path) -> None:
     path = detector.save(tmp_path / "forged.safetensors")
     with pytest.raises(RecordError, match="no detector that fvnce wrote"):
         LatentDetector.load(path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ({"epochs": "5"}, "epochs must be an integer, found '5' of type str"),
+        ({"latent": 1.5}, "latent must be an integer, found 1.5 of type float"),
+        ({"batch_size": True}, "batch_size must be an integer, found True of type bool"),
+        ({"bandwidth": "x"}, "bandwidth must be a number, found 'x' of type str"),
+        ({"learning_rate": None}, "learning_rate must be a number, found None of type NoneType"),
+        ({"hidden": 5}, r"hidden must be sizes of layers such as \(64, 64\), found 5 of type int"),
+        ({"hidden": "ab"}, r"hidden must be sizes of layers such as \(64, 64\), found 'ab' of type str"),
+        ({"hidden": (2.5,)}, r"hidden\[0\] must be an integer, found 2.5 of type float"),
+    ],
+)
+def test_a_setting_of_another_type_is_named(setting: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(TypeError, match=wanted):
+        LatentDetector(**setting).fit(np.zeros((9, 2)))

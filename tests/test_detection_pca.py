@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from fvnce import NoiseContrastiveDetector
-from fvnce.detection.members.forest import MixtureForest
+from fvnce.detection.members.forest import MixtureForest, grow_forest
 from fvnce.detection.members.pca import COMPONENTS, PCAMember, PrincipalComponents, learn_components
-from fvnce.detection.members.trees import grow_forest
 from fvnce.detection.noise import draw_from_marginals
 
 

@@ -177,7 +177,7 @@ def test_a_score_depends_on_its_row_alone(case: str) -> None:
 
 @pytest.mark.parametrize("known", [6, 0])
 def test_jobs_change_no_bit(known: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fvnce.detection.base.BATCH", 64)
+    monkeypatch.setattr("fvnce.detection.rows.BATCH", 64)
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 4)), np.arange(300) < known
     one, two = (NoiseContrastiveDetector(**QUICK, n_jobs=jobs).fit(X, y) for jobs in (None, 2))

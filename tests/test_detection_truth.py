@@ -11,8 +11,9 @@ from torch.distributions import Independent, Normal
 from fvnce import FullyVariationalNCE, PowerRule
 from fvnce.detection import MEMBERS, NoiseContrastiveDetector
 from fvnce.detection.calibration import calibrate_with_outliers, calibrate_without
+from fvnce.detection.members.forest import grow_forest
 from fvnce.detection.members.ratio_network import RatioNetworks
-from fvnce.detection.members.trees import RatioForest, grow_forest
+from fvnce.detection.members.trees import RatioForest
 from fvnce.detection.noise import box, mixture_noise
 from fvnce.detection.plan import TrainConfig
 from fvnce.models import mlp

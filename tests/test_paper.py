@@ -63,6 +63,13 @@ def test_the_table_has_every_cell_and_they_are_what_they_say(made):
 
 
 @pytest.mark.slow
+def test_the_picture_of_noise_trains_no_network_that_it_does_not_show(tmp_path):
+    list(reproduce(["noise-reconstructions"], tmp_path, Options(quick=True), page=False, say=lambda text: None))
+    made = {path.stem.rpartition("-")[0] for path in (tmp_path / "cells" / "table-digits").glob("*.json")}
+    assert made == {f"64-32-64_{row}_seed0" for row in ("ae", "vae", "1-16")}
+
+
+@pytest.mark.slow
 def test_finished_cells_are_not_made_again(made, tmp_path):
     cells = Cells(tmp_path, {"a": 1})
     made_times = []

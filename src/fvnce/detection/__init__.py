@@ -1,29 +1,27 @@
 """Outlier detection with a few known outliers: scikit-learn estimators on noise-contrastive estimation.
 
-==================  ===============================================================
-``estimator``       the detector: an ensemble with calibrated probabilities
-``latent``          a latent-variable model as a detector
-``base``            what both do alike, on scikit-learn's contract
-``frame``, ``reading``, ``identifiers``   tables of any library; what their texts say
-``preprocessing``, ``table``, ``rows``   real data as matrices; labels and weights
-``mapped``          memory maps, read without being held
-``members``         what the detector averages, one file each
-``ensemble``        their average, and the score as a sum over columns
-``plan``, ``settings``   what is trained, and how
-``networks``        shapes, first weights and training of networks
-``noise``           what rows are told apart from
-``calibration``     P(outlier | x), π, the threshold
-``evidence``        how good it is, by the scores of held-out rows
-``conformal``       p-values, and alarms at a false discovery rate
-``explanation``     what each column adds to a score, and pictures of it
-``findings``        what a fit keeps of these; importances of columns
-``scorers``         for searches and cross-validation, with the right sign
-``metrics``         scores at a glance
-``fitted``          attributes that people know from elsewhere, and a notebook's view
-``reasons``         why the threshold is where it is
-``batch_scorer``    scores of batches, on the workers of an engine
-``stored``          how files that no fit could have made are refused
-==================  ===============================================================
+=============================  ===============================================================
+``estimator``                  the detector: an ensemble with calibrated probabilities
+``latent``                     a latent-variable model as a detector
+``base``                       what both do alike, on scikit-learn's contract
+``settings``                   what both are told, checked
+``frame``, ``reading``         tables of any library; what their texts say
+``preprocessing``, ``table``   real data as matrices
+``rows``                       in parts and in memory maps; labels, weights, duplicates
+``members``                    what the detector averages, one file each
+``ensemble``, ``trust``        their average, and the score as a sum over columns
+``plan``                       what is trained on what, and how
+``networks``, ``stacked``      first weights and training of networks, many side by side
+``noise``, ``support``         what rows are told apart from
+``calibration``                P(outlier | x), π, the threshold
+``evidence``                   how good it is, by the scores of held-out rows
+``conformal``                  p-values, and alarms at a false discovery rate
+``explanation``                what each column adds to a score, and pictures of both
+``findings``                   what a fit finds out about itself, by names known from elsewhere
+``scorers``                    for searches and cross-validation, with the right sign
+``batch_scorer``               scores of batches, on the workers of an engine
+``stored``                     how files that no fit could have made are refused
+=============================  ===============================================================
 """
 
 from . import scorers
@@ -34,8 +32,9 @@ from .evidence import Evidence, Interval
 from .explanation import Explanation
 from .latent import LatentDetector
 from .members import NAMES as MEMBERS
-from .metrics import outlier_auroc, outlier_average_precision
 from .scorers import InvertedScoreWarning
+from .scorers import average_precision as outlier_average_precision
+from .scorers import roc_auc as outlier_auroc
 
 __all__ = [
     "MEMBERS",

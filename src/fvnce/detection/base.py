@@ -5,17 +5,15 @@ A detector adds ``fit``, the anomaly of preprocessed rows and its explanation, a
 
 from __future__ import annotations
 
-import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils import check_array, check_random_state
@@ -25,26 +23,21 @@ from torch import Tensor
 from .. import _checks
 from ..serialization import RecordError, fields, flatten, read_record, reading, unflatten, write_record
 from ..training import History
-from ..training.callbacks import make_progress
 from . import table
-from .conformal import reject
-from .explanation import Explanation
-from .findings import Findings
-from .fitted import FittedMixin
+from .conformal import Conformal, reject
+from .explanation import Explanation, plot_scores
+from .findings import Findings, FittedMixin
 from .frame import Frame, is_frame
-from .mapped import release
-from .metrics import plot_scores
 from .plan import Array
-from .preprocessing import ImagePreprocessor, TablePreprocessor, as_images, check_images, preprocessor_from_state
+from .preprocessing import ImagePreprocessor, Preprocessor, as_images, check_images, preprocessor_from_state
 from .reading import Reading
+from .rows import in_parts, release, rows_at_once
 from .scorers import roc_auc, warn_if_scored
-from .stored import MAX_BYTES, check_size, require, require_count, require_lengths, require_number
+from .stored import MAX_BYTES, check_size, part_of, require, require_count, require_lengths, require_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Rows that are looked at together, at most, and numbers in them.
-BATCH, NUMBERS = 8192, 2**21
 #: What the tensors of the findings are called in a file.
 FINDINGS = "findings."
 
@@ -61,7 +54,7 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     # Learnt by fit; offset_ comes last, and says that there is a detector.
     offset_: float
-    preprocessor_: TablePreprocessor | ImagePreprocessor
+    preprocessor_: Preprocessor
     n_known_: int
     n_features_in_: int
     feature_names_in_: NDArray[np.object_]
@@ -112,12 +105,15 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             X: rows.
             fdr: instead of the threshold, the share of false alarms among all alarms that is allowed on average, such
                 as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. What is flagged then depends on
-                which rows are given together.
+                which rows are given together. Below the smallest p-value that there is, no row can be flagged, and
+                a warning says so.
             discount: for ``fdr``, as in :meth:`p_value`.
         """
         warn_if_scored("predict")
         if fdr is not None:
-            return np.where(reject(self.p_value(X, discount=discount), fdr), -1, 1)
+            flagged = reject(self.p_value(X, discount=discount), fdr)
+            self._p_values.warn_if_silent(fdr, discount=discount)
+            return np.where(flagged, -1, 1)
         if discount:
             raise ValueError("discount must be False without fdr, found True: the threshold uses no p-values")
         return np.where(self.score_samples(X) - self.offset_ < 0, -1, 1)
@@ -134,15 +130,20 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
                 outliers hide; it needs known outliers, and makes the guarantee an estimate.
         """
         check_is_fitted(self)
+        conformal = self._p_values
+        if conformal.model is None:
+            return conformal.p_value(self.anomaly_score(X), discount=discount)
+        anomaly = in_parts(self._checked(X), conformal.model.anomaly, jobs=self.n_jobs)
+        return conformal.p_value(anomaly, discount=discount)
+
+    @property
+    def _p_values(self) -> Conformal:
         conformal = self.findings_.conformal
         if conformal is None:
             raise ValueError(
                 f"p-values need rows that no model was trained on, found none: {self.findings_.no_p_value}"
             )
-        if conformal.model is None:
-            return conformal.p_value(self.anomaly_score(X), discount=discount)
-        anomaly = in_parts(self._checked(X), conformal.model.anomaly, jobs=self.n_jobs)
-        return conformal.p_value(anomaly, discount=discount)
+        return conformal
 
     def score(self, X: Any, y: Any) -> float:
         """AUROC of y = 1 under the anomaly score."""
@@ -150,14 +151,15 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     def explain(self, X: Any) -> Explanation:
         """What each column adds to the anomaly score of each row; for images, a heat map."""
-        found = self._explain(self.preprocess(X))
+        check_is_fitted(self)
+        found = self._explain(self.preprocessor_.encode(self._checked(X)))
         names = getattr(self, "feature_names_in_", None)
         return found if names is None else replace(found, names=tuple(map(str, names)))
 
     def preprocess(self, X: Any) -> Array:
         """Rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
         check_is_fitted(self)
-        return self.preprocessor_.encode(self._checked(X))
+        return table.cut(self.preprocessor_.encode(self._checked(X)))
 
     def plot_scores(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
         """Histogram of anomaly scores with the threshold; with y, one for each kind of row."""
@@ -212,8 +214,8 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             try:
                 detector._take(fitted)
                 own = {name: value for name, value in tensors.items() if not name.startswith(FINDINGS)}
-                found = {name.removeprefix(FINDINGS): tensors[name] for name in tensors.keys() - own.keys()}
                 detector._take_state(learnt, own)
+                found = part_of(tensors, FINDINGS)
                 detector.findings_ = Findings.from_state(findings, found, detector.n_features_in_)
             except RecordError as error:
                 raise RecordError(f"{place} is no detector that fvnce wrote: {error}") from None
@@ -235,8 +237,8 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     def _forget(self) -> None:
         """A fit that fails leaves no detector, rather than one that is half of another."""
-        self.__dict__.pop("offset_", None)
-        self.__dict__.pop("findings_", None)
+        for name in ("offset_", "findings_", "feature_names_in_"):
+            self.__dict__.pop(name, None)
 
     def odd_values(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """How many values each column of X has, and how many of them are unlike any of training; images have none."""
@@ -259,7 +261,7 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             self.n_features_in_ = int(np.prod(images.shape[1:]))
-            return images, ImagePreprocessor.learn(images, rows_at_once(images)), None
+            return images, ImagePreprocessor.learn(images), None
         return table.require_values(self._matrix(X, reset=True)), None, None
 
     def _checked(self, X: Any) -> Any:
@@ -319,45 +321,6 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
-
-
-def in_parts(
-    rows: Any, score: Callable[[Any], Array], *, jobs: int | None = None, progress: bool | None = False
-) -> Array:
-    """Scores of rows, so many at once as the memory holds.
-
-    Args:
-        rows: shape (n, …).
-        score: from some of them to their scores, which must not depend on the others.
-        jobs: threads, as joblib counts them.
-        progress: show a bar; None for in a terminal.
-    """
-    step = rows_at_once(rows)
-    starts = range(0, len(rows), step)
-    work = (delayed(lambda start: score(rows[start : start + step]))(start) for start in starts)
-    shown = make_progress(progress, main_process=True)
-    found = []
-    with shown.stage("scoring") as report:
-        for part in Parallel(n_jobs=jobs, prefer="threads", return_as="generator")(work):
-            found.append(part)
-            if report is not None:
-                report(len(found), len(starts))
-    shown.close()
-    return np.concatenate(found)
-
-
-def rows_at_once(X: Any) -> int:
-    """How many rows of a matrix or images are looked at together, so that wide ones do not fill the memory."""
-    return max(1, min(BATCH, NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
-
-
-def learn_preprocessor(
-    rows: Any, weights: Array, readings: table.Readings | None, outliers: Any = None
-) -> TablePreprocessor | ImagePreprocessor:
-    """How to encode rows like these and known outliers: images, or a table in which texts are given by their codes."""
-    if rows.ndim > 2:
-        return ImagePreprocessor.learn(rows, rows_at_once(rows))
-    return TablePreprocessor.learn(rows, weights, readings, outliers)
 
 
 def seed_of(random_state: Any) -> int:

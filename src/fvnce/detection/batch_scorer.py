@@ -121,7 +121,7 @@ class BatchScorer:
             if self.keep:
                 raise ValueError(f"keep must be empty for an array, whose columns have no names, found {self.keep}")
             scores = self._scores(batch)
-            result = np.empty(len(batch), dtype=np.dtype([(name, value.dtype) for name, value in scores.items()]))
+            result = np.empty(len(batch), dtype=self.dtype)
             for name, value in scores.items():
                 result[name] = value
             return result
@@ -169,8 +169,7 @@ class BatchScorer:
         """The scores of rows in the form that the detector takes."""
         detector = self.detector
         if len(rows) == 0:
-            kinds = self.dtype
-            return {name: np.empty(0, dtype=kinds[name]) for name in kinds.names or ()}
+            return {name: np.empty(0, dtype=kind) for name, (kind, *_) in (self.dtype.fields or {}).items()}
         anomaly = detector.anomaly_score(rows)
         found: dict[str, NDArray[Any]] = {SCORE: anomaly}
         if isinstance(detector, NoiseContrastiveDetector):

@@ -8,7 +8,9 @@ The training rows are a mixture, p_u = (1 − π) p_θ + π p_out, so that
 by logistic regression of known outliers against unlabelled rows, each of which counts with its probability of not being
 an outlier; the two are iterated. π is estimated from the same scores: p_u ≥ π p_out everywhere, hence
 π ≤ P_u(s > t) / P_out(s > t) at every t. The smallest of these bounds over the quartiles of the known outliers' scores
-is taken.
+is taken. A bound says nothing where known outliers score like any other row: if their held-out AUROC is not above ½ by
+:data:`BEYOND_CHANCE` of the deviations that it has by chance, (1/n + 1/m)/12 its variance for n rows and m known
+outliers, scores are calibrated as if none were known.
 
 *Without*, a forest against broad noise has p_n in place of p_out and its own answer: at equal masses, π = ½, the
 posterior is μ, and a row is an outlier if noise outweighs data where it lies (μ > ½).
@@ -44,6 +46,8 @@ UPPER, FENCE = 0.8, 2.5
 ROOM = 1e-3
 #: The quantile UPPER of a normal distribution.
 NORMAL_UPPER = 0.8416212335729143
+#: Deviations by which a held-out AUROC is above one half by chance in one case of twenty.
+BEYOND_CHANCE = 1.645
 #: Rounds between the ratio and the probabilities that weigh it.
 ROUNDS = 10
 
@@ -98,6 +102,23 @@ def calibrate_with_outliers(
         slope, intercept = _logistic(unlabelled, weights * inlier, known, known_weights)
         inlier = 1 / (1 + np.exp(np.clip(slope * unlabelled + intercept + odds, -30, 30)))
     return Calibration(slope, intercept + odds, pi, True)
+
+
+def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> bool:
+    """Whether known outliers score higher than unlabelled rows, when held out, by more than chance.
+
+    >>> rows, ones = np.arange(100.0), np.ones(100)
+    >>> labels_tell(rows, ones, np.array([20.0, 40.0, 80.0]), np.ones(3))
+    False
+    >>> labels_tell(rows, ones, np.array([80.0, 90.0, 99.0]), np.ones(3))
+    True
+    """
+    order = np.argsort(unlabelled, kind="stable")
+    mass = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
+    below, up_to = (mass[np.searchsorted(unlabelled[order], known, side=side)] for side in ("left", "right"))
+    auroc = float(np.average((below + up_to) / 2, weights=known_weights))
+    spread = sum(float((w**2).sum() / w.sum() ** 2) for w in (weights, known_weights)) / 12
+    return auroc - 0.5 > BEYOND_CHANCE * math.sqrt(spread)
 
 
 def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Calibration:

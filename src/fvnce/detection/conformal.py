@@ -29,6 +29,7 @@ being no outlier. That finds hidden kinds again, and exchanges the guarantee for
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -44,7 +45,7 @@ from ..serialization import fields
 from .ensemble import Ensemble
 from .plan import Array, Plan, TrainingRows
 from .preprocessing import Preprocessor, preprocessor_from_state
-from .stored import require, require_array, require_count
+from .stored import part_of, require, require_array, require_count
 
 #: The fewest unlabelled rows that are worth a split.
 FEWEST = 8
@@ -104,6 +105,17 @@ class Conformal:
         above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
         return np.asarray((1 + above[np.searchsorted(self.scores, anomaly, side="left")]) / (1 + above[0]))
 
+    def warn_if_silent(self, fdr: float, *, discount: bool = False) -> None:
+        """Warn if no p-value can be as small as ``fdr``: then nothing is rejected, whatever the rows."""
+        least = float(self.p_value(np.array([np.inf]), discount=discount)[0])
+        if least > fdr:
+            warnings.warn(
+                f"fdr must be at least {least:.3g} to raise an alarm, found {fdr:g}: no p-value by "
+                f"{1 / least - 1:,.6g} held-out rows is smaller, so that no row can be flagged; allow more false "
+                "alarms, or fit on more rows",
+                stacklevel=3,
+            )
+
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """For a file."""
         tensors = {"scores": torch.from_numpy(self.scores), "weights": torch.from_numpy(self.weights)}
@@ -134,7 +146,7 @@ class Conformal:
         if saved is not None:
             how, ensemble = fields(saved, "the model of the p-values", "preprocessor", "ensemble")
             preprocessor = preprocessor_from_state(how, features)
-            own = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+            own = part_of(tensors, "model.")
             made = Ensemble.from_state(ensemble, own, preprocessor.width, preprocessor.image)
             model = SplitModel(preprocessor, made)
         return cls(arrays["scores"], arrays["weights"], inlier, model)

@@ -8,7 +8,8 @@ possible as models that have not seen them score them. How much each member is t
 
 *Ratio*: for a forest, how far each column moved the share of noise on the way from root to leaf (exact); for a network,
 integrated gradients from the typical row (exact up to quadrature). *Reconstruction*: the squared error of each column
-under a latent-variable model. *Rest*: the size of the code, which belongs to no column.
+under a latent-variable model. *Rest*: the size of the code, which belongs to no column. On a table, numbers far outside
+of the training rows add to both the score and the ratio of their column (:mod:`fvnce.detection.span`).
 """
 
 from __future__ import annotations
@@ -27,19 +28,22 @@ from .members import CLASSES, NAMES, PCAMember
 from .members.base import Member, Scorer, State, standard
 from .members.pca import PrincipalComponents, learn_components
 from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .stored import require, require_lengths, require_standardising, require_weights
+from .span import Span
+from .stored import part_of, require, require_lengths, require_standardising, require_weights
+from .table import cut
 from .trust import trust
 
 
 @dataclass
 class Ensemble:
-    """Members, what standardises each, and how much each counts, with sum one."""
+    """Members, what standardises each, and how much each counts, with sum one; for a table, its span."""
 
     names: list[str]
     members: list[Scorer]
     centres: list[float]
     scales: list[float]
     weights: list[float]
+    span: Span | None
 
     @classmethod
     def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
@@ -57,18 +61,22 @@ class Ensemble:
             each.standardised(centre, scale)
             for each, centre, scale in zip(held, ensemble.centres, ensemble.scales, strict=True)
         ]
-        rows_mean = ensemble._mean([part.rows for part in parts])
-        return ensemble, histories, HeldOutScores(rows_mean, ensemble._mean([part.outliers for part in parts]))
+        of_rows, of_outliers = (
+            ensemble._mean([part.rows for part in parts]),
+            ensemble._mean([part.outliers for part in parts]),
+        )
+        return ensemble, histories, HeldOutScores(of_rows, of_outliers + ensemble._excess(rows.outliers).sum(1))
 
     @classmethod
     def _fit(
         cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None
     ) -> tuple[Self, list[History], list[HeldOutScores]]:
-        ensemble, histories, held = (
-            cls([], [], [], [], trust(plan.members, len(rows.outliers), image=plan.image is not None)),
-            [],
-            [],
-        )
+        weights = trust(plan.members, len(rows.outliers), image=plan.image is not None)
+        span = Span.of(rows.X) if plan.image is None else None
+        ensemble = cls(list(plan.members), [], [], [], weights, span)
+        rows = rows.transformed(ensemble._seen)
+        histories: list[History] = []
+        held: list[HeldOutScores] = []
         kinds = [CLASSES[name] for name in plan.members]
         pca = None
         if plan.image is not None and not all(kind.sees_pixels for kind in kinds):
@@ -80,7 +88,6 @@ class Ensemble:
                 held.append(unseen)
             # What a member says of rows that it has not seen is what it will say of others.
             centre, scale = standard(member.anomaly(rows.X) if unseen is None else unseen.rows, rows.weights)
-            ensemble.names.append(kind.name)
             ensemble.members.append(member)
             ensemble.centres.append(centre)
             ensemble.scales.append(scale)
@@ -88,12 +95,21 @@ class Ensemble:
         return ensemble, histories, held
 
     def anomaly(self, X: Array) -> Array:
-        """The mean of the standardised anomalies."""
+        """The mean of the standardised anomalies, and what numbers far outside add to it."""
+        seen = self._seen(X)
         parts = [
-            (member.anomaly(X) - centre) / scale
+            (member.anomaly(seen) - centre) / scale
             for member, centre, scale in zip(self.members, self.centres, self.scales, strict=True)
         ]
-        return self._mean(parts)
+        return np.asarray(self._mean(parts) + self._excess(X).sum(1))
+
+    def _seen(self, X: Array) -> Array:
+        """Preprocessed rows as members see them."""
+        return X if self.span is None else cut(X)
+
+    def _excess(self, X: Array) -> Array:
+        """What numbers far outside of the training rows add, shape (n, D)."""
+        return np.zeros((len(X), 1)) if self.span is None else self.span.excess(np.ascontiguousarray(X))
 
     def _mean(self, parts: Sequence[Array]) -> Array:
         # One after the other, since a product of matrices may sum in another order for another number of rows.
@@ -102,6 +118,8 @@ class Ensemble:
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
         """Explain preprocessed rows; ``fold`` brings their columns back to the original ones."""
         ratio, reconstruction = np.zeros(X.shape), np.zeros(X.shape)
+        ratio += self._excess(X)
+        X = self._seen(X)
         rest, base = np.zeros(len(X)), 0.0
         for member, centre, scale, weight in zip(self.members, self.centres, self.scales, self.weights, strict=True):
             factor = weight / scale
@@ -122,6 +140,8 @@ class Ensemble:
             content, own = member.state()
             members.append({"name": name, "state": content})
             tensors.update({f"{position}.{key}": value for key, value in own.items()})
+        if self.span is not None:
+            tensors |= {f"span.{key}": value for key, value in self.span.state().items()}
         own_state = {"members": members, "centres": self.centres, "scales": self.scales, "weights": self.weights}
         return own_state, tensors
 
@@ -139,14 +159,15 @@ class Ensemble:
         for position, item in enumerate(saved):
             name, state = fields(item, "a member of the ensemble", "name", "state")
             require(name in NAMES, f"name a member, one of {', '.join(NAMES)}", name)
-            own = _numbered(tensors, position)
+            own = part_of(tensors, f"{position}.")
             kind = CLASSES[name]
             names.append(name)
             if image is None or kind.sees_pixels:
                 members.append(kind.from_state(state, own, width, image))
             else:
                 members.append(PCAMember.from_state(kind, state, own, width))
-        return cls(names, members, centres, scales, weights)
+        span = Span.from_state(part_of(tensors, "span."), width) if image is None else None
+        return cls(names, members, centres, scales, weights, span)
 
 
 def _fit_member(
@@ -163,8 +184,3 @@ def _fit_member(
     if folds is None:
         return (*PCAMember.fit(kind, pca, rows, how, seed), None)
     return PCAMember.fit_held_out(kind, pca, rows, how, seed, folds)
-
-
-def _numbered(tensors: Mapping[str, Tensor], position: int) -> dict[str, Tensor]:
-    prefix = f"{position}."
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

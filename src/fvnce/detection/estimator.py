@@ -7,7 +7,7 @@ several models of that ratio whose answers are averaged (:mod:`fvnce.detection.m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -17,25 +17,24 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
-from . import mapped
-from .base import Detector, histories_from_state, histories_state, in_parts, learn_preprocessor, seed_of
+from .base import Detector, histories_from_state, histories_state, seed_of
 from .calibration import (
     Calibration,
     calibrate_by_share,
     calibrate_with_outliers,
     calibrate_without,
+    labels_tell,
     threshold_at,
 )
 from .conformal import Conformal, fit_split
 from .ensemble import Ensemble
 from .evidence import Evidence, HeldOut, make_evidence
 from .explanation import Explanation
-from .findings import Findings, importances_over
+from .findings import Findings, importances_over, why_no_evidence, why_no_p_value, why_this_threshold
 from .members import CLASSES
 from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .preprocessing import ImagePreprocessor
-from .reasons import why_no_evidence, why_no_p_value, why_this_threshold
-from .rows import check_labels, check_weights, merge
+from .preprocessing import ImagePreprocessor, learn_preprocessor
+from .rows import check_labels, check_weights, in_parts, merge, take
 from .settings import plan_of
 from .trust import names_on
 
@@ -43,6 +42,7 @@ from .trust import names_on
 CLEAN_SHARE = 0.01
 
 
+@dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
 class NoiseContrastiveDetector(Detector):
     """Outlier detection that learns from the few outliers you know, and works with none.
 
@@ -109,68 +109,38 @@ class NoiseContrastiveDetector(Detector):
 
     KIND: ClassVar[str] = "detector"
 
-    def __init__(
-        self,
-        *,
-        members: str | Sequence[str] = "auto",
-        clean: bool = False,
-        n_neighbors: int | None = None,
-        n_trees: int = 200,
-        min_samples_leaf: int = 5,
-        n_networks: int = 3,
-        hidden: Sequence[int] = (64, 64),
-        latent_dim: int | None = None,
-        alpha: float = 0.3,
-        outlier_share: float = 0.8,
-        outlier_bandwidth: float = 0.5,
-        data_bandwidth: float = 1.0,
-        steps: int = 300,
-        batch_size: int = 128,
-        learning_rate: float = 3e-3,
-        weight_decay: float = 1.0,
-        early_stopping: int | None = None,
-        contamination: str | float = "auto",
-        prior: float | None = None,
-        calibration_folds: int = 3,
-        max_rows: int = 20_000,
-        device: str = "cpu",
-        precision: str | None = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        random_state: Any = 0,
-    ) -> None:
-        self.members = members
-        self.clean = clean
-        self.n_neighbors = n_neighbors
-        self.n_trees = n_trees
-        self.min_samples_leaf = min_samples_leaf
-        self.n_networks = n_networks
-        self.hidden = hidden
-        self.latent_dim = latent_dim
-        self.alpha = alpha
-        self.outlier_share = outlier_share
-        self.outlier_bandwidth = outlier_bandwidth
-        self.data_bandwidth = data_bandwidth
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.early_stopping = early_stopping
-        self.contamination = contamination
-        self.prior = prior
-        self.calibration_folds = calibration_folds
-        self.max_rows = max_rows
-        self.device = device
-        self.precision = precision
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.random_state = random_state
+    members: str | Sequence[str] = "auto"
+    clean: bool = False
+    n_neighbors: int | None = None
+    n_trees: int = 200
+    min_samples_leaf: int = 5
+    n_networks: int = 3
+    hidden: Sequence[int] = (64, 64)
+    latent_dim: int | None = None
+    alpha: float = 0.3
+    outlier_share: float = 0.8
+    outlier_bandwidth: float = 0.5
+    data_bandwidth: float = 1.0
+    steps: int = 300
+    batch_size: int = 128
+    learning_rate: float = 3e-3
+    weight_decay: float = 1.0
+    early_stopping: int | None = None
+    contamination: str | float = "auto"
+    prior: float | None = None
+    calibration_folds: int = 3
+    max_rows: int = 20_000
+    device: str = "cpu"
+    precision: str | None = None
+    n_jobs: int | None = None
+    verbose: int = 0
+    random_state: Any = 0
 
     # Learnt by fit.
-    ensemble_: Ensemble
-    calibration_: Calibration
-    history_: list[History]
-    prior_: float
+    ensemble_: Ensemble = field(init=False)
+    calibration_: Calibration = field(init=False)
+    history_: list[History] = field(init=False)
+    prior_: float = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows, of which y marks the known outliers.
@@ -192,9 +162,7 @@ class NoiseContrastiveDetector(Detector):
             raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
         self.n_known_ = int((known & (weights > 0)).sum())
         chosen, spare = self._thinned(known, weights, seed)
-        raw, known_of, weight_of, place = self._raw_rows(
-            mapped.take(matrix, chosen), known[chosen], weights[chosen], images
-        )
+        raw, known_of, weight_of, place = self._raw_rows(take(matrix, chosen), known[chosen], weights[chosen], images)
         learn = partial(learn_preprocessor, readings=readings, outliers=raw[known_of])
         # Rows that are left over must have no part in what scores them, not even in the range of images.
         self.preprocessor_ = images if images and not len(spare) else learn(raw[~known_of], weight_of[~known_of])
@@ -221,7 +189,7 @@ class NoiseContrastiveDetector(Detector):
             offset = threshold_at(-np.concatenate([own, own_known]), share, float(self.contamination))
         conformal = None
         if len(spare):
-            conformal = self._conformal_of_spare(mapped.take(matrix, spare), weights[spare], held)
+            conformal = self._conformal_of_spare(take(matrix, spare), weights[spare], held)
         elif self.calibration_folds:
             inlier = None if held is None else 1 - self.calibration_.probability(held.scores)
             conformal = fit_split(raw, known_of, weight_of, inlier, learn, partial(self._complete, settings), seed)
@@ -312,8 +280,8 @@ class NoiseContrastiveDetector(Detector):
         return Folds.drawn(count, len(rows.X), len(rows.outliers), np.random.default_rng([seed, 78]))
 
     def _calibrate(self, rows: TrainingRows, plan: Plan, scores: Array, held: HeldOut | None) -> Calibration:
-        """How scores become probabilities: by held-out scores of known outliers, else by those of the rows alone."""
-        if held is not None:
+        """How scores become probabilities: by held-out scores of known outliers that tell, else by the rows' alone."""
+        if held is not None and labels_tell(held.scores, held.weights, held.known, held.known_weights):
             return calibrate_with_outliers(held.scores, held.weights, held.known, held.known_weights, self.prior)
         if self.prior is None and plan.members == ("broad_forest",):
             return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
@@ -328,7 +296,9 @@ class NoiseContrastiveDetector(Detector):
             rows.weights,
             float(rows.outlier_weights.sum()),
             threshold=threshold,
-            threshold_reason=why_this_threshold(self, above_all=not (own > threshold).any()),
+            threshold_reason=why_this_threshold(
+                self, above_all=not (own > threshold).any(), in_vain=held is not None and not self.calibration_.known
+            ),
             prior=self.prior_ if self.calibration_.known else None,
             reason=why_no_evidence(self, rows),
             seed=seed,

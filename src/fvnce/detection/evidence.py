@@ -187,25 +187,20 @@ def make_evidence(
         reason: why there are no held-out scores, if there are none.
         seed: of the resamples.
     """
-    if held is None:
-        flagged = _plain(float(weights[own > threshold].sum()))
-        rows = _plain(float(weights.sum()))
-        return Evidence(
-            rows, _plain(known), None, None, None, flagged, False, threshold, threshold_reason, prior, reason
-        )
-    auroc, precision = intervals(held, seed)
+    scores, weights = (own, weights) if held is None else (held.scores, held.weights)
+    auroc, precision = (None, None) if held is None else intervals(held, seed)
     return Evidence(
-        rows=_plain(float(held.weights.sum())),
-        known=_plain(float(held.known_weights.sum())),
+        rows=_plain(weights.sum()),
+        known=_plain(known),
         auroc=auroc,
         average_precision=precision,
-        found=_plain(float(held.known_weights[held.known > threshold].sum())),
-        flagged=_plain(float(held.weights[held.scores > threshold].sum())),
-        held_out=True,
+        found=None if held is None else _plain(held.known_weights[held.known > threshold].sum()),
+        flagged=_plain(weights[scores > threshold].sum()),
+        held_out=held is not None,
         threshold=threshold,
         threshold_reason=threshold_reason,
         prior=prior,
-        reason=None,
+        reason=reason if held is None else None,
     )
 
 
@@ -259,7 +254,7 @@ def _interval(name: str, content: Any) -> Interval:
 
 def _plain(count: float) -> float:
     """A count of whole rows as an integer."""
-    return int(count) if count.is_integer() else count
+    return int(count) if count.is_integer() else float(count)
 
 
 def _shown(count: float) -> str:

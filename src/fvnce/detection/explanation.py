@@ -1,4 +1,4 @@
-r"""What each column adds to the anomaly score of a row, as numbers and as a picture.
+r"""Scores in pictures, and what each column adds to the anomaly score of a row, as numbers and as a picture.
 
     anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
 
@@ -107,10 +107,7 @@ class Explanation:
         _checks.count("top", top)
         if len(self) == 0:
             raise ValueError("an explanation must hold at least one row to be plotted, found none")
-        if ax is None:
-            from matplotlib.figure import Figure
-
-            ax = Figure(figsize=(5.5, 3.5), layout="constrained").subplots()
+        ax = _axes(ax, 5.5, 3.5)
         shown = self if row is None else self[row]
         if self.ratio.ndim > 2:
             return shown._plot_heat(ax)
@@ -163,3 +160,28 @@ def lost_in_folding(encoded: Array, folded: Array) -> Array:
     if folded.ndim == 2:
         return np.zeros(len(folded))
     return np.asarray(encoded.sum(1) - folded.reshape(len(folded), -1).sum(1))
+
+
+def plot_scores(anomaly: Array, threshold: float, y: Any = None, ax: Axes | None = None) -> Axes:
+    """Histogram of anomaly scores on a logarithmic axis, with the threshold; with y, outliers apart."""
+    ax = _axes(ax, 5, 3)
+    edges = np.histogram_bin_edges(anomaly, 50).tolist()
+    known = np.zeros(len(anomaly), dtype=bool) if y is None else np.asarray(y) == 1
+    if known.shape != anomaly.shape:
+        raise ValueError(f"y must hold one label for each of the {len(anomaly)} rows, found shape {known.shape}")
+    ax.hist(anomaly[~known], edges, color="0.7", label="rows")
+    if known.any():
+        ax.hist(anomaly[known], edges, color="0.15", label="outliers (y = 1)")
+    ax.axvline(threshold, color="C1", linestyle="--", label="threshold")
+    ax.set(xlabel="anomaly score", ylabel="rows", yscale="log")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)  # above, where no bar is
+    return ax
+
+
+def _axes(ax: Axes | None, width: float, height: float) -> Axes:
+    """Those that are given, or those of a figure of its own, so many inches wide and high."""
+    if ax is not None:
+        return ax
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained").subplots()

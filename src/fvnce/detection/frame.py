@@ -139,9 +139,11 @@ def _check(names: list[Any], rows: int) -> None:
         raise ValueError("X must hold at least one column, found 0 feature(s)")
     if rows == 0:
         raise ValueError("X must hold at least one row, found 0 sample(s)")
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if len(set(names)) < len(names):  # None is a name too
-        raise ValueError(f"X must have a name of its own for each column, found {twice!r} more than once; rename one")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"X must have a name of its own for each column, found {twice[0]!r} more than once; rename one"
+        )
 
 
 def _values(column: nw.Series[Any]) -> NDArray[Any]:

@@ -11,7 +11,7 @@ model, which is the question where the noise holds known outliers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -22,25 +22,26 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from torch import Tensor
 
 from .. import serialization
-from ..models import GaussianDecoder, GaussianEncoder, PointEncoder
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
+from ..scoring.text import parse
 from ..training import History, fit
-from .base import Detector, histories_from_state, histories_state, learn_preprocessor, seed_of
+from . import table
+from .base import Detector, histories_from_state, histories_state, seed_of
 from .conformal import Conformal
 from .evidence import make_evidence
 from .explanation import Explanation
 from .findings import Findings, importances_over
-from .latent_objective import LatentSettings, make_networks, make_noise, make_objective
-from .networks import SeededEncoder, aligned, require_pair
+from .members.latent_model import SeededEncoder, latent_objective, require_pair, seeded_pair
+from .noise import latent_noise
 from .plan import Array, TrainingRows
-from .rows import check_labels
+from .preprocessing import learn_preprocessor
+from .rows import check_labels, in_parts
+from .settings import LatentSettings, layers_of
 from .stacked import in_blocks
 from .stored import require
 
-#: Rows scored together for the threshold.
-SCORED = 4096
 
-
+@dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
 class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector):  # type: ignore[misc]
     """Outlier detection by a latent-variable model, which also rebuilds rows and draws new ones.
 
@@ -94,52 +95,30 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     KIND: ClassVar[str] = "latent detector"
 
-    def __init__(
-        self,
-        *,
-        rule: str = "power(0)",
-        noise: str = "auto",
-        bandwidth: float = 0.0,
-        outlier_share: float = 0.5,
-        partition: str = "auto",
-        log_scale: float = 0.0,
-        noise_ratio: float = 1.0,
-        latent: int = 0,
-        hidden: Sequence[int] = (64, 64),
-        encoder: str = "gaussian",
-        epochs: int = 50,
-        batch_size: int = 128,
-        learning_rate: float = 1e-3,
-        validation: float = 0.1,
-        anomaly: str = "auto",
-        contamination: float = 0.01,
-        verbose: int | None = 0,
-        random_state: Any = 0,
-    ) -> None:
-        self.rule = rule
-        self.noise = noise
-        self.bandwidth = bandwidth
-        self.outlier_share = outlier_share
-        self.partition = partition
-        self.log_scale = log_scale
-        self.noise_ratio = noise_ratio
-        self.latent = latent
-        self.hidden = hidden
-        self.encoder = encoder
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation = validation
-        self.anomaly = anomaly
-        self.contamination = contamination
-        self.verbose = verbose
-        self.random_state = random_state
+    rule: str = "power(0)"
+    noise: str = "auto"
+    bandwidth: float = 0.0
+    outlier_share: float = 0.5
+    partition: str = "auto"
+    log_scale: float = 0.0
+    noise_ratio: float = 1.0
+    latent: int = 0
+    hidden: Sequence[int] = (64, 64)
+    encoder: str = "gaussian"
+    epochs: int = 50
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    validation: float = 0.1
+    anomaly: str = "auto"
+    contamination: float = 0.01
+    verbose: int | None = 0
+    random_state: Any = 0
 
     # Learnt by fit.
-    objective_: Any
-    history_: History
-    settings_: LatentSettings
-    held_out_: Tensor
+    objective_: Any = field(init=False)
+    history_: History = field(init=False)
+    settings_: LatentSettings = field(init=False)
+    held_out_: Tensor = field(init=False)
 
     @classmethod
     def from_settings(cls, settings: LatentSettings, **options: Any) -> Self:
@@ -174,9 +153,9 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         cut = max(2, round(settings.validation * rows)) if settings.validation else 0
         kept = matrix[~known][order[cut:].numpy()]
         self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), readings, matrix[known])
-        encoded = torch.from_numpy(self.preprocessor_.encode(matrix)).float()
-        mask = torch.from_numpy(known)
-        self._train(encoded[~mask], encoded[mask], order, cut, settings, generator, seed)
+        encoded = torch.from_numpy(table.cut(self.preprocessor_.encode(matrix))).float()
+        x, outliers = encoded[~known], encoded[known]
+        self._train(x[order[cut:]], x[order[:cut]], outliers, settings, generator, seed)
         self._find_out(encoded, known, order[:cut], seed)
         return self
 
@@ -204,33 +183,33 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def _settings(self) -> LatentSettings:
         given = {name: getattr(self, name) for name in (f.name for f in fields(LatentSettings)) if name != "score"}
-        return LatentSettings(**{**given, "hidden": tuple(self.hidden)}, score=self.anomaly)
+        return LatentSettings(**{**given, "hidden": layers_of(self.hidden)}, score=self.anomaly)
 
     def _train(
         self,
-        x: Tensor,
+        rows: Tensor,
+        held_out: Tensor,
         outliers: Tensor,
-        order: Tensor,
-        cut: int,
         settings: LatentSettings,
         generator: torch.Generator,
         seed: int,
     ) -> None:
-        """Train on rows without a label, but the first ``cut`` in this order."""
-        image = self.preprocessor_.image is not None
-        settings = settings.completed(x.shape[1], image=image, known=len(outliers))
-        held_out, kept = x[order[:cut]], x[order[cut:]]
-        first, second = make_networks(x.shape[1], settings, seed)
-        decoder = GaussianDecoder(second, learned="shared")
-        noise = make_noise(kept, outliers, settings, generator, image=image)
-        encoder = SeededEncoder(first, seed) if settings.stochastic else PointEncoder(first)
-        objective = make_objective(encoder, decoder, noise, settings)
+        """Train on rows without a label; those held out only validate."""
+        image, width = self.preprocessor_.image is not None, rows.shape[1]
+        settings = settings.completed(width, image=image, known=len(outliers))
+        latent = settings.latent
+        encoder, decoder = seeded_pair(
+            width, None, settings.hidden, latent, stochastic=settings.stochastic, seed=seed, cut=False
+        )
+        noise = latent_noise(rows, outliers, settings, generator, image=image)
+        options = {} if noise is None else _options(settings)
+        objective = latent_objective(encoder, decoder, latent, noise, **options)
         self.history_ = fit(
             objective,
-            kept,
-            validation=held_out if cut else None,
+            rows,
+            validation=held_out if len(held_out) else None,
             epochs=settings.epochs,
-            batch_size=min(settings.batch_size, len(kept)),
+            batch_size=min(settings.batch_size, len(rows)),
             lr=settings.learning_rate,
             seed=seed,
             seed_globals=False,
@@ -238,21 +217,20 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
             log_every=10,
             accelerator="cpu",
         )
-        if settings.stochastic:
-            # Without the generators of the training.
-            trained, objective = objective, make_objective(GaussianEncoder(first), decoder, noise, settings)
+        if isinstance(encoder, SeededEncoder):
+            trained, objective = objective, latent_objective(encoder.trained(), decoder, latent, noise, **options)
             objective.load_state_dict(trained.state_dict())
         self.objective_, self.settings_ = objective.eval().double(), settings
-        self.held_out_ = held_out if cut else kept
+        self.held_out_ = held_out if len(held_out) else rows
 
     def _find_out(self, encoded: Tensor, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
         """The threshold, and what the fit says about itself."""
-        scores = np.concatenate([self._anomaly(part.double().numpy()) for part in encoded.split(SCORED)])
+        x = encoded.double().numpy()
+        scores = in_parts(x, self._anomaly)
         own, contamination = scores[~known], self.settings_.contamination
         offset = -float(np.quantile(own, 1 - contamination))
         ones = np.ones(len(own))
         conformal = Conformal.of(own[held.numpy()], ones[: len(held)]) if len(held) else None
-        x = encoded.double().numpy()
         rows = TrainingRows(x[~known], ones, x[known], np.ones(int(known.sum())))
         self.findings_ = Findings(
             evidence=make_evidence(
@@ -277,7 +255,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         self.offset_ = offset
 
     def _anomaly(self, encoded: Array) -> Array:
-        return np.asarray(in_blocks(self._anomaly_of, aligned(encoded)).numpy())
+        return np.asarray(in_blocks(self._anomaly_of, torch.from_numpy(table.cut(encoded))).numpy())
 
     @torch.no_grad()
     def _anomaly_of(self, x: Tensor) -> Tensor:
@@ -292,7 +270,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
     @torch.no_grad()
     def _explain(self, encoded: Array) -> Explanation:
         """Squared errors over 2σ² by column; the code and the density of the noise belong to none."""
-        x = aligned(encoded)
+        x = aligned(table.cut(encoded))
         decoder = self.objective_.model.decoder
         squares = ((x - self._reconstruction(x)).square() / (2 * decoder.scale.square())).numpy()
         # Where a row is its own reconstruction from the code 0, the constants of the density are left.
@@ -329,3 +307,14 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         )
         require(latent == self.settings_.latent, f"have codes of size {self.settings_.latent}", latent)
         self.objective_ = objective.double()
+
+
+def _options(settings: LatentSettings) -> dict[str, Any]:
+    """What fully variational NCE is told beside the noise."""
+    names = ("partition", "log_scale", "noise_ratio")
+    return {"rule": parse(settings.rule), **{name: getattr(settings, name) for name in names}}
+
+
+def aligned(X: NDArray[Any]) -> Tensor:
+    """X in memory of torch's own, which is aligned: the last bit of a product may depend on where its factors lie."""
+    return torch.from_numpy(X).clone()

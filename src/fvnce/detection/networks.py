@@ -9,74 +9,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from ..models import GaussianDecoder, GaussianEncoder, PointEncoder, convolutional_pair, mlp
+from ..models import mlp
 from ..noise import EmpiricalNoise
 from ..objectives import Objective
-from ..training import EarlyStopping, History, fit, randomness
+from ..training import EarlyStopping, History, fit
 from .plan import Array, TrainConfig
 from .stacked import StackedRatios
-from .stored import require, require_network
 
 #: Inputs of networks are cut here: a row a thousand deviations away is an outlier, not a thousand times one.
 LIMIT = 4.0
-#: Channels of the first feature map of images.
-CHANNELS = 16
 #: Into how many epochs the steps are divided.
 EPOCHS = 10
+
+Made = TypeVar("Made")
 
 
 def ratio_network(width: int, hidden: Sequence[int]) -> nn.Module:
     """f of a row with ``width`` columns."""
     return nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), mlp([width, *hidden, 1], nn.SiLU))
-
-
-def table_pair(
-    width: int, hidden: Sequence[int], latent: int, outputs: int, *, cut: bool = True
-) -> tuple[nn.Module, nn.Module]:
-    """From a row to ``outputs`` numbers about its code, and from a code of size ``latent`` to a row.
-
-    Args:
-        width: columns of a row.
-        hidden: sizes of hidden layers.
-        latent: size of a code.
-        outputs: what the encoder says of it.
-        cut: rows at ±4 before they are encoded.
-    """
-    encoder = mlp([width, *hidden, outputs], nn.SiLU)
-    decoder = mlp([latent, *reversed(hidden), width], nn.SiLU)
-    return (nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), encoder) if cut else encoder), decoder
-
-
-def image_pair(image: tuple[int, int, int], latent: int, outputs: int) -> tuple[nn.Module, nn.Module]:
-    """The same for flattened images of shape ``image``, by convolutions."""
-    channels, height, across = image
-    encoder, decoder = convolutional_pair(
-        latent, channels=channels, width=CHANNELS, outputs=outputs, size=(height, across)
-    )
-    return nn.Sequential(nn.Unflatten(-1, image), encoder), nn.Sequential(decoder, nn.Flatten(-3))
-
-
-class SeededEncoder(GaussianEncoder):
-    """A Gaussian encoder with generators of its own: one for training, one that begins anew at every validation."""
-
-    def __init__(self, network: nn.Module, seed: int) -> None:
-        super().__init__(network)
-        self._for_training = randomness.generator(seed, randomness.GLOBAL, 0, 0)
-        self._seed = seed
-        self.train()
-
-    def train(self, mode: bool = True) -> Self:
-        """Choose the generator."""
-        fresh = randomness.generator(self._seed, randomness.VALIDATION, 0, 0)
-        self._generator = self._for_training if mode else fresh
-        return super().train(mode)
 
 
 def initialised(make: Callable[[], Sequence[nn.Module]], seed: int) -> list[nn.Module]:
@@ -90,10 +46,10 @@ def initialised(make: Callable[[], Sequence[nn.Module]], seed: int) -> list[nn.M
     return [_filled(module.to_empty(device="cpu"), generator) for module in without_memory(make)]
 
 
-def without_memory(make: Callable[[], Sequence[nn.Module]]) -> Sequence[nn.Module]:
-    """The modules that ``make`` makes, with the shapes of their tensors but not the tensors.
+def without_memory(make: Callable[[], Made]) -> Made:
+    """The module or modules that ``make`` makes, with the shapes of their tensors but not the tensors.
 
-    >>> without_memory(lambda: [nn.Linear(10**6, 10**6)])[0].weight.shape
+    >>> without_memory(lambda: nn.Linear(10**6, 10**6)).weight.shape
     torch.Size([1000000, 1000000])
     """
     with torch.device("meta"):
@@ -185,38 +141,3 @@ def _pool(objective: Objective, rows: int) -> int | None:
     if objective.noise is None:
         return None
     return rows if isinstance(objective.noise, EmpiricalNoise) else min(rows, 8192)
-
-
-def aligned(X: NDArray[Any]) -> Tensor:
-    """X in memory of torch's own, which is aligned: the last bit of a product may depend on where its factors lie."""
-    return torch.from_numpy(X).clone()
-
-
-def require_pair(
-    encoder: nn.Module,
-    decoder: nn.Module,
-    width: int,
-    image: tuple[int, int, int] | None,
-    *,
-    stochastic: bool,
-    cut: bool = True,
-) -> int:
-    """Refuse an encoder and a decoder read from a file that are not such a pair; the size of their code."""
-    first, second = (
-        [layer for layer in module.modules() if isinstance(layer, nn.Linear)] for module in (encoder, decoder)
-    )
-    require(bool(first) and bool(second), "have linear layers in a latent-variable model", "none")
-    outputs, latent = first[-1].out_features, second[0].in_features
-    require(outputs == latent * (2 if stochastic else 1), "have one code for encoder and decoder", [outputs, latent])
-    hidden = [layer.out_features for layer in first[:-1]]
-
-    def expected() -> Sequence[nn.Module]:
-        pair = (
-            table_pair(width, hidden, latent, outputs, cut=cut) if image is None else image_pair(image, latent, outputs)
-        )
-        wrapped = GaussianEncoder(pair[0]) if stochastic else PointEncoder(pair[0])
-        return wrapped, GaussianDecoder(pair[1], learned="shared")
-
-    for found, wanted in zip((encoder, decoder), without_memory(expected), strict=True):
-        require_network(found, wanted)
-    return latent

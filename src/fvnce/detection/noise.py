@@ -12,18 +12,26 @@ and p_n is drawn from but never evaluated.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Uniform
+from torch.distributions import Distribution, Independent, Uniform
 
-from ..noise import KernelDensity, NoiseMixture
+from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
 from .plan import Folds, Plan, TrainingRows
+
+if TYPE_CHECKING:
+    from .settings import LatentSettings
 
 #: Shares of the outlier bandwidth, and of the data bandwidth, that are used side by side.
 OUTLIER_SCALES = (0.2, 0.6, 1.0)
 DATA_SCALES = (0.3, 1.0, 1.7)
-#: Centres of the smoothed data.
-CENTRES = 1024
+#: Centres of the smoothed data, and of kernel densities for latent-variable detectors.
+CENTRES, LATENT_CENTRES = 1024, 5000
+#: Deviations of a column, or of the range of images, that a kernel of the latter spans unless told.
+TABLE_BANDWIDTHS = {"outliers": 0.5, "data": 1.0}
+IMAGE_BANDWIDTH = 0.25
 
 
 def mixture_noise(
@@ -91,6 +99,30 @@ def draw_mixture(
         if of is not None:
             fold[here] = torch.from_numpy(of)[chosen]
     return drawn, fold
+
+
+def latent_noise(
+    x: Tensor, outliers: Tensor, settings: LatentSettings, generator: torch.Generator, *, image: bool
+) -> Distribution | None:
+    """p_n of a latent-variable detector by its completed settings, or None."""
+
+    def bandwidth(of: str) -> float:
+        return settings.bandwidth or (IMAGE_BANDWIDTH if image else TABLE_BANDWIDTHS[of])
+
+    def cover() -> KernelDensity:
+        return smoothed(x, bandwidth("data"), max_centres=LATENT_CENTRES, generator=generator)
+
+    if settings.noise == "none":
+        return None
+    if settings.noise == "gaussian":
+        return fit_gaussian(x, "diagonal", shrinkage=0.01)
+    if settings.noise == "data":
+        return cover()
+    near = smoothed(outliers, bandwidth("outliers"), max_centres=LATENT_CENTRES, generator=generator)
+    if settings.noise == "outliers":
+        return near
+    share = settings.outlier_share
+    return NoiseMixture([near, cover()], [share, 1 - share])
 
 
 def draw_from_marginals(rows: Tensor, weights: Tensor, n: int, generator: torch.Generator) -> Tensor:

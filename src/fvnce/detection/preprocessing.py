@@ -7,10 +7,9 @@ take their state. Images are scaled to [0, 1] by the range of the training set, 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,44 +17,22 @@ from ..serialization import RecordError, fields
 from . import table
 from .plan import Array
 from .reading import Reading, require_reading
+from .rows import rows_at_once
 from .stored import require, require_count, require_lengths, require_number
 from .table import Column, Readings
 
 
-class Preprocessor(ABC):
-    """How rows are encoded."""
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """Columns that models see."""
-
-    @property
-    @abstractmethod
-    def image(self) -> tuple[int, int, int] | None:
-        """(channels, height, width) if these columns are pixels."""
-
-    @abstractmethod
-    def encode(self, rows: Any) -> Array:
-        """Rows, checked already, as a matrix of shape (n, width)."""
-
-    @abstractmethod
-    def fold(self, values: Array) -> Array:
-        """Contributions of encoded columns, summed over what belongs to one original column, or at their pixels."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """What JSON can hold."""
-
-
 @dataclass(frozen=True)
-class TablePreprocessor(Preprocessor):
+class TablePreprocessor:
     """How a table is encoded.
 
     Attributes:
         columns: how each column is.
         readings: for a data frame, how each column is read; None for a matrix.
     """
+
+    #: Its columns are no pixels.
+    image: ClassVar[None] = None
 
     columns: list[Column]
     readings: Readings | None
@@ -70,11 +47,6 @@ class TablePreprocessor(Preprocessor):
     def width(self) -> int:
         """Columns that models see."""
         return sum(column.width for column in self.columns)
-
-    @property
-    def image(self) -> None:
-        """A table is none."""
-        return
 
     def encode(self, rows: Any) -> Array:
         """A matrix, in which texts are given by their codes, as the columns that models see."""
@@ -131,7 +103,7 @@ class TablePreprocessor(Preprocessor):
 
 
 @dataclass(frozen=True)
-class ImagePreprocessor(Preprocessor):
+class ImagePreprocessor:
     """How images are encoded.
 
     Attributes:
@@ -145,8 +117,9 @@ class ImagePreprocessor(Preprocessor):
     high: float
 
     @classmethod
-    def learn(cls, images: Any, at_once: int) -> Self:
-        """From training images, of which so many are looked at together."""
+    def learn(cls, images: Any) -> Self:
+        """From training images."""
+        at_once = rows_at_once(images)
         parts = [images[start : start + at_once] for start in range(0, len(images), at_once)]
         low, high = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
         return cls(tuple(int(side) for side in images.shape[1:]), low, high)
@@ -208,7 +181,18 @@ class ImagePreprocessor(Preprocessor):
         return cls(tuple(shape), low, high)
 
 
-def preprocessor_from_state(content: Mapping[str, Any], features: int) -> TablePreprocessor | ImagePreprocessor:
+#: How rows are encoded.
+Preprocessor = TablePreprocessor | ImagePreprocessor
+
+
+def learn_preprocessor(rows: Any, weights: Array, readings: Readings | None, outliers: Any = None) -> Preprocessor:
+    """How to encode rows like these and known outliers: images, or a table in which texts are given by their codes."""
+    if rows.ndim > 2:
+        return ImagePreprocessor.learn(rows)
+    return TablePreprocessor.learn(rows, weights, readings, outliers)
+
+
+def preprocessor_from_state(content: Mapping[str, Any], features: int) -> Preprocessor:
     """The preprocessor that gave this state, for rows with so many numbers."""
     kind = content["kind"]
     require(kind in ("table", "images"), "be of images or of a table", kind)

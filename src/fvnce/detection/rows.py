@@ -1,23 +1,29 @@
-"""Training rows as a measure: labels checked, duplicates merged, order forgotten.
+"""Rows: looked at in parts, and in training a measure: labels checked, duplicates merged, order forgotten.
 
 Rows that are equal, label included, become one row with the sum of their weights, in lexicographic order. So a weight
 of 2 is the same as two rows to the last bit, a weight of 0 the same as no row, and the order of rows does not matter.
+
+The pages of a mapped file that were read count as memory of the process until the system wants them back. Let go part
+by part, a file of any size takes no more memory than a part of it.
 """
 
 from __future__ import annotations
 
 import math
+import mmap
 import warnings
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
 import numpy as np
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
+from ..training.callbacks import make_progress
 from .frame import is_missing
-
-Array = NDArray[np.float64]
+from .plan import Array
 
 #: Words that mark a known outlier, and words that do not, in lower case.
 # fmt: off
@@ -32,6 +38,10 @@ INLIER = frozenset({
 # fmt: on
 #: Weights whose largest has a binary exponent beyond this are scaled.
 EXPONENT = 500
+#: Rows that are looked at together, at most, and numbers in them.
+BATCH, NUMBERS = 8192, 2**21
+#: Rows of a memory map gathered before their pages are let go; the system reads some 64 kB around each.
+GATHERED = 1024
 
 
 def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
@@ -86,6 +96,13 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
             f"y must leave some rows unlabelled (0), found all {n} rows marked as outliers (1 class): there is nothing "
             "to tell them from"
         )
+    count = int(known.sum())
+    if 2 * count > n:
+        warnings.warn(
+            f"y must be 1 for known outliers and 0 for unlabelled rows, found 1 in {count:,} of {n:,} rows "
+            f"({100 * count / n:.0f} %): more than half; pass 1 - y if 1 marks those that are usual",
+            stacklevel=3,
+        )
     return known
 
 
@@ -133,3 +150,62 @@ def _ordered(values: Array) -> NDArray[np.int64]:
 def _flipped(bits: NDArray[np.int64]) -> NDArray[np.int64]:
     """All bits but the sign of negative numbers inverted, which is its own inverse."""
     return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
+
+
+def in_parts(
+    rows: Any, score: Callable[[Any], Array], *, jobs: int | None = None, progress: bool | None = False
+) -> Array:
+    """Scores of rows, so many at once as the memory holds.
+
+    Args:
+        rows: shape (n, …).
+        score: from some of them to their scores, which must not depend on the others.
+        jobs: threads, as joblib counts them.
+        progress: show a bar; None for in a terminal.
+    """
+    step = rows_at_once(rows)
+    starts = range(0, len(rows), step)
+    work = (delayed(lambda start: score(rows[start : start + step]))(start) for start in starts)
+    shown = make_progress(progress, main_process=True)
+    found = []
+    with shown.stage("scoring") as report:
+        for part in Parallel(n_jobs=jobs, prefer="threads", return_as="generator")(work):
+            found.append(part)
+            if report is not None:
+                report(len(found), len(starts))
+    shown.close()
+    return np.concatenate(found)
+
+
+def rows_at_once(X: Any) -> int:
+    """How many rows of a matrix or images are looked at together, so that wide ones do not fill the memory."""
+    return max(1, min(BATCH, NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
+
+
+def release(X: Any) -> None:
+    """Let go of the pages of a read-only memory map; the next look reads them again. Other arrays are left alone.
+
+    Pages of a map that is written to are not touched: what was written to a private one is nowhere else.
+    """
+    if not isinstance(X, np.memmap) or X.mode != "r" or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    base: Any = X
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+def take(X: Any, rows: slice | NDArray[np.int64]) -> Any:
+    """``X[rows]``, in memory; of a memory map part by part.
+
+    >>> take(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2])).tolist()
+    [[1.0], [3.0]]
+    """
+    if not isinstance(X, np.memmap) or isinstance(rows, slice):
+        return X[rows]
+    found = np.empty((len(rows), *X.shape[1:]), dtype=X.dtype)
+    for start in range(0, len(rows), GATHERED):
+        found[start : start + GATHERED] = X[rows[start : start + GATHERED]]
+        release(X)
+    return found

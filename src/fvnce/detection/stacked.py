@@ -62,14 +62,32 @@ class Stack(nn.Module):
                 layer.bias.copy_(bias[member, 0])
 
 
-class StackedRatios(nn.Module):
+class OwnDraws(nn.Module):
+    """A module that draws from generators of its own: one for training, one that begins anew at every validation."""
+
+    _generator: torch.Generator | None
+
+    def begin(self, seed: int) -> None:
+        """Seed both, and choose that of training."""
+        self._for_training = randomness.generator(seed, randomness.GLOBAL, 0, 0)
+        self._seed = seed
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        """Choose the generator."""
+        fresh = randomness.generator(self._seed, randomness.VALIDATION, 0, 0)
+        self._generator = self._for_training if mode else fresh
+        return super().train(mode)
+
+
+class StackedRatios(OwnDraws):
     r"""The loss of M networks f_m, relative to the noise, each at its own rows and its own noise:
 
         mean_m  −(1/α) log A_m + log B_m/(1 + α),    A_m = mean_data e^(α f_m),   B_m = mean_noise e^((1+α) f_m),
 
     which at α = 0 is −mean_data f_m + log B_m (:mod:`fvnce.objectives.profiled`). In training each network draws its
     rows by weight, as many as the batch has entries; in validation the batch holds the numbers of rows. As many noise
-    rows are drawn. Draws come from a generator of its own, which begins anew at every validation.
+    rows are drawn.
 
     Args:
         networks: f_1 … f_M.
@@ -102,15 +120,7 @@ class StackedRatios(nn.Module):
         self._cumulative = weights.cumsum(1)
         self._order = torch.argsort(~allowed, dim=1, stable=True)  # those allowed come first
         self._counts = allowed.sum(1, keepdim=True)
-        self._for_training = randomness.generator(seed, randomness.GLOBAL, 0, 0)
-        self._seed = seed
-        self.train()
-
-    def train(self, mode: bool = True) -> Self:
-        """Choose the generator."""
-        fresh = randomness.generator(self._seed, randomness.VALIDATION, 0, 0)
-        self._generator = self._for_training if mode else fresh
-        return super().train(mode)
+        self.begin(seed)
 
     def forward(self, index: Tensor) -> Tensor:
         """The loss at a batch of n row numbers, or in training at n other rows."""

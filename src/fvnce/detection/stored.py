@@ -8,14 +8,14 @@ of a detector compares its own state with what ``fit`` makes, in its ``from_stat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from ..serialization import RecordError
 
@@ -30,6 +30,15 @@ def check_size(path: Path, max_bytes: int) -> None:
             f"{path} must have at most {max_bytes:,} bytes, found {path.stat().st_size:,}; if you trust it, raise "
             "max_bytes"
         )
+
+
+def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin so, without that beginning.
+
+    >>> part_of({"0.a": torch.ones(1), "1.a": torch.zeros(1)}, "1.")
+    {'a': tensor([0.])}
+    """
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def require(condition: bool, wanted: str, found: Any, *, of: str = "it") -> None:

@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .frame import Frame
-from .identifiers import identifier_in
-from .reading import Reading, learn_reading, with_codes
+from .reading import Reading, identifier_in, learn_reading, with_codes
 
 Array = NDArray[np.float64]
 #: How each column of a data frame is read.
 Readings = list[Reading]
 
-LIMIT = 10.0
+#: Numbers are cut at so many deviations for models, and at so many for the range they lie in.
+LIMIT, FARTHEST = 10.0, 1e6
 CATEGORIES = 32
 #: The smallest number above zero: a deviation below it would be one to divide by.
 SMALLEST = 5e-324
@@ -107,9 +107,10 @@ def _learn_objects(name: Any, values: NDArray[Any]) -> Reading:
     texts = as_texts(values)
     reading, odd = learn_reading(texts)
     if odd is not None:
+        row = next(row for row, text in enumerate(texts) if text is not None and text.strip() == odd)
         raise ValueError(
-            f"column {name!r} must hold one kind of values, found {reading.told} and {odd[:40]!r} in row "
-            f"{texts.index(odd) if odd in texts else 0}; correct it, or leave it missing"
+            f"column {name!r} must hold one kind of values, found {reading.told} and {odd[:40]!r} in row {row}; "
+            "correct it, or leave it missing"
         )
     return with_codes(reading, texts) if reading.kind == "text" else reading
 
@@ -225,7 +226,7 @@ def _time_parts(seconds: Array) -> tuple[Array, ...]:
 
 
 def encode(X: Array, columns: list[Column]) -> Array:
-    """The matrix that members see, float64, shape (n, sum of widths)."""
+    """The matrix that members see once it is :func:`cut`, float64, shape (n, sum of widths)."""
     if all(c.categories is None and c.times is None and not (c.missing or c.unused) for c in columns):
         centre = np.array([column.centre for column in columns])
         scale = np.array([column.scale for column in columns])
@@ -250,6 +251,11 @@ def encode(X: Array, columns: list[Column]) -> Array:
     return np.concatenate(parts, 1)
 
 
+def cut(encoded: Array) -> Array:
+    """An encoded matrix as models see it: one number far away must not be all that there is to see."""
+    return np.clip(encoded, -LIMIT, LIMIT)
+
+
 def count_odd(X: Array, columns: list[Column]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each column, how many values there are, and how many of them are unlike any of training.
 
@@ -272,9 +278,9 @@ def count_odd(X: Array, columns: list[Column]) -> tuple[NDArray[np.int64], NDArr
 
 
 def _scaled(values: Array, centre: Array | float, scale: Array | float) -> Array:
-    """(values − centre)/scale, cut at ±LIMIT; what lies too far away for a float is cut as well."""
+    """(values − centre)/scale, cut at ±FARTHEST; what lies too far away for a float is cut as well."""
     with np.errstate(over="ignore"):
-        return np.asarray(np.clip(values / scale - centre / scale, -LIMIT, LIMIT))
+        return np.asarray(np.clip(values / scale - centre / scale, -FARTHEST, FARTHEST))
 
 
 def gather(values: Array, columns: list[Column]) -> Array:

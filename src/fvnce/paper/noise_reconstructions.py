@@ -9,6 +9,7 @@ those of the table's first network with seed 0, trained if they are not there. I
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ def run(out: Path, options: Options) -> Section:
     """Draw the figure."""
     start = time.perf_counter()
     setting = setting_for(options)
-    measure(out, setting, seeds=1, jobs=options.processes, say=options.say)
+    network = setting.networks[0]
+    measure(out, replace(setting, networks=(network,)), 1, jobs=options.processes, say=options.say, only=tuple(SHOWN))
     images = load(setting)
     noise = kernel_noise(setting, images.train)
     samples = noise.draw(setting.noise_samples, torch.Generator().manual_seed(1000))
-    network = setting.networks[0]
     nats, pictures = {}, {}
     for row in rows(setting):
         if row.name in SHOWN:

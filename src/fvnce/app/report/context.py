@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...detection import LatentDetector, mapped
+from ...detection import LatentDetector
 from ...detection.frame import Frame
 from ...detection.preprocessing import channels_last
+from ...detection.rows import take as take_rows
 from ...objectives import ContrastiveObjective
 from ..runs.run import FittedRun
 from ..runs.training_data import TrainingData
@@ -117,7 +118,7 @@ def build_context(run: FittedRun, data: TrainingData, held_out: Tensor | None) -
 
 def take(rows: Any, chosen: Any) -> Any:
     """Some of the rows, whatever holds them."""
-    return rows.take(chosen) if isinstance(rows, Frame) else np.asarray(mapped.take(rows, chosen))
+    return rows.take(chosen) if isinstance(rows, Frame) else np.asarray(take_rows(rows, chosen))
 
 
 def short(values: Any) -> list[float | None]:

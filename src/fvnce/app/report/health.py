@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...detection.frame import Frame
-from ...detection.mapped import release
 from ...detection.preprocessing import TablePreprocessor
+from ...detection.rows import release
 from ...pages.page import Section, Table, render
 from .. import shapes
 from ..readers.columns import present

@@ -76,8 +76,8 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
         reading.append(
             f"The share of outliers among rows without a label is put at {probability['prior']:.2%}, from held-out "
             f"scores of {probability['known']} known outliers."
-            if held_out
-            else "P(outlier | score) is one half at the threshold, by which it is defined: hardly an outlier is known."
+            if facts["verdict"]["prior"] is not None
+            else "P(outlier | score) is one half at the threshold, by which it is defined: no label has a say in it."
         )
         charts.append(
             line_chart(

@@ -17,6 +17,7 @@ import platform
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -77,7 +78,9 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
     with _timed(seconds, "reading"):
         data = read_training_data(settings.data, note, settings.seed)
     say(_described(data))
-    with _timed(seconds, "training"):
+    with _timed(seconds, "training"), warnings.catch_warnings():
+        # Who gives outliers a file of their own, or says --mostly-outliers, knows.
+        warnings.filterwarnings("ignore", message="y must be 1 for known outliers .* more than half")
         fit = _fit_detector if settings.kind == "detector" else _fit_latent
         run, held_out = fit(settings, data, out, progress)
         run.scorer.detector.save(place / MODEL)

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...detection.frame import Frame
-from ...detection.identifiers import identifier_in
-from ...detection.mapped import release, take
-from ...detection.reading import Reading
+from ...detection.reading import Reading, identifier_in
+from ...detection.rows import release, take
 from ..readers.arrays import read_labels
 from ..readers.columns import TableOptions, present
 from ..readers.errors import DataError, budget, listed, over_budget

@@ -1,21 +1,28 @@
-"""Forests that tell rows from noise (:mod:`fvnce.detection.members.trees`), one member for each kind of noise.
+r"""Piecewise-constant density ratios: forests that tell rows from noise, one member for each kind of noise.
 
-==================  ============================================================================
-``outlier_forest``  the known outliers themselves
-``mixture_forest``  smoothed known outliers and smoothed rows
-``broad_forest``    uniform over the box that holds the rows
-``marginal_forest`` the product of the columns' own distributions
-==================  ============================================================================
+On the cells C of a partition, the model p_θ = r_C p_n has the objective
+
+    J = Σ_C  P_data(C) f1(r_C) + P_noise(C) f0(r_C),        maximal at  r_C = P_data(C) / P_noise(C)
+
+for *every* proper scoring rule, because f0' = −r f1'. So a tree needs no training but the choice of its cells, and the
+share of noise in a cell, μ_C = P_noise / (P_data + P_noise), is its exact answer. Cells come from extremely randomised
+trees, whose Gini gain is the gain of J under the quadratic rule; the forest averages μ over trees.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
+from sklearn import config_context
+from sklearn.tree import ExtraTreeRegressor
 from torch import Tensor
 
 from ...noise import draw
@@ -23,7 +30,7 @@ from ...training import History
 from ..noise import box, draw_from_marginals, draw_mixture
 from ..plan import Array, Folds, HeldOutScores, Plan, TrainingRows
 from .base import Member
-from .trees import RatioForest, grow_forest
+from .trees import RatioForest
 
 #: What rows are told apart from: its rows, their weights, their folds.
 Noise = tuple[Array, Array, NDArray[np.int64]]
@@ -79,7 +86,7 @@ class Forest(RatioForest, Member):
 
 
 class OutlierForest(Forest):
-    """Against the known outliers."""
+    """Against the known outliers themselves."""
 
     name: ClassVar[str] = "outlier_forest"
     needs_outliers: ClassVar[bool] = True
@@ -120,7 +127,7 @@ class MixtureForest(DrawnForest):
 
 
 class BroadForest(DrawnForest):
-    """Against the box, with few rows and single columns in each tree."""
+    """Against the box that holds the rows, with few rows and single columns in each tree."""
 
     name: ClassVar[str] = "broad_forest"
 
@@ -136,7 +143,7 @@ class BroadForest(DrawnForest):
 
 
 class MarginalForest(DrawnForest):
-    """Against columns that know nothing of one another."""
+    """Against the product of the columns' own distributions: which of them go together?"""
 
     name: ClassVar[str] = "marginal_forest"
 
@@ -154,3 +161,108 @@ class MarginalForest(DrawnForest):
             here = own == fold
             drawn[here] = draw_from_marginals(X[of == fold], weights[of == fold], int(here.sum()), generator)
         return drawn, own
+
+
+def grow_forest(
+    rows: Array,
+    weights: Array,
+    noise: Array,
+    noise_weights: Array,
+    *,
+    trees: int,
+    leaf: int,
+    features: str | int,
+    sample: int | None,
+    seed: int,
+    folds: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+    jobs: int | None = None,
+) -> RatioForest:
+    """A forest that tells rows from noise, both given the same total weight.
+
+    Args:
+        rows: data, shape (n, D).
+        weights: one for each row.
+        noise: draws of p_n, or known outliers, shape (m, D).
+        noise_weights: one for each draw.
+        trees: how many.
+        leaf: fewest samples in a cell.
+        features: columns tried for a split, a number or "sqrt".
+        sample: data rows of a tree, with as many of noise, drawn anew for each; None for all.
+        seed: of the partitions.
+        folds: the fold of each row and of each draw, −1 for none: tree t sees nothing of fold t mod K.
+        jobs: threads, as joblib counts them.
+    """
+    X = np.concatenate([rows, noise]).astype(np.float32)
+    kind = np.repeat([0.0, 1.0], [len(rows), len(noise)])
+    weight = np.concatenate([weights, noise_weights])
+    fold = None if folds is None else np.concatenate(folds)
+    parts = [
+        _Part.of(X[keep], kind[keep], weight[keep])
+        for keep in ([slice(None)] if fold is None else [fold != own for own in range(int(fold.max()) + 1)])
+    ]
+    # As scikit-learn's forests seed their trees.
+    seeds = np.random.RandomState(seed).randint(2**31 - 1, size=trees)
+    grow = partial(_grow_tree, sample=sample, shape={"min_samples_leaf": leaf, "max_features": features})
+    jobs_of = (delayed(grow)(parts[tree % len(parts)], int(own)) for tree, own in enumerate(seeds))
+    return _flat(Parallel(n_jobs=jobs, prefer="threads")(jobs_of))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What some of the trees see: both kinds with the same total weight.
+
+    Attributes:
+        X: rows, then draws.
+        kind: 0 for rows, 1 for draws.
+        weight: of each, its mean 1.
+        cumulative: sums of the weights from the first on, the last of them 1.
+    """
+
+    X: NDArray[np.float32]
+    kind: Array
+    weight: Array
+    cumulative: Array
+
+    @classmethod
+    def of(cls, X: NDArray[np.float32], kind: Array, weight: Array) -> Self:
+        totals = np.bincount(kind.astype(np.int64), weight, minlength=2)
+        weight = weight / totals[kind.astype(np.int64)]
+        cumulative = np.cumsum(weight / weight.sum())
+        return cls(X, kind, weight * (len(X) / weight.sum()), cumulative / cumulative[-1])
+
+
+def _grow_tree(part: _Part, seed: int, *, sample: int | None, shape: Mapping[str, Any]) -> Any:
+    """One tree on all of a part, or on samples of both kinds drawn by their share of the weight, with replacement.
+
+    Its target is 1 for noise: the mean of a cell is μ, and the gain in squared error half that of Gini. Samples are
+    drawn here because scikit-learn's own bootstrap does not always: before 1.9 it draws evenly and weighs what it drew,
+    so that a value which a thousand rows have in common is in as few trees as one that occurs once.
+    """
+    X, kind, weight = part.X, part.kind, part.weight
+    if sample is not None:
+        levels = np.random.RandomState(seed).random_sample(min(2 * sample, len(X)))
+        there, counts = np.unique(np.searchsorted(part.cumulative, levels, side="right"), return_counts=True)
+        X, kind, weight = X[there], kind[there], counts.astype(np.float64)
+    with config_context(skip_parameter_validation=True):  # asked once for all trees, by the detector's own settings
+        tree = ExtraTreeRegressor(random_state=seed, **shape)
+        return tree.fit(X, kind, sample_weight=weight, check_input=False).tree_
+
+
+def _flat(trees: Sequence[Any]) -> RatioForest:
+    parts: dict[str, list[NDArray[np.generic]]] = {
+        name: [] for name in ("left", "right", "feature", "threshold", "share")
+    }
+    roots, first = [], 0
+    for tree in trees:
+        own = np.arange(tree.node_count)
+        leaf = tree.children_left < 0
+        roots.append(first)
+        parts["left"].append(np.where(leaf, own, tree.children_left) + first)
+        parts["right"].append(np.where(leaf, own, tree.children_right) + first)
+        parts["feature"].append(np.where(leaf, 0, tree.feature))
+        parts["threshold"].append(np.where(leaf, 0.0, tree.threshold))
+        parts["share"].append(np.clip(tree.value[:, 0, 0], 0.0, 1.0))
+        first += tree.node_count
+    left, right, feature = (np.concatenate(parts[name]).astype(np.int64) for name in ("left", "right", "feature"))
+    threshold, share = (np.concatenate(parts[name]).astype(np.float64) for name in ("threshold", "share"))
+    return RatioForest(np.array(roots, dtype=np.int64), left, right, feature, threshold, share)

@@ -1,4 +1,5 @@
-r"""Latent-variable models: p_θ(x, z) with an encoder, against the density of the noise. The anomaly of a row is
+r"""Latent-variable models: p_θ(x, z) with an encoder, against the density of the noise. How their networks and their
+objective are put together, and the members that they are. The anomaly of a row is
 
     −log p_θ(x, g(x)) = |x − x̂|²/2σ² + |z|²/2 + const.
 
@@ -8,26 +9,123 @@ an autoencoder or a VAE.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributions import Independent, Normal
+from torch.distributions import Distribution, Independent, Normal
 
-from ...models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder
+from ...models import (
+    GaussianDecoder,
+    GaussianEncoder,
+    LatentVariableModel,
+    PointEncoder,
+    convolutional_pair,
+    mlp,
+)
 from ...objectives import VAE, Autoencoder, FullyVariationalNCE, Objective, Profiled
 from ...scoring import PowerRule
 from ...serialization import describe, fields, rebuild
 from ...training import History
-from ..networks import SeededEncoder, image_pair, initialised, require_pair, table_pair, train_network
+from ..networks import LIMIT, initialised, train_network, without_memory
 from ..noise import mixture_of
 from ..plan import Array, Plan, TrainingRows
-from ..stacked import in_blocks
-from ..stored import require
+from ..stacked import OwnDraws, in_blocks, linear_layers
+from ..stored import require, require_network
 from .base import Member, State
+
+#: Channels of the first feature map of images.
+CHANNELS = 16
+
+
+def network_pair(
+    width: int, image: tuple[int, int, int] | None, hidden: Sequence[int], latent: int, outputs: int, *, cut: bool
+) -> tuple[nn.Module, nn.Module]:
+    """From a row to ``outputs`` numbers about its code, and from a code of size ``latent`` to a row.
+
+    Args:
+        width: columns of a row.
+        image: (channels, height, width) for convolutions over rows that are flattened images.
+        hidden: sizes of hidden layers, without convolutions.
+        latent: size of a code.
+        outputs: what the encoder says of it.
+        cut: rows of a table at ±4 before they are encoded.
+    """
+    if image is None:
+        encoder = mlp([width, *hidden, outputs], nn.SiLU)
+        decoder = mlp([latent, *reversed(hidden), width], nn.SiLU)
+        return (nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), encoder) if cut else encoder), decoder
+    first, second = convolutional_pair(latent, channels=image[0], width=CHANNELS, outputs=outputs, size=image[1:])
+    return nn.Sequential(nn.Unflatten(-1, image), first), nn.Sequential(second, nn.Flatten(-3))
+
+
+class SeededEncoder(OwnDraws, GaussianEncoder):
+    """A Gaussian encoder whose codes in training follow a seed."""
+
+    def __init__(self, network: nn.Module, seed: int) -> None:
+        super().__init__(network)
+        self.begin(seed)
+
+    def trained(self) -> GaussianEncoder:
+        """The same network without the generators of the training."""
+        return GaussianEncoder(self.network)
+
+
+def seeded_pair(
+    width: int,
+    image: tuple[int, int, int] | None,
+    hidden: Sequence[int],
+    latent: int,
+    *,
+    stochastic: bool,
+    seed: int,
+    cut: bool = True,
+) -> tuple[SeededEncoder | PointEncoder, GaussianDecoder]:
+    """An encoder and a decoder whose weights and draws follow from the seed."""
+    outputs = 2 * latent if stochastic else latent
+    first, second = initialised(lambda: network_pair(width, image, hidden, latent, outputs, cut=cut), seed)
+    return SeededEncoder(first, seed) if stochastic else PointEncoder(first), GaussianDecoder(second, learned="shared")
+
+
+def latent_objective(
+    encoder: GaussianEncoder | PointEncoder,
+    decoder: GaussianDecoder,
+    latent: int,
+    noise: Distribution | None,
+    **options: Any,
+) -> Objective:
+    """Fully variational NCE of codes of size ``latent`` with these options; without noise, a VAE or an autoencoder."""
+    model = LatentVariableModel(Independent(Normal(torch.zeros(latent), torch.ones(latent)), 1), decoder)
+    if noise is not None:
+        return FullyVariationalNCE(model, encoder, noise, **options)
+    return VAE(model, encoder) if isinstance(encoder, GaussianEncoder) else Autoencoder(model, encoder)
+
+
+def require_pair(
+    encoder: nn.Module,
+    decoder: nn.Module,
+    width: int,
+    image: tuple[int, int, int] | None,
+    *,
+    stochastic: bool,
+    cut: bool = True,
+) -> int:
+    """Refuse an encoder and a decoder read from a file that are not such a pair; the size of their code."""
+    first, second = linear_layers(encoder), linear_layers(decoder)
+    require(bool(first) and bool(second), "have linear layers in a latent-variable model", "none")
+    outputs, latent = first[-1].out_features, second[0].in_features
+    require(outputs == latent * (2 if stochastic else 1), "have one code for encoder and decoder", [outputs, latent])
+    hidden = [layer.out_features for layer in first[:-1]]
+
+    def expected() -> Sequence[nn.Module]:
+        one, other = network_pair(width, image, hidden, latent, outputs, cut=cut)
+        return GaussianEncoder(one) if stochastic else PointEncoder(one), GaussianDecoder(other, learned="shared")
+
+    for found, wanted in zip((encoder, decoder), without_memory(expected), strict=True):
+        require_network(found, wanted)
+    return latent
 
 
 class LatentModel(Member):
@@ -43,26 +141,14 @@ class LatentModel(Member):
     @classmethod
     def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
         """Train it against the mixture of smoothed outliers and rows; on images, without noise."""
-        outputs = 2 * plan.latent if cls.stochastic else plan.latent
-        make = (
-            partial(table_pair, rows.X.shape[1], plan.hidden, plan.latent, outputs)
-            if plan.image is None
-            else partial(image_pair, plan.image, plan.latent, outputs)
+        encoder, decoder = seeded_pair(
+            rows.X.shape[1], plan.image, plan.hidden, plan.latent, stochastic=cls.stochastic, seed=seed
         )
-        first, second = initialised(make, seed)
-        encoder = SeededEncoder(first, seed) if cls.stochastic else PointEncoder(first)
-        decoder = GaussianDecoder(second, learned="shared")
-        prior = Independent(Normal(torch.zeros(plan.latent), torch.ones(plan.latent)), 1)
-        model = LatentVariableModel(prior, decoder)
-        objective: Objective
-        if plan.image is not None:
-            objective = VAE(model, encoder) if cls.stochastic else Autoencoder(model, encoder)
-        else:
-            noise = mixture_of(rows, plan, torch.Generator().manual_seed(seed))
-            rule = PowerRule(alpha=plan.training.alpha)
-            objective = FullyVariationalNCE(model, encoder, noise, rule, partition=Profiled(momentum=0))
+        noise = mixture_of(rows, plan, torch.Generator().manual_seed(seed)) if plan.image is None else None
+        how = {"rule": PowerRule(alpha=plan.training.alpha), "partition": Profiled(momentum=0)}
+        objective = latent_objective(encoder, decoder, plan.latent, noise, **how)
         history = train_network(objective, rows.X, rows.weights, plan.training, seed)
-        trained = GaussianEncoder(first) if cls.stochastic else encoder  # without the generators of the training
+        trained = encoder.trained() if isinstance(encoder, SeededEncoder) else encoder
         return cls(trained.cpu(), decoder.cpu()), [history]
 
     def _parts(self, X: Array) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ With A = E_data e^(αΔ⁰) and B = E_noise e^((1+α)Δ⁰), the loss is −(1/�
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -19,7 +19,7 @@ from ...training import History
 from ..networks import initialised, ratio_network, train_stacked, without_memory
 from ..noise import draw_mixture
 from ..plan import Array, Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
-from ..stacked import Stack, in_blocks
+from ..stacked import Stack, in_blocks, linear_layers
 from ..stored import require, require_lengths, require_network, require_standardising
 from ..support import Support
 from .base import Member, State, standard
@@ -140,8 +140,7 @@ class RatioNetworks(Member):
     @property
     def base(self) -> float:
         """The anomaly of the typical row."""
-        width = next(layer.in_features for layer in self.networks[0].modules() if isinstance(layer, nn.Linear))
-        return float(self.anomaly(np.zeros((1, width)))[0])
+        return float(self.anomaly(np.zeros((1, linear_layers(self.networks[0])[0].in_features)))[0])
 
     def state(self) -> State:
         """The networks, and what standardises them."""
@@ -160,11 +159,6 @@ class RatioNetworks(Member):
         require(len(networks) > 0, "have at least one ratio network", 0)
         require_standardising("networks", centres, scales)
         for network in networks:
-            sizes = [layer.out_features for layer in network.modules() if isinstance(layer, nn.Linear)]
-            (wanted,) = without_memory(partial(_alone, width, sizes[:-1]))
-            require_network(network, wanted)
+            hidden = [layer.out_features for layer in linear_layers(network)[:-1]]
+            require_network(network, without_memory(partial(ratio_network, width, hidden)))
         return cls(networks, centres, scales)
-
-
-def _alone(width: int, hidden: Sequence[int]) -> Sequence[nn.Module]:
-    return [ratio_network(width, hidden)]
