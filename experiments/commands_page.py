@@ -8,8 +8,7 @@ from typing import Any
 
 import typer
 
-from fvnce.app.commands import app
-from fvnce.app.commands.main import SUMMARIES
+from fvnce.app.commands import SUMMARIES, app
 
 
 def page() -> str:

@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 
 from fvnce import NoiseContrastiveDetector
 from fvnce.app.commands import main
-from fvnce.app.runs.run import load_run
+from fvnce.app.runs import load_run
 from fvnce.app.runs.settings import read_config, to_toml
 from fvnce.data import open_source
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fvnce.app.readers.idx import parse_idx
+from fvnce.app.readers.arrays import parse_idx
 from fvnce.data import fetch_mnist, load_digits, load_mnist, read_idx
 from fvnce.paper import datasets as mnist
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imsave
 
-from fvnce.app.readers.columns import TableOptions
-from fvnce.app.readers.tables import DelimitedReader
+from fvnce.app.readers import TableOptions
+from fvnce.app.readers.text import DelimitedReader
 from fvnce.app.runs.settings import DataSettings
 from fvnce.app.runs.training_data import read_training_data
 from fvnce.data import DataError, Frame, ReadOptions, open_source

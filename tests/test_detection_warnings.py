@@ -38,7 +38,7 @@ def test_labels_that_mark_half_of_the_rows_are_not(make: Callable[[], Any]) -> N
 
 
 def test_who_says_so_on_the_command_line_is_not_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from fvnce.app.commands.main import main
+    from fvnce.app.commands import main
 
     path = tmp_path / "rows.csv"
     lines = [f"{a:.4f},{b:.4f},{int(i >= 6)}" for i, (a, b) in enumerate(rows(60))]

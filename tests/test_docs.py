@@ -15,8 +15,7 @@ import equations
 import fvnce
 from browser import Browser, needs_browser
 from experiments import benchmark_page, pages, readme_results
-from fvnce.app.commands import main
-from fvnce.app.commands.main import SUMMARIES
+from fvnce.app.commands import SUMMARIES, main
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

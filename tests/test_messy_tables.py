@@ -19,7 +19,7 @@ from sklearn.metrics import roc_auc_score
 
 import fvnce as library
 from fvnce.app.commands import main
-from fvnce.app.runs.run import load_run
+from fvnce.app.runs import load_run
 from fvnce.detection import LatentDetector, NoiseContrastiveDetector
 
 QUICK: dict[str, Any] = {"n_trees": 20, "n_networks": 1, "steps": 30, "calibration_folds": 0}

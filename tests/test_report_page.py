@@ -15,7 +15,7 @@ import torch
 from browser import Browser, needs_browser
 from fvnce import PowerRule
 from fvnce.app.commands import main
-from fvnce.app.report.page import write_run_page
+from fvnce.app.report import write_run_page
 from fvnce.pages.charts import histogram_chart, line_chart, ticks
 from fvnce.scoring import check_double_elbo
 

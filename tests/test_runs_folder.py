@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fvnce.app.commands import main
+from fvnce.app.runs import load_run
 from fvnce.app.runs.fitting import sole_writer
-from fvnce.app.runs.run import load_run
 from fvnce.training import FolderInUse
 
 DETECTOR = ["--trees", "5", "--members", "broad_forest", "--set", "calibration_folds=0", "-q"]

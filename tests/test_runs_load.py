@@ -111,7 +111,7 @@ def test_fit_reads_nothing_that_it_has_just_written(folder, tmp_path, monkeypatc
         raise AssertionError("what was just written is read again")
 
     monkeypatch.setattr(fvnce.NoiseContrastiveDetector, "load", reads)
-    for name in ("report.page.make_page", "report.page.read_document", "runs.run.load_run", "runs.run.read_document"):
+    for name in ("report.make_page", "report.read_document", "runs.load_run", "runs.read_document"):
         monkeypatch.setattr(f"fvnce.app.{name}", reads)
     options = (
         ["--trees", 5, "--members", "mixture_forest"]

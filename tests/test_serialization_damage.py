@@ -15,7 +15,7 @@ from torch import nn
 
 import fvnce
 from damaged_files import BOMBS, KINDS, bomb, make_files, mutate, objective
-from fvnce.app.runs.run import RunError, load_run
+from fvnce.app.runs import RunError, load_run
 from fvnce.models import LinearGaussianModel
 from fvnce.objectives import VAE
 from fvnce.serialization import RecordError, describe, read_document, read_record, rebuild, write_document, write_record

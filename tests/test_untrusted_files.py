@@ -22,14 +22,14 @@ import numpy as np
 import pytest
 
 from fvnce.app.commands import main
-from fvnce.app.readers.columns import TableOptions
-from fvnce.app.report.page import check_analysis, write_run_page
-from fvnce.app.runs.run import check_run_record
+from fvnce.app.readers import TableOptions
+from fvnce.app.report import check_analysis, write_run_page
+from fvnce.app.runs import check_run_record
 from fvnce.app.runs.settings import DataSettings, SettingsError, read_config
 from fvnce.app.runs.training_data import read_training_data
 from fvnce.app.shapes import ShapeError
 from fvnce.data import DataError, ReadOptions, open_source, read_idx
-from fvnce.pages.escape import script_json
+from fvnce.pages import script_json
 from fvnce.pages.figures import new_figure, save
 from fvnce.pages.page import Picture, Section, write_page
 
@@ -85,7 +85,7 @@ def gzip_of(path, block, times):
 COSTS = """
 import sys
 from fvnce.data import open_source
-from fvnce.app.readers.png import read_png
+from fvnce.app.readers import read_png
 def peak():
     return [int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
 before = peak()

@@ -16,9 +16,8 @@ from fvnce import NoiseContrastiveDetector, scoring
 from fvnce.app.commands import main
 from fvnce.app.readers.errors import DataError
 from fvnce.app.report import verdict
-from fvnce.app.runs import evaluation
+from fvnce.app.runs import evaluation, load_run
 from fvnce.app.runs.evaluation import evaluate
-from fvnce.app.runs.run import load_run
 from fvnce.detection import Evidence
 from fvnce.detection.scorers import precision_at_k
 

@@ -36,9 +36,9 @@ import pyarrow
 from pyarrow import parquet
 
 from fuzz_seeds import FACTS, RECORDS
-from fvnce.app.readers.columns import TableOptions
-from fvnce.app.report.page import check_analysis, make_page, write_run_page
-from fvnce.app.runs.run import RunError, check_run_record, read_run_record
+from fvnce.app.readers import TableOptions
+from fvnce.app.report import check_analysis, make_page, write_run_page
+from fvnce.app.runs import RunError, check_run_record, read_run_record
 from fvnce.app.runs.settings import DataSettings, SettingsError, read_config, to_toml
 from fvnce.app.runs.training_data import Layout, read_like, read_training_data
 from fvnce.app.shapes import ShapeError

@@ -1,5 +1,5 @@
 """Runs: what ``fvnce fit --out`` and ``fvnce.fit(checkpoint_dir=…)`` left behind, opened by one function."""
 
-from .app.runs.run import FittedRun, Run, RunError, load
+from .app.runs import FittedRun, Run, RunError, load
 
 __all__ = ["FittedRun", "Run", "RunError", "load"]

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..pages.escape import png_uri
+from ..pages import png_uri
 
 #: Looks at a value that stands at a place of the file.
 Shape = Callable[[Any, str], None]

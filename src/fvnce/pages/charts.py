@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from .escape import markup
+from . import markup
 
 Numbers = Sequence[float | None]
 

@@ -17,8 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..serialization import write_text
-from . import charts
-from .escape import markup, visible
+from . import charts, markup, visible
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,264 @@
-"""The command line. Everything heavy is imported by the command that needs it, so ``--help`` starts at once.
+"""The program ``fvnce``: its commands, what they share, and how errors reach the user.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 ``score --check`` found outliers, 130 interrupted.
+Everything heavy is imported by the command that needs it, so ``--help`` starts at once. Sentences and a bar go to
+standard error, so that a script reads nothing but results. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 ``score
+--check`` found outliers, 130 interrupted.
+
+A command is a function of its name, whose docstring stands below its summary. Its module does without postponed
+annotations: typer would evaluate each of them three times at every start.
 """
 
-from .main import app, main
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from inspect import cleandoc
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
-__all__ = ["app", "main"]
+import typer
+from typer.core import TyperGroup
+
+from ..._version import __version__
+
+if TYPE_CHECKING:
+    from ..runs.settings import DataSettings
+
+#: The first sentence of each command's help, in the order in which they are listed.
+SUMMARIES = {
+    "fit": "Train on DATA and write a run folder: the model, config.toml, history, figures and report.html.",
+    "score": "Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability, p_value and outlier.",
+    "evaluate": "Tell how well a run finds the outliers that the labels of LABELLED mark.",
+    "report": "Draw report.html and figures of a run anew from its files, and print the page's path.",
+    "rules": "List the scoring rules, or check one for the double-ELBO property.",
+    "data": "Fetch a data set (mnist) and print its folder; or tell how a file will be read; or list the data sets.",
+    "reproduce": "Reproduce the paper: the items named, or all and a page, report.html.",
+}
+
+
+#: The module of each command.
+MODULES = {
+    "fit": "fit",
+    **dict.fromkeys(("score", "evaluate", "report"), "runs"),
+    **dict.fromkeys(("rules", "data", "reproduce"), "library"),
+}
+
+
+class DeferredGroup(TyperGroup):
+    """The group of all commands, whose names and summaries are known without importing any."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: dict[str, Any] = dict.fromkeys(SUMMARIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, made when it is asked for."""
+        if cmd_name in SUMMARIES and self.commands[cmd_name] is None:
+            module = import_module(f".{MODULES[cmd_name]}", __package__)
+            function = getattr(module, cmd_name)
+            alone = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+            text = f"{SUMMARIES[cmd_name]}\n\n{cleandoc(function.__doc__)}\n"
+            alone.command(cmd_name, help=text, cls=getattr(module, "CLASSES", {}).get(cmd_name))(function)
+            self.commands[cmd_name] = typer.main.get_command(alone)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List names and summaries."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+
+app = typer.Typer(
+    name="fvnce",
+    cls=DeferredGroup,
+    help="Estimate latent-variable and energy-based models by telling data from noise.\n\n"
+    "Start with: fvnce fit table.csv --out run, then fvnce score run new.csv, and open run/report.html.\n\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outliers found by score --check, 130 interrupted.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fvnce {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; anywhere on the line.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; what went wrong is one line on stderr and an exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    debug = "--debug" in words[:cut]
+    # Wherever it stands: people add it to the end of the line that failed.
+    words = [word for word in words[:cut] if word != "--debug"] + words[cut:]
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn  # type: ignore[assignment]
+            code = app(args=words, prog_name="fvnce", standalone_mode=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader has seen enough; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:
+        # Click's own errors, whichever package they come from: typer ships click inside since 0.20.
+        usage = hasattr(error, "format_message")
+        if debug and not usage:
+            raise
+        message, status = _explained(error, usage)
+        _fail(message, status)
+    if code == 130:  # so typer reports Ctrl-C
+        _fail("interrupted", 130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explained(error: Any, usage: bool) -> tuple[str, int]:
+    """One line, and the exit code."""
+    if usage:
+        said = " ".join(error.format_message().split())
+        end = "" if said.endswith(("?", ".")) else "."
+        context = getattr(error, "ctx", None)
+        return f"{said}{end} Try '{'fvnce' if context is None else context.command_path} --help'.", 2
+    text = " ".join(str(error).split())
+    if isinstance(error, OSError):
+        return (f"{error.strerror or error}: {error.filename}" if error.filename else text), 1
+    if isinstance(error, ValueError | TypeError | RuntimeError) and text:
+        return text, 1
+    if isinstance(error, MemoryError):
+        return "out of memory: use fewer rows, or smaller settings", 1
+    return f"unexpected {type(error).__name__}: {text or 'no message'}; run it again with --debug for the traceback", 1
+
+
+def _warn(message: Any, *_: Any) -> None:
+    make_echo(False)(f"fvnce: {' '.join(str(message).split())}")
+
+
+def _fail(message: str, code: int) -> None:
+    make_echo(False)(f"fvnce: {message}")
+    sys.exit(code)
+
+
+Delimiter = Annotated[
+    str | None, typer.Option(help="What separates columns of a text table; found by itself if not given.")
+]
+Header = Annotated[
+    bool | None,
+    typer.Option("--header/--no-header", help="Whether its first line names the columns.", show_default=False),
+]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="A text that stands for a missing value, beside '', NA, NaN, null, none, ?."),
+]
+Categorical = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="A column that is text though it looks like numbers.")
+]
+Array = Annotated[str | None, typer.Option(metavar="NAME", help="Which array of an npz file holds the rows.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+
+
+def writable(path: str, option: str) -> None:
+    """Refuse a folder where a file is to be written before any work is done, and make the folder the file is in."""
+    if Path(path).is_dir():
+        raise typer.BadParameter(f"{option} must name a file, {path!r} is a folder")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+
+def plot_file(path: Path | None) -> None:
+    """Refuse what --plot names if no figure can be written there."""
+    if path is not None:
+        if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+            raise typer.BadParameter(f"--plot must name a png, pdf or svg file, found {str(path)!r}")
+        writable(str(path), "--plot")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[str]]:
+    """A text file that is there when it is whole; a link in its place is replaced, a device or a pipe written to."""
+    from ...serialization import atomic_write
+
+    if path.parent == Path("/dev") or (path.exists() and not path.is_file()):
+        with path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        return
+    with atomic_write(path, "w") as file:
+        yield file
+
+
+def one_character(delimiter: str | None) -> str | None:
+    """A delimiter as people write it.
+
+    >>> one_character("tab"), one_character(";")
+    ('\\t', ';')
+    """
+    named = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";", "pipe": "|"}
+    delimiter = None if delimiter is None else named.get(delimiter.lower(), delimiter)
+    if delimiter is not None and len(delimiter) != 1:
+        raise typer.BadParameter(f"--delimiter must be one character or its name, found {delimiter!r}")
+    return delimiter
+
+
+def like_training(
+    data: "DataSettings", delimiter: str | None, header: bool | None, missing: list[str] | None, array: str | None
+) -> "DataSettings":
+    """How another file than that of training is read: as the line says, and else as training was as far as it tells."""
+    from dataclasses import replace
+
+    given = {"header": header, "missing": tuple(missing) if missing else data.missing, "array": array or data.array}
+    # How the training file was separated says nothing of this one; what stands for a missing value does.
+    return replace(data, delimiter=one_character(delimiter), **given)  # type: ignore[arg-type]
+
+
+def make_echo(quiet: bool) -> Callable[[str], None]:
+    """A function that says a sentence on standard error, or does nothing."""
+
+    def say(text: str) -> None:
+        # Not at the top: the program starts without it, and most runs of it go well.
+        from ...pages import visible
+
+        typer.echo(visible(text), err=True)
+
+    return (lambda text: None) if quiet else say
+
+
+@contextmanager
+def progress(title: str, quiet: bool) -> Iterator[Callable[[int, float | None], None] | None]:
+    """A bar for rows done and the share of all, if standard error is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[rows]:,} rows"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=1.0, rows=0)
+
+        def tick(rows: int, share: float | None) -> None:
+            bar.update(task, rows=rows, total=None if share is None else 1.0, completed=share or 0.0)
+
+        yield tick

@@ -5,43 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from . import terminal
-
-HELP = """\
-DATA is csv or tsv (any delimiter, header or not, missing values and text columns welcome), parquet, npy, npz, idx(.gz),
-a folder of PNG images, or - for standard input. Rows that would take more than 2G of memory are refused before any of
-it is taken; the environment variable FVNCE_MAX_MEMORY, such as FVNCE_MAX_MEMORY=16G, allows more.
-
-Amounts of money, shares, truths, dates and times are read as what they are. Columns that name rows (identifiers, row
-counters, account numbers) are left out unless --keep names them; --id carries one into the scores.
-
-By default a detector is trained, which needs no settings and uses the outliers you know. With --model latent it is a
-latent-variable model p(x, z), by fully variational noise-contrastive estimation, which has options of its own (--rule,
---noise, --partition, --log-scale, --latent, --encoder, --epochs, --bandwidth, --noise-ratio, --score).
-
-Examples:
-
-fvnce fit transactions.csv --label fraud --id number --out run
-
-fvnce fit normal.npy --outliers bad.npy --seed 1 --out run
-
-fvnce fit digits/ --model latent --latent 16 --rule "0.9*power(1/64)+0.1*power(0)" --noise data --epochs 30 --out run
-
-fvnce fit --config run/config.toml --out again
-"""
+from . import Array, Categorical, Delimiter, Header, Missing, Quiet, make_echo, one_character
 
 LATENT = (
-    "rule",
-    "noise",
-    "bandwidth",
-    "partition",
-    "log_scale",
-    "noise_ratio",
-    "latent",
-    "encoder",
-    "epochs",
-    "score",
-    "outlier_share",
+    *("rule", "noise", "bandwidth", "outlier_share", "partition", "log_scale", "noise_ratio"),
+    *("latent", "encoder", "epochs", "score"),
 )
 DETECTOR = ("members", "trees", "networks", "steps", "settings")
 
@@ -75,11 +43,11 @@ def fit(
     id: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column that names rows; it is carried into the scores.")
     ] = None,
-    delimiter: terminal.Delimiter = None,
-    header: terminal.Header = None,
-    missing: terminal.Missing = None,
-    categorical: terminal.Categorical = None,
-    array: terminal.Array = None,
+    delimiter: Delimiter = None,
+    header: Header = None,
+    missing: Missing = None,
+    categorical: Categorical = None,
+    array: Array = None,
     model: Annotated[
         str | None, typer.Option(metavar="detector|latent", help="What to train; a detector by default.")
     ] = None,
@@ -114,9 +82,30 @@ def fit(
     contamination: Annotated[
         float | None, typer.Option(help="Share of training rows above the threshold; the detector finds its own.")
     ] = None,
-    quiet: terminal.Quiet = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Train and write a run."""
+    """DATA is csv or tsv (any delimiter, header or not, missing values and text columns welcome), parquet, npy, npz,
+    idx(.gz), a folder of PNG images, or - for standard input. Rows that would take more than 2G of memory are
+    refused before any of it is taken; the environment variable FVNCE_MAX_MEMORY, such as FVNCE_MAX_MEMORY=16G,
+    allows more.
+
+    Amounts of money, shares, truths, dates and times are read as what they are. Columns that name rows (identifiers,
+    row counters, account numbers) are left out unless --keep names them; --id carries one into the scores.
+
+    By default a detector is trained, which needs no settings and uses the outliers you know. With --model latent it is
+    a latent-variable model p(x, z), by fully variational noise-contrastive estimation, which has options of its own
+    (--rule, --noise, --partition, --log-scale, --latent, --encoder, --epochs, --bandwidth, --noise-ratio, --score).
+
+    Examples:
+
+    fvnce fit transactions.csv --label fraud --id number --out run
+
+    fvnce fit normal.npy --outliers bad.npy --seed 1 --out run
+
+    fvnce fit digits/ --model latent --latent 16 --rule "0.9*power(1/64)+0.1*power(0)" --noise data --epochs 30 --out run
+
+    fvnce fit --config run/config.toml --out again
+    """  # noqa: E501
     given = {name: value for name, value in locals().items() if value is not None}
     if data is None and config is None:
         raise typer.BadParameter("give DATA, or --config of an earlier run")
@@ -130,9 +119,9 @@ def fit(
     from ..runs.fitting import make_run
 
     wanted = _settings(given, config)
-    say = terminal.make_echo(quiet)
+    say = make_echo(quiet)
     run = make_run(wanted, out, say, overwrite=overwrite, progress=None if not quiet else False)
-    say(f"threshold {run.scorer.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE")
+    say(f"threshold {run.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE")
     typer.echo(out)
 
 
@@ -157,7 +146,7 @@ def _settings(given: dict[str, Any], config: Path | None) -> Any:
     if "outliers" in given:
         source["outliers"] = _absolute(given["outliers"])
     if "delimiter" in given:
-        source["delimiter"] = terminal.one_character(given["delimiter"])
+        source["delimiter"] = one_character(given["delimiter"])
     source |= {name: tuple(given[name]) for name in ("drop", "keep", "missing", "categorical") if given.get(name)}
     numbers: dict[str, Any] = {
         name: given[name] for name in ("batch_size", "learning_rate", "contamination") if name in given

@@ -1,10 +1,12 @@
-"""Arrays in files, read in parts of bounded size: npy and npz, compressed or not, and npy from a pipe.
+"""Arrays in files, read in parts of bounded size: npy and npz, compressed or not, npy from a pipe, and idx.
 
-Parts are read with ordinary reads: the pages of a memory map would count as memory of the process.
+Parts are read with ordinary reads: the pages of a memory map would count as memory of the process. The idx format of
+MNIST is two zero bytes, a type, a rank, the sizes as big-endian 32-bit integers, and the values.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import lzma
 import math
@@ -21,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import DataError, listed, one_line, within_budget
+from .errors import DataError, budget, listed, one_line, over_budget, within_budget
 
 NPY_MAGIC = b"\x93NUMPY"
 #: Preferred names of the rows in an npz file.
@@ -30,6 +32,9 @@ USUAL = ("X", "x", "data", "x_train", "train", "images", "arr_0")
 CHUNK = 2**20
 #: Bytes of an npy header; NumPy itself reads no longer one.
 HEADER = 10_000
+#: Types of the idx format by their code.
+IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_GZIP = b"\x1f\x8b"
 #: What the readers of compressed files raise on a damaged one.
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, struct.error)
 
@@ -254,3 +259,72 @@ def read_exactly(file: IO[bytes], count: int, name: str) -> bytes:
     except DAMAGED as error:
         raise DataError(f"{name} is damaged: {one_line(error)}; fetch or write it again") from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_idx(path: Path | str) -> NDArray[Any]:
+    """The array in an idx file, compressed with gzip or not. A file that is not whole is refused.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "a.idx"
+    ...     _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 5, 6, 7]))
+    ...     read_idx(path)
+    array([5, 6, 7], dtype=uint8)
+    """
+    content = Path(path).read_bytes()
+    if content.startswith(_GZIP):
+        limit = budget()
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(limit + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} is a damaged gzip file ({error}); delete it and fetch it again") from None
+        if len(content) > limit:
+            raise over_budget(str(path), "what is compressed in it")
+    return parse_idx(content, str(path))
+
+
+def parse_idx(content: bytes, name: str) -> NDArray[Any]:
+    """The array in the bytes of an idx file; ``name`` is for the error."""
+    dtype, rank = _type_and_rank(content[:4], name)
+    start = 4 + 4 * rank
+    if len(content) < start:
+        raise ValueError(
+            f"{name} is a truncated idx file: its header promises {rank} dimensions and ends before them; "
+            "fetch it again"
+        )
+    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", rank, offset=4))
+    expected = start + math.prod(shape) * dtype.itemsize
+    if len(content) != expected:
+        raise ValueError(
+            f"{name} is a damaged idx file: {shape} values of {dtype.itemsize} bytes make {expected} bytes, "
+            f"found {len(content)}; fetch it again"
+        )
+    try:
+        values = np.frombuffer(content, dtype, offset=start).reshape(shape)
+    except ValueError as error:  # more dimensions than NumPy has, or none of one size and too many of another
+        raise ValueError(f"{name} is a damaged idx file: {error}; fetch it again") from None
+    return values.astype(dtype.newbyteorder("="))
+
+
+def open_idx(path: Path) -> ArrayReader:
+    """An idx file, compressed with gzip or not, to be read in parts."""
+    with path.open("rb") as start:
+        compressed = start.read(2) == _GZIP
+    file: IO[bytes] = gzip.GzipFile(path) if compressed else path.open("rb")  # type: ignore[assignment]
+    with closed_on_error(file):
+        name = str(path)
+        dtype, rank = _type_and_rank(read_exactly(file, 4, name), name)
+        sizes = read_exactly(file, 4 * rank, name)
+        if len(sizes) < 4 * rank:
+            raise DataError(f"{name} is a truncated idx file: it ends within its header; fetch it again")
+        shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
+        check_layout(name, dtype, shape)
+        return ArrayReader(name, file, dtype, shape)
+
+
+def _type_and_rank(head: bytes, name: str) -> tuple[np.dtype[Any], int]:
+    """What the first four bytes of an idx file say."""
+    if len(head) < 4 or head[:2] != b"\x00\x00" or head[2] not in IDX_TYPES or head[3] == 0:
+        raise DataError(f"{name} is not an idx file: it starts with {head.hex(' ') or 'nothing'}; fetch it again")
+    return np.dtype(IDX_TYPES[head[2]]), head[3]

@@ -1,212 +1,182 @@
-"""Tables, read in parts by pyarrow: text with any delimiter, header or not, and parquet.
+"""Tables: parquet files, and what the columns of any table hold, decided on its first rows and kept for all others.
 
-Delimiter and header of a text are found in its first lines unless given; what columns hold is for :mod:`.columns` to
-say.
+Numbers, amounts, truths and dates are read as :mod:`fvnce.detection.reading` does. A column in which a few values among
+many do not fit is refused, because neither reading of it is safe; the user says which.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...detection.frame import Frame
-from ...detection.reading import Reading
-from .columns import ColumnReader, TableOptions
+from ...detection.reading import Reading, is_ambiguous, learn_reading
 from .errors import DataError, listed, one_line, within_budget
-from .text import FIELD, CheckedText, LongFieldError
 
-DELIMITERS = ",;\t| "
-#: The first lines, in which delimiter and header are looked for: so many, or as many as have so many bytes.
-SAMPLE_LINES, SAMPLE_BYTES = 200, 2**20
-_NUMBER, _COMMA_NUMBER, _TIME = Reading(), Reading(decimal=","), Reading("time")
+#: Amounts that Arrow can be made to read; :class:`Reading` reads them alike, and others beside.
+_AMOUNT = r"^-?[$€£¥]?([1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]+)([.][0-9]+)?$"
+#: Texts that stand for nothing, in lower case.
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
 
 
-class DelimitedReader:
-    """A text table, read once from front to back.
+def present(values: NDArray[Any]) -> NDArray[Any]:
+    """The values of a column that are not missing.
 
-    Args:
-        name: of the file, for errors.
-        file: its bytes.
-        options: how to read it.
-        reopen: the same bytes once more, to find the line of an error; None for a pipe.
+    >>> present(np.array([1.0, np.nan])), present(np.array(["x", None], dtype=object))
+    (array([1.]), array(['x'], dtype=object))
+    """
+    if values.dtype.kind == "O":
+        there = np.array([value is not None for value in values.tolist()], dtype=bool)
+    else:
+        there = ~(np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values))
+    return np.asarray(values[there])
 
-    >>> reader = DelimitedReader("demo", io.BytesIO(b"a;b\\n1,5;x\\n;y\\n"), TableOptions())
-    >>> [frame] = reader.frames(10)
-    >>> reader.delimiter, reader.header, frame["a"], frame["b"]
-    (';', True, array([1.5, nan]), array(['x', 'y'], dtype=object))
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is to be read.
+
+    Attributes:
+        delimiter: of a text table, one character, or None to find it.
+        header: whether the first line of a text table names the columns, or None to find out.
+        missing: texts that stand for a missing value, beside the usual ones.
+        categorical: columns to take as text whatever they hold.
+        kinds: what each column holds, if known from training.
     """
 
-    def __init__(
-        self, name: str, file: IO[bytes], options: TableOptions, reopen: Callable[[], IO[bytes]] | None = None
-    ) -> None:
-        self.name, self._options, self._reopen = name, options, reopen
-        if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '\r\n"\0'):
+    delimiter: str | None = None
+    header: bool | None = None
+    missing: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    kinds: Mapping[str, str | Reading] | None = field(default=None, hash=False)
+
+    @property
+    def all_missing(self) -> frozenset[str]:
+        """Every text that stands for a missing value, in lower case."""
+        return MISSING | {text.strip().lower() for text in self.missing}
+
+
+class ColumnReader:
+    """Columns of Arrow as columns of a frame.
+
+    Attributes:
+        kinds: how each column is read, as far as it has shown.
+        wanted: the columns to give.
+    """
+
+    def __init__(self, name: str, columns: list[str], options: TableOptions, decimal: str | None = None) -> None:
+        self.name, self._decimal = name, decimal
+        self._missing = sorted(options.all_missing)
+        self.kinds: dict[str, Reading] = {
+            column: kind if isinstance(kind, Reading) else Reading(kind)
+            for column, kind in (options.kinds or {}).items()
+        }
+        for column in options.categorical:
+            if column not in columns:
+                raise DataError(f"{name} has no column {column!r}; its columns are {listed(columns)}")
+            self.kinds[column] = Reading("text")
+        self._trained = options.kinds is not None
+        self.wanted = list(columns if options.kinds is None else options.kinds)
+        #: What a person should know of the columns.
+        self.notes: list[str] = []
+
+    def add_text(self, column: str) -> None:
+        """Give a column as text whatever it looks like, beside those of training: a label, an identifier."""
+        if self._trained and column in self.wanted:
             raise DataError(
-                f"delimiter must be one character, and neither a quote nor a line end, found {options.delimiter[:20]!r}"
+                f"{self.name}: column {column!r} is one that the run was trained on, so it can neither mark outliers "
+                f"nor name rows; name another, or train again with --label {column!r} or --id {column!r}"
             )
-        self._file = CheckedText(name, file)
-        sample, whole = self._sample()
-        if not any(line.strip() for line in sample):
-            raise DataError(f"{name} is empty: a table needs at least one row; give a file that has one")
-        self.delimiter = options.delimiter or find_delimiter(sample, whole=whole)
-        self._missing = options.all_missing
-        try:
-            rows = _split(sample, self.delimiter, whole=whole)
-        except csv.Error as error:
-            raise self._unreadable(error, "near its beginning") from None
-        self.header = self._has_header(rows) if options.header is None else options.header
-        if options.header is None and options.kinds is not None:
-            # Names known from training settle it.
-            self.header = self.header or set(options.kinds) <= {text.strip() for text in rows[0]}
-        self.columns = _names(name, rows[0]) if self.header else [f"column_{i + 1}" for i in range(len(rows[0]))]
-        self._match(options.kinds)
-        # Where a comma is no delimiter it is likely to stand before a fraction.
-        self.reader = ColumnReader(name, self.columns, options, "." if self.delimiter == "," else ",")
+        self.kinds[column] = Reading("text")
+        self.wanted += [] if column in self.wanted else [column]
 
-    def frames(self, rows: int) -> Iterator[Frame]:
-        """The table in parts of at most so many rows."""
-        start = 0
-        for table in self._tables(rows):
-            columns = dict(zip(self.columns, table.columns, strict=True))
-            yield self.reader.frame(columns, lambda row, start=start: self._place(start + row))  # type: ignore[misc]
-            start += len(table)
-        if start == 0:
-            raise DataError(f"{self.name} has a header but no rows; give a file that has some")
+    def frame(self, columns: Mapping[str, Any], where: Callable[[int], str]) -> Frame:
+        """A part of the table; ``where`` names the place of one of its rows in the file."""
+        found = {name: self._column(name, columns[name], where) for name in self.wanted}
+        return Frame(found, {name: reading for name, reading in self.kinds.items() if name in found})
 
-    def _tables(self, rows: int) -> Iterator[Any]:
-        """Tables of text from Arrow, of so many rows each but for the last."""
-        import pyarrow
-
-        waiting, skip = [], int(self.header)
-        for table in self._blocks():
-            waiting.append(table.slice(skip))
-            skip = max(0, skip - len(table))
-            if sum(map(len, waiting)) < rows:
-                continue
-            whole = pyarrow.concat_tables(waiting)
-            full = len(whole) - len(whole) % rows
-            for start in range(0, full, rows):
-                yield whole.slice(start, rows).combine_chunks()
-            waiting = [whole.slice(full).combine_chunks()]
-        if sum(map(len, waiting)):
-            yield pyarrow.concat_tables(waiting).combine_chunks()
-
-    def _blocks(self) -> Iterator[Any]:
-        """The tables that blocks of rows make, the header still one of the rows.
-
-        Arrow could read the file by itself, and would then call back from a thread of its own, which must not happen
-        when the program is about to end.
-        """
+    def _column(self, name: str, values: Any, where: Callable[[int], str]) -> NDArray[Any]:
         import pyarrow
         from pyarrow import compute
-        from pyarrow import csv as tables
 
-        names = [f"f{i}" for i in range(len(self.columns))]
-        parsing = tables.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
-        convert = tables.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
-        try:
-            for block in self._file.blocks(self.delimiter):
-                if not block.strip(b"\r\n"):
-                    continue
-                reading = tables.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names)
-                table = tables.read_csv(pyarrow.BufferReader(block), reading, parsing, convert)
-                if any((compute.max(compute.binary_length(column)).as_py() or 0) > FIELD for column in table.columns):
-                    raise LongFieldError
-                yield table
-        except LongFieldError:
-            raise self._unreadable(csv.Error("field limit"), self._place(None)) from None
-        except pyarrow.ArrowException as error:
-            raise self._arrow_error(error) from None
-
-    def _arrow_error(self, error: Exception) -> DataError:
-        """What pyarrow stopped at, found again with the number of its line."""
-        for line, row in self._rows_again():
-            if len(row) != len(self.columns):
-                return DataError(
-                    f"{self.name}, line {line}: found {len(row)} fields where the first line has {len(self.columns)}; "
-                    "correct the line, or name the delimiter with --delimiter"
+        if not (pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)):
+            typed = Frame.of(pyarrow.table({name: values}))[name]
+            if self.kinds.get(name, Reading()).kind != "text" and typed.dtype.kind != "O":
+                return typed if typed.dtype.kind in "mM" else np.asarray(typed, dtype=np.float64)
+            if typed.dtype.kind == "O":
+                values = pyarrow.array([None if value is None else str(value) for value in typed])
+            else:
+                values = values.cast(pyarrow.string())
+        values = compute.utf8_trim_whitespace(values)
+        gone = compute.is_in(compute.utf8_lower(values), pyarrow.array(self._missing, values.type))
+        values = compute.if_else(gone, pyarrow.scalar(None, values.type), values)
+        reading = self.kinds.get(name)
+        if reading is None or (reading.kind == "number" and reading.decimal == "."):
+            numbers = _numbers(values, amounts=reading is not None)
+            if numbers is not None:
+                if reading is None and values.null_count < len(values):
+                    # Whole numbers do not show what will stand before a fraction.
+                    shown = compute.any(compute.match_substring(values, ".")).as_py()
+                    self.kinds[name] = Reading(decimal="." if shown else self._decimal or ".")
+                return numbers
+        texts = _objects(values)
+        if reading is None:
+            reading, odd = learn_reading(texts.tolist(), self._decimal)
+            if odd is not None:
+                raise self._misfit(name, reading, odd, where(texts.tolist().index(odd)))
+            self.kinds[name] = reading
+            if reading.kind == "time" and is_ambiguous(texts.tolist()):
+                self.notes.append(
+                    f"column {name!r} holds dates such as {next(filter(None, texts))!r}, in which month and day cannot "
+                    "be told apart: the month is taken to come first; write dates like 2024-03-01 if it does not"
                 )
-        return DataError(f"{self.name}: {one_line(error)}; correct it, or name the delimiter with --delimiter")
+        if reading.kind == "text":
+            return texts
+        numbers, bad = reading.numbers(texts.tolist())
+        if bad is not None:
+            raise self._misfit(name, reading, texts[bad], where(bad))
+        if reading.kind != "time":
+            return numbers
+        times = np.full(len(numbers), np.datetime64("NaT", "us"))
+        there = ~np.isnan(numbers)
+        times[there] = (numbers[there] * 1e6).round().astype(np.int64).astype("datetime64[us]")
+        return times
 
-    def _place(self, row: int | None) -> str:
-        """The line of a row of data, or, of none, the one after which the file cannot be read on."""
-        line = 0
-        for number, (line, _) in enumerate(self._rows_again()):
-            if row is not None and number == row + int(self.header):
-                return f"line {line}"
-        return f"line {line + 1}" if row is None else f"row {row + 1}"
-
-    def _rows_again(self) -> Iterator[tuple[int, list[str]]]:
-        """The rows with their lines once more, by Python's own reader, which counts lines; none from a pipe."""
-        if self._reopen is None:
-            return
-        with self._reopen() as file:
-            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            reader = csv.reader(text, delimiter=self.delimiter, skipinitialspace=True)
-            try:
-                for row in reader:
-                    if row:
-                        yield reader.line_num, row
-            except csv.Error:
-                return
-
-    def _sample(self) -> tuple[list[str], bool]:
-        """The first lines, and whether they are all."""
-        start = self._file.start(SAMPLE_BYTES)
-        whole = len(start) < SAMPLE_BYTES
-        # A character may be cut in two at the end of the sample.
-        text = start.decode("utf-8-sig", "strict" if whole else "ignore")
-        lines = list(itertools.islice(io.StringIO(text, newline=""), SAMPLE_LINES + 1))
-        return lines[:SAMPLE_LINES], whole and len(lines) <= SAMPLE_LINES
-
-    def _match(self, kinds: Any) -> None:
-        """Columns of training are found by name, or else by position."""
-        missing = [name for name in kinds or {} if name not in self.columns]
-        if not missing:
-            return
-        unnamed = not self.header or all(name.startswith("column_") for name in kinds)
-        if unnamed and len(self.columns) == len(kinds):
-            self.columns = list(kinds)
-            return
-        raise DataError(
-            f"{self.name} lacks column {missing[0]!r} of training; it has {listed(self.columns)}, and training had "
-            f"{listed(list(kinds))}"
+    def _misfit(self, name: str, reading: Reading, text: str, where: str) -> DataError:
+        return DataError(
+            f"{self.name}, {where}: column {name!r} holds {reading.told} elsewhere but {text[:40]!r} here; correct it, "
+            f"or pass --missing {text[:40]!r} or --categorical {name!r}"
         )
 
-    def _unreadable(self, error: csv.Error, where: str) -> DataError:
-        if "field limit" in str(error):
-            return DataError(
-                f"{self.name}, {where}: a field has more than {FIELD:,} characters; close the quote "
-                "that opens it, or leave its column out of the file"
-            )
-        return DataError(f"{self.name}, {where}: {error}; give a text table, or name the delimiter with --delimiter")
 
-    def _has_header(self, rows: list[list[str]]) -> bool:
-        """The first line names columns if none of it is a number and some number stands below, or if all is text and
-        no first entry comes back below it."""
-        first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
-        if any(self._is_number(text) for text in first):
-            return False
-        if not rest:
-            # A line of words alone names columns, unless the columns are known and it is what is to be scored.
-            return self._options.kinds is None
-        below = list(zip(*rest, strict=True))
-        if any(self._is_number(text) for column in below for text in column):
-            return all(text.strip() for text in first) or any(not text.strip() for text in first[:1])
-        return len(set(first)) == len(first) and all(
-            text not in column for text, column in zip(first, below, strict=True)
-        )
+def _numbers(values: Any, *, amounts: bool) -> NDArray[np.float64] | None:
+    """Texts as numbers if all of them are, or are such amounts as $1,234.50 if these may be: what most columns hold."""
+    import pyarrow
+    from pyarrow import compute
 
-    def _is_number(self, text: str) -> bool:
-        """Whether a text is a number, an amount, a date: something that is no name."""
-        return text.strip().lower() not in self._missing and any(
-            reading.numbers([text])[1] is None for reading in (_NUMBER, _COMMA_NUMBER, _TIME)
-        )
+    try:
+        return np.asarray(compute.cast(values, pyarrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    except pyarrow.ArrowInvalid:
+        if not amounts or not compute.all(compute.match_substring_regex(values, _AMOUNT)).as_py():
+            return None
+        return _numbers(compute.replace_substring_regex(values, "[$€£¥,]", ""), amounts=False)
+
+
+def _objects(values: Any) -> NDArray[np.object_]:
+    """Texts as Python's own, one object for all rows that share a text, None where missing."""
+    import pyarrow
+
+    encoded = values.dictionary_encode()
+    if isinstance(encoded, pyarrow.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    different: NDArray[np.object_] = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
+    places = encoded.indices.fill_null(len(different) - 1).to_numpy(zero_copy_only=False)
+    return np.asarray(different[places])
 
 
 class ParquetReader:
@@ -247,40 +217,3 @@ class ParquetReader:
             raise DataError(f"{self.name} is damaged: {one_line(error)}; write it again") from None
         if start == 0:
             raise DataError(f"{self.name} has no rows; give a file that has some")
-
-
-def find_delimiter(sample: Sequence[str], *, whole: bool = True) -> str:
-    """The delimiter that splits most lines alike, and leaves fewest other delimiters inside fields.
-
-    >>> find_delimiter(["a;b;c", "1,5;2,5;3"]), find_delimiter(["a\\tb", "1\\t2"]), find_delimiter(["7", "8"])
-    (';', '\\t', ',')
-    """
-    best, chosen = (0.0, 0.0), ","
-    for delimiter in DELIMITERS:
-        try:
-            rows = _split(sample, delimiter, whole=whole)
-        except csv.Error:
-            continue
-        width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
-        if width < 2 or (delimiter == " " and best > (0.9, 0.0)):
-            continue
-        cells = [cell for row in rows for cell in row]
-        # A quote that opens inside a field means that the fields were cut at the wrong places.
-        clean = sum(not any(other in cell for other in ';\t|"') for cell in cells) / len(cells)
-        if (count / len(rows), clean) > best:
-            best, chosen = (count / len(rows), clean), delimiter
-    return chosen
-
-
-def _split(sample: Sequence[str], delimiter: str, *, whole: bool) -> list[list[str]]:
-    rows = [row for row in csv.reader(sample, delimiter=delimiter, skipinitialspace=True) if row]
-    # The last of many lines may end within a quoted field.
-    return rows if whole or len(rows) < 2 else rows[:-1]
-
-
-def _names(name: str, fields: list[str]) -> list[str]:
-    names = [text.strip() or f"column_{i + 1}" for i, text in enumerate(fields)]
-    twice = [text for text, count in Counter(names).items() if count > 1]
-    if twice:
-        raise DataError(f"{name} names column {twice[0]!r} twice; rename one, or pass --no-header if that is no header")
-    return names

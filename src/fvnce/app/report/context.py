@@ -1,25 +1,27 @@
-"""What every section of a report is built from: the run, the rows that are analysed, and numbers as a page keeps them.
+"""What every section of a report is built from: the run, the rows that are analysed, and numbers and images for JSON.
 
-All rows are analysed, or a sample that holds the known outliers.
+All rows are analysed, or a sample that holds the known outliers. Numbers have five digits, images are PNG as base64.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
+from markupsafe import Markup
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ...detection import LatentDetector
 from ...detection.frame import Frame
 from ...detection.preprocessing import channels_last
 from ...detection.rows import take as take_rows
 from ...objectives import ContrastiveObjective
-from ..runs.run import FittedRun
+from ...pages import png_uri
+from ...pages.page import render
+from ..runs import FittedRun
 from ..runs.training_data import TrainingData
 
 Array = NDArray[np.float64]
@@ -29,23 +31,8 @@ Fact = dict[str, Any] | str
 SCORED = 20_000
 #: Bins of a histogram.
 BINS = 40
-
-
-class Autoencoder:
-    """An encoder g and a decoder, as functions of encoded rows."""
-
-    def __init__(self, encoder: Any, decoder: Any) -> None:
-        self._encoder, self._decoder = encoder, decoder
-
-    @torch.no_grad()
-    def codes(self, x: Array) -> Array:
-        """g(x), the mean of the encoder."""
-        return np.asarray(self._encoder(torch.from_numpy(x)).mean.numpy())
-
-    @torch.no_grad()
-    def reconstruct(self, x: Array) -> Array:
-        """x̂, the mean of the decoder at g(x)."""
-        return np.asarray(self._decoder(self._encoder(torch.from_numpy(x)).mean).mean.numpy())
+#: Pictures of a sheet.
+SHEET = 24
 
 
 @dataclass(frozen=True)
@@ -54,15 +41,11 @@ class Context:
 
     run: FittedRun
     data: TrainingData
-    #: Rows that the model did not see, encoded, if some were held out.
-    held_out: Tensor | None
     #: The numbers of the analysed rows in the training data, and the rows.
     numbers: NDArray[np.int64]
     rows: Any
     known: NDArray[np.bool_]
     anomaly: Array
-    #: None if no part of the run has latent variables.
-    autoencoder: Autoencoder | None
     rng: np.random.Generator
 
     @property
@@ -98,7 +81,7 @@ class Context:
         return folded if folded.ndim == 2 else folded.sum(-1 if channels_last(shape) else 0)
 
 
-def build_context(run: FittedRun, data: TrainingData, held_out: Tensor | None) -> Context:
+def build_context(run: FittedRun, data: TrainingData) -> Context:
     """Choose rows and score them."""
     rng = np.random.default_rng([run.config.seed, 11])
     numbers = _sample(data, rng)
@@ -106,12 +89,10 @@ def build_context(run: FittedRun, data: TrainingData, held_out: Tensor | None) -
     return Context(
         run=run,
         data=data,
-        held_out=held_out,
         numbers=numbers,
         rows=rows,
         known=data.known[numbers],
-        anomaly=run.scorer.anomaly(run.scorer.layout.prepare(rows)),
-        autoencoder=_autoencoder(run),
+        anomaly=run.detector.anomaly_score(run.layout.prepare(rows)),
         rng=rng,
     )
 
@@ -144,6 +125,63 @@ def histogram(values: dict[str, Array]) -> dict[str, Any]:
     }
 
 
+def grey_or_colour(image: Array, low: float, high: float) -> Array:
+    """A picture in [0, 1], its channels last."""
+    scaled = np.clip((image - low) / ((high - low) or 1.0), 0, 1)
+    return scaled if scaled.ndim == 2 else np.moveaxis(scaled, 0, -1)
+
+
+def sheet(images: Array, across: int, low: float, high: float) -> dict[str, Any]:
+    """Images side by side in rows, with a thin gap."""
+    whole = _tiled([grey_or_colour(image, low, high) for image in images], across, gap=1, background=0.5)
+    return {"png": png(whole), "width": whole.shape[1], "height": whole.shape[0]}
+
+
+def sheet_figure(sheet: dict[str, Any], caption: str) -> Markup:
+    """The HTML of a sheet."""
+    size = {"width": int(sheet["width"]), "height": int(sheet["height"])}
+    return render("fvnce.app", "sheet.html", uri=png_uri(sheet["png"]), caption=caption, **size)
+
+
+def sprite(images: Array, low: float, high: float, side: int = 32) -> dict[str, Any]:
+    """Small pictures in one, found by their number."""
+    step = max(1, math.ceil(max(images.shape[-2:]) / side))
+    tiles = [grey_or_colour(image[..., ::step, ::step], low, high) for image in images]
+    across = math.ceil(math.sqrt(len(tiles)))
+    height, width = tiles[0].shape[:2]
+    whole = _tiled(tiles, across, gap=0, background=0.0)
+    return {"png": png(whole), "across": across, "width": width, "height": height, "count": len(tiles)}
+
+
+def heat_png(values: Array) -> str:
+    """Numbers of shape (H, W) as a PNG image: red above zero, blue below, white at zero."""
+    share = values / (float(np.abs(values).max()) or 1.0)
+    red, blue = np.array([0.75, 0.15, 0.12]), np.array([0.04, 0.31, 0.62])
+    ends = np.where(share[..., None] > 0, red, blue)
+    return png(1 + np.abs(share)[..., None] * (ends - 1))
+
+
+def png(image: Array) -> str:
+    """A grey or RGB picture in [0, 1] as base64."""
+    from matplotlib.image import imsave
+
+    buffer = io.BytesIO()
+    # Without the name of the program, the same picture is the same text. The range matters to grey ones alone.
+    metadata: dict[str, Any] = {"Software": None}
+    imsave(buffer, image, format="png", metadata=metadata, cmap="gray", vmin=0, vmax=1)
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _tiled(tiles: list[Array], across: int, *, gap: int, background: float) -> Array:
+    height, width = tiles[0].shape[0] + gap, tiles[0].shape[1] + gap
+    down = math.ceil(len(tiles) / across)
+    whole = np.full((down * height - gap, across * width - gap, *tiles[0].shape[2:]), background)
+    for i, tile in enumerate(tiles):
+        top, left = (i // across) * height, (i % across) * width
+        whole[top : top + height - gap, left : left + width - gap] = tile
+    return whole
+
+
 def _sample(data: TrainingData, rng: np.random.Generator) -> NDArray[np.int64]:
     count = len(data.known)
     if count <= SCORED:
@@ -151,16 +189,6 @@ def _sample(data: TrainingData, rng: np.random.Generator) -> NDArray[np.int64]:
     known = np.flatnonzero(data.known)[:SCORED]
     rest = rng.choice(np.flatnonzero(~data.known), SCORED - len(known), replace=False)
     return np.sort(np.concatenate([known, rest]))
-
-
-def _autoencoder(run: FittedRun) -> Autoencoder | None:
-    detector = run.scorer.detector
-    if isinstance(detector, LatentDetector):
-        return Autoencoder(detector.objective_.encoder, detector.objective_.model.decoder)
-    for member in detector.ensemble_.members:
-        if hasattr(member, "encoder") and hasattr(member, "decoder"):
-            return Autoencoder(member.encoder, member.decoder)
-    return None
 
 
 def _cell(value: Any) -> str:

@@ -12,7 +12,7 @@ from ...detection.preprocessing import TablePreprocessor
 from ...detection.rows import release
 from ...pages.page import Section, Table, render
 from .. import shapes
-from ..readers.columns import present
+from ..readers.tables import present
 from .context import Context
 
 #: Columns that the table shows, those with something to say first.
@@ -36,7 +36,7 @@ check = shapes.record(
 
 def build(context: Context) -> dict[str, Any]:
     """A line for each column, and the columns that were left out on request."""
-    how = context.run.scorer.detector.preprocessor_
+    how = context.run.detector.preprocessor_
     if context.image or not isinstance(how, TablePreprocessor):
         return {"health": "Images have no columns."}
     data, layout = context.data, context.data.layout
@@ -65,11 +65,12 @@ def build(context: Context) -> dict[str, Any]:
     return {"health": {"columns": columns, "left_out": left_out}}
 
 
-def show(facts: dict[str, Any], record: dict[str, Any]) -> Section | None:
+def show(facts: dict[str, Any], record: dict[str, Any]) -> list[Section]:
     """What was said when the file was read, and a table."""
     health, notices = facts["health"], record.get("notices", [])
+    blocks = [render("fvnce.app", "notices.html", notices=notices)] if notices else []
     if isinstance(health, str):
-        return None if not notices else Section("How the data were read", [], blocks=[_notices(notices)])
+        return [Section("How the data were read", [], blocks=blocks)] if notices else []
     columns, rows = health["columns"], max(1, record["rows"])
     troubled = [column for column in columns if column["missing"] or column["note"]]
     reading = [
@@ -93,11 +94,7 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section | None:
         for column in shown
     ]
     table = Table("Columns as they were read", ["column", "read as", "missing", "values", "note"], lines)
-    return Section("Columns and their health", reading, blocks=[_notices(notices)] if notices else [], tables=[table])
-
-
-def _notices(notices: list[str]) -> Any:
-    return render("fvnce.app", "notices.html", notices=notices)
+    return [Section("Columns and their health", reading, blocks=blocks, tables=[table])]
 
 
 def _matrix(rows: NDArray[Any]) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""The verdict: how good the run is by rows that were held out, why its threshold is where it is, and what to do next.
+"""Sections of how good the run is: the verdict by rows that were held out, what to do next, scores and probabilities.
 
 Numbers are those of :class:`fvnce.detection.Evidence`, whose module derives what they mean when outliers hide among the
 rows without a label. Words follow the lower end of the interval of AUROC, so that a few lucky outliers earn no praise.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...detection import Evidence
+import numpy as np
+
+from ...detection import Evidence, NoiseContrastiveDetector
 from ...detection.evidence import LEVEL
+from ...pages.charts import histogram_chart, line_chart
 from ...pages.page import Section, render
 from .. import shapes
-from .context import Context
+from .context import Context, Fact, histogram, short
 
 #: By the lower end of the interval of AUROC: how well known outliers are told from other rows.
 WORDS = ((0.95, "very well"), (0.85, "well"), (0.7, "fairly well"), (0.5, "only somewhat better than by chance"))
@@ -33,7 +36,15 @@ _ENTRIES = shapes.record(
                 **dict.fromkeys(("found", "prior"), shapes.or_none(shapes.number)),
                 "threshold_reason": shapes.text,
             }
-        )
+        ),
+        "scores": shapes.both(shapes.histogram, shapes.record({"threshold": shapes.number})),
+        "probability": shapes.or_why(
+            shapes.alike(
+                dict.fromkeys(("score", "probability"), shapes.gaps),
+                {"prior": shapes.reported, "known": shapes.integer()},
+            )
+        ),
+        **dict.fromkeys(("flagged", "looked_at", "unlabelled"), shapes.integer()),
     }
 )
 
@@ -49,12 +60,23 @@ def check(content: Any, place: str) -> None:
 
 
 def build(context: Context) -> dict[str, Any]:
-    """What the detector found out about itself."""
-    return {"verdict": context.run.scorer.detector.evidence_.as_dict()}
+    """What the detector found out about itself; scores and probabilities of the analysed rows."""
+    threshold, known = context.run.threshold, context.known
+    groups = {"training rows": context.anomaly[~known]}
+    if known.any():
+        groups["known outliers"] = context.anomaly[known]
+    return {
+        "verdict": context.run.detector.evidence_.as_dict(),
+        "scores": {**histogram(groups), "threshold": threshold},
+        "probability": _probability(context),
+        "flagged": int((context.anomaly > threshold)[~known].sum()),
+        "looked_at": len(context.anomaly),
+        "unlabelled": int((~known).sum()),
+    }
 
 
-def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
-    """The verdict in words."""
+def show(facts: dict[str, Any], record: dict[str, Any]) -> list[Section]:
+    """The verdict in words; a histogram of scores, and P(outlier | score)."""
     evidence = Evidence.from_dict(facts["verdict"])
     threshold = f"The threshold is {evidence.threshold:.4g}: {evidence.threshold_reason.rstrip('.')}."
     block = render(
@@ -64,7 +86,7 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> Section:
         sentences=[*_meaning(evidence, record), threshold],
         steps=_next(evidence, record),
     )
-    return Section("Verdict", [], blocks=[block])
+    return [Section("Verdict", [], blocks=[block]), _show_scores(facts, record)]
 
 
 def _headline(evidence: Evidence) -> str:
@@ -157,3 +179,66 @@ def _next(evidence: Evidence, record: dict[str, Any]) -> list[str]:
 
 def _count(count: float) -> str:
     return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
+
+
+def _show_scores(facts: dict[str, Any], record: dict[str, Any]) -> Section:
+    scores = facts["scores"]
+    threshold = scores["threshold"]
+    probability = facts["probability"]
+    held_out = not isinstance(probability, str) and probability["known"] > 1
+    flatters = (
+        "These are by the model that has learnt from the rows, and flatter it; the verdict counts rows that were held "
+        "out. "
+    )
+    some = f" (of {record['rows']:,}, {facts['looked_at']:,} were looked at)"
+    reading = [
+        f"Higher scores are stranger. {flatters if held_out else ''}Above the threshold {threshold:.4g} lie "
+        f"{facts['flagged']:,} of {facts['unlabelled']:,} training rows without a label"
+        f"{some if facts['looked_at'] < record['rows'] else ''}."
+    ]
+    charts = [
+        histogram_chart(
+            "scores",
+            scores["edges"],
+            scores["counts"],
+            label="anomaly score",
+            mark=(threshold, "threshold"),
+            caption="Scores of the training rows; each group adds up to one.",
+            alt=f"Histogram of anomaly scores with the threshold at {threshold:.4g}",
+        )
+    ]
+    if isinstance(probability, str):
+        reading.append(probability)
+    else:
+        reading.append(
+            f"The share of outliers among rows without a label is put at {probability['prior']:.2%}, from held-out "
+            f"scores of {probability['known']} known outliers."
+            if facts["verdict"]["prior"] is not None
+            else "P(outlier | score) is one half at the threshold, by which it is defined: no label has a say in it."
+        )
+        charts.append(
+            line_chart(
+                "probability",
+                probability["score"],
+                {"P(outlier)": probability["probability"]},
+                labels=("anomaly score", "P(outlier | score)"),
+                range_y=(0.0, 1.05),
+                caption="From score to probability.",
+                alt="The probability of being an outlier rises with the score",
+            )
+        )
+    return Section("Scores", reading, charts=charts)
+
+
+def _probability(context: Context) -> Fact:
+    detector = context.run.detector
+    at = np.linspace(float(context.anomaly.min()), float(context.anomaly.max()), 80)
+    found = context.run.probability(at)
+    if found is None or not isinstance(detector, NoiseContrastiveDetector):
+        return "A latent-variable model gives a ranking and a threshold, no probability of being an outlier."
+    return {
+        "score": short(at),
+        "probability": short(found),
+        "prior": float(detector.prior_),
+        "known": int(detector.n_known_),
+    }

@@ -27,19 +27,27 @@ from numpy.typing import NDArray
 
 from ...detection.evidence import LEVEL, Interval, auroc_and_precision
 from ...detection.frame import Frame
+from ...pages.page import Table
+from ..readers import ArraySource, DataError, Source, TableSource
 from ..readers.arrays import read_labels
-from ..readers.errors import DataError
-from ..readers.sources import ArraySource, Source, TableSource
-from .labels import Labels, Say, find_column, split_label
-from .run import FittedRun
+from . import FittedRun
 from .scoring import Unlike
 from .settings import DataSettings
-from .training_data import read_like
+from .training_data import Labels, Say, find_column, read_like, split_label
 
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 #: Bootstrap samples.
 RESAMPLES = 1000
+#: What is measured, in words.
+NUMBERS = {
+    "auroc": "AUROC",
+    "average_precision": "average precision",
+    "precision_at_threshold": "precision at the threshold {threshold:.4g}",
+    "recall_at_threshold": "recall at the threshold",
+    "precision_at_k": "precision at k = {k:,}",
+    "recall_at_k": "recall at k = {k:,}",
+}
 #: Names of columns that hold labels, whatever the run was trained with.
 USUAL = frozenset({"label", "labels", "outlier", "is_outlier", "anomaly", "is_anomaly"})
 
@@ -71,6 +79,57 @@ class Evaluation:
     def found(self) -> int:
         """Outliers among them."""
         return int((self.scores[self.outlier] > self.threshold).sum())
+
+    def text(self) -> str:
+        """A table for a terminal."""
+        rows = []
+        for name, number in self.numbers.items():
+            words = NUMBERS[name].format(threshold=self.threshold, k=self.k)
+            told = ["–", "no row is flagged"]
+            if number is not None:
+                told = [f"{number.value:.3f}", f"{number.low:.3f} to {number.high:.3f}"]
+            rows.append([words, *told])
+        outliers = int(self.outlier.sum())
+        caption = (
+            f"{self.found:,} of {outliers:,} outliers are found, {self.flagged - self.found:,} of "
+            f"{len(self.scores) - outliers:,} other rows are flagged"
+        )
+        lines = [Table(caption, ["", "value", "95 % interval"], rows).text()]
+        if any(number is not None and number.low == number.high for number in self.numbers.values()):
+            lines.append("An interval without width: no resample of these rows can differ, which is no proof.")
+        return "\n".join(lines)
+
+    def plot(self, path: Path) -> Path:
+        """Draw histograms of scores with the threshold, true against false alarms, and precision against recall."""
+        from sklearn.metrics import precision_recall_curve, roc_curve
+
+        from ...pages import figures
+
+        outlier, scores, dark, bright = self.outlier, self.scores, "#0b2e59", "#c23b22"
+        figure, (left, middle, right) = figures.new_figure(3, width=10.5, height=3.2)
+        edges = np.histogram_bin_edges(scores, 40).tolist()
+        for kind, label, colour in ((~outlier, "other rows", dark), (outlier, "outliers", bright)):
+            share = np.full(int(kind.sum()), 1 / kind.sum())
+            left.hist(scores[kind], edges, weights=share, histtype="stepfilled", alpha=0.35, color=colour, label=label)
+        left.axvline(self.threshold, color="0.3", linestyle="--", label="threshold")
+        left.set(xlabel="anomaly score", ylabel="share of kind", title="scores\n")
+        left.set_axisbelow(True)
+        left.legend(frameon=False, fontsize=8)
+        false, true, _ = roc_curve(outlier, scores)
+        figures.plot(middle, false, true, figures.Curve("", dark))
+        middle.plot([0, 1], [0, 1], ":", color="0.5")
+        title = f"AUROC\n{self.numbers['auroc']}"
+        middle.set(xlabel="share of other rows flagged", ylabel="share of outliers found", title=title)
+        precision, recall, _ = precision_recall_curve(outlier, scores)
+        figures.plot(right, recall, precision, figures.Curve("", dark))
+        right.axhline(float(outlier.mean()), color="0.5", linestyle=":")
+        title = f"average precision\n{self.numbers['average_precision']}"
+        right.set(xlabel="share of outliers found", ylabel="precision", ylim=(0, 1.05), title=title)
+        at = [self.numbers[f"{name}_at_threshold"] for name in ("recall", "precision")]
+        if at[0] is not None and at[1] is not None:
+            right.plot(at[0].value, at[1].value, "o", color=bright, label="threshold")
+            right.legend(frameon=False, fontsize=8)
+        return figures.save_as(figure, path)
 
     def content(self) -> dict[str, Any]:
         """For JSON."""
@@ -114,20 +173,12 @@ def evaluate(scores: Array, outlier: Marks, threshold: float, k: int | None = No
     first = int(np.searchsorted(levels, threshold, side="right"))
 
     def measured(positive: Array, negative: Array) -> Array:
-        """All numbers from the mass of both kinds at each level."""
-        auroc, precision = auroc_and_precision(positive, negative)
+        """All numbers, in the order of :data:`NUMBERS`, from the mass of both kinds at each level."""
         above, false = positive[first:].sum(), negative[first:].sum()
         share = _among_first(positive, negative, places)
-        return np.array(
-            [
-                auroc,
-                precision,
-                above / (above + false) if above + false else math.nan,
-                above / outliers,
-                share / places,
-                share / outliers,
-            ]
-        )
+        true = above / (above + false) if above + false else math.nan
+        found = (true, above / outliers, share / places, share / outliers)
+        return np.array([*auroc_and_precision(positive, negative), *found])
 
     def masses(position: NDArray[np.intp], counts: Array | None) -> Array:
         return np.bincount(position, counts, minlength=len(levels)).astype(np.float64)
@@ -139,15 +190,7 @@ def evaluate(scores: Array, outlier: Marks, threshold: float, k: int | None = No
         counts = (rng.multinomial(n, np.full(n, 1 / n)).astype(np.float64) for n in (outliers, others))
         positive, negative = (masses(p, c) for p, c in zip((of_outlier, of_other), counts, strict=True))
         drawn[i] = measured(positive, negative)
-    names = (
-        "auroc",
-        "average_precision",
-        "precision_at_threshold",
-        "recall_at_threshold",
-        "precision_at_k",
-        "recall_at_k",
-    )
-    numbers = {name: _interval(value[i], drawn[:, i]) for i, name in enumerate(names)}
+    numbers = {name: _interval(value[i], drawn[:, i]) for i, name in enumerate(NUMBERS)}
     return Evaluation(scores, outlier, threshold, places, numbers)
 
 
@@ -188,18 +231,18 @@ def read_labelled(
     wanted = label or run.config.data.label
     if wanted is None:
         raise DataError(f"{run.folder} was trained without labels; say where those of {path} are with --label COLUMN")
-    source = read_like(run.scorer.layout, path, settings, beside=1)
+    source = read_like(run.layout, path, settings, beside=1)
     with closing(source):
         if isinstance(source, TableSource):
             labels, parts = _table_parts(source, wanted)
         else:
-            labels, parts = _array_parts(source, path, wanted, len(run.scorer.layout.columns))
+            labels, parts = _array_parts(source, path, wanted, len(run.layout.columns))
         scores, marks, rows = [], [], 0
-        unlike = Unlike(run.scorer)
+        unlike = Unlike(run)
         for part, values, done in parts:
-            prepared = run.scorer.layout.prepare(part, rows)
+            prepared = run.layout.prepare(part, rows)
             unlike.add(prepared)
-            scores.append(run.scorer.anomaly(prepared))
+            scores.append(run.detector.anomaly_score(prepared))
             marks.append(labels.marks(values))
             rows += len(values)
             if tick is not None:
@@ -254,7 +297,7 @@ def _array_parts(source: ArraySource, path: str, label: str, width: int) -> tupl
 
 def labels_in(source: Source, path: str, run: FittedRun) -> str | None:
     """What in a file holds labels, so that a person can be told that they are not looked at; None if nothing does."""
-    label, known = run.config.data.label, set(run.scorer.layout.columns)
+    label, known = run.config.data.label, set(run.layout.columns)
     if isinstance(source, TableSource):
         others = [column for column in source.reader.columns if column not in known]
         if label is not None:

@@ -25,20 +25,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from ..._version import __version__
 from ...detection import LatentDetector, NoiseContrastiveDetector
 from ...detection.frame import Frame
 from ...serialization import locked, write_document, write_text
 from ...serialization.text import checksum
+from ..report import analyse, rule_of, write_run_page
 from ..report.context import build_context
-from ..report.page import analyse, rule_of, write_run_page
-from .labels import Say
-from .run import ANALYSIS, HISTORY, MODEL, RECORD, FittedRun, RunError
-from .scoring import Scorer
+from . import ANALYSIS, HISTORY, MODEL, RECORD, FittedRun, RunError
 from .settings import RunSettings, SettingsError, fingerprint
-from .training_data import TrainingData, read_training_data
+from .training_data import Say, TrainingData, read_training_data
 
 #: Written to the config in full, but for what is no setting of the run.
 _NO_SETTING = ("verbose", "random_state")
@@ -68,8 +64,11 @@ def make_run(
 def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: bool | None) -> FittedRun:
     """Train, and write all files of the run into ``place``."""
     seconds: dict[str, float] = {}
-    settings = _with_fingerprint(settings, say)
     notices: list[str] = []
+    found = fingerprint(settings.data.path)
+    if None not in (found, settings.data.sha256) and found != settings.data.sha256:
+        say(f"{settings.data.path} has changed since the config was written: the weights will differ")
+    settings = replace(settings, data=replace(settings.data, sha256=found))
 
     def note(sentence: str) -> None:
         notices.append(sentence)
@@ -82,10 +81,10 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
         # Who gives outliers a file of their own, or says --mostly-outliers, knows.
         warnings.filterwarnings("ignore", message="y must be 1 for known outliers .* more than half")
         fit = _fit_detector if settings.kind == "detector" else _fit_latent
-        run, held_out = fit(settings, data, out, progress)
-        run.scorer.detector.save(place / MODEL)
+        run = fit(settings, data, out, progress)
+        run.detector.save(place / MODEL)
     with _timed(seconds, "analysing"):
-        facts = analyse(build_context(run, data, held_out))
+        facts = analyse(build_context(run, data))
     config = run.config.to_toml()
     write_text(place / "config.toml", config)
     record = {**_record(data, run), "notices": notices, "seconds": seconds, "config_sha256": checksum(config)}
@@ -96,36 +95,29 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
     return run
 
 
-def _fit_detector(
-    settings: RunSettings, data: TrainingData, out: Path, progress: bool | None
-) -> tuple[FittedRun, None]:
+def _fit_detector(settings: RunSettings, data: TrainingData, out: Path, progress: bool | None) -> FittedRun:
     parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.detector.items()}
-    known = NoiseContrastiveDetector().get_params()
+    allowed = [name for name in NoiseContrastiveDetector().get_params() if name not in _NO_SETTING]
     for name in parameters:
-        if name not in known or name in _NO_SETTING:
-            allowed = ", ".join(key for key in known if key not in _NO_SETTING)
-            raise SettingsError(f"the detector has no setting {name!r}; its settings are {allowed}")
+        if name not in allowed:
+            raise SettingsError(f"the detector has no setting {name!r}; its settings are {', '.join(allowed)}")
     detector = NoiseContrastiveDetector(**parameters, random_state=settings.seed, verbose=int(bool(progress)))
     detector.fit(data.rows, data.known.astype(int) if data.known.any() else None)
-    detector.verbose = 0
-    full = {k: list(v) if isinstance(v, tuple) else v for k, v in detector.get_params().items() if k not in _NO_SETTING}
-    config = replace(settings, detector=full)
-    return FittedRun(out, config, Scorer(detector, data.layout), list(detector.history_)), None
+    detector.set_params(verbose=0)
+    full = detector.get_params()
+    config = {name: list(full[name]) if isinstance(full[name], tuple) else full[name] for name in allowed}
+    return FittedRun(out, replace(settings, detector=config), detector, data.layout, list(detector.history_))
 
 
-def _fit_latent(
-    settings: RunSettings, data: TrainingData, out: Path, progress: bool | None
-) -> tuple[FittedRun, Tensor]:
+def _fit_latent(settings: RunSettings, data: TrainingData, out: Path, progress: bool | None) -> FittedRun:
     verbose = None if progress is None else int(progress)
     detector = LatentDetector.from_settings(settings.model, random_state=settings.seed, verbose=verbose)
     detector.fit(data.rows, data.known.astype(int))
-    config = replace(settings, model=detector.settings_)
-    return FittedRun(out, config, Scorer(detector, data.layout), detector.history_), detector.held_out_
+    return FittedRun(out, replace(settings, model=detector.settings_), detector, data.layout, detector.history_)
 
 
 def _record(data: TrainingData, run: FittedRun) -> dict[str, Any]:
-    layout = data.layout
-    detector = run.scorer.detector
+    layout, detector = data.layout, run.detector
     members = {"members": list(detector.ensemble_.names)} if isinstance(detector, NoiseContrastiveDetector) else {}
     return {
         "kind": run.config.kind,
@@ -145,14 +137,6 @@ def _record(data: TrainingData, run: FittedRun) -> dict[str, Any]:
         "made": time.strftime("%Y-%m-%d %H:%M:%S"),
         **members,
     }
-
-
-def _with_fingerprint(settings: RunSettings, say: Say) -> RunSettings:
-    found = fingerprint(settings.data.path)
-    earlier = settings.data.sha256
-    if earlier is not None and found is not None and found != earlier:
-        say(f"{settings.data.path} has changed since the config was written: the weights will differ")
-    return replace(settings, data=replace(settings.data, sha256=found))
 
 
 def _described(data: TrainingData) -> str:

@@ -17,11 +17,11 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from ...pages.escape import script_json
-from ...pages.page import Section, render, write_page
-from ...scoring import PowerRule, check_double_elbo
-from ...scoring.check import DoubleElboReport
-from ...scoring.rule import Combination, ScoringRule
+from ..pages import script_json
+from ..pages.page import Section, render, write_page
+from ..scoring import PowerRule, check_double_elbo
+from ..scoring.check import DoubleElboReport
+from ..scoring.rule import Combination, ScoringRule
 
 _PRESETS = {
     "VAE (0, 0)": (0, 0),
@@ -43,7 +43,7 @@ def explorer_section(rule: ScoringRule) -> Section:
         f"This run was trained with the rule {rule}. {_WHAT} sample earns. Move the sliders to see what α, β and the "
         "clip T do."
     ]
-    return Section("Rule explorer", reading, blocks=[_explorer(rule)])
+    return Section("Rule explorer", reading, blocks=[_explorer(rule)], appendix=True)
 
 
 def write_explorer(path: Path, rule: ScoringRule | None = None) -> Path:
