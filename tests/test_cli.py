@@ -169,7 +169,7 @@ def test_a_latent_run_repeats_too_and_says_so_of_changed_data(fvnce, table, tmp_
     assert share <= 2 * settings.model.contamination + 0.01
     # Latent scores are sums: what the columns add is a part of them.
     frame = open_source(copy).read().without(["id", "fraud"])
-    assert (loaded.scorer.contributions(frame) >= 0).all()
+    assert (loaded.detector.explain(frame).total >= 0).all()
     copy.write_text(copy.read_text() + "c300;1;30;Bern;no\n")
     _, said = fvnce("fit", "--config", tmp_path / "a" / "config.toml", "--out", tmp_path / "c")
     assert "has changed since the config was written" in said

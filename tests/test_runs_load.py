@@ -48,7 +48,7 @@ def test_a_run_of_a_detector_is_opened(folder, capsys):
     scores = [json.loads(line)["score"] for line in capsys.readouterr().out.splitlines()]
     np.testing.assert_array_equal(scores, anomaly)
     one = fvnce.load(folder / "detector" / "model.safetensors")
-    np.testing.assert_array_equal(-one.score_samples(np.zeros((1, 3))), run.scorer.anomaly(np.zeros((1, 3))))
+    np.testing.assert_array_equal(-one.score_samples(np.zeros((1, 3))), run.detector.anomaly_score(np.zeros((1, 3))))
 
 
 def test_a_run_of_a_latent_variable_model_is_opened(folder):
@@ -62,7 +62,7 @@ def test_a_run_of_a_latent_variable_model_is_opened(folder):
     assert set(run.history.steps.columns) >= {"loss", "live_noise"}
     one = fvnce.load(folder / "latent" / "model.safetensors")
     rows = np.zeros((1, 3))
-    assert one.anomaly_score(rows) == run.scorer.anomaly(rows)
+    assert one.anomaly_score(rows) == run.detector.anomaly_score(rows)
 
 
 def test_a_run_of_checkpoints_is_opened(tmp_path):

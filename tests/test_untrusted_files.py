@@ -85,7 +85,7 @@ def gzip_of(path, block, times):
 COSTS = """
 import sys
 from fvnce.data import open_source
-from fvnce.app.readers import read_png
+from fvnce.app.readers.arrays import read_png
 def peak():
     return [int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
 before = peak()

@@ -131,7 +131,7 @@ def test_without_known_outliers_the_page_says_that_it_cannot_know(folder):
 def test_parts_of_top_anomalies_are_all_there_and_sum_to_the_score(folder, name):
     run = load_run(folder / name)
     analysis = json.loads((folder / name / "analysis.json").read_text())
-    columns = set(run.scorer.layout.columns)
+    columns = set(run.layout.columns)
     negative = 0
     for entry in analysis["top"]:
         assert {part[0] for part in entry["parts"]} == columns
@@ -158,7 +158,7 @@ def test_importance_and_health_are_those_of_the_columns(folder):
     run = load_run(folder / "run")
     analysis = json.loads((folder / "run" / "analysis.json").read_text())
     importance = dict(zip(analysis["importance"]["columns"], analysis["importance"]["shares"], strict=True))
-    for column, share in zip(run.scorer.layout.columns, run.detector.feature_importances_, strict=True):
+    for column, share in zip(run.layout.columns, run.detector.feature_importances_, strict=True):
         assert importance[column] == pytest.approx(share, rel=1e-4, abs=1e-12)
     assert next(iter(importance)) == "amount"
     health = {entry["name"]: entry for entry in analysis["health"]["columns"]}
@@ -254,7 +254,7 @@ def test_scores_have_p_values(fvnce, folder):
     assert np.median(values[frauds]) < 0.1 < np.median(values[~frauds])
     lines = fvnce("score", folder / "run", folder / "unknown.csv", "-q", "--json", "--top", "3")[0].splitlines()
     assert all(0 < json.loads(line)["p_value"] <= 1 for line in lines)
-    assert run.scorer.has_p_values
+    assert run.detector.findings_.conformal is not None
 
 
 def test_labels_of_arrays_are_found(fvnce, tmp_path):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from ..pages import script_json
+from ..pages import asset, script_json
 from ..pages.page import Section, render, write_page
 from ..scoring import PowerRule, check_double_elbo
 from ..scoring.check import DoubleElboReport
@@ -51,13 +50,8 @@ def write_explorer(path: Path, rule: ScoringRule | None = None) -> Path:
     block = _explorer(PowerRule() if rule is None else rule)
     section = Section("Explore scoring rules", [f"{_WHAT} sample earns."], blocks=[block])
     introduction = "The two-parameter family of double-ELBO scoring rules, drawn live in this page."
-    style, script = asset("explorer.css"), asset("explorer.js")
+    style, script = (asset("fvnce.app", f"explorer.{kind}") for kind in ("css", "js"))
     return write_page(path, "Scoring rules", introduction, [section], style=style, scripts=[script])
-
-
-def asset(name: str) -> str:
-    """A style or a script of a page, which stands in it as it is."""
-    return files("fvnce.app").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=16)  # a check takes a moment, and many pages have the same rule

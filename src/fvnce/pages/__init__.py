@@ -18,6 +18,7 @@ import binascii
 import html
 import json
 import re
+from importlib.resources import files
 from typing import Any
 
 #: C0 and C1 controls, the two line ends of JavaScript, what reorders or hides text, and halves of characters.
@@ -27,6 +28,11 @@ _IN_SCRIPT = re.compile("[<>&\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 #: What a spreadsheet takes for the beginning of a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 _PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def asset(package: str, name: str) -> str:
+    """A style or a script of a package's templates, which stands in a page as it is."""
+    return files(package).joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def visible(text: object) -> str:

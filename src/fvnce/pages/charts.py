@@ -11,29 +11,13 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from . import markup
+from . import asset, markup
 
 Numbers = Sequence[float | None]
 
 WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 60, 12, 30, 44
 DASHES = ("", "7 4", "2 3", "10 3 2 3")
-STYLE = """
-.chart { width: 100%; height: auto; max-width: 34rem; display: block; }
-.chart text { font: 12px system-ui, sans-serif; fill: var(--ink); }
-.chart .soft { fill: var(--soft); } .chart .grid { stroke: var(--line); stroke-width: 1; }
-.chart .axis { stroke: var(--soft); stroke-width: 1; } .chart .mark { stroke: var(--c1); stroke-dasharray: 5 4; }
-.chart path { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.chart .s0 { stroke: var(--c0); } .chart .s1 { stroke: var(--c1); } .chart .s2 { stroke: var(--c2); }
-.chart .s3 { stroke: var(--c3); } .chart .area { stroke: none; opacity: .16; }
-.chart .area.s0 { fill: var(--c0); } .chart .area.s1 { fill: var(--c1); } .chart .area.s2 { fill: var(--c2); }
-.chart .p0 { fill: var(--c0); } .chart .p1 { fill: var(--c1); } .chart .p0, .chart .p1 { opacity: .75; }
-.chart .chosen { stroke: var(--ink); stroke-width: 2; opacity: 1; }
-"""
-COLOURS = """
-:root { --c0: #0b4f9e; --c1: #b3261e; --c2: #7a5200; --c3: #55595f; }
-@media (prefers-color-scheme: dark) { :root { --c0: #7db4ff; --c1: #ff9a90; --c2: #f0b95a; --c3: #b5b9c0; } }
-"""
 _ALONE = (
     "svg { --ink: #1a1a1a; --soft: #5c5c5c; --line: #d9d9d9; --c0: #0b4f9e; --c1: #b3261e; --c2: #7a5200; "
     "--c3: #55595f; background: #ffffff; }"
@@ -57,7 +41,8 @@ class Chart:
     def file(self) -> str:
         """For a file of its own."""
         opening, _, rest = self.svg.partition(">")
-        return f'{opening} xmlns="http://www.w3.org/2000/svg"><style>{_ALONE}{STYLE}</style>{rest}\n'
+        style = _ALONE + asset(__package__, "chart.css")
+        return f'{opening} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{rest}\n'
 
 
 @dataclass(frozen=True)

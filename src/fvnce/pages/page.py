@@ -101,7 +101,7 @@ def write_page(
         title=title,
         introduction=introduction,
         sections=sections,
-        style=Markup(charts.COLOURS + charts.STYLE + style),
+        style=Markup(style),
         scripts=list(map(Markup, scripts)),
     )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,9 +22,7 @@ import gzip
 import io
 import math
 import os
-import struct
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,8 +33,9 @@ from numpy.typing import NDArray
 
 from ...detection.frame import Frame
 from ...detection.preprocessing import channels_last
-from .arrays import NPY_MAGIC, ArrayReader, closed_on_error, map_npy, npy_from, open_idx, open_npy, open_npz, read_idx
-from .errors import DataError, budget, one_line, over_budget, within_budget
+from . import arrays
+from .arrays import ArrayReader, ImageReader, closed_on_error, read_idx
+from .errors import DataError, budget, over_budget, within_budget
 from .tables import ParquetReader, TableOptions
 from .text import DelimitedReader
 
@@ -52,7 +51,7 @@ FORMATS = "csv, tsv, parquet, npy, npz, idx, or a folder of PNG images"
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a file: the options of text tables, and the array of an npz file.
+    """How to read a file: the options of tables, and the array of an npz file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -69,19 +68,12 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows.
-
-    Attributes:
-        rows: a frame, or an array of shape (n, D), (n, H, W) or (n, C, H, W).
-        start: the position of the first.
-        names: what the rows are called, if they have names.
-        done: the share of the source that has been read, if it is known.
-    """
+    """Some rows: a frame, or an array of shape (n, D), (n, H, W) or (n, C, H, W)."""
 
     rows: Rows
-    start: int
-    names: list[str] | None
-    done: float | None
+    start: int  # the position of the first
+    names: list[str] | None  # what the rows are called, if they have names
+    done: float | None  # the share of the source that has been read, if it is known
 
 
 def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
@@ -105,13 +97,13 @@ def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
     suffixes = [suffix.lower() for suffix in place.suffixes]
     last = suffixes[-1] if suffixes else ""
     if last == ".npy":
-        return ArraySource("npy", open_npy(place))
+        return ArraySource("npy", arrays.open_npy(place))
     if last == ".npz":
-        return ArraySource("npz", open_npz(place, options.array))
+        return ArraySource("npz", arrays.open_npz(place, options.array))
     if last in (".parquet", ".pq"):
         return TableSource("parquet", ParquetReader(place, options.table))
     if "idx" in place.name.lower():
-        return ArraySource("idx", open_idx(place))
+        return ArraySource("idx", arrays.open_idx(place))
     return _text(place, options, "\t" if ".tsv" in suffixes else None)
 
 
@@ -163,8 +155,7 @@ class ArraySource:
         self.kind, self.reader, self.name = kind, reader, reader.name
         # Images have their channels in front from here on.
         self._turned = channels_last(reader.shape[1:])
-        n, *sides = reader.shape
-        self.shape = (n, sides[-1], *sides[:-1]) if self._turned else reader.shape
+        self.shape = (reader.shape[0], reader.shape[-1], *reader.shape[1:-1]) if self._turned else reader.shape
 
     def parts(self) -> Iterator[Part]:
         """All rows, in parts that fit in memory."""
@@ -185,7 +176,7 @@ class ArraySource:
         """The whole array; an npy file as a memory map, which need not fit in memory."""
         if self.kind == "npy" and isinstance(self.reader, ArrayReader) and os.path.isfile(self.name):
             self.reader.close()
-            return self._in_front(map_npy(Path(self.name)))
+            return self._in_front(arrays.map_npy(Path(self.name)))
         dtype = self.reader.dtype.newbyteorder("=")
         with closed_on_error(self):
             within_budget(self.name, f"{self.shape[0]:,} rows", dtype.itemsize * math.prod(self.shape))
@@ -204,7 +195,7 @@ Source = TableSource | ArraySource
 def _text(place: Path, options: ReadOptions, delimiter: str | None) -> TableSource:
     with place.open("rb") as beginning:
         start = beginning.read(6)
-    if start.startswith((NPY_MAGIC, b"PK\x03\x04", b"PAR1", b"\x89PNG")):
+    if start.startswith((arrays.NPY_MAGIC, b"PK\x03\x04", b"PAR1", b"\x89PNG")):
         raise DataError(f"{place} is no text table by its first bytes; give it the ending of its kind ({FORMATS})")
 
     def unpacked(raw: Any) -> Any:
@@ -221,87 +212,6 @@ def _text(place: Path, options: ReadOptions, delimiter: str | None) -> TableSour
 
 def _from_pipe(file: IO[bytes], options: ReadOptions) -> Source:
     buffered: Any = file if hasattr(file, "peek") else io.BufferedReader(file)
-    if buffered.peek(6)[:6] == NPY_MAGIC:
-        return ArraySource("npy", npy_from(buffered, "standard input"))
+    if buffered.peek(6)[:6] == arrays.NPY_MAGIC:
+        return ArraySource("npy", arrays.npy_from(buffered, "standard input"))
     return TableSource("table", DelimitedReader("standard input", buffered, options.table))
-
-
-#: What Pillow raises on one file or another that is no whole image.
-_DAMAGED = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    EOFError,
-    LookupError,
-    OverflowError,
-    AttributeError,
-    struct.error,
-    zlib.error,
-)
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-#: Samples of a pixel by the type of colour; a palette stands for red, green, blue and opacity.
-_SAMPLES = {0: 1, 2: 3, 3: 4, 4: 2, 6: 4}
-
-
-class ImageReader:
-    """The PNG files of a folder and those below it, in the order of their names."""
-
-    def __init__(self, folder: Path) -> None:
-        self.name = str(folder)
-        self.files = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".png" and path.is_file())
-        if not self.files:
-            raise DataError(f"{folder} must hold PNG images, found none in it or below it")
-        # A name that is no text in UTF-8 is kept as text that can be written.
-        self.names: list[str] | None = [
-            os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace") for path in self.files
-        ]
-        self.dtype = np.dtype(np.float32)
-        self.shape = (len(self.files), *read_png(self.files[0]).shape)
-
-    def parts(self, rows: int) -> Iterator[NDArray[Any]]:
-        """The images in parts of at most so many."""
-        for start in range(0, len(self.files), rows):
-            images = []
-            for path in self.files[start : start + rows]:
-                image = read_png(path)
-                if image.shape != self.shape[1:]:
-                    raise DataError(
-                        f"{path} has shape {image.shape} where {self.files[0].name} has {self.shape[1:]}; "
-                        "all images must be of one size and colour, so leave it out or scale it"
-                    )
-                images.append(image)
-            yield np.stack(images)
-
-
-def read_png(path: Path) -> NDArray[np.float32]:
-    """One image: (H, W) if grey, (C, H, W) in colour; transparency is left out."""
-    from matplotlib.image import imread
-
-    _check_size(path)
-    try:
-        image = np.asarray(imread(path, format="png"), dtype=np.float32)
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (*_DAMAGED, Warning) as error:
-        raise DataError(
-            f"{path} is not a PNG image, or damaged: {one_line(error)}; leave it out or save it again"
-        ) from None
-    if image.ndim == 2:
-        return image
-    colours = image[..., :1] if image.shape[-1] == 2 else image[..., :3]
-    # A grey picture stored in colour is a grey picture.
-    if colours.shape[-1] == 1 or (colours == colours[..., :1]).all():
-        return np.ascontiguousarray(colours[..., 0])
-    return np.ascontiguousarray(np.moveaxis(colours, -1, 0))
-
-
-def _check_size(path: Path) -> None:
-    """Compare the size that the header of an image promises with the budget: a megabyte can unfold to gigabytes."""
-    with path.open("rb") as file:
-        head = file.read(26)
-    if len(head) < 26 or not head.startswith(_SIGNATURE) or head[12:16] != b"IHDR" or head[25] not in _SAMPLES:
-        raise DataError(f"{path} is not a PNG image, or damaged: it has no header; leave it out or save it again")
-    width, height = struct.unpack(">II", head[16:24])
-    # Decoded, as float32, and a copy of that with the channels in front.
-    within_budget(str(path), f"an image of {width}×{height}", width * height * _SAMPLES[head[25]] * (2 + 4 + 4))

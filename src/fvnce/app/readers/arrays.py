@@ -1,4 +1,4 @@
-"""Arrays in files, read in parts of bounded size: npy and npz, compressed or not, npy from a pipe, and idx.
+"""Arrays in files, read in parts of bounded size: npy, npz and idx, compressed or not, and folders of PNG images.
 
 Parts are read with ordinary reads: the pages of a memory map would count as memory of the process. The idx format of
 MNIST is two zero bytes, a type, a rank, the sizes as big-endian 32-bit integers, and the values.
@@ -15,7 +15,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import DataError, budget, listed, one_line, over_budget, within_budget
+from .errors import DataError, budget, explained, listed, over_budget, within_budget
 
 NPY_MAGIC = b"\x93NUMPY"
 #: Preferred names of the rows in an npz file.
@@ -37,6 +37,11 @@ IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x
 _GZIP = b"\x1f\x8b"
 #: What the readers of compressed files raise on a damaged one.
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, struct.error)
+#: Of PNG images: the first bytes, samples of a pixel by the type of colour (a palette stands for red, green, blue and
+#: opacity), and what Pillow raises on one that is not whole.
+_PNG = b"\x89PNG\r\n\x1a\n"
+_SAMPLES = {0: 1, 2: 3, 3: 4, 4: 2, 6: 4}
+_NO_IMAGE = (*DAMAGED, SyntaxError, ValueError, TypeError, LookupError, OverflowError, AttributeError, Warning)
 
 
 @contextmanager
@@ -71,9 +76,7 @@ class ArrayReader:
         """What is left of an ordinary file, which tells its length, must be what the header promises."""
         if not isinstance(self._file, io.BufferedReader) or not self._file.seekable():
             return  # compressed, or a pipe
-        here = self._file.tell()
-        left = self._file.seek(0, os.SEEK_END) - here
-        self._file.seek(here)
+        left = os.fstat(self._file.fileno()).st_size - self._file.tell()
         if left < self.shape[0] * self.row_bytes:
             raise self._cut_short(left // self.row_bytes)
 
@@ -108,35 +111,31 @@ class ArrayReader:
 
 
 def open_npy(path: Path) -> ArrayReader:
-    """An npy file; one stored by columns is read through a memory map."""
+    """An npy file."""
     file = path.open("rb")
     with closed_on_error(file):
-        return npy_from(file, str(path), lambda: map_npy(path))
+        return npy_from(file, str(path), path)
 
 
-def npy_from(file: IO[bytes], name: str, mapped: Callable[[], NDArray[Any]] | None = None) -> ArrayReader:
-    """An npy array in a file or a pipe; one stored by columns comes from ``mapped``, or else is read whole."""
+def npy_from(file: IO[bytes], name: str, path: Path | None = None) -> ArrayReader:
+    """An npy array in a file or a pipe; one stored by columns is mapped from its path, or else read whole."""
     shape, by_column, dtype = read_header(file, name)
     check_layout(name, dtype, shape)
     if not by_column:
         return ArrayReader(name, file, dtype, shape)
-    if mapped is None:
+    if path is None:
         within_budget(name, f"{shape[0]:,} rows stored by columns", dtype.itemsize * math.prod(shape))
         # As many rows as there are columns, and the other way round: what is stored by columns is its transpose.
         [turned] = ArrayReader(name, file, dtype, shape[::-1]).parts(shape[-1])
         return _Whole(name, turned.T)
     file.close()
-    return _Whole(name, mapped())
+    return _Whole(name, map_npy(path))
 
 
 def map_npy(path: Path) -> NDArray[Any]:
     """An npy file as a memory map, which takes no memory until it is read."""
-    try:
+    with explained(f"{path} is damaged", "write it again", (ValueError, OSError, TypeError, OverflowError)):
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (ValueError, OSError, TypeError, OverflowError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
-        raise DataError(f"{path} is damaged: {one_line(error)}; write it again") from None
 
 
 def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -149,18 +148,15 @@ def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.d
         )
     if version not in ((1, 0), (2, 0)):
         raise DataError(f"{name} has version {version} of the npy format, which is not known; save it with numpy")
-    width, read = (
-        (2, np.lib.format.read_array_header_1_0) if version[0] == 1 else (4, np.lib.format.read_array_header_2_0)
-    )
-    length = read_exactly(file, width, name)
+    read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+    length = read_exactly(file, 2 * version[0], name)
     # NumPy would read as many bytes as the length says before it looks whether that is too many.
     wanted = int.from_bytes(length, "little")
     if wanted > HEADER:
         raise DataError(f"{name} is damaged: its header claims {wanted:,} bytes; save it again with numpy")
-    try:
+    kinds = (ValueError, tokenize.TokenError, SyntaxError, TypeError, EOFError, RecursionError, MemoryError)
+    with explained(f"{name} is not an npy file, or damaged", "save it again", kinds):
         return read(io.BytesIO(length + read_exactly(file, wanted, name)))
-    except (ValueError, tokenize.TokenError, SyntaxError, TypeError, EOFError, RecursionError, MemoryError) as error:
-        raise DataError(f"{name} is not an npy file, or damaged: {one_line(error)}; save it again") from None
 
 
 def open_npz(path: Path, array: str | None) -> ArrayReader:
@@ -192,16 +188,11 @@ def read_labels(path: Path, name: str, count: int) -> NDArray[Any] | None:
 @contextmanager
 def _members(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
     """A zip file and its members without their ending; whatever is wrong with it is one sentence."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive, {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-    except DataError:
-        raise
     # RuntimeError stands for a password that is asked for, NotImplementedError for an unknown compression.
-    except (*DAMAGED, RuntimeError, NotImplementedError, ValueError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
-        raise DataError(f"{path} is not an npz file, or damaged: {one_line(error)}; save it again with numpy") from None
+    kinds = (*DAMAGED, RuntimeError, NotImplementedError, ValueError)
+    wrong = explained(f"{path} is not an npz file, or damaged", "save it again with numpy", kinds)
+    with wrong, zipfile.ZipFile(path) as archive:
+        yield archive, {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
 
 
 def choose_array(name: str, members: list[str], wanted: str | None) -> str:
@@ -218,9 +209,9 @@ def choose_array(name: str, members: list[str], wanted: str | None) -> str:
         return wanted
     if len(members) == 1:
         return members[0]
-    for usual in USUAL:
-        if usual in members:
-            return usual
+    usual = next((usual for usual in USUAL if usual in members), None)
+    if usual is not None:
+        return usual
     raise DataError(f"{name} holds several arrays ({listed(members)}); choose one with --array")
 
 
@@ -252,12 +243,10 @@ def read_exactly(file: IO[bytes], count: int, name: str) -> bytes:
     """So many bytes, or fewer at the end: a pipe gives what it has."""
     parts: list[bytes] = []
     missing = count
-    try:
+    with explained(f"{name} is damaged", "fetch or write it again", DAMAGED):
         while missing and (part := file.read(min(missing, CHUNK))):
             parts.append(part)
             missing -= len(part)
-    except DAMAGED as error:
-        raise DataError(f"{name} is damaged: {one_line(error)}; fetch or write it again") from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -328,3 +317,60 @@ def _type_and_rank(head: bytes, name: str) -> tuple[np.dtype[Any], int]:
     if len(head) < 4 or head[:2] != b"\x00\x00" or head[2] not in IDX_TYPES or head[3] == 0:
         raise DataError(f"{name} is not an idx file: it starts with {head.hex(' ') or 'nothing'}; fetch it again")
     return np.dtype(IDX_TYPES[head[2]]), head[3]
+
+
+class ImageReader:
+    """The PNG files of a folder and those below it, in the order of their names."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = str(folder)
+        self.files = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".png" and path.is_file())
+        if not self.files:
+            raise DataError(f"{folder} must hold PNG images, found none in it or below it")
+        # A name that is no text in UTF-8 is kept as text that can be written.
+        self.names: list[str] | None = [
+            os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace") for path in self.files
+        ]
+        self.dtype = np.dtype(np.float32)
+        self.shape = (len(self.files), *read_png(self.files[0]).shape)
+
+    def parts(self, rows: int) -> Iterator[NDArray[Any]]:
+        """The images in parts of at most so many."""
+        for start in range(0, len(self.files), rows):
+            images = []
+            for path in self.files[start : start + rows]:
+                image = read_png(path)
+                if image.shape != self.shape[1:]:
+                    raise DataError(
+                        f"{path} has shape {image.shape} where {self.files[0].name} has {self.shape[1:]}; "
+                        "all images must be of one size and colour, so leave it out or scale it"
+                    )
+                images.append(image)
+            yield np.stack(images)
+
+
+def read_png(path: Path) -> NDArray[np.float32]:
+    """One image: (H, W) if grey, (C, H, W) in colour; transparency is left out."""
+    from matplotlib.image import imread
+
+    _check_size(path)
+    with explained(f"{path} is not a PNG image, or damaged", "leave it out or save it again", _NO_IMAGE):
+        image = np.asarray(imread(path, format="png"), dtype=np.float32)
+    if image.ndim == 2:
+        return image
+    colours = image[..., :1] if image.shape[-1] == 2 else image[..., :3]
+    # A grey picture stored in colour is a grey picture.
+    if colours.shape[-1] == 1 or (colours == colours[..., :1]).all():
+        return np.ascontiguousarray(colours[..., 0])
+    return np.ascontiguousarray(np.moveaxis(colours, -1, 0))
+
+
+def _check_size(path: Path) -> None:
+    """Compare the size that the header of an image promises with the budget: a megabyte can unfold to gigabytes."""
+    with path.open("rb") as file:
+        head = file.read(26)
+    if len(head) < 26 or not head.startswith(_PNG) or head[12:16] != b"IHDR" or head[25] not in _SAMPLES:
+        raise DataError(f"{path} is not a PNG image, or damaged: it has no header; leave it out or save it again")
+    width, height = struct.unpack(">II", head[16:24])
+    # Decoded, as float32, and a copy of that with the channels in front.
+    within_budget(str(path), f"an image of {width}×{height}", width * height * _SAMPLES[head[25]] * (2 + 4 + 4))

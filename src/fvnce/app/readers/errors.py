@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 VARIABLE = "FVNCE_MAX_MEMORY"
 DEFAULT = 2 * 2**30
@@ -42,6 +43,23 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 def one_line(error: BaseException) -> str:
     """What another library says of a file, within a sentence."""
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+@contextmanager
+def explained(what: str, step: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Make one sentence of what another library raises on a damaged file: what it is, why, and the next step.
+
+    >>> with explained("a.npy is damaged", "write it again", (EOFError,)):
+    ...     raise EOFError("no more bytes")
+    Traceback (most recent call last):
+    fvnce.app.readers.errors.DataError: a.npy is damaged: no more bytes; write it again
+    """
+    try:
+        yield
+    except (DataError, FileNotFoundError, PermissionError):
+        raise
+    except kinds as error:
+        raise DataError(f"{what}: {one_line(error)}; {step}") from None
 
 
 def budget() -> int:

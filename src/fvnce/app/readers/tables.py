@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...detection.frame import Frame
 from ...detection.reading import Reading, is_ambiguous, learn_reading
-from .errors import DataError, listed, one_line, within_budget
+from .errors import DataError, explained, listed, within_budget
 
 #: Amounts that Arrow can be made to read; :class:`Reading` reads them alike, and others beside.
 _AMOUNT = r"^-?[$€£¥]?([1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]+)([.][0-9]+)?$"
@@ -39,21 +39,13 @@ def present(values: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a table is to be read.
-
-    Attributes:
-        delimiter: of a text table, one character, or None to find it.
-        header: whether the first line of a text table names the columns, or None to find out.
-        missing: texts that stand for a missing value, beside the usual ones.
-        categorical: columns to take as text whatever they hold.
-        kinds: what each column holds, if known from training.
-    """
+    """How a table is to be read; delimiter and header of a text table are found if they are None."""
 
     delimiter: str | None = None
     header: bool | None = None
-    missing: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    kinds: Mapping[str, str | Reading] | None = field(default=None, hash=False)
+    missing: tuple[str, ...] = ()  # texts that stand for a missing value, beside the usual ones
+    categorical: tuple[str, ...] = ()  # columns to take as text whatever they hold
+    kinds: Mapping[str, str | Reading] | None = field(default=None, hash=False)  # what columns hold, if known
 
     @property
     def all_missing(self) -> frozenset[str]:
@@ -186,14 +178,10 @@ class ParquetReader:
         import pyarrow
         from pyarrow import parquet
 
-        self.name = str(path)
-        try:
+        self.name, self._kinds = str(path), (pyarrow.ArrowException, OSError)
+        with explained(f"{path} is not a parquet file, or damaged", "write it again", self._kinds):
             # What is read ahead is kept until the end: the whole file.
             self._file = parquet.ParquetFile(path, pre_buffer=False)
-        except (pyarrow.ArrowException, OSError) as error:
-            if isinstance(error, FileNotFoundError | PermissionError):
-                raise
-            raise DataError(f"{path} is not a parquet file, or damaged: {one_line(error)}; write it again") from None
         self.rows = int(self._file.metadata.num_rows)
         self.columns = [str(name) for name in self._file.schema_arrow.names]
         missing = [name for name in options.kinds or {} if name not in self.columns]
@@ -205,15 +193,11 @@ class ParquetReader:
 
     def frames(self, rows: int) -> Iterator[Frame]:
         """The table in parts of at most so many rows."""
-        import pyarrow
-
         start = 0
-        try:
+        with explained(f"{self.name} is damaged", "write it again", self._kinds):
             for batch in self._file.iter_batches(rows, columns=self.reader.wanted):
                 columns = {name: batch.column(name) for name in self.reader.wanted}
                 yield self.reader.frame(columns, lambda row, start=start: f"row {start + row + 1}")  # type: ignore[misc]
                 start += len(batch)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(f"{self.name} is damaged: {one_line(error)}; write it again") from None
         if start == 0:
             raise DataError(f"{self.name} has no rows; give a file that has some")

@@ -20,7 +20,7 @@ from typing import IO, Any
 from ...detection.frame import Frame
 from ...detection.reading import Reading
 from .arrays import CHUNK, DAMAGED
-from .errors import VARIABLE, DataError, budget, listed, one_line
+from .errors import VARIABLE, DataError, budget, explained, listed, one_line
 from .tables import ColumnReader, TableOptions
 
 #: A line of text may be as long as this part of the budget: split into short fields, it takes many times its length.
@@ -295,10 +295,8 @@ class CheckedText:
             yield waiting
 
     def _read(self) -> bytes:
-        try:
+        with explained(f"{self._name} is damaged", "fetch or write it again", DAMAGED):
             content = self._file.read(min(CHUNK, self._longest + 1))
-        except DAMAGED as error:
-            raise DataError(f"{self._name} is damaged: {one_line(error)}; fetch or write it again") from None
         if b"\0" in content:
             line = self._line + content[: content.index(b"\0")].count(b"\n")
             raise DataError(f"{self._name} is no text table: line {line} holds a zero byte; give a text file")

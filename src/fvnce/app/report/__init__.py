@@ -18,10 +18,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...pages import asset
 from ...pages.page import Section, Table, render, write_page
 from ...scoring import parse
 from ...serialization import RecordError, read_document, write_text
-from ..explorer import asset, explorer_section
+from ..explorer import explorer_section
 from ..runs import ANALYSIS, RECORD, RunError, check_config, damaged, read_run_record
 from ..runs.settings import RunSettings, read_config
 from . import anomalies, codes, health, training, verdict
@@ -92,8 +93,8 @@ def write_run_page(folder: Path, record: dict[str, Any], facts: dict[str, Any], 
         record.get("name") or "Run report",
         introduction,
         sections,
-        style=asset("run.css") + asset("explorer.css"),
-        scripts=[asset("explorer.js"), asset("plane.js")],
+        style="".join(asset("fvnce.app", name) for name in ("run.css", "explorer.css")),
+        scripts=[asset("fvnce.app", name) for name in ("explorer.js", "plane.js")],
     )
 
 

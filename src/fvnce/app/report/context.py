@@ -16,7 +16,6 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ...detection.frame import Frame
-from ...detection.preprocessing import channels_last
 from ...detection.rows import take as take_rows
 from ...objectives import ContrastiveObjective
 from ...pages import png_uri
@@ -78,7 +77,7 @@ class Context:
         shape = self.data.layout.shape
         assert shape is not None
         folded = pixels.reshape(shape)
-        return folded if folded.ndim == 2 else folded.sum(-1 if channels_last(shape) else 0)
+        return folded if folded.ndim == 2 else folded.sum(0)
 
 
 def build_context(run: FittedRun, data: TrainingData) -> Context:
@@ -86,15 +85,8 @@ def build_context(run: FittedRun, data: TrainingData) -> Context:
     rng = np.random.default_rng([run.config.seed, 11])
     numbers = _sample(data, rng)
     rows = take(data.rows, numbers)
-    return Context(
-        run=run,
-        data=data,
-        numbers=numbers,
-        rows=rows,
-        known=data.known[numbers],
-        anomaly=run.detector.anomaly_score(run.layout.prepare(rows)),
-        rng=rng,
-    )
+    anomaly = run.detector.anomaly_score(run.layout.prepare(rows))
+    return Context(run, data, numbers, rows, data.known[numbers], anomaly, rng)
 
 
 def take(rows: Any, chosen: Any) -> Any:

@@ -23,12 +23,7 @@ KINDS = {"truth": "yes or no", "time": "date", "clock": "time of day"}
 #: Rows of a matrix that are looked at together.
 PART = 2**16
 
-_COLUMN = shapes.record(
-    {
-        **dict.fromkeys(("name", "kind", "values", "note"), shapes.text),
-        "missing": shapes.integer(),
-    }
-)
+_COLUMN = shapes.record({**dict.fromkeys(("name", "kind", "values", "note"), shapes.text), "missing": shapes.integer()})
 check = shapes.record(
     {"health": shapes.or_why(shapes.record({"columns": shapes.list_of(_COLUMN), "left_out": shapes.names}))}
 )

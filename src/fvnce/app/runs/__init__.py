@@ -318,10 +318,5 @@ _RECORD = shapes.record(
         "versions": shapes.by_name(shapes.text),
         "made": shapes.text,
     },
-    {
-        "name": shapes.text,
-        "notices": shapes.names,
-        "members": shapes.names,
-        "seconds": shapes.by_name(shapes.reported),
-    },
+    {"name": shapes.text, "notices": shapes.names, "members": shapes.names, "seconds": shapes.by_name(shapes.reported)},
 )

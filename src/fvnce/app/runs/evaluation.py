@@ -16,8 +16,8 @@ resample can differ, as when every outlier is found, it has no width, which is n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...detection.evidence import LEVEL, Interval, auroc_and_precision
-from ...detection.frame import Frame
 from ...pages.page import Table
-from ..readers import ArraySource, DataError, Source, TableSource
+from ..readers import DataError, Part, Source, TableSource
 from ..readers.arrays import read_labels
 from . import FittedRun
-from .scoring import Unlike
+from .scoring import Tick, Unlike
 from .settings import DataSettings
-from .training_data import Labels, Say, find_column, read_like, split_label
+from .training_data import Labels, Marks, Say, find_column, read_like, split_label
 
 Array = NDArray[np.float64]
-Marks = NDArray[np.bool_]
 #: Bootstrap samples.
 RESAMPLES = 1000
 #: What is measured, in words.
@@ -54,21 +52,13 @@ USUAL = frozenset({"label", "labels", "outlier", "is_outlier", "anomaly", "is_an
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What labelled rows say of a run.
+    """What labelled rows say of a run."""
 
-    Attributes:
-        scores: of all rows, shape (n,).
-        outlier: which of them are outliers, shape (n,).
-        threshold: of the run.
-        k: how many of the strangest rows are looked at.
-        numbers: AUROC and the rest, each with its interval; None where it is not defined, as the precision of no rows.
-    """
-
-    scores: Array
-    outlier: Marks
+    scores: Array  # of all rows, shape (n,)
+    outlier: Marks  # which of them are outliers, shape (n,)
     threshold: float
-    k: int
-    numbers: dict[str, Interval | None]
+    k: int  # how many of the strangest rows are looked at
+    numbers: dict[str, Interval | None]  # AUROC and the rest; None where not defined, as the precision of no rows
 
     @property
     def flagged(self) -> int:
@@ -211,12 +201,7 @@ def _interval(value: float, drawn: Array) -> Interval | None:
 
 
 def read_labelled(
-    run: FittedRun,
-    path: str,
-    label: str | None,
-    settings: DataSettings,
-    say: Say,
-    tick: Callable[[int, float | None], None] | None = None,
+    run: FittedRun, path: str, label: str | None, settings: DataSettings, say: Say, tick: Tick | None = None
 ) -> tuple[Array, Marks]:
     """Scores and labels of every row of a file, read in parts.
 
@@ -232,21 +217,17 @@ def read_labelled(
     if wanted is None:
         raise DataError(f"{run.folder} was trained without labels; say where those of {path} are with --label COLUMN")
     source = read_like(run.layout, path, settings, beside=1)
+    scores, marks, unlike = [], [], Unlike(run)
     with closing(source):
-        if isinstance(source, TableSource):
-            labels, parts = _table_parts(source, wanted)
-        else:
-            labels, parts = _array_parts(source, path, wanted, len(run.layout.columns))
-        scores, marks, rows = [], [], 0
-        unlike = Unlike(run)
-        for part, values, done in parts:
-            prepared = run.layout.prepare(part, rows)
+        labels, split = (_in_table if isinstance(source, TableSource) else _in_array)(source, path, wanted, run)
+        for part in source.parts():
+            rows, values = split(part)
+            prepared = run.layout.prepare(rows, part.start)
             unlike.add(prepared)
             scores.append(run.detector.anomaly_score(prepared))
             marks.append(labels.marks(values))
-            rows += len(values)
             if tick is not None:
-                tick(rows, done)
+                tick(part.start + len(values), part.done)
     # Which value marks outliers is a question here too; how many do is not: the file is no training set.
     labels.check(say, mostly=True)
     for sentence in unlike.sentences():
@@ -254,45 +235,33 @@ def read_labelled(
     return np.concatenate(scores), np.concatenate(marks)
 
 
-Parts = Iterator[tuple[Any, NDArray[Any], float | None]]
+#: Takes a part of a file apart, into rows and labels.
+Split = Callable[[Part], tuple[Any, NDArray[Any]]]
 
 
-def _table_parts(source: TableSource, label: str) -> tuple[Labels, Parts]:
+def _in_table(source: Any, path: str, label: str, run: FittedRun) -> tuple[Labels, Split]:
     labels = Labels.of(label, source.reader.columns, source.name)
     source.reader.reader.add_text(labels.column)
-
-    def parts() -> Parts:
-        for part in source.parts():
-            assert isinstance(part.rows, Frame)
-            yield part.rows.without([labels.column]), part.rows[labels.column], part.done
-
-    return labels, parts()
+    return labels, lambda part: (part.rows.without([labels.column]), part.rows[labels.column])
 
 
-def _array_parts(source: ArraySource, path: str, label: str, width: int) -> tuple[Labels, Parts]:
-    """Labels are an array of an npz file, or a column of the matrix beside the ``width`` columns of training."""
+def _in_array(source: Any, path: str, label: str, run: FittedRun) -> tuple[Labels, Split]:
+    """Labels are an array of an npz file, or a column of the matrix beside those of training."""
     name, value = split_label(label)
     beside = read_labels(Path(path), name, source.shape[0]) if source.kind == "npz" else None
-    if beside is not None and len(source.shape) == 2 and source.shape[1] != width:
-        raise DataError(f"{source.name} must hold rows of {width} columns as in training, found {source.shape[1]}")
-    if beside is None:
-        if len(source.shape) != 2 or source.shape[1] != width + 1:
-            raise DataError(
-                f"{source.name} must hold labels as an array {name!r} of an npz file, or as a column beside those of "
-                f"training, found rows of shape {source.shape[1:]} and none"
-            )
-        columns = [f"column_{i + 1}" for i in range(source.shape[1])]
-        position = columns.index(find_column(columns, name, source.name))
-
-    def parts() -> Parts:
-        for part in source.parts():
-            rows = np.asarray(part.rows)
-            if beside is not None:
-                yield rows, beside[part.start : part.start + len(rows)], part.done
-            else:
-                yield np.delete(rows, position, axis=1), rows[:, position], part.done
-
-    return Labels(name, value), parts()
+    width = len(run.layout.columns)
+    if beside is not None:
+        if len(source.shape) == 2 and source.shape[1] != width:
+            raise DataError(f"{source.name} must hold rows of {width} columns as in training, found {source.shape[1]}")
+        return Labels(name, value), lambda part: (part.rows, beside[part.start : part.start + len(part.rows)])
+    if len(source.shape) != 2 or source.shape[1] != width + 1:
+        raise DataError(
+            f"{source.name} must hold labels as an array {name!r} of an npz file, or as a column beside those of "
+            f"training, found rows of shape {source.shape[1:]} and none"
+        )
+    columns = [f"column_{i + 1}" for i in range(width + 1)]
+    position = columns.index(find_column(columns, name, source.name))
+    return Labels(name, value), lambda part: (np.delete(part.rows, position, axis=1), part.rows[:, position])
 
 
 def labels_in(source: Source, path: str, run: FittedRun) -> str | None:
@@ -301,12 +270,10 @@ def labels_in(source: Source, path: str, run: FittedRun) -> str | None:
     if isinstance(source, TableSource):
         others = [column for column in source.reader.columns if column not in known]
         if label is not None:
-            try:
+            with suppress(DataError):
                 column = Labels.of(label, source.reader.columns, source.name).column
-            except DataError:
-                column = ""
-            if column in others:
-                return column
+                if column in others:
+                    return column
         return next((column for column in others if column.lower() in USUAL), None)
     if source.kind != "npz" or label is None:
         return None

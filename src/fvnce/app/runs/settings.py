@@ -31,37 +31,21 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Where the rows are and how to read them.
-
-    Attributes:
-        path: the file or folder.
-        outliers: a file of known outliers of the same layout.
-        label: the column that marks known outliers, or ``column=value``.
-        mostly_outliers: whether the label may mark more than half of the rows.
-        drop: columns to leave out.
-        keep: columns to use though they seem to name rows.
-        id: the column that names rows, which is carried into the scores.
-        delimiter: of a text table.
-        header: whether a text table has one.
-        missing: texts that stand for a missing value.
-        categorical: columns that are text whatever they hold.
-        array: which array of an npz file.
-        sha256: of the file, when it was read.
-    """
+    """Where the rows are and how to read them."""
 
     path: str
-    outliers: str | None = None
-    label: str | None = None
-    mostly_outliers: bool = False
-    drop: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    id: str | None = None
-    delimiter: str | None = None
-    header: bool | None = None
-    missing: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    array: str | None = None
-    sha256: str | None = None
+    outliers: str | None = None  # a file of known outliers of the same layout
+    label: str | None = None  # the column that marks known outliers, or column=value
+    mostly_outliers: bool = False  # whether the label may mark more than half of the rows
+    drop: tuple[str, ...] = ()  # columns to leave out
+    keep: tuple[str, ...] = ()  # columns to use though they seem to name rows
+    id: str | None = None  # the column that names rows, which is carried into the scores
+    delimiter: str | None = None  # of a text table
+    header: bool | None = None  # whether a text table has one
+    missing: tuple[str, ...] = ()  # texts that stand for a missing value
+    categorical: tuple[str, ...] = ()  # columns that are text whatever they hold
+    array: str | None = None  # which array of an npz file
+    sha256: str | None = None  # of the file, when it was read
 
 
 @dataclass(frozen=True)

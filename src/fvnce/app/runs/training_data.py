@@ -26,6 +26,7 @@ from ..readers.tables import present
 from .settings import DataSettings
 
 Say = Callable[[str], None]
+Marks = NDArray[np.bool_]
 #: Shares of known outliers above which something is likely to be the wrong way round.
 MANY, MOST = 0.25, 0.5
 #: Rows beyond these bytes are thinned to so many of each kind, known outliers and others.
@@ -35,15 +36,10 @@ LARGE_ROWS = 200_000
 
 @dataclass(frozen=True)
 class Layout:
-    """What rows look like, so that other files can be read the same way.
+    """What rows look like, so that other files can be read the same way."""
 
-    Attributes:
-        kinds: for a table with names, how each used column is read.
-        shape: for an array, the shape of one row.
-    """
-
-    kinds: dict[str, Reading] | None
-    shape: tuple[int, ...] | None
+    kinds: dict[str, Reading] | None  # for a table with names, how each used column is read
+    shape: tuple[int, ...] | None  # for an array, the shape of one row
 
     @classmethod
     def of(cls, rows: Rows) -> Self:
@@ -80,19 +76,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The rows of a run.
-
-    Attributes:
-        rows: a frame or an array; known outliers that came in a file of their own stand last.
-        known: which rows are known outliers.
-        layout: what rows look like.
-        names: what rows are called: the files of images, or the column that names rows.
-    """
+    """The rows of a run; known outliers that came in a file of their own stand last."""
 
     rows: Rows
-    known: NDArray[np.bool_]
+    known: Marks
     layout: Layout
-    names: list[str] | None
+    names: list[str] | None  # what rows are called: the files of images, or the column that names rows
 
 
 def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> TrainingData:
@@ -161,7 +150,7 @@ def _options(settings: DataSettings, kinds: dict[str, Reading] | None) -> ReadOp
 
 def _read_table(
     source: TableSource, settings: DataSettings, say: Say, rng: np.random.Generator
-) -> tuple[Frame, NDArray[np.bool_], list[str] | None]:
+) -> tuple[Frame, Marks, list[str] | None]:
     """A table in parts, of which no more is kept than fits: a sample, if there are very many rows."""
     columns, where = source.reader.columns, settings.path
     labels = None if settings.label is None else Labels.of(settings.label, columns, where)
@@ -181,8 +170,7 @@ def _read_table(
         known = np.zeros(len(part.rows), dtype=bool) if labels is None else labels.marks(part.rows[labels.column])
         ids: NDArray[Any] = np.arange(part.start, part.start + len(part.rows)) + 1
         if name is not None:
-            named = zip(part.rows[name], ids, strict=True)
-            ids = np.array([f"row {number}" if text is None else text for text, number in named], dtype=object)
+            ids = np.array([text or f"row {i}" for text, i in zip(part.rows[name], ids, strict=True)], dtype=object)
         sample.add(part.rows.without(dropped), known, ids)
         if sample.nbytes > budget():
             raise over_budget(source.name, "a table")
@@ -201,10 +189,10 @@ class _Sample:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng, self._seen, self._thin = rng, 0, False
-        self._parts: list[tuple[Frame, NDArray[np.bool_], NDArray[Any], NDArray[np.float64]]] = []
+        self._parts: list[tuple[Frame, Marks, NDArray[Any], NDArray[np.float64]]] = []
         self.nbytes = 0
 
-    def add(self, rows: Frame, known: NDArray[np.bool_], ids: NDArray[Any]) -> None:
+    def add(self, rows: Frame, known: Marks, ids: NDArray[Any]) -> None:
         # Whoever has the lowest numbers stays, so that no row is likelier to stay for coming early.
         self._parts.append((rows, known, ids, self._rng.random(len(rows))))
         self._seen += len(rows)
@@ -214,11 +202,11 @@ class _Sample:
             self._parts = [self._thinned()]
             self.nbytes = self._parts[0][0].nbytes
 
-    def result(self) -> tuple[Frame, NDArray[np.bool_], NDArray[Any], int]:
+    def result(self) -> tuple[Frame, Marks, NDArray[Any], int]:
         rows, known, ids, _ = self._thinned()
         return rows, known, ids, self._seen
 
-    def _thinned(self) -> tuple[Frame, NDArray[np.bool_], NDArray[Any], NDArray[np.float64]]:
+    def _thinned(self) -> tuple[Frame, Marks, NDArray[Any], NDArray[np.float64]]:
         rows = Frame.join([part[0] for part in self._parts])
         known, ids, draws = (np.concatenate([part[i] for part in self._parts]) for i in (1, 2, 3))
         if not self._thin:
@@ -228,9 +216,7 @@ class _Sample:
         return rows.take(chosen), known[chosen], ids[chosen], draws[chosen]
 
 
-def _read_array(
-    source: ArraySource, settings: DataSettings, say: Say
-) -> tuple[NDArray[Any], NDArray[np.bool_], list[str] | None]:
+def _read_array(source: ArraySource, settings: DataSettings, say: Say) -> tuple[NDArray[Any], Marks, list[str] | None]:
     for option, given in (("--drop", settings.drop), ("--keep", settings.keep), ("--id", settings.id)):
         if given:
             raise DataError(f"{option} needs a table with columns (csv, tsv, parquet), found {settings.path}")
@@ -287,16 +273,12 @@ def _tell_of_empty_columns(rows: Rows, source: Source, say: Say) -> None:
 
 def _without_identifiers(rows: Frame, settings: DataSettings, say: Say) -> Frame:
     """The columns that describe rows; those that name them are left out, unless they are all there is."""
-    columns = rows.columns.tolist()
-    kept = {find_column(columns, name, settings.path) for name in settings.keep if name in columns}
-    kept |= set(settings.categorical)
-    found = {}
-    for name in columns:
-        reading = rows.readings.get(name, Reading())
-        why = identifier_in(name, rows[name]) if reading.kind in ("number", "text") and name not in kept else None
-        if why is not None:
-            found[name] = why
-    if len(found) == len(columns):
+    kept, found = {*settings.keep, *settings.categorical}, {}
+    for name in rows.columns.tolist():
+        if name not in kept and rows.readings.get(name, Reading()).kind in ("number", "text"):
+            found[name] = identifier_in(name, rows[name])
+    found = {name: why for name, why in found.items() if why is not None}
+    if len(found) == rows.shape[1]:
         return rows
     for name, why in found.items():
         say(f"column {name!r} {why}; it is left out, and --keep {name!r} would keep it")
@@ -352,7 +334,7 @@ class Labels:
         name, value = (label, "") if label in columns else split_label(label)
         return cls(find_column(columns, name, where), value)
 
-    def marks(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+    def marks(self, values: NDArray[Any]) -> Marks:
         """Which of these labels mark a known outlier."""
         texts = [_plain(value) for value in values.tolist()]
         self._counts.update(texts)
