@@ -39,11 +39,7 @@ SUMMARIES = {
 
 
 #: The module of each command.
-MODULES = {
-    "fit": "fit",
-    **dict.fromkeys(("score", "evaluate", "report"), "runs"),
-    **dict.fromkeys(("rules", "data", "reproduce"), "library"),
-}
+MODULES = {name: "runs" if name in ("fit", "score", "evaluate", "report") else "library" for name in SUMMARIES}
 
 
 class DeferredGroup(TyperGroup):

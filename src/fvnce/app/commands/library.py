@@ -191,14 +191,15 @@ def _describe(source: Any) -> dict[str, Any]:
     import numpy as np
 
     from ...detection.frame import Frame
+    from ..readers.tables import ColumnSummary
 
     rows, shape, missing, low, high = 0, None, 0, np.inf, -np.inf
-    columns: dict[str, dict[str, Any]] = {}
+    columns: dict[str, ColumnSummary] = {}
     for part in source.parts():
         rows += len(part.rows)
         if isinstance(part.rows, Frame):
             for name in part.rows.columns.tolist():
-                _add(columns.setdefault(name, {"kind": "", "missing": 0}), part.rows[name])
+                columns.setdefault(name, ColumnSummary()).add(part.rows[name])
             continue
         shape = [int(side) for side in part.rows.shape[1:]]
         gone = np.isnan(part.rows) if part.rows.dtype.kind == "f" else np.zeros((), bool)
@@ -210,13 +211,20 @@ def _describe(source: Any) -> dict[str, Any]:
         edges = {"low": low, "high": high} if low <= high else {"low": None, "high": None}
         return content | {"shape": shape, **edges, "missing": missing}
     reader = source.reader
-    for name, reading in reader.reader.kinds.items():
-        columns[name]["kind"] = reading.kind
-    for entry in columns.values():
-        if "values" in entry:
-            entry["different"] = len(entry.pop("values"))
     how = {name: getattr(reader, name, None) for name in ("delimiter", "header")}
-    return content | how | {"columns": columns}
+    kinds = {name: reading.kind for name, reading in reader.reader.kinds.items()}
+    return content | how | {"columns": {name: _column(found, kinds.get(name)) for name, found in columns.items()}}
+
+
+def _column(found: Any, kind: str | None) -> dict[str, Any]:
+    usual = {"O": "text", "M": "time"}.get(found.kind, "number")
+    content = {"kind": kind or usual, "missing": found.missing}
+    if usual == "text":
+        return content | {"different": len(found.texts)}
+    if found.low is None:
+        return content
+    edges = [str(e.astype("datetime64[s]")) if usual == "time" else float(e) for e in (found.low, found.high)]
+    return content | {"low": edges[0], "high": edges[1]}
 
 
 def _without_infinity(content: Any) -> Any:
@@ -224,25 +232,6 @@ def _without_infinity(content: Any) -> Any:
     if isinstance(content, dict):
         return {name: _without_infinity(value) for name, value in content.items()}
     return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def _add(entry: dict[str, Any], values: Any) -> None:
-    from ..readers.tables import present
-
-    there = present(values)
-    entry["missing"] += len(values) - len(there)
-    if values.dtype.kind == "O":
-        entry["kind"], known = "text", entry.setdefault("values", set())
-        # Enough to tell a category from an identifier, whatever the length of the file.
-        if len(known) < 10_000:
-            known.update(there.tolist())
-        return
-    time = values.dtype.kind == "M"
-    entry["kind"] = "time" if time else entry["kind"] or "number"
-    if len(there):
-        edges = there.min(), there.max()
-        low, high = (str(edge.astype("datetime64[s]")) if time else float(edge) for edge in edges)
-        entry["low"], entry["high"] = min(entry.get("low", low), low), max(entry.get("high", high), high)
 
 
 def _described(content: dict[str, Any]) -> str:
@@ -254,15 +243,7 @@ def _described(content: dict[str, Any]) -> str:
         gone = f", {content['missing']:,} missing" if content["missing"] else ""
         values = "no value" if content["low"] is None else f"values from {content['low']:.6g} to {content['high']:.6g}"
         return f"{visible(content['file'])}: {content['kind']}, {content['rows']:,} rows of {size}, {values}{gone}"
-    rows = [
-        [
-            name,
-            entry["kind"],
-            f"{entry['missing']:,}",
-            f"{entry['different']:,} different" if entry["kind"] == "text" else _span(entry),
-        ]
-        for name, entry in content["columns"].items()
-    ]
+    rows = [[name, entry["kind"], f"{entry['missing']:,}", _span(entry)] for name, entry in content["columns"].items()]
     caption = f"{content['file']}: {content['kind']}, {content['rows']:,} rows"
     if content["delimiter"] is not None:
         caption += f", delimiter {content['delimiter']!r}, {'a header' if content['header'] else 'no header'}"
@@ -270,6 +251,8 @@ def _described(content: dict[str, Any]) -> str:
 
 
 def _span(entry: dict[str, Any]) -> str:
+    if entry["kind"] == "text":
+        return f"{entry['different']:,} different"
     if "low" not in entry:
         return "none"
     return " to ".join(edge if isinstance(edge, str) else f"{edge:.6g}" for edge in (entry["low"], entry["high"]))

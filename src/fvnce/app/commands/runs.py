@@ -1,13 +1,233 @@
-"""``fvnce score``, ``evaluate`` and ``report``: what is done with a run that is there."""
+"""``fvnce fit``, ``score``, ``evaluate`` and ``report``: how a run is made, and what is done with it."""
 
 import json as json_module
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from . import Array, Delimiter, Header, Missing, Quiet, like_training, make_echo, plot_file, progress, writable, writing
+from . import (
+    Array,
+    Categorical,
+    Delimiter,
+    Header,
+    Missing,
+    Quiet,
+    like_training,
+    make_echo,
+    one_character,
+    plot_file,
+    progress,
+    writable,
+    writing,
+)
+
+LATENT = (
+    *("rule", "noise", "bandwidth", "outlier_share", "partition", "log_scale", "noise_ratio"),
+    *("latent", "encoder", "epochs", "score"),
+)
+DETECTOR = ("members", "trees", "networks", "steps", "settings")
+
+
+def fit(
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help="The rows.", show_default=False)] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings of an earlier run; options on the line replace its own.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="RUN", help="The folder to write, by default runs/NAME.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the files of a run that is there; all others stay.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same weights. 0 by default.")] = None,
+    outliers: Annotated[str | None, typer.Option(metavar="FILE", help="Known outliers, laid out like DATA.")] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN[=VALUE]",
+            help="The column that marks known outliers by 1, or by VALUE: a name, a number from 1, an npz array.",
+        ),
+    ] = None,
+    mostly_outliers: Annotated[
+        bool, typer.Option("--mostly-outliers", help="The label may mark more than half of the rows.")
+    ] = False,
+    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeatable.")] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column to use though it seems to name rows; repeatable."),
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column that names rows; it is carried into the scores.")
+    ] = None,
+    delimiter: Delimiter = None,
+    header: Header = None,
+    missing: Missing = None,
+    categorical: Categorical = None,
+    array: Array = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="detector|latent", help="What to train; a detector by default.")
+    ] = None,
+    members: Annotated[str | None, typer.Option(help="Detector: its members, separated by commas.")] = None,
+    trees: Annotated[int | None, typer.Option(min=1, help="Detector: trees of each forest.")] = None,
+    networks: Annotated[int | None, typer.Option(min=1, help="Detector: networks that are averaged.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Detector: steps of each network.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Detector: any of its other settings; repeatable."),
+    ] = None,
+    rule: Annotated[
+        str | None, typer.Option(help='Latent: the scoring rule, such as "power(1/64)"; see fvnce rules.')
+    ] = None,
+    noise: Annotated[
+        str | None, typer.Option(help="Latent: auto, outliers, data, mixture, gaussian, or none for a VAE.")
+    ] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="Latent: width of the noise's kernels, in deviations.")
+    ] = None,
+    outlier_share: Annotated[float | None, typer.Option(help="Latent: weight of outliers in mixture noise.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Latent: log Z auto, fixed, learned or profiled.")] = None,
+    log_scale: Annotated[float | None, typer.Option(help="Latent: s of Δ + s, for a fixed partition.")] = None,
+    noise_ratio: Annotated[float | None, typer.Option(help="Latent: noise samples for each row.")] = None,
+    latent: Annotated[int | None, typer.Option(min=1, help="Latent: size of the code.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Latent: gaussian or point.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Latent: passes over the rows.")] = None,
+    score: Annotated[str | None, typer.Option(help="Latent: auto, ratio or density.")] = None,
+    hidden: Annotated[str | None, typer.Option(help="Sizes of hidden layers, such as 64,64.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=2, help="Rows of a step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    contamination: Annotated[
+        float | None, typer.Option(help="Share of training rows above the threshold; the detector finds its own.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """DATA is csv or tsv (any delimiter, header or not, missing values and text columns welcome), parquet, npy, npz,
+    idx(.gz), a folder of PNG images, or - for standard input. Rows that would take more than 2G of memory are
+    refused before any of it is taken; the environment variable FVNCE_MAX_MEMORY, such as FVNCE_MAX_MEMORY=16G,
+    allows more.
+
+    Amounts of money, shares, truths, dates and times are read as what they are. Columns that name rows (identifiers,
+    row counters, account numbers) are left out unless --keep names them; --id carries one into the scores.
+
+    By default a detector is trained, which needs no settings and uses the outliers you know. With --model latent it is
+    a latent-variable model p(x, z), by fully variational noise-contrastive estimation, which has options of its own
+    (--rule, --noise, --partition, --log-scale, --latent, --encoder, --epochs, --bandwidth, --noise-ratio, --score).
+
+    Examples:
+
+    fvnce fit transactions.csv --label fraud --id number --out run
+
+    fvnce fit normal.npy --outliers bad.npy --seed 1 --out run
+
+    fvnce fit digits/ --model latent --latent 16 --rule "0.9*power(1/64)+0.1*power(0)" --noise data --epochs 30 --out run
+
+    fvnce fit --config run/config.toml --out again
+    """  # noqa: E501
+    given = {name: value for name, value in locals().items() if value is not None}
+    if data is None and config is None:
+        raise typer.BadParameter("give DATA, or --config of an earlier run")
+    if outliers is not None and label is not None:
+        raise typer.BadParameter("give --outliers or --label, not both")
+    if out is None:
+        if config is not None:
+            raise typer.BadParameter("give --out: a config repeats a run, and its folder must be a new one")
+        out = Path("runs") / (Path(str(data)).name.split(".")[0] or "stdin" if data != "-" else "stdin")
+
+    from ..runs.fitting import make_run
+
+    wanted = _settings(given, config)
+    say = make_echo(quiet)
+    run = make_run(wanted, out, say, overwrite=overwrite, progress=None if not quiet else False)
+    say(f"threshold {run.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE")
+    typer.echo(out)
+
+
+def _settings(given: dict[str, Any], config: Path | None) -> Any:
+    """The settings of the config, or else the usual ones, with what the line gives in their place."""
+    from dataclasses import replace
+
+    from ..runs.settings import DataSettings, RunSettings, read_config
+
+    if given.get("model") not in (None, "detector", "latent"):
+        raise typer.BadParameter(f"--model must be detector or latent, found {given['model']!r}")
+    base = RunSettings(DataSettings("")) if config is None else read_config(config)
+    kind = given.get("model", base.kind)
+    _refuse_options(given, kind)
+    if config is not None and kind != base.kind:
+        raise typer.BadParameter(f"the config is of a {base.kind} run, and the options ask for a {kind} one")
+    source: dict[str, Any] = {name: given[name] for name in ("label", "id", "header", "array") if name in given}
+    if given["mostly_outliers"]:
+        source["mostly_outliers"] = True
+    if "data" in given:
+        source |= {"path": _absolute(given["data"]), "sha256": None}
+    if "outliers" in given:
+        source["outliers"] = _absolute(given["outliers"])
+    if "delimiter" in given:
+        source["delimiter"] = one_character(given["delimiter"])
+    source |= {name: tuple(given[name]) for name in ("drop", "keep", "missing", "categorical") if given.get(name)}
+    numbers: dict[str, Any] = {
+        name: given[name] for name in ("batch_size", "learning_rate", "contamination") if name in given
+    }
+    if "hidden" in given:
+        numbers["hidden"] = _sizes(given["hidden"])
+    result = replace(base, kind=kind, seed=given.get("seed", base.seed), data=replace(base.data, **source))
+    if kind == "latent":
+        numbers |= {name: given[name] for name in LATENT if name in given}
+        return replace(result, model=replace(base.model, **numbers))
+    names = {"trees": "n_trees", "networks": "n_networks", "steps": "steps"}
+    numbers |= {names[name]: given[name] for name in names if name in given}
+    if "members" in given:
+        listed = [name.strip() for name in given["members"].split(",")]
+        numbers["members"] = "auto" if listed == ["auto"] else listed
+    numbers |= dict(_pair(text) for text in given.get("settings", []))
+    return replace(result, detector={**base.detector, **numbers})
+
+
+def _refuse_options(given: dict[str, Any], kind: str) -> None:
+    """Refuse an option that the kind of model has not."""
+    wrong = next((name for name in (DETECTOR if kind == "latent" else LATENT) if name in given), None)
+    if wrong is not None:
+        has, other = ("the detector", "detector") if kind == "latent" else ("a latent-variable model", "latent")
+        option = "--set" if wrong == "settings" else f"--{wrong.replace('_', '-')}"
+        raise typer.BadParameter(
+            f"{option} belongs to {has}, and this run is of a {kind} model; leave it out, or choose --model {other}"
+        )
+
+
+def _absolute(path: str) -> str:
+    return path if path == "-" else str(Path(path).absolute())
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"--hidden must be numbers separated by commas, such as 64,64, found {text!r}"
+        ) from None
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """A setting as text: a number, true, false, a list of either with commas, or a word.
+
+    >>> _pair("alpha=0.5"), _pair("hidden=32,32"), _pair("device=cpu")
+    (('alpha', 0.5), ('hidden', [32, 32]), ('device', 'cpu'))
+    """
+    name, found, value = text.partition("=")
+    if not found or not name or not value:
+        raise typer.BadParameter(f"--set takes NAME=VALUE, found {text!r}")
+    parts = [_plain(part.strip()) for part in value.split(",")]
+    return name.strip(), parts if len(parts) > 1 else parts[0]
+
+
+def _plain(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def score(

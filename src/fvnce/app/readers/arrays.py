@@ -320,11 +320,11 @@ def _type_and_rank(head: bytes, name: str) -> tuple[np.dtype[Any], int]:
 
 
 class ImageReader:
-    """The PNG files of a folder and those below it, in the order of their names."""
+    """A folder of images of one size, as arrays of shape (n, H, W), in colour (n, C, H, W), with values in [0, 1]."""
 
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
-        self.files = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".png" and path.is_file())
+        self.files = images_below(folder)
         if not self.files:
             raise DataError(f"{folder} must hold PNG images, found none in it or below it")
         # A name that is no text in UTF-8 is kept as text that can be written.
@@ -347,6 +347,11 @@ class ImageReader:
                     )
                 images.append(image)
             yield np.stack(images)
+
+
+def images_below(folder: Path) -> list[Path]:
+    """The PNG files of a folder and those below it, in the order of their names."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".png" and path.is_file())
 
 
 def read_png(path: Path) -> NDArray[np.float32]:

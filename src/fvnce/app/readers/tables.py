@@ -37,6 +37,35 @@ def present(values: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(values[there])
 
 
+class ColumnSummary:
+    """What a column holds, added up over its parts.
+
+    >>> found = ColumnSummary()
+    >>> found.add(np.array([3.0, np.nan]))
+    >>> found.add(np.array([1.0]))
+    >>> found.missing, float(found.low), float(found.high)
+    (1, 1.0, 3.0)
+    """
+
+    def __init__(self) -> None:
+        self.kind, self.missing = "", 0
+        self.low: Any = None
+        self.high: Any = None
+        self.texts: set[str] = set()
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Some more values."""
+        there = present(values)
+        self.kind, self.missing = values.dtype.kind, self.missing + len(values) - len(there)
+        if self.kind == "O":
+            # Enough to tell a category from an identifier, whatever the length of the file.
+            if len(self.texts) < 10_000:
+                self.texts.update(there.tolist())
+        elif len(there):
+            low, high = there.min(), there.max()
+            self.low, self.high = (low, high) if self.low is None else (min(self.low, low), max(self.high, high))
+
+
 @dataclass(frozen=True)
 class TableOptions:
     """How a table is to be read; delimiter and header of a text table are found if they are None."""

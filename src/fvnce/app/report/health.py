@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...detection.frame import Frame
 from ...detection.preprocessing import TablePreprocessor
 from ...detection.rows import release
 from ...pages.page import Section, Table, render
 from .. import shapes
-from ..readers.tables import present
+from ..readers import Rows
+from ..readers.tables import ColumnSummary
 from .context import Context
 
 #: Columns that the table shows, those with something to say first.
@@ -22,7 +22,6 @@ KINDS = {"truth": "yes or no", "time": "date", "clock": "time of day"}
 
 #: Rows of a matrix that are looked at together.
 PART = 2**16
-
 _COLUMN = shapes.record({**dict.fromkeys(("name", "kind", "values", "note"), shapes.text), "missing": shapes.integer()})
 check = shapes.record(
     {"health": shapes.or_why(shapes.record({"columns": shapes.list_of(_COLUMN), "left_out": shapes.names}))}
@@ -36,22 +35,15 @@ def build(context: Context) -> dict[str, Any]:
         return {"health": "Images have no columns."}
     data, layout = context.data, context.data.layout
     columns = []
-    told_of = (
-        [_told(data.rows[name]) for name in layout.columns] if isinstance(data.rows, Frame) else _matrix(data.rows)
-    )
-    for position, (name, (gone, told)) in enumerate(zip(layout.columns, told_of, strict=True)):
+    for name, found, encoded in zip(layout.columns, _summaries(data.rows), how.columns, strict=True):
         kind = "number" if layout.kinds is None else layout.kinds[name].kind
-        encoded = how.columns[position]
-        note = (
-            "empty, not used"
-            if encoded.empty
-            else "no cycle seen twice, not used"
-            if encoded.times == [] and not encoded.missing
-            else "constant, not used"
-            if encoded.unused
-            else ""
-        )
-        columns.append({"name": name, "kind": KINDS.get(kind, kind), "missing": gone, "values": told, "note": note})
+        note = "constant, not used" if encoded.unused else ""
+        if encoded.empty:
+            note = "empty, not used"
+        elif encoded.times == [] and not encoded.missing:
+            note = "no cycle seen twice, not used"
+        told = {"missing": found.missing, "values": _told(found), "note": note}
+        columns.append({"name": name, "kind": KINDS.get(kind, kind), **told})
     settings = context.run.config.data
     left_out = [f"{name} (--drop)" for name in settings.drop]
     left_out += [
@@ -92,32 +84,27 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> list[Section]:
     return [Section("Columns and their health", reading, blocks=blocks, tables=[table])]
 
 
-def _matrix(rows: NDArray[Any]) -> list[tuple[int, str]]:
-    """The same of every column of a matrix, in parts, since a memory map may be larger than memory."""
-    missing = np.zeros(rows.shape[1], dtype=np.int64)
-    low, high = np.full(rows.shape[1], np.inf), np.full(rows.shape[1], -np.inf)
-    for start in range(0, len(rows), PART):
+def _summaries(rows: Rows) -> list[ColumnSummary]:
+    if isinstance(rows, Frame):
+        found = [ColumnSummary() for _ in rows.columns]
+        for summary, name in zip(found, rows.columns, strict=True):
+            summary.add(rows[name])
+        return found
+    found = [ColumnSummary() for _ in range(rows.shape[1])]
+    for start in range(0, len(rows), PART):  # a memory map may be larger than memory
         part = np.asarray(rows[start : start + PART], dtype=np.float64)
-        gone = np.isnan(part)
-        missing += gone.sum(0)
-        low = np.minimum(low, np.where(gone, np.inf, part).min(0))
-        high = np.maximum(high, np.where(gone, -np.inf, part).max(0))
+        for summary, values in zip(found, part.T, strict=True):
+            summary.add(values)
         release(rows)
-    return [
-        (int(gone), f"{least:.4g} to {most:.4g}" if gone < len(rows) else "none")
-        for gone, least, most in zip(missing, low, high, strict=True)
-    ]
+    return found
 
 
-def _told(values: NDArray[Any]) -> tuple[int, str]:
-    """How many values are missing, and what the others are, in short."""
-    there = present(values)
-    gone, kind = len(values) - len(there), values.dtype.kind
-    if kind == "O":
-        return gone, f"{len(set(there.tolist())):,} different"
-    if kind == "m" or not len(there):
-        return gone, "–" if kind in "mM" else "none"
-    low, high = there.min(), there.max()
-    if kind == "M":
-        return gone, f"{low.astype('datetime64[D]')} to {high.astype('datetime64[D]')}"
-    return gone, f"{float(low):.4g} to {float(high):.4g}"
+def _told(found: ColumnSummary) -> str:
+    """What the values of a column are, in short."""
+    if found.kind == "O":
+        return f"{len(found.texts):,} different"
+    if found.kind == "m" or found.low is None:
+        return "–" if found.kind in "mM" else "none"
+    if found.kind == "M":
+        return f"{found.low.astype('datetime64[D]')} to {found.high.astype('datetime64[D]')}"
+    return f"{float(found.low):.4g} to {float(found.high):.4g}"

@@ -19,7 +19,7 @@ from ...detection.frame import Frame
 from ...detection.preprocessing import TablePreprocessor
 from ...pages import cell, line_json
 from ..readers import DataError, Part, Source, TableSource
-from . import FittedRun
+from . import Array, FittedRun
 from .training_data import Say, find_column
 
 Tick = Callable[[int, float | None], None]
@@ -110,7 +110,22 @@ def stream_scores(
     write = _json_writer(file) if as_json else _csv_writer(file, run, named=id is not None, explain=explain)
     best: list[Scored] = []
     for part in source.parts():
-        for scored in _score(run, part, id, summary, unlike, explain, best, top):
+        rows, ids = part.rows, None
+        if id is not None and isinstance(rows, Frame):
+            rows, ids = rows.without([id]), rows[id]
+        rows = run.layout.prepare(rows, part.start)
+        unlike.add(rows)
+        anomaly = run.detector.anomaly_score(rows)
+        summary.rows += len(anomaly)
+        summary.outliers += int((anomaly > run.threshold).sum())
+        summary.highest = max(summary.highest, float(anomaly.max()))
+        chosen = np.arange(len(anomaly))
+        if top is not None:
+            # No more of this part than the top can matter, and none below the worst that is kept.
+            chosen = np.sort(np.argsort(-anomaly, kind="stable")[:top])
+            if len(best) >= top:
+                chosen = chosen[anomaly[chosen] > best[0][0]]
+        for scored in _told(run, rows, anomaly, chosen, part, ids, explain):
             if top is None:
                 write(scored[2])
             elif len(best) < top:
@@ -151,33 +166,11 @@ def add_id(source: Source, column: str | None, say: Say, *, asked: bool) -> str 
     return found
 
 
-def _score(
-    run: FittedRun,
-    part: Part,
-    id: str | None,
-    summary: Summary,
-    unlike: Unlike,
-    explain: bool,
-    best: list[Scored],
-    top: int | None,
+def _told(
+    run: FittedRun, rows: Any, anomaly: Array, chosen: Any, part: Part, ids: Any, explain: bool
 ) -> Iterator[Scored]:
-    rows, ids = part.rows, None
-    if id is not None and isinstance(rows, Frame):
-        rows, ids = rows.without([id]), rows[id]
-    rows = run.layout.prepare(rows, part.start)
-    unlike.add(rows)
-    anomaly = run.detector.anomaly_score(rows)
+    """What is told of each chosen row of a part."""
     probability, p_value = run.probability(anomaly), run.p_value(rows, anomaly)
-    outlier = anomaly > run.threshold
-    summary.rows += len(anomaly)
-    summary.outliers += int(outlier.sum())
-    summary.highest = max(summary.highest, float(anomaly.max()))
-    chosen = np.arange(len(anomaly))
-    if top is not None:
-        # No more of this part than the top can matter, and none below the worst that is kept.
-        chosen = np.sort(np.argsort(-anomaly, kind="stable")[:top])
-        if len(best) >= top:
-            chosen = chosen[anomaly[chosen] > best[0][0]]
     reasons = _reasons(run, rows, chosen) if explain else None
     for i in chosen.tolist():
         row: dict[str, Any] = {"row": part.start + i + 1 if part.names is None else part.names[i]}
@@ -188,7 +181,7 @@ def _score(
             row["probability"] = float(probability[i])
         if p_value is not None:
             row["p_value"] = float(p_value[i])
-        row["outlier"] = bool(outlier[i])
+        row["outlier"] = bool(anomaly[i] > run.threshold)
         if reasons is not None:
             row["reasons"] = next(reasons)
         yield row["score"], -(part.start + i), row

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...detection.settings import LatentSettings
+from ..readers.arrays import images_below
 
 KINDS = ("detector", "latent")
 
@@ -116,19 +117,15 @@ def from_content(content: Mapping[str, Any], name: str) -> RunSettings:
 def fingerprint(path: str) -> str | None:
     """SHA-256 of a file; of a folder, over the names and contents of its images; None for a pipe."""
     place = Path(path)
-    digest = hashlib.sha256()
-    if place.is_dir():
-        files = sorted(p for p in place.rglob("*") if p.suffix.lower() == ".png" and p.is_file())
-    elif place.is_file():
-        files = [place]
-    else:
+    if place.is_file():
+        with place.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    if not place.is_dir():
         return None
-    for file in files:
-        if place.is_dir():
-            digest.update(os.fsencode(file.relative_to(place)))
-        with file.open("rb") as content:
-            while block := content.read(2**20):
-                digest.update(block)
+    digest = hashlib.sha256()
+    for image in images_below(place):
+        digest.update(os.fsencode(image.relative_to(place)))
+        digest.update(image.read_bytes())
     return digest.hexdigest()
 
 
