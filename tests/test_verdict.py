@@ -106,17 +106,19 @@ def test_words_follow_the_lower_end_of_the_interval():
         "prior": None,
         "reason": None,
     }
+    scores = {"edges": [0.0, 2.0], "counts": {"training rows": [100]}, "threshold": 1.0}
+    others = {"scores": scores, "probability": "none", "flagged": 30, "looked_at": 130, "unlabelled": 100}
     for low, words in ((0.96, "very well"), (0.9, "rows well:"), (0.6, "somewhat"), (0.45, "no better than by chance")):
-        facts = {"verdict": base | {"auroc": {"value": 0.97, "low": low, "high": 0.98}}}
+        facts = others | {"verdict": base | {"auroc": {"value": 0.97, "low": low, "high": 0.98}}}
         verdict.check(facts, "")
         record = {"kind": "detector", "rows": 130, "known": 30, "layout": {"kinds": {}, "shape": None}}
-        shown = text_of(str(verdict.show(facts, record).blocks[0]))
+        shown = text_of(str(verdict.show(facts, record)[0].blocks[0]))
         assert words in shown
         assert ("Look whether the label marks what you mean" in shown) == (low <= 0.7)
         assert "too many to look at" in shown
     for wrong in ({"prior": 1.0}, {"known": 0}, {"rows": "many"}, {"auroc": None}):
         with pytest.raises(ValueError, match=r"verdict|held-out"):
-            verdict.check({"verdict": base | {"auroc": {"value": 0.9, "low": 0.9, "high": 0.9}} | wrong}, "")
+            verdict.check(others | {"verdict": base | {"auroc": {"value": 0.9, "low": 0.9, "high": 0.9}} | wrong}, "")
 
 
 def test_without_known_outliers_the_page_says_that_it_cannot_know(folder):

@@ -76,7 +76,9 @@ class ArrayReader:
         """What is left of an ordinary file, which tells its length, must be what the header promises."""
         if not isinstance(self._file, io.BufferedReader) or not self._file.seekable():
             return  # compressed, or a pipe
-        left = os.fstat(self._file.fileno()).st_size - self._file.tell()
+        here = self._file.tell()
+        left = self._file.seek(0, os.SEEK_END) - here
+        self._file.seek(here)
         if left < self.shape[0] * self.row_bytes:
             raise self._cut_short(left // self.row_bytes)
 
