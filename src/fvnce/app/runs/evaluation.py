@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ...detection.evidence import LEVEL, Interval, auroc_and_precision
 from ...pages.page import Table
-from ..readers import DataError, Part, Source, TableSource
+from ..readers import ArraySource, DataError, Part, Source, TableSource
 from ..readers.arrays import read_labels
 from . import FittedRun
 from .scoring import Tick, Unlike
@@ -219,7 +219,10 @@ def read_labelled(
     source = read_like(run.layout, path, settings, beside=1)
     scores, marks, unlike = [], [], Unlike(run)
     with closing(source):
-        labels, split = (_in_table if isinstance(source, TableSource) else _in_array)(source, path, wanted, run)
+        if isinstance(source, TableSource):
+            labels, split = _in_table(source, wanted)
+        else:
+            labels, split = _in_array(source, path, wanted, len(run.layout.columns))
         for part in source.parts():
             rows, values = split(part)
             prepared = run.layout.prepare(rows, part.start)
@@ -236,20 +239,19 @@ def read_labelled(
 
 
 #: Takes a part of a file apart, into rows and labels.
-Split = Callable[[Part], tuple[Any, NDArray[Any]]]
+Split = Callable[[Part], tuple[Any, Any]]
 
 
-def _in_table(source: Any, path: str, label: str, run: FittedRun) -> tuple[Labels, Split]:
+def _in_table(source: TableSource, label: str) -> tuple[Labels, Split]:
     labels = Labels.of(label, source.reader.columns, source.name)
     source.reader.reader.add_text(labels.column)
     return labels, lambda part: (part.rows.without([labels.column]), part.rows[labels.column])
 
 
-def _in_array(source: Any, path: str, label: str, run: FittedRun) -> tuple[Labels, Split]:
-    """Labels are an array of an npz file, or a column of the matrix beside those of training."""
+def _in_array(source: ArraySource, path: str, label: str, width: int) -> tuple[Labels, Split]:
+    """Labels are an array of an npz file, or a column of the matrix beside the ``width`` columns of training."""
     name, value = split_label(label)
     beside = read_labels(Path(path), name, source.shape[0]) if source.kind == "npz" else None
-    width = len(run.layout.columns)
     if beside is not None:
         if len(source.shape) == 2 and source.shape[1] != width:
             raise DataError(f"{source.name} must hold rows of {width} columns as in training, found {source.shape[1]}")

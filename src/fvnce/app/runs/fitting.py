@@ -19,7 +19,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -42,7 +42,7 @@ _NO_SETTING = ("verbose", "random_state")
 WRITTEN = (RECORD, MODEL, "config.toml", HISTORY, ANALYSIS, "report.html")
 FIGURES = "figures"
 #: How every figure of a run begins; another svg beside them is the user's.
-_FIGURE = '<svg class="chart"'
+_FIGURE = b'<svg class="chart"'
 
 
 def make_run(
@@ -154,11 +154,9 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     seconds[name] = round(time.perf_counter() - start, 3)
 
 
-@contextmanager
-def sole_writer(out: Path) -> Iterator[None]:
+def sole_writer(out: Path) -> AbstractContextManager[None]:
     """Be the only one who makes the run ``out``, which need not exist yet."""
-    with locked(out.parent / f".{out.name}.lock", out):
-        yield
+    return locked(out.parent / f".{out.name}.lock", out)
 
 
 def check_replaceable(out: Path, *, overwrite: bool) -> None:
@@ -195,10 +193,6 @@ def put_in_place(made: Path, out: Path) -> None:
 
 def _written(out: Path) -> list[Path]:
     """The files in ``out`` that a run wrote."""
-    figures = [path for path in (out / FIGURES).glob("*.svg") if path.is_file() and _is_figure(path)]
-    return [path for path in (out / name for name in WRITTEN) if path.is_file()] + figures
-
-
-def _is_figure(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_FIGURE)) == _FIGURE.encode()
+    figures = [path for path in (out / FIGURES).glob("*.svg") if path.is_file()]
+    ours = [path for path in figures if path.read_bytes().startswith(_FIGURE)]
+    return [path for path in (out / name for name in WRITTEN) if path.is_file()] + ours

@@ -83,10 +83,10 @@ def read_config(path: Path) -> RunSettings:
     except (ValueError, RecursionError) as error:
         said = "its lists are nested too deeply" if isinstance(error, RecursionError) else error
         raise SettingsError(f"{place} is not TOML: {said}; correct it, or make the run again") from None
-    return from_content(content, str(place))
+    return _from_content(content, str(place))
 
 
-def from_content(content: Mapping[str, Any], name: str) -> RunSettings:
+def _from_content(content: Mapping[str, Any], name: str) -> RunSettings:
     """Settings from the tables of a file; a key that does not exist is named."""
     run = _checked(content.get("run", {}), {"kind", "seed"}, f"{name} [run]")
     kind = run.get("kind", "detector")
