@@ -210,9 +210,8 @@ def _describe(source: Any) -> dict[str, Any]:
     if shape is not None:
         edges = {"low": low, "high": high} if low <= high else {"low": None, "high": None}
         return content | {"shape": shape, **edges, "missing": missing}
-    reader = source.reader
-    how = {name: getattr(reader, name, None) for name in ("delimiter", "header")}
-    kinds = {name: reading.kind for name, reading in reader.reader.kinds.items()}
+    how = {name: getattr(source.reader, name, None) for name in ("delimiter", "header")}
+    kinds = {name: reading.kind for name, reading in source.column_reader.kinds.items()}
     return content | how | {"columns": {name: _column(found, kinds.get(name)) for name, found in columns.items()}}
 
 

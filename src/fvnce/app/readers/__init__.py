@@ -112,6 +112,7 @@ class TableSource:
 
     def __init__(self, kind: str, reader: DelimitedReader | ParquetReader, file: IO[bytes] | None = None) -> None:
         self.kind, self.reader, self.name = kind, reader, reader.name
+        self.columns, self.column_reader = reader.columns, reader.column_reader
         self._file, self._size = file, 0 if file is None else os.fstat(file.fileno()).st_size
 
     def parts(self) -> Iterator[Part]:
@@ -152,7 +153,7 @@ class ArraySource:
     """An array or images, to be read once."""
 
     def __init__(self, kind: str, reader: ArrayReader | ImageReader) -> None:
-        self.kind, self.reader, self.name = kind, reader, reader.name
+        self.kind, self.reader, self.name, self.names = kind, reader, reader.name, reader.names
         # Images have their channels in front from here on.
         self._turned = channels_last(reader.shape[1:])
         self.shape = (reader.shape[0], reader.shape[-1], *reader.shape[1:-1]) if self._turned else reader.shape
@@ -161,7 +162,7 @@ class ArraySource:
         """All rows, in parts that fit in memory."""
         size = 8 * math.prod(self.shape[1:])
         rows = max(1, min(PART_ROWS, PART_BYTES // size))
-        start, names = 0, self.reader.names
+        start, names = 0, self.names
         for values in map(self._in_front, self.reader.parts(rows)):
             stop = start + len(values)
             yield Part(values, start, None if names is None else names[start:stop], stop / self.shape[0])

@@ -218,15 +218,15 @@ class ParquetReader:
             raise DataError(f"{path} lacks column {missing[0]!r} of training; it has {listed(self.columns)}")
         for group in range(self._file.metadata.num_row_groups):
             within_budget(self.name, "one of its groups of rows", self._file.metadata.row_group(group).total_byte_size)
-        self.reader = ColumnReader(self.name, self.columns, options)
+        self.column_reader = ColumnReader(self.name, self.columns, options)
 
     def frames(self, rows: int) -> Iterator[Frame]:
         """The table in parts of at most so many rows."""
         start = 0
         with explained(f"{self.name} is damaged", "write it again", self._kinds):
-            for batch in self._file.iter_batches(rows, columns=self.reader.wanted):
-                columns = {name: batch.column(name) for name in self.reader.wanted}
-                yield self.reader.frame(columns, lambda row, start=start: f"row {start + row + 1}")  # type: ignore[misc]
+            for batch in self._file.iter_batches(rows, columns=self.column_reader.wanted):
+                columns = {name: batch.column(name) for name in self.column_reader.wanted}
+                yield self.column_reader.frame(columns, lambda row, start=start: f"row {start + row + 1}")  # type: ignore[misc]
                 start += len(batch)
         if start == 0:
             raise DataError(f"{self.name} has no rows; give a file that has some")

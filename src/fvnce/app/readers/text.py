@@ -73,14 +73,14 @@ class DelimitedReader:
         self.columns = _names(name, rows[0]) if self.header else [f"column_{i + 1}" for i in range(len(rows[0]))]
         self._match(options.kinds)
         # Where a comma is no delimiter it is likely to stand before a fraction.
-        self.reader = ColumnReader(name, self.columns, options, "." if self.delimiter == "," else ",")
+        self.column_reader = ColumnReader(name, self.columns, options, "." if self.delimiter == "," else ",")
 
     def frames(self, rows: int) -> Iterator[Frame]:
         """The table in parts of at most so many rows."""
         start = 0
         for table in self._tables(rows):
             columns = dict(zip(self.columns, table.columns, strict=True))
-            yield self.reader.frame(columns, lambda row, start=start: self._place(start + row))  # type: ignore[misc]
+            yield self.column_reader.frame(columns, lambda row, start=start: self._place(start + row))  # type: ignore[misc]
             start += len(table)
         if start == 0:
             raise DataError(f"{self.name} has a header but no rows; give a file that has some")

@@ -19,7 +19,6 @@ from .context import Context
 SHOWN = 60
 #: What a column holds, in words.
 KINDS = {"truth": "yes or no", "time": "date", "clock": "time of day"}
-
 #: Rows of a matrix that are looked at together.
 PART = 2**16
 _COLUMN = shapes.record({**dict.fromkeys(("name", "kind", "values", "note"), shapes.text), "missing": shapes.integer()})

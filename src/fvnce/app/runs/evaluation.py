@@ -243,8 +243,8 @@ Split = Callable[[Part], tuple[Any, Any]]
 
 
 def _in_table(source: TableSource, label: str) -> tuple[Labels, Split]:
-    labels = Labels.of(label, source.reader.columns, source.name)
-    source.reader.reader.add_text(labels.column)
+    labels = Labels.of(label, source.columns, source.name)
+    source.column_reader.add_text(labels.column)
     return labels, lambda part: (part.rows.without([labels.column]), part.rows[labels.column])
 
 
@@ -270,10 +270,10 @@ def labels_in(source: Source, path: str, run: FittedRun) -> str | None:
     """What in a file holds labels, so that a person can be told that they are not looked at; None if nothing does."""
     label, known = run.config.data.label, set(run.layout.columns)
     if isinstance(source, TableSource):
-        others = [column for column in source.reader.columns if column not in known]
+        others = [column for column in source.columns if column not in known]
         if label is not None:
             with suppress(DataError):
-                column = Labels.of(label, source.reader.columns, source.name).column
+                column = Labels.of(label, source.columns, source.name).column
                 if column in others:
                     return column
         return next((column for column in others if column.lower() in USUAL), None)

@@ -155,14 +155,14 @@ def add_id(source: Source, column: str | None, say: Say, *, asked: bool) -> str 
             raise DataError(f"--id needs a table with columns (csv, tsv, parquet), found {source.name}")
         return None
     try:
-        found = find_column(source.reader.columns, column, source.name)
+        found = find_column(source.columns, column, source.name)
     except DataError:
         if asked:
             source.close()
             raise
         say(f"{source.name} has no column {column!r}, which named the rows of training: scores go by row alone")
         return None
-    source.reader.reader.add_text(found)
+    source.column_reader.add_text(found)
     return found
 
 

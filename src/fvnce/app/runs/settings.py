@@ -14,7 +14,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def _from_content(content: Mapping[str, Any], name: str) -> RunSettings:
     detector = content.get("detector", {})
     _checked(detector, set(detector) if isinstance(detector, Mapping) else set(), f"{name} [detector]")
     for key, value in detector.items():
-        if not all(isinstance(v, _PLAIN) for v in (value if isinstance(value, list) else [value])):
+        if not all(isinstance(v, bool | int | float | str) for v in (value if isinstance(value, list) else [value])):
             wanted = "true, false, a number, a text or a list of these"
             raise SettingsError(f"{name} [detector]: {key} must be {wanted}, found {_short(value)}; correct it")
     seed = run.get("seed", 0)
@@ -156,10 +156,8 @@ def _toml_key(name: str) -> str:
 def _toml_value(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, int | float):
+        return repr(value)
     if isinstance(value, str):
         return _toml_string(value)
     if isinstance(value, list | tuple):
@@ -187,8 +185,9 @@ def _typed(table: dict[str, Any], settings: type, where: str) -> dict[str, Any]:
     """The entries of a table, each of the type its setting has: a text is no list of letters, and true is no 1."""
     kinds = {field.name: str(field.type) for field in fields(settings)}
     for key, value in table.items():
-        fits, wanted, example = _TYPES[kinds[key].removesuffix(" | None")]
-        if not fits(value):
+        kind = kinds[key].removesuffix(" | None")
+        if not _fits(value, kind):
+            wanted, example = _TYPES[kind]
             raise SettingsError(f"{where}: {key} must be {wanted}, found {_short(value)}; write {key} = {example}")
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
@@ -199,29 +198,23 @@ def _short(value: Any) -> str:
     return repr(value)[:60]
 
 
-def _is_integer(value: Any) -> bool:
+def _fits(value: Any, kind: str) -> bool:
+    """Whether a value of TOML is of the type that an annotation names."""
+    if kind.startswith("tuple["):
+        return isinstance(value, list) and all(_fits(item, kind[6:9]) for item in value)
+    if kind in ("str", "bool"):
+        return type(value).__name__ == kind
+    if kind == "float" and isinstance(value, float):
+        return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
-def _is_number(value: Any) -> bool:
-    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-_PLAIN = (bool, int, float, str)
-#: By the annotation of a setting: what fits, how it is called, and an example.
-_TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
-    "str": (_is_text, "a text", '"text"'),
-    "bool": (lambda value: isinstance(value, bool), "true or false", "true"),
-    "int": (_is_integer, "an integer", "1"),
-    "float": (_is_number, "a finite number", "0.5"),
-    "tuple[str, ...]": (_list_of(_is_text), "a list of texts", '["one", "two"]'),
-    "tuple[int, ...]": (_list_of(_is_integer), "a list of integers", "[64, 64]"),
+#: By the annotation of a setting: how it is called, and an example.
+_TYPES = {
+    "str": ("a text", '"text"'),
+    "bool": ("true or false", "true"),
+    "int": ("an integer", "1"),
+    "float": ("a finite number", "0.5"),
+    "tuple[str, ...]": ("a list of texts", '["one", "two"]'),
+    "tuple[int, ...]": ("a list of integers", "[64, 64]"),
 }

@@ -152,7 +152,7 @@ def _read_table(
     source: TableSource, settings: DataSettings, say: Say, rng: np.random.Generator
 ) -> tuple[Frame, Marks, list[str] | None]:
     """A table in parts, of which no more is kept than fits: a sample, if there are very many rows."""
-    columns, where = source.reader.columns, settings.path
+    columns, where = source.columns, settings.path
     labels = None if settings.label is None else Labels.of(settings.label, columns, where)
     name = None if settings.id is None else find_column(columns, settings.id, where)
     dropped = [find_column(columns, column, where) for column in settings.drop]
@@ -160,7 +160,7 @@ def _read_table(
         find_column(columns, column, where)
     for text in (None if labels is None else labels.column, name):
         if text is not None:
-            source.reader.reader.add_text(text)
+            source.column_reader.add_text(text)
             dropped.append(text)
     if not set(columns) - set(dropped):
         raise DataError(f"--drop leaves no column of {settings.path}")
@@ -176,7 +176,7 @@ def _read_table(
             raise over_budget(source.name, "a table")
     if labels is not None:
         labels.check(say, mostly=settings.mostly_outliers)
-    for note in source.reader.reader.notes:
+    for note in source.column_reader.notes:
         say(note)
     rows, known, ids, seen = sample.result()
     if len(rows) < seen:
@@ -222,7 +222,7 @@ def _read_array(source: ArraySource, settings: DataSettings, say: Say) -> tuple[
             raise DataError(f"{option} needs a table with columns (csv, tsv, parquet), found {settings.path}")
     rows = source.read()
     if settings.label is None:
-        return rows, np.zeros(len(rows), dtype=bool), source.reader.names
+        return rows, np.zeros(len(rows), dtype=bool), source.names
     name, value = split_label(settings.label)
     values = read_labels(Path(settings.path), name, len(rows)) if source.kind == "npz" else None
     if values is None:
@@ -235,7 +235,7 @@ def _read_array(source: ArraySource, settings: DataSettings, say: Say) -> tuple[
     labels = Labels(name, value)
     known = labels.marks(values)
     labels.check(say, mostly=settings.mostly_outliers)
-    return rows, known, source.reader.names
+    return rows, known, source.names
 
 
 def _check_finite(rows: Rows, source: Source) -> None:
