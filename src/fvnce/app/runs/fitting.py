@@ -31,7 +31,7 @@ from ..._version import __version__
 from ...detection import LatentDetector, NoiseContrastiveDetector
 from ...detection.frame import Frame
 from ...serialization import locked, write_document, write_text
-from ...serialization.text import checksum
+from ...serialization.records import checksum
 from ..report.context import build_context
 from ..report.page import analyse, rule_of, write_run_page
 from .labels import Say
