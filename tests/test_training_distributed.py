@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import two_processes
-from fvnce.objectives.batch import BatchShare, gather, mean_over_data
+from fvnce.objectives.base import BatchShare, gather, mean_over_data
 
 pytestmark = pytest.mark.slow  # processes are started for almost all of them
 HERE = Path(__file__).parent

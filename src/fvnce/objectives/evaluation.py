@@ -25,11 +25,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from .._estimates import log_mean_exp
-from .batch import BatchShare, gather
+from .base import BatchShare, Terms, gather
 from .contrastive import ContrastiveObjective
 from .profiled import Profiled
 from .ratios import BatchRatios, LogRatio
-from .terms import Terms
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 

@@ -26,7 +26,7 @@ from ..models import LatentVariableModel
 from ..models.distributions import PointMass, rsample_with_log_ratio
 from ..models.fixed import wide
 from ..scoring import ScoringRule
-from .batch import BatchShare, gather
+from .base import BatchShare, gather
 
 #: A discrete latent with at most this many values is summed over.
 MOST_VALUES = 4096
@@ -249,3 +249,38 @@ def _is_summed(q: Distribution) -> bool:
 def narrowed(z: Tensor, x: Tensor) -> Tensor:
     """The latents as a network in half precision takes them; log q and the prior see them as they were drawn."""
     return z.to(x.dtype) if _checks.is_half(x) and z.is_floating_point() else z
+
+
+def check_model(model: Any, encoder: Encoder | None) -> None:
+    """The model must have what Δ⁰ is made of: its joint with an encoder, else its density."""
+    needed, how = ("log_prob", "without an encoder") if encoder is None else ("log_joint", "with an encoder")
+    if not hasattr(model, needed):
+        raise TypeError(f"model must have {needed} {how}, found {type(model).__name__} without it")
+
+
+def prior_constant(model: Any, point: bool) -> float:
+    """γ = max log p_Z for a deterministic encoder on a latent-variable model, else 0."""
+    return model.highest_log_prior() if point and isinstance(model, LatentVariableModel) else 0.0
+
+
+def check_finite(name: str, x: Tensor, ratio: LogRatio, log_noise: Tensor | None = None, *, may_be_zero: bool) -> bool:
+    """Whether all log-ratios are known to be finite; those that must be and are not are traced to where they come from.
+
+    A ratio of zero, Δ⁰ = −∞, is legitimate where the model gives a noise sample no probability.
+    """
+    if _checks.values_are_hidden():
+        return False
+    values = ratio.values.detach()
+    if math.isfinite(float(values.sum())):  # one pass in the good case; a sum that overflows is looked at below
+        return True
+    good = (~values.isnan() & (values < torch.inf) if may_be_zero else values.isfinite()).all(0)
+    if good.all():
+        return False
+    _checks.finite_rows(name, x)
+    if log_noise is not None:
+        _checks.finite_log_noise(name, log_noise)
+    row = int((~good).nonzero()[0])
+    raise ValueError(
+        f"log p_θ(x, z) − log q(z|x) must be finite, found {float(values[:, row].max())} at row {row} of {name}: the "
+        "model or the encoder has diverged, or the row lies outside the model's support"
+    )

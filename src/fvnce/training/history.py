@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..objectives.terms import Snapshot, Terms, statistics_of
+from ..objectives.base import Snapshot, Terms, statistics_of
 from ..serialization import atomic_write, write_text
 
 if TYPE_CHECKING:

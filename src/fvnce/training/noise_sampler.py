@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..noise import NoisePool, draw_with_log_prob, log_prob_of_rows, row_flops
-from ..objectives.batch import BatchShare, gather
+from ..objectives.base import BatchShare, gather
 from .distributed import bounds
 
 if TYPE_CHECKING:
