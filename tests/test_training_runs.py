@@ -16,10 +16,10 @@ from torch.distributions import Independent, Normal, Uniform
 from torch.utils.data import DataLoader
 
 from fvnce import KernelDensity
+from fvnce._random import order
 from fvnce.objectives import Batch
 from fvnce.training import Callback, EarlyStopping, Interrupted, NonFiniteLoss, fit
 from fvnce.training.checkpoint import Checkpoints
-from fvnce.training.randomness import order
 from training_runs import WIDTH, contrastive, digest, kernels, mapped, rows, vae
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "seed": 1}

@@ -13,8 +13,8 @@ from torch.distributions import Independent, Normal
 from fvnce import PowerRule
 from fvnce.models import GaussianEncoder, LinearGaussianModel
 from fvnce.objectives import SNCE
-from fvnce.objectives.evaluation import comparable, evaluate
 from fvnce.training import fit
+from fvnce.training.evaluation import comparable, evaluate
 from training_runs import WIDTH, contrastive, kernels, normal, rows, vae
 
 
@@ -107,7 +107,7 @@ def test_without_learning_every_validation_finds_the_same() -> None:
 
 
 def test_validation_of_a_mean_is_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fvnce.training.validation._CHUNK", 10)
+    monkeypatch.setattr("fvnce.training.evaluation._CHUNK", 10)
 
     class Mean(torch.nn.Module):
         def __init__(self) -> None:

@@ -23,13 +23,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from .. import _random
 from ..noise import log_prob_or_minus_inf
 from ..objectives import Batch, BatchShare
-from . import randomness
 from .distributed import bounds
-from .noise_sampler import FreshNoise, PooledNoise, make_noise_sampler, noise_samples, tabulate
-from .step import Step
-from .validation import Validation
+from .evaluation import Step, Validation
+from .noise_sampler import NoiseSampler, make_noise_sampler, noise_samples, tabulate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -136,7 +135,7 @@ class BatchStream:
             self.source = _ByIndex(rows.to(self.device), batch_size, seed, rank=self.rank, world=self.world)
             wide = min(batch_size * self.world, len(rows))
         self._wide, self._pool = wide, noise_pool
-        self.noise_sampler = None if self.noise is None else self._make_noise_sampler(wide, noise_pool)
+        self.noise_sampler = None if self.noise is None else self._make_noise_sampler()
 
     @property
     def steps(self) -> int | None:
@@ -164,7 +163,7 @@ class BatchStream:
         self.noise = objective.noise
         if isinstance(self.source, _ByIndex):
             self.log_noise = self._tabulated(self.source.rows, "data")
-        self.noise_sampler = self._make_noise_sampler(self._wide, self._pool, epoch + 1)
+        self.noise_sampler = self._make_noise_sampler(epoch + 1)
 
     def sample_rows(self, n: int, generator: torch.Generator) -> Tensor:
         """At most n rows of the data, drawn without replacement, the same on every process."""
@@ -223,15 +222,15 @@ class BatchStream:
         self.notes[f"seconds_tabulating_{name}"] = time.perf_counter() - begun
         return table.to(self.device)
 
-    def _make_noise_sampler(self, wide: int, pool: int | None, *path: int) -> FreshNoise | PooledNoise:
+    def _make_noise_sampler(self, *path: int) -> NoiseSampler:
         assert self.noise is not None
-        rows = self._noise_rows(wide)[1]
+        rows = self._noise_rows(self._wide)[1]
         parameters = sum(p.numel() for p in self.step.parameters())
-        flops = 6.0 * parameters * (math.ceil(wide / self.world) + rows)
+        flops = 6.0 * parameters * (math.ceil(self._wide / self.world) + rows)
         begun = time.perf_counter()
-        generator = randomness.generator(self.seed, randomness.NOISE, self.rank, *path)
+        generator = _random.generator(self.seed, _random.NOISE, self.rank, *path)
         with self.progress.stage("pool of noise") as report:
-            sampler = make_noise_sampler(self.noise, rows, flops, generator, pool=pool, progress=report)
+            sampler = make_noise_sampler(self.noise, rows, flops, generator, pool=self._pool, progress=report)
         self.notes["seconds_filling_pool"] = time.perf_counter() - begun
         return sampler
 
@@ -258,7 +257,7 @@ class _ByIndex:
         self.steps = n // self.wide + (n % self.wide >= world)
 
     def epoch(self, epoch: int, start: int) -> Iterator[_Drawn]:
-        order = randomness.order(self.seed, epoch, len(self.rows))
+        order = _random.order(self.seed, epoch, len(self.rows))
         if not self.rows.on_disk:
             order = order.to(self.rows.device)
         for step in range(start, self.steps):
@@ -298,9 +297,9 @@ class _ByLoader:
 
     def epoch(self, epoch: int, start: int) -> Iterator[_Drawn]:
         own = getattr(self.loader, "generator", None)
-        after = randomness.capture(self.device)
+        after = _random.capture(self.device)
         if start and self._begun is not None:
-            randomness.restore(self._begun["global"], self.device)
+            _random.restore(self._begun["global"], self.device)
             if own is not None:
                 own.set_state(self._begun["own"])
         else:
@@ -312,7 +311,7 @@ class _ByLoader:
         for _ in range(start):
             next(batches)
         if start:
-            randomness.restore(after, self.device)
+            _random.restore(after, self.device)
         for item in batches:
             x = _first(item)
             x = x.to(self.device, self.dtype if x.is_floating_point() else x.dtype, non_blocking=True)

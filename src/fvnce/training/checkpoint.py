@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 # Objectives are made of what these rooms register.
-from .. import models, noise, objectives, scoring  # noqa: F401
+from .. import _random, models, noise, objectives, scoring  # noqa: F401
 from ..noise import to_state
 from ..serialization import (
     RecordError,
@@ -41,7 +41,6 @@ from ..serialization import (
     unflatten,
     write_record,
 )
-from . import randomness
 from .distributed import first_failure, on_main
 
 if TYPE_CHECKING:
@@ -294,7 +293,7 @@ class Saver:
     def _write_checkpoint(self) -> None:
         run, checkpoints = self.run, self.checkpoints
         assert checkpoints is not None
-        own = {"batches": run.batches.state_dict(), "random": randomness.capture(run.device)}
+        own = {"batches": run.batches.state_dict(), "random": _random.capture(run.device)}
         parts: dict[int, str] = {}
         if run.world > 1:
             parts = self._write_parts(checkpoints, own)

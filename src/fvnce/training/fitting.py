@@ -17,8 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from .. import _checks
-from .._random import alone
-from . import randomness
+from .._random import alone, preserve_rng_state
 from .callbacks import Callback, EarlyStopping, FunctionCallback
 from .checkpoint import Checkpoints
 from .distributed import make_fabric, on_main
@@ -157,7 +156,7 @@ def fit(
         if seed is None:
             seed = fabric.broadcast(int(torch.randint(2**31 - 1, ())))
         seed = _checks.count("seed", seed, low=0)
-        held.enter_context(randomness.preserve_rng_state(fabric.device, seed_globals))
+        held.enter_context(preserve_rng_state(fabric.device, seed_globals))
         if checkpoints is not None:
             on_main(fabric, lambda: held.enter_context(checkpoints.locked()))
         run = Run(objective, data, validation, settings, seed, chosen, checkpoints, fabric, progress, seed_globals)

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from .. import _random
 from ..objectives import Batch
-from . import randomness
 from .batches import BatchStream
 from .callbacks import Callback, make_progress
 from .checkpoint import Checkpoints, Saver
+from .evaluation import Step, StepOutput, describe_batch
 from .history import History, Recorder
-from .optimiser import make_optimizer, make_schedule
+from .optimiser import GradientCheck, make_optimizer, make_schedule
 from .resume import RunKey, resume
-from .step import GradientCheck, Step, StepOutput, describe_batch
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -99,7 +99,7 @@ class Run:
         objective.to(self.device, torch.float64 if precision == "64-true" else None)
         # After the device has been started by the objective's arrival, so that its generator is seeded too.
         if seed_globals:
-            randomness.seed_everything(seed, randomness.GLOBAL, fabric.global_rank)
+            _random.seed_everything(seed, _random.GLOBAL, fabric.global_rank)
         # The gradient scaler and a fused optimiser cannot both unscale what is to be clipped.
         scaled = precision == "16-mixed"
         fused = not (scaled and settings.grad_clip is not None)
@@ -246,7 +246,7 @@ class Run:
         if self.validation is not None and due:
             found = self.validation(self.fabric.autocast, lambda t: self._over_processes(t, "sum"))
         self.recorder.close_epoch(self.epoch, self.step, found)
-        with randomness.preserve_rng_state(self.device, self.seed_globals):
+        with _random.preserve_rng_state(self.device, self.seed_globals):
             for callback in self.callbacks:
                 callback.epoch(self)
         self.epoch += 1
