@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fvnce.training import NonFiniteLoss, fit, step
+from fvnce.training import NonFiniteLoss, fit, optimiser
 from fvnce.training.checkpoint import Checkpoints
 from training_runs import WIDTH, digest, rows
 
@@ -66,7 +66,7 @@ def test_the_last_step_of_a_run_without_checkpoints(
     """Nothing after the last step would notice its weights. They stay those before it."""
     settings = dict(settings)
     if "kernel" in settings:
-        monkeypatch.setattr(step, "_KERNEL", settings.pop("kernel"))
+        monkeypatch.setattr(optimiser, "_KERNEL", settings.pop("kernel"))
     sparse = settings.pop("sparse", False)
     how: dict[str, Any] = {"batch_size": 10, "seed": 1, "progress": False, **settings}
     before = Spoilt(step=99, sparse=sparse)
