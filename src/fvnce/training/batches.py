@@ -278,7 +278,7 @@ class _ByLoader:
     """The batches of a user's DataLoader.
 
     A resumed epoch starts the loader anew with the random states it had at the epoch's start and passes over the
-    batches that were done. That is bit-identical if those states determine the loader's order: torch's own samplers do,
+    batches that were done; between two epochs a generator of the loader's own is put where it had come to. That is bit-identical if those states determine the loader's order: torch's own samplers do,
     with workers or without. It cannot be promised for a dataset with randomness or state of its own, nor for a stream
     that does not begin again.
     """
@@ -296,14 +296,12 @@ class _ByLoader:
             return None
 
     def epoch(self, epoch: int, start: int) -> Iterator[_Drawn]:
-        own = getattr(self.loader, "generator", None)
-        after = _random.capture(self.device)
+        now = self._states()
         if start and self._begun is not None:
             _random.restore(self._begun["global"], self.device)
-            if own is not None:
-                own.set_state(self._begun["own"])
+            self._restore_own(self._begun)
         else:
-            self._begun = {"global": after, "own": None if own is None else own.get_state()}
+            self._begun = now
         sampler: Any = getattr(self.loader, "sampler", None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
@@ -311,18 +309,30 @@ class _ByLoader:
         for _ in range(start):
             next(batches)
         if start:
-            _random.restore(after, self.device)
+            _random.restore(now["global"], self.device)
         for item in batches:
             x = _first(item)
             x = x.to(self.device, self.dtype if x.is_floating_point() else x.dtype, non_blocking=True)
             yield _Drawn(x, None, len(x) * self.world)
+        self._begun = self._states()
 
     def state_dict(self) -> dict[str, Any]:
-        """Random states at the start of the epoch."""
+        """Random states at the start of the epoch that is under way, or of the next."""
         return {"begun": self._begun}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._begun = state["begun"]
+        if self._begun is not None:
+            self._restore_own(self._begun)
+
+    def _states(self) -> dict[str, Any]:
+        own = getattr(self.loader, "generator", None)
+        return {"global": _random.capture(self.device), "own": None if own is None else own.get_state()}
+
+    def _restore_own(self, states: dict[str, Any]) -> None:
+        own = getattr(self.loader, "generator", None)
+        if own is not None:
+            own.set_state(states["own"])
 
 
 def _first(item: object) -> Tensor:
