@@ -226,12 +226,14 @@ class Saver:
         if self.checkpoints is None:
             return
         on_main(self.run.fabric, self.checkpoints.prepare)
-        latest = self.latest()
+        best, latest = self.checkpoints.folder / BEST_NAME, self.latest()
         if latest is not None and not resumes:
             raise FileExistsError(
                 f"checkpoint_dir must be without checkpoints, found {latest}; pass resume=True to continue that run"
             )
-        # One that lies there without a checkpoint is of a run that died before its first.
+        # What lies there without a checkpoint is of a run that died before its first.
+        if latest is None:
+            on_main(self.run.fabric, lambda: best.unlink(missing_ok=True))
         if latest is None or not (self.checkpoints.folder / OBJECTIVE_NAME).exists():
             self.write_objective()
 
