@@ -13,7 +13,7 @@ from torch.distributions import Independent, Normal
 from fvnce import PowerRule
 from fvnce.models import GaussianEncoder, LinearGaussianModel
 from fvnce.objectives import SNCE
-from fvnce.training import fit
+from fvnce.training import EarlyStopping, fit
 from fvnce.training.evaluation import comparable, evaluate
 from training_runs import WIDTH, contrastive, kernels, normal, rows, vae
 
@@ -125,6 +125,13 @@ def test_validation_of_a_mean_is_the_mean(monkeypatch: pytest.MonkeyPatch) -> No
 def test_validation_every_other_epoch_and_at_the_end() -> None:
     history = fit(vae(), rows(30), validation=rows(5), epochs=5, validate_every=2, seed=1)
     assert [not math.isnan(value) for value in history["val_loss"]] == [False, True, False, True, True]
+
+
+def test_early_stopping_waits_for_the_epochs_that_are_validated() -> None:
+    stop = EarlyStopping(patience=3, min_delta=1e9)  # nothing is that much better than the first
+    history = fit(vae(), rows(30), validation=rows(5), epochs=20, validate_every=2, early_stopping=stop, seed=1)
+    assert history["epoch"][-1] == 6  # found at epoch 2; 3 later there is nothing to compare, at 6 there is
+    assert stop.best == history["val_loss"][1]
 
 
 @pytest.mark.parametrize("partition", ["fixed", "profiled"])

@@ -202,6 +202,10 @@ class Settings:
         if self.checkpoint_every is not None:
             _checks.count("checkpoint_every", self.checkpoint_every)
 
+    def validates_after(self, epoch: int) -> bool:
+        """Whether validation is due after an epoch: every few of them, and the last."""
+        return (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs
+
     def resume_key(self) -> dict[str, Any]:
         """Settings that a resumed run must share with the one it continues."""
         named: dict[str, Any] = {

@@ -242,8 +242,7 @@ class Run:
             raise self.failure(None, "a gradient of this epoch was not finite")
         self.recorder.end_steps()
         found: dict[str, float] = {}
-        due = (self.epoch + 1) % self.settings.validate_every == 0 or self.epoch + 1 == self.settings.epochs
-        if self.validation is not None and due:
+        if self.validation is not None and self.settings.validates_after(self.epoch):
             found = self.validation(self.fabric.autocast, lambda t: self._over_processes(t, "sum"))
         self.recorder.close_epoch(self.epoch, self.step, found)
         with _random.preserve_rng_state(self.device, self.seed_globals):
