@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,6 +133,21 @@ def test_early_stopping_waits_for_the_epochs_that_are_validated() -> None:
     history = fit(vae(), rows(30), validation=rows(5), epochs=20, validate_every=2, early_stopping=stop, seed=1)
     assert history["epoch"][-1] == 6  # found at epoch 2; 3 later there is nothing to compare, at 6 there is
     assert stop.best == history["val_loss"][1]
+
+
+def test_a_validation_that_is_no_number_is_recorded_and_is_not_the_best(tmp_path: Path) -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            loss = (x - self.shift).square().mean()
+            return loss if self.training else loss * math.nan
+
+    history = fit(Broken(), rows(30), validation=rows(5), epochs=2, seed=1, checkpoint_dir=tmp_path)
+    assert all(math.isnan(value) for value in history["val_loss"])
+    assert not (tmp_path / "best.safetensors").exists()
 
 
 @pytest.mark.parametrize("partition", ["fixed", "profiled"])

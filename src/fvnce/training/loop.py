@@ -251,8 +251,8 @@ class Run:
         self.epoch += 1
         self.position = 0
         if "loss" in found:
-            losses = self.history.epochs["val_loss"]
-            if found["loss"] <= min(value for value in losses if not math.isnan(value)):
+            losses = [value for value in self.history.epochs["val_loss"] if not math.isnan(value)]
+            if found["loss"] <= min(losses, default=-math.inf):
                 self.saver.save_best()
 
     def failure(self, output: StepOutput | None, what: str) -> NonFiniteLoss:
