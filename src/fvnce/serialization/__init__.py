@@ -13,6 +13,8 @@ from .objects import describe, flatten, rebuild, unflatten
 from .records import (
     RecordError,
     checksum_of,
+    decode,
+    encode,
     fields,
     kind_of,
     read_document,
@@ -30,7 +32,9 @@ __all__ = [
     "add",
     "atomic_write",
     "checksum_of",
+    "decode",
     "describe",
+    "encode",
     "fields",
     "flatten",
     "kind_of",

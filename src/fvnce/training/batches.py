@@ -278,9 +278,9 @@ class _ByLoader:
     """The batches of a user's DataLoader.
 
     A resumed epoch starts the loader anew with the random states it had at the epoch's start and passes over the
-    batches that were done; between two epochs a generator of the loader's own is put where it had come to. That is bit-identical if those states determine the loader's order: torch's own samplers do,
-    with workers or without. It cannot be promised for a dataset with randomness or state of its own, nor for a stream
-    that does not begin again.
+    batches that were done; between two epochs a generator of the loader's own is put where it had come to. That is
+    bit-identical if those states determine the loader's order: torch's own samplers do, with workers or without. It
+    cannot be promised for a dataset with randomness or state of its own, nor for a stream that does not begin again.
     """
 
     def __init__(self, loader: DataLoader[Any], dtype: torch.dtype, device: torch.device, *, world: int) -> None:

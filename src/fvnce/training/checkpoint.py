@@ -11,7 +11,6 @@ them all.
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import warnings
@@ -30,6 +29,7 @@ from ..noise import to_state
 from ..serialization import (
     RecordError,
     describe,
+    encode,
     fields,
     flatten,
     kind_of,
@@ -337,7 +337,7 @@ class Saver:
             "scaler": run.fabric.strategy.precision.state_dict(),
             "history": run.history.state_dict(),
             "callbacks": [callback.state_dict() for callback in run.callbacks],
-            "noise": _noise_state(run.objective) if run.noise_replaced else None,
+            "noise": None if run.noise_since is None else _noise_state(run.objective, run.noise_since),
         }
 
     def _check_finite(self) -> None:
@@ -347,9 +347,9 @@ class Saver:
                 raise self.run.failure(None, f"parameter {name} is not finite")
 
 
-def _noise_state(objective: Any) -> dict[str, Any]:
+def _noise_state(objective: Any, since: int) -> dict[str, Any]:
     config, tensors = to_state(objective.noise)
-    return {"config": json.dumps(config), "tensors": tensors}
+    return {"config": encode(config), "tensors": tensors, "since": since}
 
 
 def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any] | None]:

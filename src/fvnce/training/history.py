@@ -178,7 +178,7 @@ class History:
         tables[of].to_csv(path)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """Both tables and the notes as JSON text, also written to ``path`` if given; what JSON has no number for is null."""
+        """Both tables and the notes as JSON text, also written to ``path`` if given; NaN and ∞ become null."""
         tables = {
             table: {name: [_plain(v) if math.isfinite(v) else None for v in column] for name, column in columns.items()}
             for table, columns in self.to_dict().items()

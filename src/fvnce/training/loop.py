@@ -94,7 +94,9 @@ class Run:
         self.device: torch.device = fabric.device
         self.step = self.epoch = self.position = 0
         self.stopped: str | None = None
-        self.held_out, self.noise_replaced = validation, False
+        self.held_out = validation
+        #: Epochs that were recorded when the noise in use took the place of another.
+        self.noise_since: int | None = None
         precision = str(fabric.strategy.precision.precision)
         objective.to(self.device, torch.float64 if precision == "64-true" else None)
         # After the device has been started by the objective's arrival, so that its generator is seeded too.
@@ -144,7 +146,7 @@ class Run:
         """Train against another p_n from the next step on; it is part of the checkpoints."""
         objective: Any = self.objective
         objective.replace_noise(noise)
-        self.noise_replaced = True
+        self.noise_since = len(self.history.epochs)
         self.batches.follow_noise(self.epoch)
         if self.validation is not None:
             self.validation = self.batches.held_out(self.held_out, seed_globals=self.seed_globals)
@@ -245,15 +247,16 @@ class Run:
         if self.validation is not None and self.settings.validates_after(self.epoch):
             found = self.validation(self.fabric.autocast, lambda t: self._over_processes(t, "sum"))
         self.recorder.close_epoch(self.epoch, self.step, found)
+        # Losses against other noise do not compare; callbacks may put other noise in place, which is saved as well.
+        losses = self.history.epochs["val_loss"][self.noise_since or 0 :] if "loss" in found else []
+        is_best = bool(losses) and losses[-1] <= min((v for v in losses if not math.isnan(v)), default=-math.inf)
         with _random.preserve_rng_state(self.device, self.seed_globals):
             for callback in self.callbacks:
                 callback.epoch(self)
         self.epoch += 1
         self.position = 0
-        if "loss" in found:
-            losses = [value for value in self.history.epochs["val_loss"] if not math.isnan(value)]
-            if found["loss"] <= min(losses, default=-math.inf):
-                self.saver.save_best()
+        if is_best:
+            self.saver.save_best()
 
     def failure(self, output: StepOutput | None, what: str) -> NonFiniteLoss:
         """The error that ends the run; names the step, the term and the batch."""
