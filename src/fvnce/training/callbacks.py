@@ -37,8 +37,11 @@ class Run(Protocol):
     seed: int
     is_main: bool
     settings: Settings
-    validation: object
     callbacks: list[Callback]
+
+    @property
+    def validation(self) -> object:
+        """What evaluates held-out rows, or None without them."""
 
     def stop(self, reason: str) -> None:
         """End training after this epoch."""
