@@ -186,46 +186,31 @@ def log_ratio(
         )
     drawn = () if draws == 1 else (draws,)
     shape = (*drawn, len(x))
-    base_sample = _base_sample(q, drawn) if at is None else at
+    base_sample = at
+    if at is None and hasattr(q, "rsample_from"):  # a distribution that tells apart what is random about a draw
+        base_sample = q.base_sample(drawn)  # type: ignore[attr-defined]
     if base_sample is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
         z, gained = rsample_with_log_ratio(q, prior, base_sample)
         fit = _checked(model.log_likelihood(x, narrowed(z, x)), shape, "log_likelihood")
         values = wide(fit) - log_noise + wide(gained)
     else:
-        z, log_q = _drawn(q, drawn, base_sample)
+        if base_sample is not None:
+            z, log_q = q.rsample_from(base_sample)  # type: ignore[attr-defined]
+        else:
+            z = q.rsample(drawn)
+            log_q = q.log_prob(z)
         values = wide(_checked(model.log_joint(x, narrowed(z, x)), shape, "log_joint")) - log_noise - wide(log_q)
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
     mean = None
     if weights is None:
         mean = values if draws == 1 else log_mean_exp(values)
     values = values.unsqueeze(0) if draws == 1 else values
-    return LogRatio(
-        values,
-        weights,
-        base_sample,
-        drawn=True,
-        point=isinstance(q, PointMass),
-        known_mean=mean,
-    )
+    return LogRatio(values, weights, base_sample, drawn=True, point=isinstance(q, PointMass), known_mean=mean)
 
 
 def is_nothing(shift: Tensor | float) -> bool:
     """Whether a shift need not be added."""
     return isinstance(shift, float) and shift == 0
-
-
-def _base_sample(q: Any, shape: tuple[int, ...]) -> Tensor | None:
-    """What is random about a draw, of those distributions that tell it apart."""
-    return q.base_sample(shape) if hasattr(q, "rsample_from") else None
-
-
-def _drawn(q: Any, shape: tuple[int, ...], base_sample: Tensor | None) -> tuple[Tensor, Tensor]:
-    """A draw z and log q(z)."""
-    if base_sample is not None:
-        drawn: tuple[Tensor, Tensor] = q.rsample_from(base_sample)
-        return drawn
-    z = q.rsample(shape)
-    return z, q.log_prob(z)
 
 
 def _checked(value: Tensor, shape: tuple[int, ...], method: str) -> Tensor:

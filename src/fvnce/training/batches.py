@@ -153,9 +153,7 @@ class BatchStream:
             raise TypeError("validation must be a tensor, an array or a memory map, found DataLoader")
         rows = Rows(validation, self.dtype, name="validation")
         table = self._tabulated(rows, "validation")
-        return Validation(
-            rows.to(self.device), table, self.step, self.seed, self.rank, self.world, seed_globals=seed_globals
-        )
+        return Validation(rows.to(self.device), table, self.step, self.fabric, self.seed, seed_globals=seed_globals)
 
     def follow_noise(self, epoch: int) -> None:
         """Take up the noise that the objective has now, replaced after an epoch: densities and samples are new."""

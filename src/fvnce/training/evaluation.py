@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,10 +34,12 @@ from ..noise import draw_with_log_prob
 from ..objectives import Batch, BatchShare, ContrastiveObjective, Objective, Profiled, Terms
 from ..objectives.base import gather
 from ..objectives.ratios import BatchRatios, LogRatio
-from .distributed import bounds
+from .distributed import bounds, over_processes
 from .noise_sampler import noise_samples
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from .batches import Rows
 
 
@@ -138,24 +139,16 @@ class Validation:
         rows: held-out data.
         log_noise: log p_n of every row, or None without noise.
         step: the objective.
+        fabric: processes, of which each evaluates its part, and the precision in which networks run.
         seed: of the run.
-        rank: of this process.
-        world: number of processes; each evaluates its part.
         seed_globals: whether the objective draws from the global generators, which are then seeded here.
     """
 
     def __init__(
-        self,
-        rows: Rows,
-        log_noise: Tensor | None,
-        step: Step,
-        seed: int,
-        rank: int,
-        world: int,
-        *,
-        seed_globals: bool,
+        self, rows: Rows, log_noise: Tensor | None, step: Step, fabric: Fabric, seed: int, *, seed_globals: bool
     ) -> None:
-        self.seed, self.rank, self.step = seed, rank, step
+        rank, world = fabric.global_rank, fabric.world_size
+        self.fabric, self.seed, self.step = fabric, seed, step
         self.seed_globals = seed_globals
         self.total = len(rows)
         if self.total < world:
@@ -173,27 +166,22 @@ class Validation:
             )
             self.noise = (drawn[0].to(rows.device, rows.dtype), drawn[1].to(rows.device))
 
-    def __call__(
-        self,
-        autocast: Callable[[], AbstractContextManager[Any]],
-        total_of: Callable[[Tensor], Tensor],
-    ) -> dict[str, float]:
-        """Criteria by name, the same on every process.
-
-        Args:
-            autocast: the context in which networks run.
-            total_of: the sum over processes of a tensor.
-        """
+    def __call__(self) -> dict[str, float]:
+        """Criteria by name, the same on every process."""
         objective: nn.Module = self.step.objective
         was_training = objective.training
         objective.eval()
         try:
-            with _random.preserve_rng_state(self.rows.device, self.seed_globals), torch.no_grad(), autocast():
+            with (
+                _random.preserve_rng_state(self.rows.device, self.seed_globals),
+                torch.no_grad(),
+                self.fabric.autocast(),
+            ):
                 if self.seed_globals:
-                    _random.seed_everything(self.seed, _random.VALIDATION, self.rank)
+                    _random.seed_everything(self.seed, _random.VALIDATION, self.fabric.global_rank)
                 if isinstance(objective, ContrastiveObjective) and not getattr(objective, "variance_reduced", False):
                     return self._contrastive(objective)
-                return self._mean(total_of)
+                return self._mean()
         finally:
             objective.train(was_training)
 
@@ -206,7 +194,7 @@ class Validation:
         found = {"loss": float(terms.loss), **{name: float(value) for name, value in terms.statistics.items()}}
         return found | comparable(objective, terms)
 
-    def _mean(self, total_of: Callable[[Tensor], Tensor]) -> dict[str, float]:
+    def _mean(self) -> dict[str, float]:
         sums: dict[str, float] = {}
         for x, density in self._chunks():
             batch = Batch(x, log_noise_x=density)
@@ -220,7 +208,7 @@ class Validation:
             for name, value in named.items():
                 sums[name] = sums.get(name, 0.0) + value * len(x)
         names = sorted(sums)
-        totals = total_of(torch.tensor([sums[name] for name in names], dtype=torch.float64))
+        totals = over_processes(self.fabric, torch.tensor([sums[n] for n in names], dtype=torch.float64), "sum")
         means = {name: float(value) / self.total for name, value in zip(names, totals, strict=True)}
         return {"loss": means.pop("loss", math.nan), **means}
 

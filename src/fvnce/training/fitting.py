@@ -121,16 +121,7 @@ def fit(
     if not isinstance(objective, nn.Module):
         raise TypeError(f"objective must be a torch module with parameters to train, found {type(objective).__name__}")
     settings = Settings(
-        epochs,
-        batch_size,
-        optimizer,
-        lr,
-        schedule,
-        grad_clip,
-        noise_pool,
-        log_every,
-        validate_every,
-        checkpoint_every,
+        epochs, batch_size, optimizer, lr, schedule, grad_clip, noise_pool, log_every, validate_every, checkpoint_every
     )
     checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, _checks.count("keep_last", keep_last))
     if resume and checkpoints is None and resume is True:
@@ -145,14 +136,7 @@ def fit(
             held.enter_context(alone())
         # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
         with alone():
-            fabric = make_fabric(
-                accelerator=accelerator,
-                devices=devices,
-                num_nodes=num_nodes,
-                strategy=strategy,
-                precision=precision,
-                timeout=timeout,
-            )
+            fabric = make_fabric(accelerator, devices, num_nodes, strategy, precision, timeout)
         if seed is None:
             seed = fabric.broadcast(int(torch.randint(2**31 - 1, ())))
         seed = _checks.count("seed", seed, low=0)

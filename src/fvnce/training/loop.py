@@ -22,6 +22,7 @@ from ..objectives import Batch
 from .batches import BatchStream
 from .callbacks import Callback, make_progress
 from .checkpoint import Checkpoints, Saver
+from .distributed import over_processes
 from .evaluation import Step, StepOutput, describe_batch
 from .history import History, Recorder
 from .optimiser import GradientCheck, make_optimizer, make_schedule
@@ -115,7 +116,7 @@ class Run:
         # Loss scaling overflows on purpose, and leaves out such steps itself.
         self.gradients = None if scaled else GradientCheck(objective, self.device)
         self.history = History()
-        self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: self._over_processes(t, "mean"))
+        self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: over_processes(fabric, t, "mean"))
         self.progress = make_progress(progress, main_process=self.is_main)
         try:
             self.batches = BatchStream(
@@ -245,7 +246,7 @@ class Run:
         self.recorder.end_steps()
         found: dict[str, float] = {}
         if self.validation is not None and self.settings.validates_after(self.epoch):
-            found = self.validation(self.fabric.autocast, lambda t: self._over_processes(t, "sum"))
+            found = self.validation()
         self.recorder.close_epoch(self.epoch, self.step, found)
         # Losses against other noise do not compare; callbacks may put other noise in place, which is saved as well.
         losses = self.history.epochs["val_loss"][self.noise_since or 0 :] if "loss" in found else []
@@ -280,7 +281,7 @@ class Run:
             if self.step % _STEPS_BETWEEN_QUESTIONS:
                 return
             # All processes must leave after the same step, or those that stay wait forever.
-            number = int(self._over_processes(torch.tensor(float(number)), "max"))
+            number = int(over_processes(self.fabric, torch.tensor(float(number)), "max"))
         if not number:
             return
         self.recorder.flush()
@@ -292,11 +293,6 @@ class Run:
         if self.is_main:
             self.progress.say(line)
         raise Interrupted(number, self.history)
-
-    def _over_processes(self, value: Tensor, how: str) -> Tensor:
-        result = self.fabric.all_reduce(value.to(self.device), reduce_op=how)
-        assert isinstance(result, Tensor)
-        return result
 
 
 class _Watch:

@@ -93,11 +93,7 @@ def make_noise_sampler(
 
 
 def tabulate(
-    noise: Distribution,
-    rows: Rows,
-    fabric: Fabric,
-    name: str,
-    progress: Callable[[int, int], None] | None = None,
+    noise: Distribution, rows: Rows, fabric: Fabric, name: str, progress: Callable[[int, int], None] | None = None
 ) -> Tensor:
     """log p_n of all rows, shape (n,): each process evaluates its part, and all share the table.
 
