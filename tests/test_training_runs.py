@@ -19,6 +19,7 @@ from fvnce import KernelDensity
 from fvnce._random import order
 from fvnce.objectives import Batch
 from fvnce.training import Callback, EarlyStopping, Interrupted, NonFiniteLoss, fit
+from fvnce.training.callbacks import Bar
 from fvnce.training.checkpoint import Checkpoints
 from training_runs import WIDTH, contrastive, digest, kernels, mapped, rows, vae
 
@@ -412,3 +413,18 @@ def test_wrong_objects_are_named() -> None:
         fit(nn.Linear(WIDTH, 1), rows(10))
     with pytest.raises(TypeError, match="a DataLoader must give a tensor"):
         fit(vae(), DataLoader([{"x": torch.zeros(4)}], batch_size=1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"schedule": "sine"}, {"resume": "nowhere.safetensors"}], ids=str)
+def test_a_run_that_is_refused_leaves_no_bar_behind(wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar that still runs redraws itself from a thread and hides the cursor."""
+    closed, close = [], Bar.close
+
+    def noted(bar: Bar) -> None:
+        closed.append(bar)
+        close(bar)
+
+    monkeypatch.setattr(Bar, "close", noted)
+    with pytest.raises((ValueError, FileNotFoundError)):
+        fit(contrastive(noise=kernels()), rows(20), epochs=1, seed=1, progress=True, **wrong)
+    assert len(closed) == 1

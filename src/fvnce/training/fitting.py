@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from .. import _checks
 from .._random import alone, preserve_rng_state
-from .callbacks import Callback, EarlyStopping, FunctionCallback
+from .callbacks import Callback, EarlyStopping, FunctionCallback, make_progress
 from .checkpoint import Checkpoints
 from .distributed import make_fabric, on_main
 from .history import History
@@ -143,7 +143,9 @@ def fit(
         held.enter_context(preserve_rng_state(fabric.device, seed_globals))
         if checkpoints is not None:
             on_main(fabric, lambda: held.enter_context(checkpoints.locked()))
-        run = Run(objective, data, validation, settings, seed, chosen, checkpoints, fabric, progress, seed_globals)
+        bar = make_progress(progress, main_process=fabric.is_global_zero)
+        held.callback(bar.close)
+        run = Run(objective, data, validation, settings, seed, chosen, checkpoints, fabric, bar, seed_globals)
         return run.train(resume, accept_changes=accept_changes)
 
 

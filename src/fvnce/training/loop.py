@@ -20,7 +20,7 @@ from torch.distributions import Distribution
 from .. import _random
 from ..objectives import Batch
 from .batches import BatchStream
-from .callbacks import Callback, make_progress
+from .callbacks import Callback, NullProgress
 from .checkpoint import Checkpoints, Saver
 from .distributed import over_processes
 from .evaluation import Step, StepOutput, describe_batch
@@ -85,8 +85,8 @@ class Run:
         callbacks: list[Callback],
         checkpoints: Checkpoints | None,
         fabric: Fabric,
-        progress: bool | None,
-        seed_globals: bool = True,
+        progress: NullProgress,
+        seed_globals: bool,
     ) -> None:
         self.objective, self.settings, self.seed = objective, settings, seed
         self.seed_globals = seed_globals
@@ -117,24 +117,18 @@ class Run:
         self.gradients = None if scaled else GradientCheck(objective, self.device)
         self.history = History()
         self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: over_processes(fabric, t, "mean"))
-        self.progress = make_progress(progress, main_process=self.is_main)
-        try:
-            self.batches = BatchStream(
-                data,
-                inner,
-                fabric,
-                seed,
-                batch_size=settings.batch_size,
-                noise_pool=settings.noise_pool,
-                progress=self.progress,
-                notes=self.history.notes,
-            )
-            self.validation = (
-                None if validation is None else self.batches.held_out(validation, seed_globals=seed_globals)
-            )
-        except BaseException:
-            self.progress.close()
-            raise
+        self.progress = progress
+        self.batches = BatchStream(
+            data,
+            inner,
+            fabric,
+            seed,
+            batch_size=settings.batch_size,
+            noise_pool=settings.noise_pool,
+            progress=progress,
+            notes=self.history.notes,
+        )
+        self.validation = None if validation is None else self.batches.held_out(validation, seed_globals=seed_globals)
         self.total_steps = None if self.batches.steps is None else self.batches.steps * settings.epochs
         self.scheduler = make_schedule(settings.schedule, self.raw_optimizer, self.total_steps)
         self.saver = Saver(self, checkpoints, None if checkpoints is None else RunKey(self))
@@ -161,18 +155,15 @@ class Run:
         """All epochs that are left; ``how`` it resumes another run is told by :func:`fvnce.fit`."""
         resume(self, how, accept_changes=accept_changes)
         self.recorder.resume(self.epoch)
-        try:
-            for callback in self.callbacks:
-                callback.start(self)
-            self.progress.begin(self.settings.epochs, self.total_steps, self.step)
-            with _Watch() as watch:
-                while self.stopped is None and self.epoch < self.settings.epochs:
-                    self._one_epoch(watch)
-                self.saver.save(final=True)
-            for callback in self.callbacks:
-                callback.end(self)
-        finally:
-            self.progress.close()
+        for callback in self.callbacks:
+            callback.start(self)
+        self.progress.begin(self.settings.epochs, self.total_steps, self.step)
+        with _Watch() as watch:
+            while self.stopped is None and self.epoch < self.settings.epochs:
+                self._one_epoch(watch)
+            self.saver.save(final=True)
+        for callback in self.callbacks:
+            callback.end(self)
         return self.history
 
     def _one_epoch(self, watch: _Watch) -> None:
