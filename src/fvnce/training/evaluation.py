@@ -190,7 +190,7 @@ class Validation:
         x, log_noise = self.noise
         noise = zip(torch.split(x, _CHUNK), torch.split(log_noise, _CHUNK), strict=True)
         data = ((part, density) for part, density in self._chunks() if density is not None)
-        terms = evaluate(objective, data, noise)
+        terms = evaluate(objective, data, noise, BatchShare() if self.fabric.world_size > 1 else None)
         found = {"loss": float(terms.loss), **{name: float(value) for name, value in terms.statistics.items()}}
         return found | comparable(objective, terms)
 
@@ -222,13 +222,14 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 
 @torch.no_grad()
-def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches) -> Terms:
-    """The terms of the objective over all batches, as if they were one; with several processes, over all of theirs.
+def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches, share: BatchShare | None = None) -> Terms:
+    """The terms of the objective over all batches, as if they were one; with a ``share``, over those of all processes.
 
     Args:
         objective: in evaluation mode, unless its own state shall change.
         data: pairs (x, log p_n(x)).
         noise: pairs (x, log p_n(x)) of noise samples.
+        share: where every process has batches of its own.
     """
     ratios, offsets = [], []
     for x, log_noise in data:
@@ -237,7 +238,6 @@ def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches) -> 
     if not ratios:
         raise ValueError("data must hold at least one batch, found none")
     contrary = [objective.noise_log_ratio(x, log_noise) for x, log_noise in noise]
-    share = BatchShare()
     offset = gather(torch.cat(offsets), share)
     whole = BatchRatios(_joined(ratios).gathered(share), _joined(contrary).gathered(share), offset)
     return objective.terms_of_ratios(whole)

@@ -113,7 +113,7 @@ def tabulate(
             raise
         if progress is not None:
             progress(stop - low, high - low)
-    return gather(torch.cat(parts), BatchShare())
+    return gather(torch.cat(parts), BatchShare() if fabric.world_size > 1 else None)
 
 
 def noise_samples(objective: object) -> float:
