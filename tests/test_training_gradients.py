@@ -57,8 +57,9 @@ class _Bad(torch.autograd.Function):
         {"precision": "64-true"},
         {"precision": "bf16-mixed"},
         {"kernel": None},
+        {"kernel": lambda gradients, found: None},
     ],
-    ids=lambda settings: next(iter(settings), "plain"),
+    ids=["plain", "sparse", "clipped", "float64", "bfloat16", "no kernel", "a kernel with other arguments"],
 )
 def test_the_last_step_of_a_run_without_checkpoints(
     settings: dict[str, Any], bad: float, monkeypatch: pytest.MonkeyPatch

@@ -106,12 +106,8 @@ class Step(nn.Module):
 
 def describe_batch(batch: Batch) -> str:
     """A batch in numbers, for an error."""
-    named = {
-        "x": batch.x,
-        "x_noise": batch.x_noise,
-        "log_noise_x": batch.log_noise_x,
-        "log_noise_noise": batch.log_noise_noise,
-    }
+    names = ("x", "x_noise", "log_noise_x", "log_noise_noise")
+    named = {name: getattr(batch, name) for name in names}
     return "; ".join(f"{name}: {_describe(value)}" for name, value in named.items() if value is not None)
 
 

@@ -31,7 +31,7 @@ from .. import _checks
 OptimizerLike = str | Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleLike = str | Callable[[Optimizer, int], LRScheduler] | None
 
-#: Absent or with other arguments in a torch to come, the plain way is taken.
+#: Where it is absent, has other arguments in a torch to come, or is not made for a device, the plain way is taken.
 _KERNEL: Callable[..., None] | None = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
 
 
@@ -196,20 +196,28 @@ class GradientCheck:
         self._groups: dict[torch.dtype, list[Tensor]] = {}
         for _, parameter in self._named:
             self._groups.setdefault(parameter.dtype, []).append(parameter)
-        self._fused = known and not any(kinds)
         # The kernel wants float32 for these two, whatever the gradients and the default are.
         self._found = torch.zeros((), device=device, dtype=torch.float32)
         self._one = torch.ones((), device=device, dtype=torch.float32)
+        self._fused = known and not any(kinds) and self._kernel_works()
 
     def note(self) -> None:
         """Look at the gradients as they are now; an accelerator is not waited for."""
         for parameters in self._groups.values():
             gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
-            if self._fused and _KERNEL is not None:
+            if self._fused:
+                assert _KERNEL is not None
                 _KERNEL(gradients, self._found, self._one)
             else:
                 for gradient in gradients:
                     self._found.add_((~torch.isfinite(_dense(gradient))).any())
+
+    def _kernel_works(self) -> bool:
+        try:
+            _KERNEL([self._one.clone()], self._found, self._one)  # type: ignore[misc]
+        except (RuntimeError, TypeError):  # None cannot be called
+            return False
+        return True
 
     def found(self) -> bool:
         """Whether any gradient that was looked at was not finite."""
