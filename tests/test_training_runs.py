@@ -428,3 +428,22 @@ def test_a_run_that_is_refused_leaves_no_bar_behind(wrong: dict[str, Any], monke
     with pytest.raises((ValueError, FileNotFoundError)):
         fit(contrastive(noise=kernels()), rows(20), epochs=1, seed=1, progress=True, **wrong)
     assert len(closed) == 1
+
+
+def test_what_a_function_or_a_method_of_the_user_returned_is_named() -> None:
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x - self.shift).square().mean()
+
+        def terms(self, x: Tensor) -> dict[str, Tensor]:
+            return {"loss": self(x)}
+
+    with pytest.raises(TypeError, match=r"objective.terms must return something with a loss .* found dict"):
+        fit(Other(), rows(20), epochs=1, seed=1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    with pytest.raises(TypeError, match="schedule must return a scheduler that is stepped by steps alone"):
+        fit(vae(), rows(20), epochs=1, seed=1, schedule=lambda optimizer, steps: plateau(optimizer))

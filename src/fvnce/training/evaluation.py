@@ -93,6 +93,9 @@ class Step(nn.Module):
             densities = {name: getattr(batch, name) for name in self.densities}
         if self.has_terms:
             output.terms = objective.terms(*arguments, **densities)
+            if not hasattr(output.terms, "loss"):
+                found = type(output.terms).__name__
+                raise TypeError(f"objective.terms must return something with a loss and statistics, found {found}")
             loss = output.terms.loss
         else:
             loss = objective(*arguments, **densities)

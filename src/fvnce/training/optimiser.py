@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from .. import _checks
 
@@ -141,6 +141,8 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
         made = schedule(optimizer, total_steps)
         if not isinstance(made, LRScheduler):
             raise TypeError(f"schedule must return a torch LRScheduler, found {type(made).__name__}")
+        if isinstance(made, ReduceLROnPlateau):
+            raise TypeError("schedule must return a scheduler that is stepped by steps alone, found ReduceLROnPlateau")
         return made
     if schedule not in _SCHEDULES:
         names = ", ".join(map(repr, ("constant", *_SCHEDULES)))
