@@ -68,8 +68,13 @@ def contrast(rule: ScoringRule, ratios: BatchRatios, shift: Tensor | float, nois
 def contrast_at_best(rule: ScoringRule, ratios: BatchRatios, scale: LogScale, noise_ratio: float) -> Tensor:
     """J at the c that is best for the batch of all processes, with the gradient that the partition asks for.
 
-    At its best c, J has the gradient of J at c held fixed (envelope theorem), but other second derivatives.
+    For (α, 0) it has a closed form, up to a monotone map: (1/α) log A − log B/(1+α). Otherwise J at its best c has the
+    gradient of J at c held fixed (envelope theorem), but other second derivatives.
     """
+    found = scale.moments
+    if found is not None:
+        value = found.weight * (found.data - found.noise / (1 + found.alpha))
+        return value if found.counts == 1 else with_gradient_of(found.counts * value, value)
     data, noise = ratios.whole.data, ratios.whole.noise
 
     def means_at(c: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -216,15 +221,13 @@ class ContrastiveObjective(Objective):
         return Terms(-found.value, found.data, found.noise, evidence, deltas, info)
 
     def value_of(self, ratios: BatchRatios) -> ObjectiveValue:
-        """J at the c of the partition, or its maximum over c in the form that the partition gives it."""
+        """J at the c of the partition, or its maximum over c."""
         scale = self.partition.log_scale_of(self.rule, ratios, self.noise_ratio)
         shift = -scale.c - math.log(self.noise_ratio)
         if not scale.maximised:
             return contrast(self.rule, ratios, shift, self.noise_ratio)
         rule = self.rule.unclipped()
-        value = scale.maximum
-        if value is None:
-            value = contrast_at_best(rule, ratios, scale, self.noise_ratio)
+        value = contrast_at_best(rule, ratios, scale, self.noise_ratio)
         with torch.no_grad():
             return ObjectiveValue(value, *ratios.earned(rule, shift), shift)
 

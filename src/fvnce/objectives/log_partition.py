@@ -42,20 +42,38 @@ class GradientWeights:
 
 
 @dataclass(frozen=True)
+class Moments:
+    """What J at its best c is made of for a rule w·(α, 0), with the graph that trains the model.
+
+    Attributes:
+        weight: w.
+        alpha: α.
+        data: (1/α) log E_data[e^(αΔ⁰)], which for α → 0 is E_data[Δ⁰].
+        noise: log E_noise[e^((1+α)Δ⁰)].
+        counts: how much the batch counts in training, where earlier ones count too.
+    """
+
+    weight: float
+    alpha: float
+    data: Tensor
+    noise: Tensor
+    counts: float
+
+
+@dataclass(frozen=True)
 class LogScale:
     """c, and where it was chosen on the batch, how the batch trains the model.
 
     Attributes:
         c: the log-scale.
         maximised: whether c is the best one for this batch.
-        maximum: the maximum of J over c, up to a monotone map, where it has a closed form, with the graph that trains
-            the model.
+        moments: where J at its best c has a closed form.
         weights: of the gradient, where there is no closed form; None for the gradient of J at its best c.
     """
 
     c: Tensor | float
     maximised: bool = False
-    maximum: Tensor | None = None
+    moments: Moments | None = None
     weights: GradientWeights | None = None
 
 

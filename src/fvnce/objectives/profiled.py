@@ -55,7 +55,7 @@ from .._estimates import log_mean_exp, log_power_mean
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalised
 from .base import gather
-from .log_partition import GradientWeights, LogScale, Partition, log_noise_slopes, with_gradient_of
+from .log_partition import GradientWeights, LogScale, Moments, Partition, log_noise_slopes
 from .ratios import BatchRatios, LogRatio
 
 #: The momentum of rules (α, 0) unless another is given.
@@ -174,14 +174,12 @@ class Profiled(Partition):
                 first = log_a / alpha
             c = (log_b - log_a).detach()
             log_p = (log_b + log_a).detach()
-        value = weight * (first - log_b / (1 + alpha))
-        momentum = self._momentum_in_use(MOMENTUM)
+        counts, momentum = 1.0, self._momentum_in_use(MOMENTUM)
         if momentum:
             moving = self._moving()
             counts = moving.weight(float(log_p), momentum)
             self._keep(moving, float(log_p), float(c), momentum)
-            value = value if counts == 1 else with_gradient_of(counts * value, value)
-        return LogScale(c, maximised=True, maximum=value)
+        return LogScale(c, maximised=True, moments=Moments(weight, alpha, first, log_b, counts))
 
     def _by_root(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
         data, noise = ratios.whole.data, ratios.whole.noise
