@@ -38,7 +38,7 @@ from .ratios import Encoder, LogRatio, check_finite
 class SNCE(ContrastiveObjective):
     """NCE with any proper scoring rule, for a model with a tractable ``log_prob(x)`` (Eq. S_NCE).
 
-    Its arguments are those of :class:`~fvnce.objectives.ContrastiveObjective`.
+    Arguments are those of :class:`~fvnce.objectives.ContrastiveObjective`, without what latents need.
 
     >>> import torch
     >>> from torch.distributions import Independent, Normal
@@ -113,7 +113,8 @@ class VariationalNCE(ContrastiveObjective):
     The noise term, which has no bound, is estimated by importance sampling: f0(log mean of r over draws of q0). A
     discrete latent with few values is summed over instead, which makes it exact.
 
-    Beside the arguments of :class:`~fvnce.objectives.ContrastiveObjective`, but for ``partition="profiled"``:
+    Arguments are those of :class:`~fvnce.objectives.ContrastiveObjective` but for the rule, which is given, and for
+    ``partition="profiled"``, which the rule does not allow. Its own are:
 
     Args:
         noise_encoder: the importance distribution of the noise term, by default the encoder.
@@ -168,7 +169,7 @@ class VariationalNCE(ContrastiveObjective):
 class FullyVariationalNCE(ContrastiveObjective):
     r"""Fully variational NCE (Eq. fvNCE): both terms bounded through the joint p_θ(x, z).
 
-    Beside the arguments of :class:`~fvnce.objectives.ContrastiveObjective`:
+    Arguments are those of :class:`~fvnce.objectives.ContrastiveObjective`, and:
 
     Args:
         rule: a scoring rule with the double-ELBO property.
