@@ -31,8 +31,7 @@ from fvnce import (
 from fvnce.diagnostics import calibrate, diagnose
 from fvnce.models import GaussianMixtureModel
 from fvnce.objectives import Learned, Profiled
-from fvnce.objectives.statistics import effective_share, ratio_statistics
-from fvnce.objectives.terms import statistics_of
+from fvnce.objectives.base import effective_share, ratio_statistics, statistics_of
 
 
 def standard(d: int, scale: float = 1.0) -> Independent:

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import softplus
 
 from fvnce import Exponential, Logarithmic
-from fvnce.objectives.conditional import STEP
+from fvnce.objectives.relatives import STEP
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -255,3 +255,12 @@ class _Quadratic(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (self.layer(x) - 1).square().mean()
+
+
+def test_best_weights_without_a_checkpoint_are_of_a_run_that_died(tmp_path: Path) -> None:
+    fit(vae(), rows(40), validation=rows(10, seed=2), epochs=1, seed=1, checkpoint_dir=tmp_path)
+    for path in tmp_path.glob("step-*"):
+        path.unlink()
+    trained = vae(seed=2)
+    fit(trained, rows(40), epochs=1, seed=2, checkpoint_dir=tmp_path)
+    assert digest(fvnce.load(tmp_path).objective) == digest(trained)

@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 import two_processes
-from fvnce.objectives.batch import BatchShare, gather, mean_over_data
+from fvnce.objectives.base import BatchShare, gather, mean_over_data
+from fvnce.training import fit
+from training_runs import contrastive, rows
 
 pytestmark = pytest.mark.slow  # processes are started for almost all of them
 HERE = Path(__file__).parent
@@ -190,3 +193,19 @@ def test_the_group_of_processes_is_ended_before_the_interpreter_is(tmp_path):
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     launch(*torchrun, tmp_path / "train.py", tmp_path / "left")
     assert [(tmp_path / f"left-{rank}").read_text() for rank in (0, 1)] == ["False", "False"]
+
+
+def test_a_run_of_one_process_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a script has a process group of its own, and one of its processes trains alone."""
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("asked others")
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", world_size=1, rank=0)
+    try:
+        monkeypatch.setattr(dist, "all_gather", refuse)
+        monkeypatch.setattr(dist, "all_reduce", refuse)
+        history = fit(contrastive(partition="profiled"), rows(20), validation=rows(10), epochs=1, seed=1)
+    finally:
+        dist.destroy_process_group()
+    assert len(history["val_loss"]) == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fvnce.training import NonFiniteLoss, fit, step
+from fvnce.training import NonFiniteLoss, fit, optimiser
 from fvnce.training.checkpoint import Checkpoints
 from training_runs import WIDTH, digest, rows
 
@@ -57,8 +57,9 @@ class _Bad(torch.autograd.Function):
         {"precision": "64-true"},
         {"precision": "bf16-mixed"},
         {"kernel": None},
+        {"kernel": lambda gradients, found: None},
     ],
-    ids=lambda settings: next(iter(settings), "plain"),
+    ids=["plain", "sparse", "clipped", "float64", "bfloat16", "no kernel", "a kernel with other arguments"],
 )
 def test_the_last_step_of_a_run_without_checkpoints(
     settings: dict[str, Any], bad: float, monkeypatch: pytest.MonkeyPatch
@@ -66,7 +67,7 @@ def test_the_last_step_of_a_run_without_checkpoints(
     """Nothing after the last step would notice its weights. They stay those before it."""
     settings = dict(settings)
     if "kernel" in settings:
-        monkeypatch.setattr(step, "_KERNEL", settings.pop("kernel"))
+        monkeypatch.setattr(optimiser, "_KERNEL", settings.pop("kernel"))
     sparse = settings.pop("sparse", False)
     how: dict[str, Any] = {"batch_size": 10, "seed": 1, "progress": False, **settings}
     before = Spoilt(step=99, sparse=sparse)
@@ -117,7 +118,7 @@ def test_looking_changes_no_bit_of_a_gradient(default_dtype) -> None:
         layer = nn.Linear(50, 40, dtype=dtype)
         layer(torch.randn(7, 50, dtype=dtype) * 1e-38).sum().backward()
         before = [parameter.grad.clone() for parameter in layer.parameters()]  # type: ignore[union-attr]
-        check = step.GradientCheck(layer, torch.device("cpu"))
+        check = optimiser.GradientCheck(layer, torch.device("cpu"))
         check.note()
         assert not check.found()
         for value, parameter in zip(before, layer.parameters(), strict=True):

@@ -171,3 +171,13 @@ def test_seconds_are_those_of_training(history: History) -> None:
     assert seconds == sorted(seconds)
     assert 0 < seconds[-1] <= history["seconds"][-1]
     assert torch.tensor(history["samples_per_second"]).gt(0).all()
+
+
+def test_the_json_has_no_number_that_json_does_not_know() -> None:
+    def refuse(constant: str) -> float:
+        raise ValueError(constant)
+
+    history = History()
+    history.epochs.add(epoch=1, loss=math.inf, val_loss=-math.inf, val_bound=math.nan)
+    found = json.loads(history.to_json(), parse_constant=refuse)
+    assert found["epochs"] == {"epoch": [1], "loss": [None], "val_loss": [None], "val_bound": [None]}

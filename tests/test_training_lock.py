@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fvnce.serialization.lock import locked
+from fvnce.serialization.files import locked
 from fvnce.training import Callback, FolderInUse, fit
 from fvnce.training.checkpoint import Checkpoints
 from training_runs import digest, rows, vae

@@ -127,3 +127,12 @@ def test_refused() -> None:
         contrastive().replace_noise(normal(3))
     with pytest.raises(TypeError, match="model must have an encoder and a Gaussian decoder"):
         DecodedNoise()(fvnce.SNCE(normal(), normal(), fvnce.PowerRule(0)), rows(9), torch.Generator())
+
+
+def test_the_best_weights_are_the_best_against_the_noise_in_use(tmp_path: Path) -> None:
+    """Far noise is easily told from the data, which says nothing about what comes after: losses do not compare."""
+    objective = contrastive(noise=normal(scale=50.0), partition="profiled")
+    settings: dict[str, Any] = {"validation": rows(20, seed=1), "checkpoint_dir": tmp_path, **SETTINGS}
+    history = fit(objective, rows(60), epochs=3, callbacks=[RefitNoise(shifted)], **settings)
+    assert history["val_loss"][0] < history["val_loss"][2]
+    assert digest(fvnce.load(tmp_path).objective) == digest(objective)

@@ -82,6 +82,20 @@ def test_a_data_loader_resumes_in_the_middle_of_an_epoch(tmp_path: Path, workers
     assert digest(resumed) == digest(never)
 
 
+def test_a_data_loader_with_its_own_generator_resumes_between_epochs(tmp_path: Path) -> None:
+    """The generator that a new loader brings is at its beginning, and must be where the loader before it had come."""
+
+    def loader() -> DataLoader[tuple[Tensor, ...]]:
+        own = torch.Generator().manual_seed(5)
+        return DataLoader(TensorDataset(rows(40)), batch_size=8, shuffle=True, generator=own)
+
+    never, resumed = vae(), vae(seed=1)
+    fit(never, loader(), epochs=3, seed=3)
+    fit(vae(), loader(), epochs=2, seed=3, checkpoint_dir=tmp_path)
+    fit(resumed, loader(), epochs=3, seed=3, checkpoint_dir=tmp_path, resume=True)
+    assert digest(resumed) == digest(never)
+
+
 def test_more_epochs_are_a_continuation(tmp_path: Path) -> None:
     never = contrastive(noise=kernels())
     whole = fit(never, rows(60), epochs=4, batch_size=16, seed=1)

@@ -16,10 +16,11 @@ from torch.distributions import Independent, Normal, Uniform
 from torch.utils.data import DataLoader
 
 from fvnce import KernelDensity
+from fvnce._random import order
 from fvnce.objectives import Batch
 from fvnce.training import Callback, EarlyStopping, Interrupted, NonFiniteLoss, fit
+from fvnce.training.callbacks import Bar
 from fvnce.training.checkpoint import Checkpoints
-from fvnce.training.randomness import order
 from training_runs import WIDTH, contrastive, digest, kernels, mapped, rows, vae
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "seed": 1}
@@ -412,3 +413,37 @@ def test_wrong_objects_are_named() -> None:
         fit(nn.Linear(WIDTH, 1), rows(10))
     with pytest.raises(TypeError, match="a DataLoader must give a tensor"):
         fit(vae(), DataLoader([{"x": torch.zeros(4)}], batch_size=1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"schedule": "sine"}, {"resume": "nowhere.safetensors"}], ids=str)
+def test_a_run_that_is_refused_leaves_no_bar_behind(wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar that still runs redraws itself from a thread and hides the cursor."""
+    closed, close = [], Bar.close
+
+    def noted(bar: Bar) -> None:
+        closed.append(bar)
+        close(bar)
+
+    monkeypatch.setattr(Bar, "close", noted)
+    with pytest.raises((ValueError, FileNotFoundError)):
+        fit(contrastive(noise=kernels()), rows(20), epochs=1, seed=1, progress=True, **wrong)
+    assert len(closed) == 1
+
+
+def test_what_a_function_or_a_method_of_the_user_returned_is_named() -> None:
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x - self.shift).square().mean()
+
+        def terms(self, x: Tensor) -> dict[str, Tensor]:
+            return {"loss": self(x)}
+
+    with pytest.raises(TypeError, match=r"objective.terms must return something with a loss .* found dict"):
+        fit(Other(), rows(20), epochs=1, seed=1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    with pytest.raises(TypeError, match="schedule must return a scheduler that is stepped by steps alone"):
+        fit(vae(), rows(20), epochs=1, seed=1, schedule=lambda optimizer, steps: plateau(optimizer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from torch.distributions import Independent, Normal
 from fvnce import PowerRule
 from fvnce.models import GaussianEncoder, LinearGaussianModel
 from fvnce.objectives import SNCE
-from fvnce.objectives.evaluation import comparable, evaluate
-from fvnce.training import fit
+from fvnce.training import EarlyStopping, fit
+from fvnce.training.evaluation import comparable, evaluate
 from training_runs import WIDTH, contrastive, kernels, normal, rows, vae
 
 
@@ -107,7 +108,7 @@ def test_without_learning_every_validation_finds_the_same() -> None:
 
 
 def test_validation_of_a_mean_is_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fvnce.training.validation._CHUNK", 10)
+    monkeypatch.setattr("fvnce.training.evaluation._CHUNK", 10)
 
     class Mean(torch.nn.Module):
         def __init__(self) -> None:
@@ -125,6 +126,28 @@ def test_validation_of_a_mean_is_the_mean(monkeypatch: pytest.MonkeyPatch) -> No
 def test_validation_every_other_epoch_and_at_the_end() -> None:
     history = fit(vae(), rows(30), validation=rows(5), epochs=5, validate_every=2, seed=1)
     assert [not math.isnan(value) for value in history["val_loss"]] == [False, True, False, True, True]
+
+
+def test_early_stopping_waits_for_the_epochs_that_are_validated() -> None:
+    stop = EarlyStopping(patience=3, min_delta=1e9)  # nothing is that much better than the first
+    history = fit(vae(), rows(30), validation=rows(5), epochs=20, validate_every=2, early_stopping=stop, seed=1)
+    assert history["epoch"][-1] == 6  # found at epoch 2; 3 later there is nothing to compare, at 6 there is
+    assert stop.best == history["val_loss"][1]
+
+
+def test_a_validation_that_is_no_number_is_recorded_and_is_not_the_best(tmp_path: Path) -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            loss = (x - self.shift).square().mean()
+            return loss if self.training else loss * math.nan
+
+    history = fit(Broken(), rows(30), validation=rows(5), epochs=2, seed=1, checkpoint_dir=tmp_path)
+    assert all(math.isnan(value) for value in history["val_loss"])
+    assert not (tmp_path / "best.safetensors").exists()
 
 
 @pytest.mark.parametrize("partition", ["fixed", "profiled"])

@@ -24,12 +24,7 @@ def is_half(value: Tensor) -> bool:
 
 
 def number(
-    name: str,
-    value: object,
-    *,
-    low: float = -math.inf,
-    high: float = math.inf,
-    open_low: bool = False,
+    name: str, value: object, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False
 ) -> float:
     """A finite real number in [low, high], or in (low, high] with ``open_low``.
 

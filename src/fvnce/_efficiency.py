@@ -125,7 +125,10 @@ def noise_efficiency(
             x = model.sample(_checks.count("samples", samples, low=2))
     log_model, scores = _scores(model, x)
     known = isinstance(objective.partition, Fixed)
-    log_p = log_model - (float(objective.fitted_log_partition()) if known else _log_z(objective))
+    log_z = objective.fitted_log_partition()
+    if not known:
+        log_z = objective.log_partition(100_000, generator=torch.Generator().manual_seed(0)).value
+    log_p = log_model - float(log_z)
     # Fisher's information of the normalised model is the covariance of the scores, whatever their mean.
     centred = scores - scores.mean(0)
     g = scores if known else torch.cat([scores, -torch.ones_like(scores[:, :1])], 1)
@@ -163,10 +166,6 @@ def _scores(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         rows.append(torch.cat([each.reshape(len(part), -1) for each in found], 1).double())
         values.append(value.detach().double())
     return torch.cat(values), torch.cat(rows)
-
-
-def _log_z(objective: ContrastiveObjective) -> float:
-    return float(objective.log_partition(100_000, generator=torch.Generator().manual_seed(0)).value)
 
 
 def _covariance(rule: ScoringRule, delta: Tensor, g: Tensor, nu: float) -> Tensor:

@@ -86,7 +86,7 @@ class Diagnostics:
     >>> normal = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
     >>> model = fvnce.EnergyModel(fvnce.mlp([2, 1]), reference=normal)
     >>> objective = fvnce.SNCE(model, normal, fvnce.PowerRule(alpha=0))
-    >>> found = diagnose(objective, normal.sample((200,)))
+    >>> found = diagnose(objective, normal.sample((200,)), samples=2000)  # at least e^-1 of them count
     >>> found.live_noise, found.log_partition_trusted
     (1.0, True)
     """

@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ..training import randomness
+from .. import _random as randomness
 
 #: Rows of a product. Always as many, the last block filled up: products of another shape may differ in the last bit,
 #: and the score of a row must not depend on the rows beside it.

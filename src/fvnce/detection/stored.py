@@ -46,7 +46,7 @@ def require(condition: bool, wanted: str, found: Any, *, of: str = "it") -> None
 
     >>> require(False, "have positive scales", [0.0])
     Traceback (most recent call last):
-    fvnce.serialization.errors.RecordError: it must have positive scales, found 0.0
+    fvnce.serialization.records.RecordError: it must have positive scales, found 0.0
     """
     if condition:
         return

@@ -43,7 +43,7 @@ from ..models import LatentVariableModel
 from ..models.fixed import map_tensors, wide
 from ..noise import jitter
 from ..scoring import ScoringRule
-from .batch import Batch, gather, mean_over_data
+from .base import Batch, gather, mean_over_data
 from .log_partition import Fixed
 from .profiled import power_of
 from .ratios import Encoder, log_ratio, narrowed

@@ -24,14 +24,11 @@ from .._random import seeded_by
 from ..models.latent import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
-from ._root import first_order_only, with_curvature, with_gradient_of
-from .base import Objective, check_finite, prior_constant
-from .batch import Batch, mean_over_data, mean_over_noise
+from .base import Batch, ContrastInfo, Objective, Terms, mean_over_data, mean_over_noise
 from .budget import Budgeted
-from .log_partition import Fixed, Learned, LogScale, Partition
-from .profiled import Profiled
-from .ratios import BatchRatios, Encoder, LogRatio, log_ratio
-from .terms import ContrastInfo, Terms
+from .log_partition import Fixed, Learned, LogScale, Partition, first_order_only, with_gradient_of
+from .profiled import Profiled, with_curvature
+from .ratios import BatchRatios, Encoder, LogRatio, check_finite, check_model, log_ratio, prior_constant
 
 #: Δ⁰ of a noise sample to which the model gives no probability.
 LOWEST = -1e30
@@ -71,8 +68,13 @@ def contrast(rule: ScoringRule, ratios: BatchRatios, shift: Tensor | float, nois
 def contrast_at_best(rule: ScoringRule, ratios: BatchRatios, scale: LogScale, noise_ratio: float) -> Tensor:
     """J at the c that is best for the batch of all processes, with the gradient that the partition asks for.
 
-    At its best c, J has the gradient of J at c held fixed (envelope theorem), but other second derivatives.
+    For (α, 0) it has a closed form, up to a monotone map: (1/α) log A − log B/(1+α). Otherwise J at its best c has the
+    gradient of J at c held fixed (envelope theorem), but other second derivatives.
     """
+    found = scale.moments
+    if found is not None:
+        value = found.weight * (found.data - found.noise / (1 + found.alpha))
+        return value if found.counts == 1 else with_gradient_of(found.counts * value, value)
     data, noise = ratios.whole.data, ratios.whole.noise
 
     def means_at(c: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -91,6 +93,19 @@ def contrast_at_best(rule: ScoringRule, ratios: BatchRatios, scale: LogScale, no
 
 class ContrastiveObjective(Objective):
     """What NCE, VNCE and fvNCE share: noise, rule, log Z, and the two sums.
+
+    Args:
+        model: p_θ, possibly unnormalised: ``log_joint(x, z)``, or ``log_prob(x)`` where ``encoder`` is None.
+        encoder: q1(z|x), and q0 as well unless ``noise_encoder`` is given; None for a model without latents.
+        noise: p_n, a torch distribution over single rows of x.
+        rule: a scoring rule.
+        noise_encoder: q0(z|x), which must cover p_θ(z|x) of noise.
+        latent_samples: draws of each latent. A discrete latent with few values is summed over instead.
+        noise_ratio: ν, the weight of the noise term.
+        noise_samples: noise samples drawn for each data sample, by default ν of them.
+        partition: ``"fixed"``, ``"learned"``, ``"profiled"``, or a :class:`~fvnce.objectives.Partition`.
+        log_scale: s of Δ = Δ⁰ + s, for the fixed partition; "auto" finds it from a budget on the data's error, see
+            :class:`~fvnce.objectives.Budgeted`.
 
     >>> import fvnce
     >>> issubclass(fvnce.FullyVariationalNCE, ContrastiveObjective), issubclass(fvnce.VAE, ContrastiveObjective)
@@ -117,10 +132,7 @@ class ContrastiveObjective(Objective):
             raise TypeError(f"rule must be a scoring rule such as PowerRule(alpha=0), found {rule!r}")
         if encoder is None and noise_encoder is not None:
             raise ValueError("noise_encoder must be None for a model without latents (encoder=None), found one")
-        needed = "log_prob" if encoder is None else "log_joint"
-        if not hasattr(model, needed):
-            with_or_without = "without an encoder" if encoder is None else "with an encoder"
-            raise TypeError(f"model must have {needed} {with_or_without}, found {type(model).__name__} without it")
+        check_model(model, encoder)
         self.model = model
         self.encoder = encoder
         self.noise_encoder = noise_encoder
@@ -157,13 +169,12 @@ class ContrastiveObjective(Objective):
         """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
         batch = self._with_noise(batch)
         batch, loss = self.partition.prepare(self.model, self.encoder, self.noise, self.rule, batch)
-        terms = self.terms_of_ratios(self.log_ratios(batch))
+        terms = self.terms_of_ratios(self._log_ratios(batch))
         # Its value is none of J's, its gradient reaches the partition's own parts only.
         return terms if loss is None else replace(terms, loss=with_gradient_of(terms.loss + loss, terms.loss))
 
-    def log_ratios(self, batch: Batch) -> BatchRatios:
-        """Δ⁰ of a batch; noise that it does not bring is drawn, and densities that it does not bring are evaluated."""
-        batch = self._with_noise(batch)
+    def _log_ratios(self, batch: Batch) -> BatchRatios:
+        """Δ⁰ of a batch that has its noise; densities of data that it does not bring are evaluated."""
         x, x_noise, log_noise_noise = batch.x, batch.x_noise, batch.log_noise_noise
         assert x_noise is not None
         assert log_noise_noise is not None
@@ -210,15 +221,13 @@ class ContrastiveObjective(Objective):
         return Terms(-found.value, found.data, found.noise, evidence, deltas, info)
 
     def value_of(self, ratios: BatchRatios) -> ObjectiveValue:
-        """J at the c of the partition, or its maximum over c in the form that the partition gives it."""
+        """J at the c of the partition, or its maximum over c."""
         scale = self.partition.log_scale_of(self.rule, ratios, self.noise_ratio)
         shift = -scale.c - math.log(self.noise_ratio)
         if not scale.maximised:
             return contrast(self.rule, ratios, shift, self.noise_ratio)
         rule = self.rule.unclipped()
-        value = scale.maximum
-        if value is None:
-            value = contrast_at_best(rule, ratios, scale, self.noise_ratio)
+        value = contrast_at_best(rule, ratios, scale, self.noise_ratio)
         with torch.no_grad():
             return ObjectiveValue(value, *ratios.earned(rule, shift), shift)
 
@@ -231,7 +240,8 @@ class ContrastiveObjective(Objective):
 
     def noise_log_ratio(self, x: Tensor, log_noise: Tensor, at: Tensor | None = None) -> LogRatio:
         """Δ⁰ of noise samples, whose log p_n is ``log_noise``; ``at`` gives the base samples of their latents."""
-        q = None if self.encoder is None else self._encoder_of_noise(x)
+        encoder = self.encoder if self.noise_encoder is None else self.noise_encoder
+        q = None if encoder is None else encoder(x)
         ratio = log_ratio(
             self.model, q, x, log_noise, self.noise_latent_samples, at=at, marginal=self._noise_is_marginal
         )
@@ -285,12 +295,6 @@ class ContrastiveObjective(Objective):
     def noise_latent_samples(self) -> int:
         """Draws of the latent for each noise sample."""
         return self.latent_samples
-
-    @property
-    def _encoder_of_noise(self) -> Encoder:
-        encoder = self.encoder if self.noise_encoder is None else self.noise_encoder
-        assert encoder is not None
-        return encoder
 
     @torch.no_grad()
     def _weights(self, data: LogRatio, noise: LogRatio) -> Tensor:
@@ -368,14 +372,12 @@ def _partition(partition: str | Partition, log_scale: LogScaleLike) -> Partition
     if isinstance(partition, Partition):
         return partition
     _checks.choice("partition", partition, ("fixed", "learned", "profiled"))
-    if partition == "fixed":
-        return Fixed(log_scale) if not isinstance(log_scale, str) else _automatic(log_scale)
-    if log_scale != 0:
-        raise ValueError(f"log_scale must be 0 unless partition is 'fixed', found {log_scale} with {partition!r}")
-    return Learned() if partition == "learned" else Profiled()
-
-
-def _automatic(log_scale: str) -> Partition:
+    if partition != "fixed":
+        if log_scale != 0:
+            raise ValueError(f"log_scale must be 0 unless partition is 'fixed', found {log_scale} with {partition!r}")
+        return Learned() if partition == "learned" else Profiled()
+    if not isinstance(log_scale, str):
+        return Fixed(log_scale)
     if log_scale != "auto":
         raise ValueError(f"log_scale must be a number or 'auto', found {log_scale!r}")
     return Budgeted()

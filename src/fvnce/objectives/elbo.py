@@ -19,13 +19,26 @@ from torch.distributions import Distribution, kl_divergence
 from .. import _checks
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass
-from .base import Objective, check_finite, prior_constant
-from .batch import Batch, mean_over_data
-from .ratios import Encoder, LogRatio, log_ratio, narrowed
-from .terms import Terms
+from .base import Batch, Objective, Terms, mean_over_data
+from .ratios import Encoder, LogRatio, check_finite, log_ratio, narrowed, prior_constant
 
 
-class VAE(Objective):
+class _LikelihoodObjective(Objective):
+    """A normalised model and its encoder."""
+
+    def __init__(self, model: Any, encoder: Encoder) -> None:
+        super().__init__()
+        # Without its constant a likelihood grows without end; only a noise term holds it down.
+        if not getattr(model, "normalised", True):
+            raise ValueError(
+                f"model of {type(self).__name__} must be normalised, found {type(model).__name__}, an energy whose "
+                "likelihood could grow without end; use FullyVariationalNCE with partition='profiled'"
+            )
+        self.model = model
+        self.encoder = encoder
+
+
+class VAE(_LikelihoodObjective):
     """The evidence lower bound, with the KL in closed form where torch knows it.
 
     Args:
@@ -42,10 +55,7 @@ class VAE(Objective):
     """
 
     def __init__(self, model: Any, encoder: Encoder, *, latent_samples: int = 1, closed_form: bool = True) -> None:
-        super().__init__()
-        _check_normalised(type(self).__name__, model)
-        self.model = model
-        self.encoder = encoder
+        super().__init__(model, encoder)
         self.latent_samples = _checks.count("latent_samples", latent_samples)
         self.closed_form = closed_form
 
@@ -59,7 +69,7 @@ class VAE(Objective):
         return _terms(batch, evidence)
 
 
-class IWAE(Objective):
+class IWAE(_LikelihoodObjective):
     """The importance-weighted bound of K draws, which is the data term of (0, 0) with ``latent_samples=K``.
 
     >>> from torch.distributions import Independent, Normal
@@ -70,10 +80,7 @@ class IWAE(Objective):
     """
 
     def __init__(self, model: Any, encoder: Encoder, *, latent_samples: int = 10) -> None:
-        super().__init__()
-        _check_normalised(type(self).__name__, model)
-        self.model = model
-        self.encoder = encoder
+        super().__init__(model, encoder)
         self.latent_samples = _checks.count("latent_samples", latent_samples)
 
     def terms_of(self, batch: Batch) -> Terms:
@@ -84,7 +91,7 @@ class IWAE(Objective):
         return _terms(batch, ratio.mean - prior_constant(self.model, ratio.point))
 
 
-class Autoencoder(Objective):
+class Autoencoder(_LikelihoodObjective):
     """log p_θ(x|z) at the encoder's mean: reconstruction alone.
 
     >>> from torch.distributions import Independent, Normal
@@ -93,12 +100,6 @@ class Autoencoder(Objective):
     >>> model = LatentVariableModel(prior, GaussianDecoder(torch.nn.Linear(2, 5)))
     >>> Autoencoder(model, PointEncoder(torch.nn.Linear(5, 2)))(torch.randn(8, 5)).backward()
     """
-
-    def __init__(self, model: LatentVariableModel, encoder: Encoder) -> None:
-        super().__init__()
-        _check_normalised(type(self).__name__, model)
-        self.model = model
-        self.encoder = encoder
 
     def terms_of(self, batch: Batch) -> Terms:
         """The reconstruction term on a batch, of which only ``x`` is used."""
@@ -113,15 +114,6 @@ def _terms(batch: Batch, earned: Tensor) -> Terms:
     if not _checks.values_are_hidden() and not math.isfinite(loss.item()):
         check_finite("x", batch.x, LogRatio(earned.unsqueeze(0)), may_be_zero=False)
     return Terms(loss, earned.detach())
-
-
-def _check_normalised(name: str, model: Any) -> None:
-    """Without its constant a likelihood grows without end; only a noise term holds it down."""
-    if not getattr(model, "normalised", True):
-        raise ValueError(
-            f"model of {name} must be normalised, found {type(model).__name__}, an energy whose likelihood could grow "
-            "without end; use FullyVariationalNCE with partition='profiled'"
-        )
 
 
 def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, closed_form: bool = True) -> Tensor:

@@ -24,7 +24,7 @@ from torch.distributions import Distribution
 from .. import _checks
 from .._estimates import log_mean_exp
 from ..scoring import ScoringRule
-from .batch import Batch, gather
+from .base import Batch, gather
 from .ratios import BatchRatios, Encoder, LogRatio, is_nothing
 
 
@@ -42,20 +42,38 @@ class GradientWeights:
 
 
 @dataclass(frozen=True)
+class Moments:
+    """What J at its best c is made of for a rule w·(α, 0), with the graph that trains the model.
+
+    Attributes:
+        weight: w.
+        alpha: α.
+        data: (1/α) log E_data[e^(αΔ⁰)], which for α → 0 is E_data[Δ⁰].
+        noise: log E_noise[e^((1+α)Δ⁰)].
+        counts: how much the batch counts in training, where earlier ones count too.
+    """
+
+    weight: float
+    alpha: float
+    data: Tensor
+    noise: Tensor
+    counts: float
+
+
+@dataclass(frozen=True)
 class LogScale:
     """c, and where it was chosen on the batch, how the batch trains the model.
 
     Attributes:
         c: the log-scale.
         maximised: whether c is the best one for this batch.
-        maximum: the maximum of J over c, up to a monotone map, where it has a closed form, with the graph that trains
-            the model.
+        moments: where J at its best c has a closed form.
         weights: of the gradient, where there is no closed form; None for the gradient of J at its best c.
     """
 
     c: Tensor | float
     maximised: bool = False
-    maximum: Tensor | None = None
+    moments: Moments | None = None
     weights: GradientWeights | None = None
 
 
@@ -198,3 +216,29 @@ def log_noise_slopes(rule: ScoringRule, noise: LogRatio, shift: Tensor | float) 
     delta = noise.averaged if is_nothing(shift) else noise.averaged + shift
     logs = delta + rule.log_slope(delta)[0]
     return logs[0] if noise.log_weights is None else (logs + noise.log_weights).logsumexp(0)
+
+
+class _FirstOrderOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "momentum must be 0 for second derivatives of a profiled rule without a closed form: a gradient that "
+                "follows an average of earlier batches is that of no function; use Profiled(momentum=0), or eval()"
+            )
+        return gradients[0]
+
+
+def first_order_only(value: Tensor) -> Tensor:
+    """The value, which refuses to be differentiated with a graph of the gradient."""
+    result: Tensor = _FirstOrderOnly.apply(value)  # type: ignore[no-untyped-call]
+    return result
+
+
+def with_gradient_of(towards: Tensor, value: Tensor) -> Tensor:
+    """The number ``value`` with the gradient of ``towards``."""
+    return value.detach() + (towards - towards.detach())

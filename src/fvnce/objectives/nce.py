@@ -1,20 +1,44 @@
-"""NCE where the marginal is tractable, and variational NCE, whose noise term is not a bound: to compare with."""
+r"""NCE and its variational forms, by what is known of the marginal p_θ(x) = ∫ p_θ(x, z) dz.
+
+With r = p_θ/p_n and a scoring rule (f1, f0),
+
+    J_S-NCE(θ) = E_data f1(log r_θ) + E_noise f0(log r_θ)                                          (Eq. S_NCE)
+
+needs the marginal: :class:`SNCE`, and :class:`NCE` for the logarithmic rule. :class:`VariationalNCE` bounds the data
+term of that rule and estimates the noise term. A rule with the double-ELBO property bounds both terms from below by the
+joint, :class:`FullyVariationalNCE`:
+
+    J_fvNCE(θ, q1, q0) = E_{x~data, z~q1} f1(Δ(x, z)) + E_{x~noise, z~q0} f0(Δ(x, z)),            (Eq. fvNCE)
+    Δ(x, z) = log p_θ(x, z) − log p_n(x) − log q(z|x),
+
+with equality at q1 = q0 = p_θ(z|x). With noise ν times as frequent as data: J = E_d f1(r/ν) + ν E_n f0(r/ν).
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from torch.distributions import Distribution
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
 
 from .. import _checks
+from ..models import LatentVariableModel
+from ..models.distributions import PointMass
 from ..scoring import Logarithmic, ScoringRule
+from .base import Batch, Terms
 from .contrastive import ContrastiveObjective, LogScaleLike, PartitionName
-from .log_partition import Partition
-from .ratios import Encoder
+from .elbo import evidence_of
+from .log_partition import Fixed, Partition
+from .profiled import power_of
+from .ratios import Encoder, LogRatio, check_finite
 
 
 class SNCE(ContrastiveObjective):
     """NCE with any proper scoring rule, for a model with a tractable ``log_prob(x)`` (Eq. S_NCE).
+
+    Arguments are those of :class:`~fvnce.objectives.ContrastiveObjective`, without what latents need.
 
     >>> import torch
     >>> from torch.distributions import Independent, Normal
@@ -89,18 +113,13 @@ class VariationalNCE(ContrastiveObjective):
     The noise term, which has no bound, is estimated by importance sampling: f0(log mean of r over draws of q0). A
     discrete latent with few values is summed over instead, which makes it exact.
 
+    Arguments are those of :class:`~fvnce.objectives.ContrastiveObjective` but for the rule, which is given, and for
+    ``partition="profiled"``, which the rule does not allow. Its own are:
+
     Args:
-        model: p_θ with ``log_joint(x, z)``.
-        encoder: q1(z|x).
-        noise: p_n.
         noise_encoder: the importance distribution of the noise term, by default the encoder.
         latent_samples: draws that the data term is averaged over.
         importance_samples: draws inside the noise term.
-        noise_ratio: ν, the weight of the noise term.
-        noise_samples: noise samples drawn for each data sample, by default ν of them.
-        partition: ``"fixed"`` or ``"learned"``.
-        log_scale: s of Δ = Δ⁰ + s, for the fixed partition; "auto" finds it from a budget on the data's error, see
-            :class:`~fvnce.objectives.Budgeted`.
 
     >>> import torch
     >>> from torch.distributions import Independent, Normal
@@ -145,3 +164,147 @@ class VariationalNCE(ContrastiveObjective):
     def noise_latent_samples(self) -> int:
         """Draws inside the noise term."""
         return self.importance_samples
+
+
+class FullyVariationalNCE(ContrastiveObjective):
+    r"""Fully variational NCE (Eq. fvNCE): both terms bounded through the joint p_θ(x, z).
+
+    Arguments are those of :class:`~fvnce.objectives.ContrastiveObjective`, and:
+
+    Args:
+        rule: a scoring rule with the double-ELBO property.
+        noise_encoder: q0(z|x). The noise term is a bound only if it covers p_θ(x, ·).
+        latent_samples: K; more than one uses the tighter multi-sample bound for both terms. A discrete latent takes
+            no K.
+        allow_non_variational: study a rule that has no double bound; J is then no bound either.
+        variance_reduced: for (0, 0) and a normalised model whose support the noise covers, the noise term is −1
+            exactly and the data term has a closed-form KL: nothing is drawn but z. This is the VAE.
+
+    >>> import torch
+    >>> from torch.distributions import Independent, Normal
+    >>> from fvnce import GaussianDecoder, GaussianEncoder, LatentVariableModel, PowerRule
+    >>> standard = lambda d: Independent(Normal(torch.zeros(d), torch.ones(d)), 1)
+    >>> model = LatentVariableModel(standard(2), GaussianDecoder(torch.nn.Linear(2, 5)))
+    >>> objective = FullyVariationalNCE(model, GaussianEncoder(torch.nn.Linear(5, 4)), standard(5), PowerRule(alpha=0))
+    >>> objective(torch.randn(8, 5)).backward()
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        encoder: Encoder | None,
+        noise: Distribution,
+        rule: ScoringRule,
+        *,
+        noise_encoder: Encoder | None = None,
+        latent_samples: int = 1,
+        noise_ratio: float = 1.0,
+        noise_samples: float | None = None,
+        partition: PartitionName | Partition = "fixed",
+        log_scale: LogScaleLike = 0.0,
+        allow_non_variational: bool = False,
+        variance_reduced: bool = False,
+    ) -> None:
+        super().__init__(
+            model,
+            encoder,
+            noise,
+            rule,
+            noise_encoder=noise_encoder,
+            latent_samples=latent_samples,
+            noise_ratio=noise_ratio,
+            noise_samples=noise_samples,
+            partition=partition,
+            log_scale=log_scale,
+        )
+        if not rule.variational and not allow_non_variational:
+            raise ValueError(
+                f"rule must have the double-ELBO property, found {rule!r}, which has not: its f0 or f1 is not concave "
+                "in r, so a term would not be a lower bound. Choose a PowerRule or a sum of them; use VariationalNCE "
+                "for the logarithmic rule; or pass allow_non_variational=True to study it all the same"
+            )
+        self.allow_non_variational = allow_non_variational
+        self.variance_reduced = variance_reduced
+        self._known_to_be_covered = False
+        if variance_reduced:
+            self._check_variance_reduced(log_scale)
+
+    def _check_variance_reduced(self, log_scale: LogScaleLike) -> None:
+        power = power_of(self.rule)
+        problems = {
+            f"rule must be (0, 0), found {self.rule!r}": power is None or power[1] != 0,
+            f"partition must be 'fixed', found {self.partition!r}": type(self.partition) is not Fixed,
+            f"log_scale must be 0, found {log_scale}": log_scale != 0,
+            f"model must be a normalised LatentVariableModel, found {type(self.model).__name__}": not (
+                isinstance(self.model, LatentVariableModel) and self.model.normalised
+            ),
+            "latent_samples must be 1, the closed form is that of one draw": self.latent_samples != 1,
+            "noise_encoder must be None, the noise term does not use it": self.noise_encoder is not None,
+            "encoder must not be None": self.encoder is None,
+        }
+        for problem, found in problems.items():
+            if found:
+                raise ValueError(f"variance_reduced=True: {problem}")
+
+    def _check_covered(self, q: Distribution) -> None:
+        """E_noise[r] = 1 only if q covers p_θ(x, ·), and the noise covers p_θ on the same kind of space."""
+        if isinstance(q, PointMass):
+            raise ValueError(
+                "variance_reduced=True: encoder must be stochastic, found a deterministic one, whose noise term is no "
+                "constant"
+            )
+        likelihood = self.model.decoder(q.mean[:1])
+        if not _covers(self.noise, likelihood):
+            raise ValueError(
+                f"variance_reduced=True: noise must cover the model, found {self.noise!r} for a decoder that gives "
+                f"{type(getattr(likelihood, 'base_dist', likelihood)).__name__}"
+            )
+
+    def terms_of(self, batch: Batch) -> Terms:
+        """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
+        if not self.variance_reduced:
+            return super().terms_of(batch)
+        x = batch.x
+        self._check_rows("x", x)
+        log_noise_x = self._log_noise("log_noise_x", batch.log_noise_x, x)
+        assert self.encoder is not None
+        q = self.encoder(x)
+        if not self._known_to_be_covered:
+            self._check_covered(q)
+            self._known_to_be_covered = True
+        evidence = evidence_of(self.model, q, x, closed_form=True)
+        weight, _ = power_of(self.rule) or (1.0, 0.0)
+        delta = evidence - log_noise_x - math.log(self.noise_ratio)
+        check_finite("x", x, LogRatio(delta.unsqueeze(0)), log_noise_x, may_be_zero=False)
+        # E_noise[r] = 1, so ν E_noise f0(r/ν) = −1.
+        loss = -weight * (delta.mean() - 1)
+        loss = loss if batch.share is None else loss * batch.share.data
+        return Terms(loss, weight * delta.detach(), None, evidence.detach, lambda: (delta.detach(), None))
+
+
+def _covers(noise: Distribution, model: Distribution) -> bool:
+    """Whether the noise has the support of the model or more, and the same base measure."""
+    if hasattr(noise, "components"):
+        return any(_covers(component, model) for component in noise.components)
+    mine, theirs = _base(noise.support), _base(model.support)
+    if isinstance(mine, type(constraints.boolean)) or isinstance(theirs, type(constraints.boolean)):
+        return isinstance(mine, type(theirs))
+    outer, inner = _range(mine), _range(theirs)
+    if outer is None or inner is None:
+        return repr(mine) == repr(theirs)
+    return bool((outer[0] <= inner[0]).all()) and bool((inner[1] <= outer[1]).all())
+
+
+def _base(support: Any) -> Any:
+    return _base(support.base_constraint) if isinstance(support, constraints.independent) else support
+
+
+def _range(support: Any) -> tuple[Tensor, Tensor] | None:
+    """The bounds of a continuous support, which may be infinite, or None where it is no interval."""
+    if support in (constraints.real, constraints.real_vector):
+        return torch.tensor(-math.inf), torch.tensor(math.inf)
+    names = ("lower_bound", "upper_bound")
+    if getattr(support, "is_discrete", False) or not any(hasattr(support, name) for name in names):
+        return None
+    low, high = (getattr(support, name, default) for name, default in zip(names, (-math.inf, math.inf), strict=True))
+    return torch.as_tensor(low), torch.as_tensor(high)

@@ -5,8 +5,18 @@ with A = E_data[e^(αΔ⁰)] and B = E_noise[e^((1+α)Δ⁰)],
 
     c* = log B − log A,    J = (1/α) log A − log B/(1+α),    α → 0:  E_data[Δ⁰] − log E_noise[e^Δ⁰],
 
-up to a monotone map. This is the γ-divergence; both terms are log-mean-exps, so it needs no clip. For other rules c is
-found by a safeguarded Newton iteration (``_root``).
+up to a monotone map. This is the γ-divergence; both terms are log-mean-exps, so it needs no clip. For other rules c* is
+the root of the balance, found by a safeguarded Newton iteration:
+
+    F(c) = E_data[φ(Δ)] − ν E_noise[ψ(Δ)] = 0,      φ = df1/dΔ,  ψ = −df0/dΔ,  Δ = Δ⁰ − c − log ν.
+
+J at its best c has the gradient of J at a fixed c (envelope theorem), but not its second derivatives: c* moves. With
+J_c = −F, and everything taken at c*, implicit differentiation gives
+
+    ∇²[J(c*)] = ∇²J − ∇F ∇Fᵀ / J_cc,
+
+which are the second derivatives of J(c) − F²/(2 J_cc) at c = c* held fixed; the added term is zero, and so is its
+gradient.
 
 The log of a mean over a batch is biased, and so is its gradient, however many batches are averaged: it divides by a
 mean over few noise samples, ∇B̂/B̂, and E[∇B̂/B̂] ≠ ∇B/B. But E[B̂ · ∇B̂/B̂] = ∇B: a batch that counts in proportion to its
@@ -35,6 +45,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import astuple, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,9 +54,8 @@ from .. import _checks
 from .._estimates import log_mean_exp, log_power_mean
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalised
-from ._root import best_log_scale, log_pulls, with_gradient_of
-from .batch import gather
-from .log_partition import GradientWeights, LogScale, Partition, log_noise_slopes
+from .base import gather
+from .log_partition import GradientWeights, LogScale, Moments, Partition, log_noise_slopes
 from .ratios import BatchRatios, LogRatio
 
 #: The momentum of rules (α, 0) unless another is given.
@@ -128,7 +138,7 @@ class Profiled(Partition):
         if self.momentum == 1:
             raise ValueError("momentum must be below 1, found 1.0: the average would never move")
         self.register_buffer("last", torch.zeros(()))
-        self.register_buffer("moving", _fresh())
+        self.register_buffer("moving", torch.tensor(astuple(Moving())))
 
     def check(self, rule: ScoringRule) -> None:
         """The rule needs one best c."""
@@ -153,7 +163,7 @@ class Profiled(Partition):
     def _in_closed_form(self, weight: float, alpha: float, ratios: BatchRatios) -> LogScale:
         log_b = log_mean_exp(gather(ratios.noise.log_moment(1 + alpha), ratios.share))
         if alpha < NEGLIGIBLE:
-            first = gather(ratios.data.expectation(_identity), ratios.share).mean()
+            first = gather(ratios.data.expectation(lambda delta: delta), ratios.share).mean()
             c = log_p = log_b.detach()
         else:
             if alpha < SMALL:
@@ -164,14 +174,12 @@ class Profiled(Partition):
                 first = log_a / alpha
             c = (log_b - log_a).detach()
             log_p = (log_b + log_a).detach()
-        value = weight * (first - log_b / (1 + alpha))
-        momentum = self._momentum_in_use(MOMENTUM)
+        counts, momentum = 1.0, self._momentum_in_use(MOMENTUM)
         if momentum:
             moving = self._moving()
             counts = moving.weight(float(log_p), momentum)
             self._keep(moving, float(log_p), float(c), momentum)
-            value = value if counts == 1 else with_gradient_of(counts * value, value)
-        return LogScale(c, maximised=True, maximum=value)
+        return LogScale(c, maximised=True, moments=Moments(weight, alpha, first, log_b, counts))
 
     def _by_root(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
         data, noise = ratios.whole.data, ratios.whole.noise
@@ -244,15 +252,6 @@ def power_of(rule: ScoringRule) -> tuple[float, float] | None:
     return None
 
 
-def _fresh() -> Tensor:
-    """The moving averages before the first batch."""
-    return torch.tensor(astuple(Moving()))
-
-
-def _identity(values: Tensor) -> Tensor:
-    return values
-
-
 def _mix(old: float, new: float, weight: float) -> float:
     """log((1 − weight) e^old + weight e^new)."""
     if weight == 1:
@@ -260,3 +259,122 @@ def _mix(old: float, new: float, weight: float) -> float:
     one, other = old + math.log1p(-weight), new + math.log(weight)
     high = max(one, other)
     return high + math.log1p(math.exp(min(one, other) - high))
+
+
+def best_log_scale(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
+    """The root c of g(c) = log E_data[φ] − log(ν E_noise[ψ]).
+
+    The log-slopes grow in Δ at rates within [0, 1] and [1, 2], so g increases, at a rate that Newton's method knows;
+    a bracket catches the steps that leave it. In float64: the sums are small and the root is worth its digits.
+    """
+    x, y = data.averaged.double() - math.log(noise_ratio), noise.averaged.double() - math.log(noise_ratio)
+    weights_x, weights_y = _log_average_weights(data), _log_average_weights(noise)
+
+    def residual(c: Tensor) -> tuple[Tensor, Tensor]:
+        log1, rate1 = rule.log_slope(x - c)
+        log0, rate0 = rule.log_slope(y - c)
+        log1, log0 = log1 + weights_x, log0 + weights_y + (y - c)
+        total1, total0 = log1.flatten().logsumexp(0), log0.flatten().logsumexp(0)
+        mean_rate1 = ((log1 - total1).exp() * rate1).sum()
+        mean_rate0 = ((log0 - total0).exp() * (1 + rate0)).sum()
+        return total1 - total0 - math.log(noise_ratio), mean_rate0 - mean_rate1
+
+    low = 2 * y.min() - torch.maximum(x.max(), y.max()) + math.log(noise_ratio) - 1
+    high = 2 * y.max() - torch.minimum(x.min(), y.min()) + math.log(noise_ratio) + 1
+    c = noise.mean.double().logsumexp(0) - math.log(noise.values.shape[1]) - math.log(noise_ratio)
+    c = c.clamp(low, high)
+    for _ in range(60):
+        value, rate = residual(c)
+        low, high = torch.where(value < 0, c, low), torch.where(value < 0, high, c)
+        newton = c - value / rate
+        inside = (newton > low) & (newton < high)
+        step = torch.where(inside, newton, (low + high) / 2) - c
+        c = c + step
+        if not _checks.values_are_hidden() and step.abs() < 1e-12 * (1 + c.abs()):
+            break
+    return c.to(data.values.dtype)
+
+
+@torch.no_grad()
+def log_pulls(
+    rule: ScoringRule, data: LogRatio, noise: LogRatio, c: Tensor | float, noise_ratio: float
+) -> tuple[float, float]:
+    """log E_data[φ] and log(ν E_noise[ψ]) at any c."""
+    shift = -c - math.log(noise_ratio)
+    x, y = data.averaged.double() + shift, noise.averaged.double() + shift
+    log1 = rule.log_slope(x)[0] + _log_average_weights(data)
+    log0 = rule.log_slope(y)[0] + y + _log_average_weights(noise)
+    return float(log1.flatten().logsumexp(0)), float(log0.flatten().logsumexp(0)) + math.log(noise_ratio)
+
+
+Sides = tuple[Tensor | None, ...]
+
+
+def with_curvature(
+    value: Tensor, rule: ScoringRule, data: LogRatio, noise: LogRatio, c: Tensor, noise_ratio: float
+) -> Tensor:
+    """J at c* held fixed, with the second derivatives of J at a c* that moves."""
+    tensors = (data.averaged, data.log_weights, noise.averaged, noise.log_weights)
+    if _checks.values_are_hidden():
+        slopes, curvature = _slopes(rule, tensors, c, noise_ratio)
+        return value - _residual(tensors, slopes).square() / (2 * curvature)
+    if not value.requires_grad:
+        return value
+    result: Tensor = _AtItsBest.apply(value, rule, c, noise_ratio, *tensors)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _AtItsBest(torch.autograd.Function):
+    """The identity; its gradient has the graph of the second derivatives if, and only if, a graph is asked for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, value: Tensor, rule: ScoringRule, c: Tensor, noise_ratio: float, *tensors: Tensor | None
+    ) -> Tensor:
+        ctx.rule, ctx.noise_ratio = rule, noise_ratio
+        ctx.save_for_backward(c, *tensors)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        c, *tensors = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return gradient, None, None, None, *(None for _ in tensors)
+        slopes, curvature = _slopes(ctx.rule, tuple(tensors), c, ctx.noise_ratio)
+        scale = -gradient * _residual(tuple(tensors), slopes) / curvature
+        return gradient, None, None, None, *(None if slope is None else scale * slope for slope in slopes)
+
+
+@torch.no_grad()
+def _slopes(rule: ScoringRule, tensors: Sides, c: Tensor, noise_ratio: float) -> tuple[Sides, Tensor]:
+    """∂F of Δ⁰ and of the log-weights of both sides, and J_cc."""
+    found: list[Tensor | None] = []
+    curvature = torch.zeros_like(c)
+    for is_noise, (values, log_weights) in enumerate((tensors[:2], tensors[2:])):
+        assert values is not None
+        delta = values.detach() - c - math.log(noise_ratio)
+        log, rate = rule.log_slope(delta)
+        if is_noise:  # −ν ψ = −ν e^Δ φ
+            log, rate = log + delta + math.log(noise_ratio), 1 + rate
+        logs = log if log_weights is None else log + log_weights.detach()
+        pull = (logs - math.log(values.shape[1])).exp() * (-1 if is_noise else 1)
+        found += [pull * rate, None if log_weights is None else pull]
+        curvature = curvature + (pull * rate).sum()
+    return tuple(found), curvature
+
+
+def _residual(tensors: Sides, slopes: Sides) -> Tensor:
+    """F as a function of its arguments near where it is 0."""
+    parts = [
+        (slope * (tensor - tensor.detach())).sum()
+        for tensor, slope in zip(tensors, slopes, strict=True)
+        if tensor is not None and slope is not None
+    ]
+    return torch.stack(parts).sum()
+
+
+def _log_average_weights(ratio: LogRatio) -> Tensor | float:
+    """Log-weights that average over latents and points."""
+    points = math.log(ratio.values.shape[1])
+    return -points if ratio.log_weights is None else ratio.log_weights.double() - points

@@ -26,7 +26,7 @@ from ..models import LatentVariableModel
 from ..models.distributions import PointMass, rsample_with_log_ratio
 from ..models.fixed import wide
 from ..scoring import ScoringRule
-from .batch import BatchShare, gather
+from .base import BatchShare, gather
 
 #: A discrete latent with at most this many values is summed over.
 MOST_VALUES = 4096
@@ -186,46 +186,31 @@ def log_ratio(
         )
     drawn = () if draws == 1 else (draws,)
     shape = (*drawn, len(x))
-    base_sample = _base_sample(q, drawn) if at is None else at
+    base_sample = at
+    if at is None and hasattr(q, "rsample_from"):  # a distribution that tells apart what is random about a draw
+        base_sample = q.base_sample(drawn)  # type: ignore[attr-defined]
     if base_sample is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
         z, gained = rsample_with_log_ratio(q, prior, base_sample)
         fit = _checked(model.log_likelihood(x, narrowed(z, x)), shape, "log_likelihood")
         values = wide(fit) - log_noise + wide(gained)
     else:
-        z, log_q = _drawn(q, drawn, base_sample)
+        if base_sample is not None:
+            z, log_q = q.rsample_from(base_sample)  # type: ignore[attr-defined]
+        else:
+            z = q.rsample(drawn)
+            log_q = q.log_prob(z)
         values = wide(_checked(model.log_joint(x, narrowed(z, x)), shape, "log_joint")) - log_noise - wide(log_q)
     weights = torch.full_like(values, -math.log(draws)) if averaged_outside and draws > 1 else None
     mean = None
     if weights is None:
         mean = values if draws == 1 else log_mean_exp(values)
     values = values.unsqueeze(0) if draws == 1 else values
-    return LogRatio(
-        values,
-        weights,
-        base_sample,
-        drawn=True,
-        point=isinstance(q, PointMass),
-        known_mean=mean,
-    )
+    return LogRatio(values, weights, base_sample, drawn=True, point=isinstance(q, PointMass), known_mean=mean)
 
 
 def is_nothing(shift: Tensor | float) -> bool:
     """Whether a shift need not be added."""
     return isinstance(shift, float) and shift == 0
-
-
-def _base_sample(q: Any, shape: tuple[int, ...]) -> Tensor | None:
-    """What is random about a draw, of those distributions that tell it apart."""
-    return q.base_sample(shape) if hasattr(q, "rsample_from") else None
-
-
-def _drawn(q: Any, shape: tuple[int, ...], base_sample: Tensor | None) -> tuple[Tensor, Tensor]:
-    """A draw z and log q(z)."""
-    if base_sample is not None:
-        drawn: tuple[Tensor, Tensor] = q.rsample_from(base_sample)
-        return drawn
-    z = q.rsample(shape)
-    return z, q.log_prob(z)
 
 
 def _checked(value: Tensor, shape: tuple[int, ...], method: str) -> Tensor:
@@ -249,3 +234,38 @@ def _is_summed(q: Distribution) -> bool:
 def narrowed(z: Tensor, x: Tensor) -> Tensor:
     """The latents as a network in half precision takes them; log q and the prior see them as they were drawn."""
     return z.to(x.dtype) if _checks.is_half(x) and z.is_floating_point() else z
+
+
+def check_model(model: Any, encoder: Encoder | None) -> None:
+    """The model must have what Δ⁰ is made of: its joint with an encoder, else its density."""
+    needed, how = ("log_prob", "without an encoder") if encoder is None else ("log_joint", "with an encoder")
+    if not hasattr(model, needed):
+        raise TypeError(f"model must have {needed} {how}, found {type(model).__name__} without it")
+
+
+def prior_constant(model: Any, point: bool) -> float:
+    """γ = max log p_Z for a deterministic encoder on a latent-variable model, else 0."""
+    return model.highest_log_prior() if point and isinstance(model, LatentVariableModel) else 0.0
+
+
+def check_finite(name: str, x: Tensor, ratio: LogRatio, log_noise: Tensor | None = None, *, may_be_zero: bool) -> bool:
+    """Whether all log-ratios are known to be finite; those that must be and are not are traced to where they come from.
+
+    A ratio of zero, Δ⁰ = −∞, is legitimate where the model gives a noise sample no probability.
+    """
+    if _checks.values_are_hidden():
+        return False
+    values = ratio.values.detach()
+    if math.isfinite(float(values.sum())):  # one pass in the good case; a sum that overflows is looked at below
+        return True
+    good = (~values.isnan() & (values < torch.inf) if may_be_zero else values.isfinite()).all(0)
+    if good.all():
+        return False
+    _checks.finite_rows(name, x)
+    if log_noise is not None:
+        _checks.finite_log_noise(name, log_noise)
+    row = int((~good).nonzero()[0])
+    raise ValueError(
+        f"log p_θ(x, z) − log q(z|x) must be finite, found {float(values[:, row].max())} at row {row} of {name}: the "
+        "model or the encoder has diverged, or the row lies outside the model's support"
+    )

@@ -33,7 +33,7 @@ from .. import _checks
 from .._estimates import log_mean_exp
 from ..models.ratios import AveragedRatio, DistributionRatio, TelescopedRatio
 from ..noise import EmpiricalNoise, draw
-from ..objectives.statistics import effective_share, ratio_statistics
+from ..objectives.base import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
 from .chain import ALIVE, Bridge, BridgeReport, Builder, Reference, Steps, equal_steps, steps_of, waypoints
 

@@ -25,7 +25,7 @@ from ..models import mlp
 from ..models.ratios import DistributionRatio
 from ..noise import EmpiricalNoise, NoiseMixture, draw, fit_gaussian
 from ..objectives import SNCE
-from ..objectives.statistics import effective_share, ratio_statistics
+from ..objectives.base import effective_share, ratio_statistics
 from ..scoring import ScoringRule
 from ..training import fit
 

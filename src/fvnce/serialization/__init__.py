@@ -1,25 +1,29 @@
 """The one place that writes and reads tensors and JSON: atomic, checksummed, without pickle.
 
 ==================  ===================================================================
-``files``           a file is written whole or not at all, and never through a link
+``files``           a file is written whole or not at all, by one writer at a time
 ``records``         tensors and JSON in one safetensors file, or JSON alone, with a SHA-256
-``lock``            one writer at a time in a folder
-``text``            JSON with limits on what a stranger's text may cost
-``tree``            nested state as JSON and tensors
-``registry``        the classes that may be rebuilt, which every room registers
-``objects``         objects of these classes as JSON and tensors, and back
-``budget``          what rebuilding may allocate
-``errors``          what is said of a file that cannot be trusted
+``registry``        the classes that may be rebuilt, and what that may allocate
+``objects``         nested state, and objects of these classes, as JSON and tensors
 ==================  ===================================================================
 """
 
-from .errors import RecordError, fields, reading
-from .files import atomic_write, sweep, write_text
-from .lock import FolderInUse, locked
-from .objects import describe, rebuild
-from .records import checksum_of, kind_of, read_document, read_record, write_document, write_record
+from .files import FolderInUse, atomic_write, locked, sweep, write_text
+from .objects import describe, flatten, rebuild, unflatten
+from .records import (
+    RecordError,
+    checksum_of,
+    decode,
+    encode,
+    fields,
+    kind_of,
+    read_document,
+    read_record,
+    reading,
+    write_document,
+    write_record,
+)
 from .registry import Kind, add, register, register_alias
-from .tree import flatten, unflatten
 
 __all__ = [
     "FolderInUse",
@@ -28,7 +32,9 @@ __all__ = [
     "add",
     "atomic_write",
     "checksum_of",
+    "decode",
     "describe",
+    "encode",
     "fields",
     "flatten",
     "kind_of",

@@ -7,7 +7,7 @@ from .fitting import fit
 from .flow import fit_flow
 from .history import History, Table
 from .loop import Interrupted, NonFiniteLoss
-from .normalised import NormalisedSGD
+from .optimiser import NormalisedSGD
 from .refit import DecodedNoise, FlowRefit, RefitNoise
 
 __all__ = [

@@ -23,13 +23,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from .. import _random
 from ..noise import log_prob_or_minus_inf
 from ..objectives import Batch, BatchShare
-from . import randomness
 from .distributed import bounds
-from .noise_sampler import FreshNoise, PooledNoise, make_noise_sampler, noise_samples, tabulate
-from .step import Step
-from .validation import Validation
+from .evaluation import Step, Validation
+from .noise_sampler import NoiseSampler, make_noise_sampler, noise_samples, tabulate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -136,7 +135,7 @@ class BatchStream:
             self.source = _ByIndex(rows.to(self.device), batch_size, seed, rank=self.rank, world=self.world)
             wide = min(batch_size * self.world, len(rows))
         self._wide, self._pool = wide, noise_pool
-        self.noise_sampler = None if self.noise is None else self._make_noise_sampler(wide, noise_pool)
+        self.noise_sampler = None if self.noise is None else self._make_noise_sampler()
 
     @property
     def steps(self) -> int | None:
@@ -154,9 +153,7 @@ class BatchStream:
             raise TypeError("validation must be a tensor, an array or a memory map, found DataLoader")
         rows = Rows(validation, self.dtype, name="validation")
         table = self._tabulated(rows, "validation")
-        return Validation(
-            rows.to(self.device), table, self.step, self.seed, self.rank, self.world, seed_globals=seed_globals
-        )
+        return Validation(rows.to(self.device), table, self.step, self.fabric, self.seed, seed_globals=seed_globals)
 
     def follow_noise(self, epoch: int) -> None:
         """Take up the noise that the objective has now, replaced after an epoch: densities and samples are new."""
@@ -164,7 +161,7 @@ class BatchStream:
         self.noise = objective.noise
         if isinstance(self.source, _ByIndex):
             self.log_noise = self._tabulated(self.source.rows, "data")
-        self.noise_sampler = self._make_noise_sampler(self._wide, self._pool, epoch + 1)
+        self.noise_sampler = self._make_noise_sampler(epoch + 1)
 
     def sample_rows(self, n: int, generator: torch.Generator) -> Tensor:
         """At most n rows of the data, drawn without replacement, the same on every process."""
@@ -223,15 +220,15 @@ class BatchStream:
         self.notes[f"seconds_tabulating_{name}"] = time.perf_counter() - begun
         return table.to(self.device)
 
-    def _make_noise_sampler(self, wide: int, pool: int | None, *path: int) -> FreshNoise | PooledNoise:
+    def _make_noise_sampler(self, *path: int) -> NoiseSampler:
         assert self.noise is not None
-        rows = self._noise_rows(wide)[1]
+        rows = self._noise_rows(self._wide)[1]
         parameters = sum(p.numel() for p in self.step.parameters())
-        flops = 6.0 * parameters * (math.ceil(wide / self.world) + rows)
+        flops = 6.0 * parameters * (math.ceil(self._wide / self.world) + rows)
         begun = time.perf_counter()
-        generator = randomness.generator(self.seed, randomness.NOISE, self.rank, *path)
+        generator = _random.generator(self.seed, _random.NOISE, self.rank, *path)
         with self.progress.stage("pool of noise") as report:
-            sampler = make_noise_sampler(self.noise, rows, flops, generator, pool=pool, progress=report)
+            sampler = make_noise_sampler(self.noise, rows, flops, generator, pool=self._pool, progress=report)
         self.notes["seconds_filling_pool"] = time.perf_counter() - begun
         return sampler
 
@@ -258,7 +255,7 @@ class _ByIndex:
         self.steps = n // self.wide + (n % self.wide >= world)
 
     def epoch(self, epoch: int, start: int) -> Iterator[_Drawn]:
-        order = randomness.order(self.seed, epoch, len(self.rows))
+        order = _random.order(self.seed, epoch, len(self.rows))
         if not self.rows.on_disk:
             order = order.to(self.rows.device)
         for step in range(start, self.steps):
@@ -279,9 +276,9 @@ class _ByLoader:
     """The batches of a user's DataLoader.
 
     A resumed epoch starts the loader anew with the random states it had at the epoch's start and passes over the
-    batches that were done. That is bit-identical if those states determine the loader's order: torch's own samplers do,
-    with workers or without. It cannot be promised for a dataset with randomness or state of its own, nor for a stream
-    that does not begin again.
+    batches that were done; between two epochs a generator of the loader's own is put where it had come to. That is
+    bit-identical if those states determine the loader's order: torch's own samplers do, with workers or without. It
+    cannot be promised for a dataset with randomness or state of its own, nor for a stream that does not begin again.
     """
 
     def __init__(self, loader: DataLoader[Any], dtype: torch.dtype, device: torch.device, *, world: int) -> None:
@@ -297,14 +294,12 @@ class _ByLoader:
             return None
 
     def epoch(self, epoch: int, start: int) -> Iterator[_Drawn]:
-        own = getattr(self.loader, "generator", None)
-        after = randomness.capture(self.device)
+        now = self._states()
         if start and self._begun is not None:
-            randomness.restore(self._begun["global"], self.device)
-            if own is not None:
-                own.set_state(self._begun["own"])
+            _random.restore(self._begun["global"], self.device)
+            self._restore_own(self._begun)
         else:
-            self._begun = {"global": after, "own": None if own is None else own.get_state()}
+            self._begun = now
         sampler: Any = getattr(self.loader, "sampler", None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
@@ -312,18 +307,30 @@ class _ByLoader:
         for _ in range(start):
             next(batches)
         if start:
-            randomness.restore(after, self.device)
+            _random.restore(now["global"], self.device)
         for item in batches:
             x = _first(item)
             x = x.to(self.device, self.dtype if x.is_floating_point() else x.dtype, non_blocking=True)
             yield _Drawn(x, None, len(x) * self.world)
+        self._begun = self._states()
 
     def state_dict(self) -> dict[str, Any]:
-        """Random states at the start of the epoch."""
+        """Random states at the start of the epoch that is under way, or of the next."""
         return {"begun": self._begun}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._begun = state["begun"]
+        if self._begun is not None:
+            self._restore_own(self._begun)
+
+    def _states(self) -> dict[str, Any]:
+        own = getattr(self.loader, "generator", None)
+        return {"global": _random.capture(self.device), "own": None if own is None else own.get_state()}
+
+    def _restore_own(self, states: dict[str, Any]) -> None:
+        own = getattr(self.loader, "generator", None)
+        if own is not None:
+            own.set_state(states["own"])
 
 
 def _first(item: object) -> Tensor:

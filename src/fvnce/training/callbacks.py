@@ -39,6 +39,10 @@ class Run(Protocol):
     settings: Settings
     callbacks: list[Callback]
 
+    @property
+    def validation(self) -> object:
+        """What evaluates held-out rows, or None without them."""
+
     def stop(self, reason: str) -> None:
         """End training after this epoch."""
 
@@ -123,7 +127,10 @@ class EarlyStopping(Callback):
         self._weights: dict[str, Tensor] | None = None
 
     def epoch(self, run: Run) -> None:
-        """Compare the epoch with the best one so far."""
+        """Compare the epoch with the best one so far; one that was not validated has nothing to compare."""
+        validated = run.validation is None or run.settings.validates_after(run.epoch)
+        if self.monitor.startswith("val_") and not validated:
+            return
         if self.monitor not in run.history.epochs:
             raise ValueError(
                 f"monitor must be a column of the epochs ({', '.join(run.history.epochs.columns)}), found "

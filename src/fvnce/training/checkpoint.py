@@ -11,7 +11,6 @@ them all.
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import warnings
@@ -22,14 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 # Objectives are made of what these rooms register.
-from .. import models, noise, objectives, scoring  # noqa: F401
+from .. import _random, models, noise, objectives, scoring  # noqa: F401
 from ..noise import to_state
 from ..serialization import (
     RecordError,
     describe,
+    encode,
     fields,
     flatten,
     kind_of,
@@ -41,7 +41,6 @@ from ..serialization import (
     unflatten,
     write_record,
 )
-from . import randomness
 from .distributed import first_failure, on_main
 
 if TYPE_CHECKING:
@@ -120,9 +119,12 @@ def load_weights(path: str | Path, module: nn.Module) -> nn.Module:
     ...     load_weights(f"{folder}/best.safetensors", nn.Linear(2, 3))
     Linear(in_features=2, out_features=3, bias=True)
     """
-    weights = _weights(Path(path))
+    place = Path(path)
     with reading(path):
-        module.load_state_dict(weights)
+        if kind_of(place) == _KIND:
+            module.load_state_dict(read_checkpoint(place)[0]["objective"])
+        else:
+            module.load_state_dict(read_record(place, "weights")[1])
     return module
 
 
@@ -143,10 +145,18 @@ class Checkpoints:
         self.folder = Path(folder)
         self.keep = keep
 
-    def prepare(self) -> None:
-        """Make the folder and remove what a killed process left half written."""
+    def prepare(self, *, resumes: bool) -> None:
+        """Make the folder and remove what killed runs left; one that does not resume another finds no checkpoint."""
         self.folder.mkdir(parents=True, exist_ok=True)
         sweep(self.folder)
+        latest = self.latest()
+        if latest is None:  # what else lies there is of a run that died before its first
+            (self.folder / BEST_NAME).unlink(missing_ok=True)
+            (self.folder / OBJECTIVE_NAME).unlink(missing_ok=True)
+        elif not resumes:
+            raise FileExistsError(
+                f"checkpoint_dir must be without checkpoints, found {latest}; pass resume=True to continue that run"
+            )
 
     def locked(self) -> AbstractContextManager[None]:
         """Be the only writer."""
@@ -178,7 +188,7 @@ class Checkpoints:
     def set_aside(self, steps: list[int]) -> None:
         """Take checkpoints that cannot be read out of the way, parts first; they are kept under other names."""
         for step in steps:
-            for path in (*self.folder.glob(f"step-{step:09d}.rank-*.safetensors"), self.path(step)):
+            for path in (*self._parts(step), self.path(step)):
                 if path.exists():
                     path.replace(path.with_name(f"{path.name}{UNREADABLE}"))
 
@@ -193,16 +203,15 @@ class Checkpoints:
         named = {str(rank): checksum for rank, checksum in (parts or {}).items()}
         path = self.path(step)
         write_record(path, _KIND, {"state": content, "parts": named, "versions": versions()}, tensors)
-        self._prune(step)
+        # Later ones, of a run that was taken up at an earlier step, do not count: this one must be among the kept.
+        for old in [old for old in self.steps() if old <= step][: -self.keep]:
+            # The main file goes first: parts without it are litter, it without its parts would be a broken checkpoint.
+            for file in (self.path(old), *self._parts(old)):
+                file.unlink(missing_ok=True)
         return path
 
-    def _prune(self, newest: int) -> None:
-        # Later ones, of a run that was taken up at an earlier step, do not count: this one must be among the kept.
-        for step in [step for step in self.steps() if step <= newest][: -self.keep]:
-            # The main file goes first: parts without it are litter, it without its parts would be a broken checkpoint.
-            self.path(step).unlink(missing_ok=True)
-            for part in self.folder.glob(f"step-{step:09d}.rank-*.safetensors"):
-                part.unlink(missing_ok=True)
+    def _parts(self, step: int) -> list[Path]:
+        return list(self.folder.glob(f"step-{step:09d}.rank-*.safetensors"))
 
 
 class Saver:
@@ -223,18 +232,12 @@ class Saver:
         return None if self.checkpoints is None else self.checkpoints.latest()
 
     def prepare(self, *, resumes: bool) -> None:
-        """Make the folder and write the objective into it; a run that does not resume another finds none there."""
-        if self.checkpoints is None:
-            return
-        on_main(self.run.fabric, self.checkpoints.prepare)
-        latest = self.latest()
-        if latest is not None and not resumes:
-            raise FileExistsError(
-                f"checkpoint_dir must be without checkpoints, found {latest}; pass resume=True to continue that run"
-            )
-        # One that lies there without a checkpoint is of a run that died before its first.
-        if latest is None or not (self.checkpoints.folder / OBJECTIVE_NAME).exists():
-            self.write_objective()
+        """Make the folder, and write the objective into it unless it is there."""
+        checkpoints = self.checkpoints
+        if checkpoints is not None:
+            on_main(self.run.fabric, lambda: checkpoints.prepare(resumes=resumes))
+            if not (checkpoints.folder / OBJECTIVE_NAME).exists():
+                self.write_objective()
 
     def goes_on_from(self, path: Path) -> None:
         """The run stands where this checkpoint does, which need not be written again if it is the newest."""
@@ -246,7 +249,10 @@ class Saver:
         if self.checkpoints is None or self._saved_at == run.step:
             return
         run.recorder.flush()
-        self._check_finite()
+        # A gradient may turn infinite while the loss does not: such weights are no good checkpoint.
+        for name, value in run.objective.named_parameters():
+            if not bool(torch.isfinite(value.detach()).all()):
+                raise run.failure(None, f"parameter {name} is not finite")
         # Whoever could not write, all know it: else one process would end and another wait for it.
         failure = first_failure(run.fabric, self._try(self._write_checkpoint))
         if failure is None:
@@ -294,28 +300,19 @@ class Saver:
     def _write_checkpoint(self) -> None:
         run, checkpoints = self.run, self.checkpoints
         assert checkpoints is not None
-        own = {"batches": run.batches.state_dict(), "random": randomness.capture(run.device)}
-        parts: dict[int, str] = {}
+        own = {"batches": run.batches.state_dict(), "random": _random.capture(run.device)}
+        written = [""] * run.world
         if run.world > 1:
-            parts = self._write_parts(checkpoints, own)
+            rank, mine = run.fabric.global_rank, [""]
+            failure: Exception | None = None
+            if rank:
+                failure = self._try(lambda: mine.append(checkpoints.write_rank(run.step, rank, own)))
+            failure = first_failure(run.fabric, failure)
+            if failure is not None:
+                raise failure
+            torch.distributed.all_gather_object(written, mine[-1])
         if run.is_main:
-            checkpoints.write(run.step, {**self._state(), "own": own}, parts)
-
-    def _write_parts(self, checkpoints: Checkpoints, own: dict[str, Any]) -> dict[int, str]:
-        rank = self.run.fabric.global_rank
-        written = ""
-        failure: Exception | None = None
-        if rank:
-            try:
-                written = checkpoints.write_rank(self.run.step, rank, own)
-            except OSError as error:
-                failure = error
-        failure = first_failure(self.run.fabric, failure)
-        if failure is not None:
-            raise failure
-        everyone = [""] * self.run.world
-        torch.distributed.all_gather_object(everyone, written)
-        return {number: checksum for number, checksum in enumerate(everyone) if number}
+            checkpoints.write(run.step, {**self._state(), "own": own}, dict(enumerate(written[1:], 1)))
 
     def _state(self) -> dict[str, Any]:
         run = self.run
@@ -324,6 +321,10 @@ class Saver:
         if run.scheduler is not None:
             # Without what the settings give again and JSON cannot hold.
             scheduler = {name: value for name, value in run.scheduler.state_dict().items() if not callable(value)}
+        replaced = None
+        if run.noise_since is not None:
+            config, tensors = to_state(run.objective.noise)  # type: ignore[arg-type]
+            replaced = {"config": encode(config), "tensors": tensors, "since": run.noise_since}
         return {
             **self.key.state(),
             "step": run.step,
@@ -336,19 +337,8 @@ class Saver:
             "scaler": run.fabric.strategy.precision.state_dict(),
             "history": run.history.state_dict(),
             "callbacks": [callback.state_dict() for callback in run.callbacks],
-            "noise": _noise_state(run.objective) if run.noise_replaced else None,
+            "noise": replaced,
         }
-
-    def _check_finite(self) -> None:
-        """A gradient may turn infinite while the loss does not: such weights are no good checkpoint."""
-        for name, value in self.run.objective.named_parameters():
-            if not bool(torch.isfinite(value.detach()).all()):
-                raise self.run.failure(None, f"parameter {name} is not finite")
-
-
-def _noise_state(objective: Any) -> dict[str, Any]:
-    config, tensors = to_state(objective.noise)
-    return {"config": json.dumps(config), "tensors": tensors}
 
 
 def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -377,15 +367,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
-
-
-def _weights(path: Path) -> dict[str, Tensor]:
-    if kind_of(path) == _KIND:
-        state, _ = read_checkpoint(path)
-        with reading(path):
-            weights: dict[str, Tensor] = state["objective"]
-        return weights
-    return read_record(path, "weights")[1]
 
 
 def _compare_versions(path: Path, saved: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from .. import _checks
 
@@ -26,13 +27,12 @@ PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
 
 
 def make_fabric(
-    *,
-    accelerator: str = "auto",
-    devices: int | str | list[int] | None = None,
-    num_nodes: int | None = None,
-    strategy: Any = "auto",
-    precision: str | None = None,
-    timeout: float | None = None,
+    accelerator: str,
+    devices: int | str | list[int] | None,
+    num_nodes: int | None,
+    strategy: Any,
+    precision: str | None,
+    timeout: float | None,
 ) -> Fabric:
     """A launched Fabric; the arguments are those of :func:`fvnce.fit`."""
     # Imported here: it takes as long as torch itself, and only training needs it.
@@ -108,6 +108,13 @@ def on_main(fabric: Fabric, action: Callable[[], object]) -> None:
     failure = first_failure(fabric, failure)
     if failure is not None:
         raise failure
+
+
+def over_processes(fabric: Fabric, value: Tensor, how: str) -> Tensor:
+    """The mean, sum or max of a tensor over processes."""
+    result = fabric.all_reduce(value.to(fabric.device), reduce_op=how)
+    assert isinstance(result, Tensor)
+    return result
 
 
 def bounds(total: int, rank: int, world: int) -> tuple[int, int]:

@@ -17,9 +17,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from .. import _checks
-from .._random import alone
-from . import randomness
-from .callbacks import Callback, EarlyStopping, FunctionCallback
+from .._random import alone, preserve_rng_state
+from .callbacks import Callback, EarlyStopping, FunctionCallback, make_progress
 from .checkpoint import Checkpoints
 from .distributed import make_fabric, on_main
 from .history import History
@@ -122,16 +121,7 @@ def fit(
     if not isinstance(objective, nn.Module):
         raise TypeError(f"objective must be a torch module with parameters to train, found {type(objective).__name__}")
     settings = Settings(
-        epochs,
-        batch_size,
-        optimizer,
-        lr,
-        schedule,
-        grad_clip,
-        noise_pool,
-        log_every,
-        validate_every,
-        checkpoint_every,
+        epochs, batch_size, optimizer, lr, schedule, grad_clip, noise_pool, log_every, validate_every, checkpoint_every
     )
     checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, _checks.count("keep_last", keep_last))
     if resume and checkpoints is None and resume is True:
@@ -146,21 +136,16 @@ def fit(
             held.enter_context(alone())
         # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
         with alone():
-            fabric = make_fabric(
-                accelerator=accelerator,
-                devices=devices,
-                num_nodes=num_nodes,
-                strategy=strategy,
-                precision=precision,
-                timeout=timeout,
-            )
+            fabric = make_fabric(accelerator, devices, num_nodes, strategy, precision, timeout)
         if seed is None:
             seed = fabric.broadcast(int(torch.randint(2**31 - 1, ())))
         seed = _checks.count("seed", seed, low=0)
-        held.enter_context(randomness.preserve_rng_state(fabric.device, seed_globals))
+        held.enter_context(preserve_rng_state(fabric.device, seed_globals))
         if checkpoints is not None:
             on_main(fabric, lambda: held.enter_context(checkpoints.locked()))
-        run = Run(objective, data, validation, settings, seed, chosen, checkpoints, fabric, progress, seed_globals)
+        bar = make_progress(progress, main_process=fabric.is_global_zero)
+        held.callback(bar.close)
+        run = Run(objective, data, validation, settings, seed, chosen, checkpoints, fabric, bar, seed_globals)
         return run.train(resume, accept_changes=accept_changes)
 
 
@@ -202,6 +187,10 @@ class Settings:
             _checks.count("noise_pool", self.noise_pool, low=0)
         if self.checkpoint_every is not None:
             _checks.count("checkpoint_every", self.checkpoint_every)
+
+    def validates_after(self, epoch: int) -> bool:
+        """Whether validation is due after an epoch: every few of them, and the last."""
+        return (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs
 
     def resume_key(self) -> dict[str, Any]:
         """Settings that a resumed run must share with the one it continues."""

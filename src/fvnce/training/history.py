@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..objectives.terms import Snapshot, Terms, statistics_of
+from ..objectives.base import Snapshot, Terms, statistics_of
 from ..serialization import atomic_write, write_text
 
 if TYPE_CHECKING:
@@ -178,12 +178,12 @@ class History:
         tables[of].to_csv(path)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """Both tables and the notes as JSON text, also written to ``path`` if given; NaN becomes null."""
+        """Both tables and the notes as JSON text, also written to ``path`` if given; NaN and ∞ become null."""
         tables = {
-            table: {name: [None if math.isnan(v) else _plain(v) for v in column] for name, column in columns.items()}
+            table: {name: [_plain(v) if math.isfinite(v) else None for v in column] for name, column in columns.items()}
             for table, columns in self.to_dict().items()
         }
-        text = json.dumps({**tables, "notes": self.notes})
+        text = json.dumps({**tables, "notes": self.notes}, allow_nan=False)
         if path is not None:
             write_text(path, text)
         return text

@@ -17,15 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from .. import _random
 from ..objectives import Batch
-from . import randomness
 from .batches import BatchStream
-from .callbacks import Callback, make_progress
+from .callbacks import Callback, NullProgress
 from .checkpoint import Checkpoints, Saver
+from .distributed import over_processes
+from .evaluation import Step, StepOutput, describe_batch
 from .history import History, Recorder
-from .optimiser import make_optimizer, make_schedule
+from .optimiser import GradientCheck, make_optimizer, make_schedule
 from .resume import RunKey, resume
-from .step import GradientCheck, Step, StepOutput, describe_batch
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -84,8 +85,8 @@ class Run:
         callbacks: list[Callback],
         checkpoints: Checkpoints | None,
         fabric: Fabric,
-        progress: bool | None,
-        seed_globals: bool = True,
+        progress: NullProgress,
+        seed_globals: bool,
     ) -> None:
         self.objective, self.settings, self.seed = objective, settings, seed
         self.seed_globals = seed_globals
@@ -94,12 +95,14 @@ class Run:
         self.device: torch.device = fabric.device
         self.step = self.epoch = self.position = 0
         self.stopped: str | None = None
-        self.held_out, self.noise_replaced = validation, False
+        self.held_out = validation
+        #: Epochs that were recorded when the noise in use took the place of another.
+        self.noise_since: int | None = None
         precision = str(fabric.strategy.precision.precision)
         objective.to(self.device, torch.float64 if precision == "64-true" else None)
         # After the device has been started by the objective's arrival, so that its generator is seeded too.
         if seed_globals:
-            randomness.seed_everything(seed, randomness.GLOBAL, fabric.global_rank)
+            _random.seed_everything(seed, _random.GLOBAL, fabric.global_rank)
         # The gradient scaler and a fused optimiser cannot both unscale what is to be clipped.
         scaled = precision == "16-mixed"
         fused = not (scaled and settings.grad_clip is not None)
@@ -113,25 +116,19 @@ class Run:
         # Loss scaling overflows on purpose, and leaves out such steps itself.
         self.gradients = None if scaled else GradientCheck(objective, self.device)
         self.history = History()
-        self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: self._over_processes(t, "mean"))
-        self.progress = make_progress(progress, main_process=self.is_main)
-        try:
-            self.batches = BatchStream(
-                data,
-                inner,
-                fabric,
-                seed,
-                batch_size=settings.batch_size,
-                noise_pool=settings.noise_pool,
-                progress=self.progress,
-                notes=self.history.notes,
-            )
-            self.validation = (
-                None if validation is None else self.batches.held_out(validation, seed_globals=seed_globals)
-            )
-        except BaseException:
-            self.progress.close()
-            raise
+        self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: over_processes(fabric, t, "mean"))
+        self.progress = progress
+        self.batches = BatchStream(
+            data,
+            inner,
+            fabric,
+            seed,
+            batch_size=settings.batch_size,
+            noise_pool=settings.noise_pool,
+            progress=progress,
+            notes=self.history.notes,
+        )
+        self.validation = None if validation is None else self.batches.held_out(validation, seed_globals=seed_globals)
         self.total_steps = None if self.batches.steps is None else self.batches.steps * settings.epochs
         self.scheduler = make_schedule(settings.schedule, self.raw_optimizer, self.total_steps)
         self.saver = Saver(self, checkpoints, None if checkpoints is None else RunKey(self))
@@ -144,7 +141,7 @@ class Run:
         """Train against another p_n from the next step on; it is part of the checkpoints."""
         objective: Any = self.objective
         objective.replace_noise(noise)
-        self.noise_replaced = True
+        self.noise_since = len(self.history.epochs)
         self.batches.follow_noise(self.epoch)
         if self.validation is not None:
             self.validation = self.batches.held_out(self.held_out, seed_globals=self.seed_globals)
@@ -158,18 +155,15 @@ class Run:
         """All epochs that are left; ``how`` it resumes another run is told by :func:`fvnce.fit`."""
         resume(self, how, accept_changes=accept_changes)
         self.recorder.resume(self.epoch)
-        try:
-            for callback in self.callbacks:
-                callback.start(self)
-            self.progress.begin(self.settings.epochs, self.total_steps, self.step)
-            with _Watch() as watch:
-                while self.stopped is None and self.epoch < self.settings.epochs:
-                    self._one_epoch(watch)
-                self.saver.save(final=True)
-            for callback in self.callbacks:
-                callback.end(self)
-        finally:
-            self.progress.close()
+        for callback in self.callbacks:
+            callback.start(self)
+        self.progress.begin(self.settings.epochs, self.total_steps, self.step)
+        with _Watch() as watch:
+            while self.stopped is None and self.epoch < self.settings.epochs:
+                self._one_epoch(watch)
+            self.saver.save(final=True)
+        for callback in self.callbacks:
+            callback.end(self)
         return self.history
 
     def _one_epoch(self, watch: _Watch) -> None:
@@ -242,19 +236,19 @@ class Run:
             raise self.failure(None, "a gradient of this epoch was not finite")
         self.recorder.end_steps()
         found: dict[str, float] = {}
-        due = (self.epoch + 1) % self.settings.validate_every == 0 or self.epoch + 1 == self.settings.epochs
-        if self.validation is not None and due:
-            found = self.validation(self.fabric.autocast, lambda t: self._over_processes(t, "sum"))
+        if self.validation is not None and self.settings.validates_after(self.epoch):
+            found = self.validation()
         self.recorder.close_epoch(self.epoch, self.step, found)
-        with randomness.preserve_rng_state(self.device, self.seed_globals):
+        # Losses against other noise do not compare; callbacks may put other noise in place, which is saved as well.
+        losses = self.history.epochs["val_loss"][self.noise_since or 0 :] if "loss" in found else []
+        is_best = bool(losses) and losses[-1] <= min((v for v in losses if not math.isnan(v)), default=-math.inf)
+        with _random.preserve_rng_state(self.device, self.seed_globals):
             for callback in self.callbacks:
                 callback.epoch(self)
         self.epoch += 1
         self.position = 0
-        if "loss" in found:
-            losses = self.history.epochs["val_loss"]
-            if found["loss"] <= min(value for value in losses if not math.isnan(value)):
-                self.saver.save_best()
+        if is_best:
+            self.saver.save_best()
 
     def failure(self, output: StepOutput | None, what: str) -> NonFiniteLoss:
         """The error that ends the run; names the step, the term and the batch."""
@@ -278,7 +272,7 @@ class Run:
             if self.step % _STEPS_BETWEEN_QUESTIONS:
                 return
             # All processes must leave after the same step, or those that stay wait forever.
-            number = int(self._over_processes(torch.tensor(float(number)), "max"))
+            number = int(over_processes(self.fabric, torch.tensor(float(number)), "max"))
         if not number:
             return
         self.recorder.flush()
@@ -290,11 +284,6 @@ class Run:
         if self.is_main:
             self.progress.say(line)
         raise Interrupted(number, self.history)
-
-    def _over_processes(self, value: Tensor, how: str) -> Tensor:
-        result = self.fabric.all_reduce(value.to(self.device), reduce_op=how)
-        assert isinstance(result, Tensor)
-        return result
 
 
 class _Watch:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..noise import NoisePool, draw_with_log_prob, log_prob_of_rows, row_flops
-from ..objectives.batch import BatchShare, gather
+from ..objectives.base import BatchShare, gather
 from .distributed import bounds
 
 if TYPE_CHECKING:
@@ -32,53 +32,33 @@ RENEWAL_SHARE = 0.08
 _ROWS_AT_ONCE = 8192
 
 
-class FreshNoise:
-    """New draws for every step."""
-
-    def __init__(self, noise: Distribution, generator: torch.Generator) -> None:
-        self.noise = noise
-        self.generator = generator
-
-    def batch(self, n: int, *, live: bool = True) -> tuple[Tensor, Tensor]:
-        """n samples and their log densities."""
-        return draw_with_log_prob(self.noise, n, self.generator)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The generator's state."""
-        return {"generator": self.generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
-        self.generator.set_state(state["generator"].cpu())
-
-
-class PooledNoise:
-    """Draws from a pool, which is renewed only while the noise teaches something.
+class NoiseSampler:
+    """Noise for every step: fresh draws, or those of a pool, which is renewed only while the noise teaches something.
 
     Renewal keeps a flexible model from learning the pool by heart. Samples whose gradient is exactly zero cannot be
     learnt by heart.
     """
 
-    def __init__(self, pool: NoisePool) -> None:
-        self.pool = pool
+    def __init__(self, noise: Distribution, generator: torch.Generator, pool: NoisePool | None = None) -> None:
+        self.noise, self.generator, self.pool = noise, generator, pool
 
     def batch(self, n: int, *, live: bool = True) -> tuple[Tensor, Tensor]:
-        """n samples and their log densities.
-
-        Args:
-            n: how many.
-            live: whether any noise sample of the last step had a gradient.
-        """
+        """n samples and their log densities; ``live`` tells whether any of the last step's had a gradient."""
+        if self.pool is None:
+            return draw_with_log_prob(self.noise, n, self.generator)
         self.pool.refresh = None if live else 0.0
         return self.pool.batch(n)
 
     def state_dict(self) -> dict[str, Any]:
-        """The pool's rows, and the state of its generator."""
-        return dict(self.pool.state_dict())
+        """The generator's state, and the rows of the pool."""
+        return {"generator": self.generator.get_state()} if self.pool is None else dict(self.pool.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from :meth:`state_dict`."""
-        self.pool.load_state_dict(state)
+        if self.pool is None:
+            self.generator.set_state(state["generator"].cpu())
+        else:
+            self.pool.load_state_dict(state)
 
 
 def make_noise_sampler(
@@ -89,7 +69,7 @@ def make_noise_sampler(
     *,
     pool: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> FreshNoise | PooledNoise:
+) -> NoiseSampler:
     """What gives ``rows`` noise samples a step.
 
     Args:
@@ -105,20 +85,15 @@ def make_noise_sampler(
         fresh = cost is not None and cost * rows <= FRESH_SHARE / (1 - FRESH_SHARE) * step_flops
         pool = 0 if fresh else max(POOL_ROWS, 8 * rows)
     if pool == 0:
-        return FreshNoise(noise, generator)
+        return NoiseSampler(noise, generator)
     if pool < rows:
         raise ValueError(f"noise_pool must hold the {rows} noise samples of a step, found {pool}")
-    return PooledNoise(
-        NoisePool(noise, pool, generator, refresh_share=RENEWAL_SHARE, step_flops=step_flops, progress=progress)
-    )
+    made = NoisePool(noise, pool, generator, refresh_share=RENEWAL_SHARE, step_flops=step_flops, progress=progress)
+    return NoiseSampler(noise, generator, made)
 
 
 def tabulate(
-    noise: Distribution,
-    rows: Rows,
-    fabric: Fabric,
-    name: str,
-    progress: Callable[[int, int], None] | None = None,
+    noise: Distribution, rows: Rows, fabric: Fabric, name: str, progress: Callable[[int, int], None] | None = None
 ) -> Tensor:
     """log p_n of all rows, shape (n,): each process evaluates its part, and all share the table.
 
@@ -138,7 +113,7 @@ def tabulate(
             raise
         if progress is not None:
             progress(stop - low, high - low)
-    return gather(torch.cat(parts), BatchShare())
+    return gather(torch.cat(parts), BatchShare() if fabric.world_size > 1 else None)
 
 
 def noise_samples(objective: object) -> float:

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _checks
+from .. import _random as randomness
 from ..models import GaussianDecoder, LatentVariableModel
 from ..noise import FlowNoise, KernelDensity, NoiseMixture, draw, fit_gaussian
 from ..objectives import ContrastiveObjective
-from . import randomness
 from .callbacks import Callback, EarlyStopping, Run
 from .flow import fit_flow
 

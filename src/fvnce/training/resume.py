@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 
+from .. import _random
 from ..models.latent import FixedDistribution, LatentVariableModel
 from ..noise import from_state, to_state
 from ..scoring import ScoringRule
-from ..serialization import RecordError
-from . import randomness
+from ..serialization import RecordError, decode
 from .checkpoint import UNREADABLE, read_checkpoint
 from .distributed import first_failure, on_main
 from .optimiser import take_over
@@ -65,13 +65,14 @@ def resume(run: Run, how: bool | str | Path, *, accept_changes: bool) -> None:
         warnings.warn(f"{path} is of another run, and it goes on as this one: {listed(changes, 99)}", stacklevel=4)
     noise = state.get("noise")
     if noise is not None:
-        run.replace_noise(from_state(json.loads(noise["config"]), noise["tensors"]))
+        run.replace_noise(from_state(decode(noise["config"], path), noise["tensors"]))
+        run.noise_since = noise["since"]
     run.objective.load_state_dict(state["objective"])
     run.step, run.epoch, run.position = state["step"], state["epoch"], state["position"]
     run.stopped = state["stopped"]
     run.history.load_state_dict(state["history"])
     run.fabric.strategy.precision.load_state_dict(state["scaler"])
-    randomness.restore(own["random"], run.device)
+    _random.restore(own["random"], run.device)
     same_callbacks = state["settings"]["callbacks"] == [type(callback).__name__ for callback in run.callbacks]
     for callback, saved in zip(run.callbacks, state["callbacks"] if same_callbacks else (), strict=False):
         callback.load_state_dict(saved)

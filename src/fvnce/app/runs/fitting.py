@@ -29,7 +29,7 @@ from ..._version import __version__
 from ...detection import LatentDetector, NoiseContrastiveDetector
 from ...detection.frame import Frame
 from ...serialization import locked, write_document, write_text
-from ...serialization.text import checksum
+from ...serialization.records import checksum
 from ..report import analyse, rule_of, write_run_page
 from ..report.context import build_context
 from . import ANALYSIS, HISTORY, MODEL, RECORD, FittedRun, RunError
