@@ -113,11 +113,22 @@ def _plot(found: "Evaluation", path: Path) -> Path:
     from ...pages import figures
 
     outlier, scores = found.outlier, found.scores
-    figure, (left, middle, right) = figures.new_figure(3, width=10.5, height=3.2)
+    figure, (left, middle, right) = figures.new_figure(3, width=9.0, height=3.0)
     edges = np.histogram_bin_edges(scores, 40).tolist()
-    for kind, label, colour in ((~outlier, "other rows", "#0b2e59"), (outlier, "outliers", "#c23b22")):
+    kinds = ((~outlier, "other rows", "#0b2e59", None), (outlier, "outliers", "#c23b22", "////"))  # told apart in grey
+    for kind, label, colour, hatch in kinds:
         share = np.full(int(kind.sum()), 1 / kind.sum())
-        left.hist(scores[kind], edges, weights=share, histtype="stepfilled", alpha=0.35, color=colour, label=label)
+        left.hist(
+            scores[kind],
+            edges,
+            weights=share,
+            histtype="stepfilled",
+            alpha=0.4,
+            color=colour,
+            edgecolor=colour,
+            hatch=hatch,
+            label=label,
+        )
     left.axvline(found.threshold, color="0.3", linestyle="--", label="threshold")
     left.set(xlabel="anomaly score", ylabel="share of kind", title="scores\n")
     left.set_axisbelow(True)
