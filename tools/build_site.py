@@ -38,11 +38,11 @@ def stage(target: Path) -> None:
 
 
 def link(site: Path) -> None:
-    """Make citations links in every built page."""
+    """Make citations links in every built page, and keep a number and its error on one line."""
     known = equations.definitions()
     for page in sorted(site.rglob("*.html")):
         address = page.parent.relative_to(site).as_posix()
-        text = page.read_text("utf-8")
+        text = page.read_text("utf-8").replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
         page.write_text(equations.linked(text, known, "" if address == "." else address), "utf-8")
 
 
