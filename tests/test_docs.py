@@ -119,6 +119,14 @@ def test_the_readme_leads_to_reliability_speed_and_scale_in_a_line_each():
     assert [page for page, _ in lines] == ["howto/reliability", "benchmarks", "howto/scale"]
 
 
+def test_the_start_page_says_what_the_readme_says():
+    readme, start = (" ".join(path.read_text("utf-8").split()) for path in (ROOT / "README.md", DOCS / "index.md"))
+    opening = re.search(r"\*\*Find what .*?false alarms\.", start)[0]
+    builds = re.search(r"\*\*CPU or CUDA\?\*\* .*?needs no GPU\.", start)[0]
+    assert opening in readme
+    assert builds in readme
+
+
 def test_the_page_of_commands_names_every_option():
     text = (DOCS / "reference" / "commands.md").read_text("utf-8")
     for name in SUMMARIES:
