@@ -27,6 +27,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reproduction.md": lambda: reproduction_page.page(RESULTS / "paper-mnist"),
     "docs/howto/reliability.md": lambda: reliability_page.page(RESULTS / "bench"),
     "docs/reference/commands.md": commands_page.page,
+    "docs/index.md": lambda: readme_results.start_page((ROOT / "docs" / "index.md").read_text("utf-8"), RESULTS),
     "README.md": lambda: readme_results.readme((ROOT / "README.md").read_text("utf-8"), RESULTS),
 }
 

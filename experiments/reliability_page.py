@@ -29,9 +29,9 @@ TARGETS = {
 
 OPENING = """# How reliable is it?
 
-Made from `results/bench` by `make pages`; `make fuzz` and the programs in `tools` make the numbers again. A
-*failure* is anything but what the row says must hold: another result, a traceback, a message that does not say what is
-wrong, a program that hangs.
+Made from `results/bench` by `make pages`; `make fuzz` and the programs in `tools` measure the numbers anew. A
+*failure* is anything other than what the row says must hold: another result, a traceback, a message that does not say
+what is wrong, a program that hangs.
 """
 
 CLOSING = """

@@ -35,7 +35,7 @@ def page(results: Path) -> str:
         "# The paper, reproduced on MNIST",
         "",
         "Made by `make pages` from the JSON files in `results/paper-mnist`; do not edit by hand. `make reproduce`",
-        "makes all items with one seed. The numbers here come from",
+        "computes everything with one seed. The numbers here come from",
         "",
         *(f"* `{record['command']}`, fvnce {record['version']}, torch {record['torch']}" for record in found.values()),
         "",
@@ -59,7 +59,7 @@ def _table_section(record: Record) -> list[str]:
     return [
         "## Average log p(x|g(x)) on data and on noise",
         "",
-        "Given by the paper, or of no consequence:",
+        "Given by the paper, or without consequence:",
         "",
         *_listed(fixed),
         "",
@@ -71,8 +71,8 @@ def _table_section(record: Record) -> list[str]:
         *_paragraphs(table.reading(record)),
         "### Does the order hold?",
         "",
-        "The difference of two rows, seed by seed as both start from the same weights, with its standard error. A step",
-        "holds if it is beyond its 95 % interval, by Student's t.",
+        "The difference of two rows, paired by seed because both start from the same weights, with its standard error.",
+        "A step holds if its 95 % interval, by Student's t, excludes zero.",
         "",
         *_shown(Table("Steps of the column of differences", ["network: step", "paper", "ours", "verdict"], steps)),
         *_paragraphs(_why_not(record, steps)),
@@ -121,7 +121,7 @@ def _search_section(record: Record) -> list[str]:
     lines = [
         "## What the paper leaves open",
         "",
-        "One search, one seed, no choice made for a row by itself. Distances to the paper's table are root mean",
+        "One search, one seed, no choice made for a single row. Distances to the paper's table are root mean",
         "squares in nats over the data and the noise column of all cells measured; data are training or test images.",
         "",
     ]
@@ -170,7 +170,8 @@ def _penalised_section(record: Record) -> list[str]:
     return [
         "## An autoencoder that forgets '1's",
         "",
-        "![Test inputs, samples of the noise, reconstructions by the VAE and by J^{0,0}]"
+        "![Test inputs, samples of the noise, reconstructions by the VAE, and with the log-scale set by hand and "
+        "by a budget]"
         "(../results/paper-mnist/penalised.png)",
         "",
         *(line for part in penalised.tables(record) for line in _shown(part)),

@@ -55,7 +55,7 @@ def run(out: Path, options: Options) -> Section:
 
 
 def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Path]:
-    figure, (left, right) = new_figure(2, width=9.5, height=3.3)
+    figure, (left, right) = new_figure(2, width=8.0, height=3.0)
     styles: dict[str, tuple[str, Any]] = {
         "MLE": ("#000000", ":"),
         "NCE = VNCE": ("#555555", "--"),
@@ -72,9 +72,7 @@ def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Pat
         if name == "fvNCE (0, 0)":
             low, high = [row[0] for row in rows], [row[2] for row in rows]
             left.fill_between(settings.sizes, low, high, color=colour, alpha=0.12, linewidth=0)
-            left.text(
-                0.03, 0.04, "band: 80% of the runs, fvNCE (0, 0)", color=colour, fontsize=7, transform=left.transAxes
-            )
+            left.text(0.03, 0.04, "band: 80% of the runs of fvNCE (0, 0)", fontsize=7.5, transform=left.transAxes)
     left.set(xscale="log", yscale="log", xlabel="data samples", ylabel="KL(p*‖p), nats", title="error of the model")
     left.minorticks_off()
     ticks = [5e-4, 1e-3, 2e-3, 5e-3]
@@ -86,8 +84,10 @@ def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Pat
         gaps = last[name]["log_partition_gap"]
         right.plot([position] * len(gaps), gaps, ".", color=styles[name][0], alpha=0.5)
     right.axhline(0, color="0.5", linewidth=0.8)
-    right.set(title=f"log Z from noise − exact, n = {settings.sizes[-1]:,}", ylabel="nats")
-    right.set_xticks(range(len(RULES)), [name.replace("fvNCE ", "") for name in RULES], rotation=25, fontsize=7)
+    right.set(title=f"log Z from noise, n = {settings.sizes[-1]:,}", ylabel="estimate − exact, nats")
+    right.set_xticks(
+        range(len(RULES)), [name.replace("fvNCE ", "").replace(" = ", "\n= ") for name in RULES], fontsize=7.5
+    )
     return save(figure, out, "vnce-boltzmann")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from torch import Tensor
 
 from fvnce import __version__
@@ -99,28 +100,32 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def name_curves(axes: Axes, *, size: float = 7.0) -> None:
-    """Write each labelled curve's name beside its right end, in its colour, apart from one another."""
+def name_curves(axes: Axes, *, size: float = 7.5) -> None:
+    """Name each labelled curve beside its right end, with a sample of its dash and a hairline that leads to it.
+
+    Names that would overlap are pushed apart; the dash tells curves apart where colours cannot.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # places are known once everything has been laid out
     ends = []
     for line in axes.get_lines():
         y = np.asarray(line.get_ydata(), dtype=float)
         seen = np.flatnonzero(np.isfinite(y))
         if len(seen) and not str(line.get_label()).startswith("_"):
             x = float(np.asarray(line.get_xdata(), dtype=float)[seen[-1]])
-            ends.append((axes.transAxes.inverted().transform(axes.transData.transform((x, y[seen[-1]])))[1], line))
-    ends.sort(key=lambda end: end[0])
-    step = 1.25 * size / 72 / (axes.get_window_extent().height / axes.get_figure(root=True).dpi)  # type: ignore[union-attr]
-    heights = np.array([height for height, _ in ends])
-    for _ in range(100):  # neighbours that are too near push one another apart
+            ends.append((*axes.transAxes.inverted().transform(axes.transData.transform((x, y[seen[-1]]))), line))
+    ends.sort(key=lambda end: end[1])
+    step = 1.4 * size / 72 / (axes.get_window_extent().height / figure.dpi)
+    heights = np.array([height for _, height, _ in ends])
+    for _ in range(200):  # neighbours that are too near push one another apart, within the axes
         short = np.maximum(step - np.diff(heights), 0.0) / 2
-        heights = heights - np.append(short, 0.0) + np.append(0.0, short)
-    for height, (_, line) in zip(heights, ends, strict=True):
-        axes.text(
-            1.02,
-            height,
-            str(line.get_label()),
-            color=line.get_color(),
-            fontsize=size,
-            va="center",
-            transform=axes.transAxes,
-        )
+        heights = np.clip(heights - np.append(short, 0.0) + np.append(0.0, short), step / 2, 1 - step / 2)
+    for height, (x, y, line) in zip(heights, ends, strict=True):
+        leader, dash = Line2D([x + 0.01, 1.06], [y, height]), Line2D([1.07, 1.19], [height, height])
+        dash.update_from(line)
+        leader.set(color="0.75", linewidth=0.5)
+        for drawn in (leader, dash):
+            drawn.set(transform=axes.transAxes, clip_on=False, marker="")
+            axes.add_artist(drawn)
+        axes.text(1.22, height, str(line.get_label()), fontsize=size, va="center", transform=axes.transAxes)

@@ -42,7 +42,7 @@ from .truncated_normal import (
     sample,
     split,
 )
-from .vnce_common import lbfgs, main, write_results
+from .vnce_common import lbfgs, main, name_curves, write_results
 
 METHODS = ("VNCE", "fvNCE (0, 0)", "fvNCE (1/4, 0)", "mean imputation, NCE")
 
@@ -237,7 +237,7 @@ def _mean(rows: list[dict[str, Any]], name: str) -> float:
 
 
 def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Path]:
-    figure, axes = new_figure(4, width=11.0, height=2.9)
+    figure, axes = new_figure(4, width=9.0, height=2.4)
     colours = {"VNCE": "#555555", "fvNCE (0, 0)": "#0b2e59", "fvNCE (1/4, 0)": "#2f7f9e", METHODS[3]: "#e8a33d"}
     dashes = dict(zip(colours, ("--", "-", "-.", ":"), strict=True))
     for method, colour in colours.items():
@@ -248,8 +248,8 @@ def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Pat
         for fraction in settings.fractions:
             points = [row["relative_error"] for row in measured[str(fraction)][method]]
             axes[0].plot([fraction] * len(points), points, ".", color=colour, alpha=0.35, markersize=4)
-    axes[0].set(xlabel="share missing", ylabel="relative error of K (dots: single runs)", ylim=(0, None))
-    axes[0].legend(fontsize=7)
+    axes[0].set(xlabel="share missing", ylabel="relative error of K", ylim=(0, None))
+    axes[0].set_title("dots: single runs", fontsize=8)
     last = measured[str(settings.fractions[-1])]
     shown = [
         ("truth", settings.precision),
@@ -260,7 +260,8 @@ def _figure(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Pat
         axis.set_title(title if title == "truth" else f"{title}\n{settings.fractions[-1]:.0%} missing", fontsize=8)
         axis.set(xticks=[], yticks=[])
         axis.grid(visible=False)
-    figure.colorbar(image, ax=axes[1:], label="entry of the precision matrix K", shrink=0.85)
+    figure.colorbar(image, ax=axes[1:], label="entry of K", shrink=0.85)
+    name_curves(axes[0])
     return save(figure, out, "vnce-missing")
 
 

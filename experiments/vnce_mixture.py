@@ -246,7 +246,7 @@ def _joint_training(settings: Settings) -> dict[str, dict[str, float]]:
 
 
 def _figure_errors(out: Path, settings: Settings, measured: dict[str, Any]) -> list[Path]:
-    figure, (left, right) = new_figure(2, height=3.3, width=9.0)
+    figure, (left, right) = new_figure(2, height=3.0, width=8.0)
     curves = [("MLE", "#000000", ":"), *((name, colour, dash) for name, _, colour, dash in METHODS)]
     for name, colour, dash in curves:
         rows = measured[name]
@@ -254,17 +254,19 @@ def _figure_errors(out: Path, settings: Settings, measured: dict[str, Any]) -> l
         if name == "fvNCE (0, 0)":
             low, high = ([r["deciles"][k] for r in rows] for k in (0, 8))
             left.fill_between(settings.sizes, low, high, color=colour, alpha=0.12, linewidth=0)
-            left.text(
-                settings.sizes[0] * 1.15, low[0] * 1.25, "80% of the runs, fvNCE (0, 0)", color=colour, fontsize=7
-            )
-    left.set(xscale="log", yscale="log", xlabel="data samples", ylabel="squared error of $\\sigma_0$", title="median")
+            left.text(0.03, 0.04, "band: 80% of the runs of fvNCE (0, 0)", fontsize=7.5, transform=left.transAxes)
+    left.set(
+        xscale="log", yscale="log", xlabel="data samples", ylabel="squared error of $\\sigma_0$", title="median error"
+    )
     name_curves(left)
     for position, (name, colour, _) in enumerate(curves):
         deciles = measured[name][-1]["deciles"]
         right.plot([position] * 9, deciles, "_", color=colour, markersize=12)
         right.plot([position], [measured[name][-1]["mean_squared_error"]], "o", color=colour, markersize=4)
-    right.set(yscale="log", title=f"deciles (bars) and mean (dot) at n = {settings.sizes[-1]:,}")
-    right.set_xticks(range(len(curves)), [name.replace("fvNCE ", "") for name, *_ in curves], rotation=35, fontsize=7)
+    right.set(yscale="log", title="deciles; dot: mean", xlabel=f"{settings.sizes[-1]:,} data samples")
+    right.set_xticks(
+        range(len(curves)), [name.replace("fvNCE ", "").replace(" = ", "\n= ") for name, *_ in curves], fontsize=7
+    )
     return save(figure, out, "vnce-mixture-errors")
 
 

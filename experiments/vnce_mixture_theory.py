@@ -193,17 +193,18 @@ def crude_encoder_bias(settings: Settings) -> dict[str, float]:
 
 def figure_of_theory(out: Path, settings: Settings, theory: dict[str, Any], robust: dict[str, Any]) -> list[Path]:
     """Efficiency against α and against the noise, and the bias under contamination."""
-    figure, (left, middle, right) = new_figure(3, height=3.1, width=11.0)
+    figure, (left, middle, right) = new_figure(3, height=2.9, width=9.5)
     colours = ["#0b2e59", "#2f7f9e", "#c23b22", "#e8a33d", "#7a5fb0"]
     dashes: list[Any] = ["-", "-.", (0, (6, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1, 1, 1))]
     styles = list(zip(colours, dashes, strict=True))
     for (colour, dash), (scale, curve) in zip(styles, theory["by_alpha"].items(), strict=False):
         left.plot(theory["alphas"], curve, linestyle=dash, color=colour, label=f"$\\sigma_n$ = {float(scale):g}")
         left.plot([0], [theory["logarithmic"][scale]], "<", color=colour, markersize=4, clip_on=False)
-    left.set(xlabel="α (β = 0); triangles: NCE", ylabel="variance / that of MLE", yscale="log", title="efficiency")
+    left.set(xlabel="α (β = 0); triangles: NCE", ylabel="variance / that of MLE", yscale="log", title="against α")
     for name, _, colour, dash in METHODS:
         middle.plot(theory["noise_scales"], theory["by_noise"][name], linestyle=dash, color=colour, label=name)
-    middle.set(xlabel="$\\sigma_n$", xscale="log", yscale="log", title="dependence on the noise", ylim=(1, 15))
+    middle.set(xlabel="$\\sigma_n$", xscale="log", yscale="log", title="against the noise", ylim=(1, 15))
+    middle.set_ylabel("variance / that of MLE")
     ticks = [3.5, 5, 8, 12, 20, 30]
     middle.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     for axis in (left, middle):
@@ -213,7 +214,11 @@ def figure_of_theory(out: Path, settings: Settings, theory: dict[str, Any], robu
         label = f"$\\sigma_n$ = {float(scale):g}"
         right.plot(robust["alphas"], curves["by_alpha"], linestyle=dash, color=colour, label=label)
         right.plot([0], [curves["logarithmic"]], "<", color=colour, markersize=4, clip_on=False)
-    right.set(xlabel="α; triangles: NCE", title=f"bias of $\\sigma_0$, {settings.contamination:.0%} outliers")
+    right.set(
+        xlabel="α (β = 0); triangles: NCE",
+        ylabel="bias of $\\sigma_0$",
+        title=f"with {settings.contamination:.0%} outliers",
+    )
     right.legend(fontsize=7, handlelength=3.5)
     name_curves(left)
     name_curves(middle)

@@ -112,6 +112,20 @@ def test_the_readme_shows_the_measured_numbers(tmp_path):
         readme_results.readme(first, tmp_path)
 
 
+def test_the_readme_leads_to_reliability_speed_and_scale_in_a_line_each():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    lines = re.findall(r"^- \[.*?\]\(docs/([\w/-]+)\.md(#[\w-]+)?\)", readme, flags=re.MULTILINE)
+    assert [page for page, _ in lines] == ["howto/reliability", "benchmarks", "howto/scale"]
+
+
+def test_the_start_page_says_what_the_readme_says():
+    readme, start = (" ".join(path.read_text("utf-8").split()) for path in (ROOT / "README.md", DOCS / "index.md"))
+    opening = re.search(r"\*\*Find what .*?false alarms\.", start)[0]
+    builds = re.search(r"\*\*CPU or CUDA\?\*\* .*?needs no GPU\.", start)[0]
+    assert opening in readme
+    assert builds in readme
+
+
 def test_the_page_of_commands_names_every_option():
     text = (DOCS / "reference" / "commands.md").read_text("utf-8")
     for name in SUMMARIES:
@@ -151,6 +165,15 @@ def test_the_reference_is_complete_and_names_nothing_else():
     assert set(fvnce.__all__) == set(fvnce._HOME) | set(fvnce._MODULES) | {"__version__"}
     index = (DOCS / "reference" / "index.md").read_text()
     assert {name for name in homes if f"][{name}]" not in index} == set()
+
+
+def test_the_reference_is_in_the_order_of_the_theory():
+    theory = ["scoring", "noise", "models", "objectives", "diagnostics", "sampling", "ratio"]
+    order = [*theory, "training", "detection", "runs", "data"]
+    shown = [page for page in equations.pages() if page.startswith("reference/")]
+    assert shown == ["reference/index.md", *(f"reference/{module}.md" for module in order), "reference/commands.md"]
+    index = (DOCS / "reference" / "index.md").read_text()
+    assert re.findall(r"^\| \[`fvnce\.(\w+)`\]", index, flags=re.MULTILINE) == order
 
 
 def test_every_public_class_has_an_example():

@@ -8,6 +8,7 @@ pictures of ``results`` are brought in, equations become numbered blocks, and ci
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ import equations
 ROOT = equations.ROOT
 STAGED = ROOT / "build" / "docs"
 SITE = ROOT / "site"
+#: The name of a test, which is long and is broken at its underscores.
+TEST = re.compile(r"(?<=<code>)test_\w+::\w+(?=</code>)")
 
 
 def stage(target: Path) -> None:
@@ -38,11 +41,12 @@ def stage(target: Path) -> None:
 
 
 def link(site: Path) -> None:
-    """Make citations links in every built page."""
+    """Make citations links in every built page, and break lines where they may be broken."""
     known = equations.definitions()
     for page in sorted(site.rglob("*.html")):
         address = page.parent.relative_to(site).as_posix()
-        text = page.read_text("utf-8")
+        text = page.read_text("utf-8").replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+        text = TEST.sub(lambda match: match[0].replace("::", "::<wbr>").replace("_", "_<wbr>"), text)
         page.write_text(equations.linked(text, known, "" if address == "." else address), "utf-8")
 
 

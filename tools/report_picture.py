@@ -1,5 +1,7 @@
 """The picture of a run's page that the README shows: the page of payments in the gallery, as Chromium draws it.
 
+Of a long page it shows the verdict, the scores and the strangest row.
+
 python tools/report_picture.py
 """
 
@@ -13,7 +15,11 @@ from pathlib import Path
 import run_page
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH, HEIGHT = 760, 740
+WIDTH, HEIGHT = 620, 925
+#: What is left out of the picture.
+HIDDEN = """main > p, nav, section > p:not(.verdict), section > h3, section > ol:not(.anomalies), figcaption,
+    .anomalies > li:nth-child(n + 2), .charts > :nth-child(n + 2) { display: none }
+    .charts { display: block !important } .charts svg { width: 100% } h2 { margin-top: 1.2rem }"""
 
 
 def main() -> None:
@@ -27,6 +33,7 @@ def main() -> None:
             browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
             page.goto((Path(folder) / "run" / "report.html").as_uri())
+            page.add_style_tag(content=HIDDEN)
             page.screenshot(path=ROOT / "docs" / "images" / "report.png")
             browser.close()
         os.chdir(ROOT)

@@ -123,7 +123,7 @@ class Explanation:
         labels, values = zip(*reversed([*columns, *ends]), strict=True)
         colours = [STRANGER if value > 0 else USUAL for value in values]
         bars = ax.barh(range(len(values)), values, color=colours)
-        ax.bar_label(bars, fmt="{:+.2f}", padding=2, fontsize="small")
+        ax.bar_label(bars, fmt=lambda value: f"{round(value, 2) + 0.0:+.2f}", padding=2, fontsize="small")
         ax.set_yticks(range(len(values)), labels)
         ax.axvline(0, color="0.4", linewidth=0.8)
         ax.margins(x=0.18)

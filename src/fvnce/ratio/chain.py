@@ -48,7 +48,7 @@ class BridgeReport:
     Attributes:
         live_noise: share of noise samples that can be felt in the gradient.
         ess_noise: effective share of the ratio weights on noise samples.
-        gain: E_num[log r] − log E_den[r], a lower bound on KL(p_k‖p_{k+1}) in nats.
+        gain: E_num[log r] − log E_den[r], a lower bound on KL(p_k‖p_k₊₁) in nats.
         exact: whether both densities are known, so that nothing was learned and any length will do.
 
     >>> BridgeReport(live_noise=1.0, ess_noise=0.4, gain=0.5).alive

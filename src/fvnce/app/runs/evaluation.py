@@ -96,11 +96,13 @@ class Evaluation:
         from ...pages import figures
 
         outlier, scores, dark, bright = self.outlier, self.scores, "#0b2e59", "#c23b22"
-        figure, (left, middle, right) = figures.new_figure(3, width=10.5, height=3.2)
+        figure, (left, middle, right) = figures.new_figure(3, width=9.0, height=3.0)
         edges = np.histogram_bin_edges(scores, 40).tolist()
-        for kind, label, colour in ((~outlier, "other rows", dark), (outlier, "outliers", bright)):
+        kinds = ((~outlier, "other rows", dark, None), (outlier, "outliers", bright, "////"))  # told apart in grey
+        for kind, label, colour, hatch in kinds:
             share = np.full(int(kind.sum()), 1 / kind.sum())
-            left.hist(scores[kind], edges, weights=share, histtype="stepfilled", alpha=0.35, color=colour, label=label)
+            look = {"histtype": "stepfilled", "alpha": 0.4, "color": colour, "edgecolor": colour, "hatch": hatch}
+            left.hist(scores[kind], edges, weights=share, label=label, **look)
         left.axvline(self.threshold, color="0.3", linestyle="--", label="threshold")
         left.set(xlabel="anomaly score", ylabel="share of kind", title="scores\n")
         left.set_axisbelow(True)
