@@ -16,7 +16,6 @@ from typing import Any
 
 from fvnce.pages.page import Table
 from fvnce.paper import instances, noise_reconstructions, order, penalised, table
-from fvnce.paper.cells import mean_and_error
 
 Record = dict[str, Any]
 
@@ -96,7 +95,7 @@ def _step(record: Record, network: str, index: int, low: str, high: str) -> list
     else:
         beyond = order.beyond_error(columns[high], columns[low])
         verdict = "within the error" if not beyond else "holds" if mean > 0 else "does not hold"
-    ours = ("+" if mean >= 0 else "") + mean_and_error(steps)
+    ours = ("+" if mean >= 0 else "") + order.mean_and_error(steps)
     return [f"{network}: {rows[low]['label']} → {rows[high]['label']}", f"{theirs:+d}", ours, verdict]
 
 

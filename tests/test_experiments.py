@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_the_page_of_the_reproduction_is_written_from_the_files(tmp_path):
         "command": "a command",
         "version": "1",
         "torch": "2",
-        "settings": MNIST.named(),
+        "settings": asdict(MNIST),
         "seeds": 3,
         "rows": {row.name: {"label": row.label, "paper": row.paper} for row in rows(MNIST)},
         "cells": cells,

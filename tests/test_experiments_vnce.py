@@ -18,7 +18,7 @@ from experiments.scoring_method import best_estimate, coverage_bounds, score_and
 from experiments.toys import TOYS
 from experiments.truncated_normal import MaskedEncoder, MaskedHalfNormal, TruncatedNormal, log_orthant_partition, sample
 from fvnce import NCE, FullyVariationalNCE, Logarithmic, PowerRule
-from fvnce.paper.parallel import one_thread
+from fvnce.paper.cells import one_thread
 from fvnce.paper.setting import Options
 
 PROBLEMS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fvnce.paper.parallel import Work, WorkError, do_all
+from fvnce.paper.cells import Work, WorkError, do_all
 
 HERE = Path(__file__).resolve().parent
 
@@ -85,7 +85,7 @@ def test_no_process_outlives_the_one_that_started_it(tmp_path, how):
         "import sys; from pathlib import Path\n"
         f"sys.path.insert(0, {str(HERE)!r})\n"
         "from test_paper_parallel import _stay\n"
-        "from fvnce.paper.parallel import Work, do_all\n"
+        "from fvnce.paper.cells import Work, do_all\n"
         "try:\n"
         f"    do_all([Work(str(i), _stay, (Path({str(tmp_path)!r}),)) for i in range(3)], 2)\n"
         "except KeyboardInterrupt:\n"

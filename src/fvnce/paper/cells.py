@@ -1,19 +1,37 @@
-"""Finished parts of an experiment, kept on disk so that a run can be stopped, resumed, and extended by more seeds."""
+"""Parts of an item, made side by side in processes and kept on disk, so that a run can be stopped and taken up again.
+
+Two processes of one thread use two cores better than one process of two threads. A piece of work gives the same result
+in whichever process it is done: it gets all it depends on as arguments, always runs on one thread, and leaves its
+result on disk itself, most often as a cell.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+import os
+import re
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from joblib import Parallel, delayed, parallel_config
 
 from .._version import __version__
 from ..serialization import write_text
+
+#: Seconds after which a process without work leaves, and between two looks whether its parent still lives.
+_IDLE_SECONDS, _WATCH_SECONDS = 2, 0.5
 
 
 class Cells:
@@ -61,13 +79,97 @@ def measured(cell: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in cell.items() if name not in ("settings", "version")}
 
 
-def mean_and_error(values: Sequence[float], digits: int = 0) -> str:
-    """Mean ± standard error, the error with a digit more than whole numbers have; of one value, that value.
+@dataclass(frozen=True)
+class Work:
+    """A function of the top level of a module, called with these arguments, and a name for the user."""
 
-    >>> mean_and_error([1.0, 3.0]), mean_and_error([1.0, 3.0], 2), mean_and_error([2.0])
-    ('2 ± 1.0', '2.00 ± 1.00', '2')
+    name: str
+    function: Callable[..., object]
+    arguments: tuple[Any, ...] = ()
+
+
+class WorkError(RuntimeError):
+    """A piece of work failed; the message names it and says why."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread inside, as many as before outside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def do_all(pieces: Sequence[Work], jobs: int, say: Callable[[str], None] = lambda text: None) -> None:
+    """Do every piece, ``jobs`` at a time, and say which is done.
+
+    Raises:
+        WorkError: a piece failed or its process died. The others are stopped; what is finished stays.
     """
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    if len(values) < 2:
-        return mean
-    return f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.{max(digits, 1)}f}"
+    start = time.perf_counter()
+    waiting = [piece.name for piece in pieces]
+
+    def finished(name: str, seconds: float) -> None:
+        waiting.remove(name)
+        done = len(pieces) - len(waiting)
+        say(f"{name}: {seconds:.0f} s ({done} of {len(pieces)}, {time.perf_counter() - start:.0f} s in all)")
+
+    if jobs == 1 or len(pieces) < 2:
+        for piece in pieces:
+            begun = time.perf_counter()
+            with one_thread():
+                piece.function(*piece.arguments)
+            finished(piece.name, time.perf_counter() - begun)
+        return
+    with parallel_config(backend="loky", inner_max_num_threads=1, idle_worker_timeout=_IDLE_SECONDS):
+        crew = Parallel(n_jobs=min(jobs, len(pieces)), batch_size=1, return_as="generator_unordered")
+        results = crew(delayed(_do)(os.getpid(), piece) for piece in pieces)
+        try:
+            for name, seconds, problem in results:
+                if problem is not None:
+                    raise WorkError(f"{name}: {problem}")
+                finished(name, seconds)
+        except BrokenProcessPool as error:
+            codes = re.findall(r"\w+\((-?\d+)\)", str(error))
+            code = f" with code {', '.join(codes)}" if codes else ""
+            # Work is given out in its order, so those that were being done are the first that are not finished.
+            raise WorkError(f"{' or '.join(waiting[:jobs])}: its process ended{code} before it was done") from None
+        finally:
+            _stop(results)
+
+
+def _stop(results: Generator[Any, None, None]) -> None:
+    """End the processes that are still at work."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that work was cancelled, which is what is wanted
+        results.close()
+
+
+def _do(parent: int, piece: Work) -> tuple[str, float, str | None]:
+    """What a process does with a piece: its name, the seconds it took, and what went wrong."""
+    _prepare(parent)
+    begun = time.perf_counter()
+    problem = None
+    try:
+        piece.function(*piece.arguments)
+    except Exception as error:  # noqa: BLE001  told to the user by the other process, with the name of the work
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        problem = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
+    return piece.name, time.perf_counter() - begun, problem
+
+
+@cache
+def _prepare(parent: int) -> None:
+    """Once in each process: one thread; Ctrl-C, which reaches it too, is left to the parent; no life without one."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

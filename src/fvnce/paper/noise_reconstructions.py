@@ -9,7 +9,7 @@ those of the table's first network with seed 0, trained if they are not there. I
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def run(out: Path, options: Options) -> Section:
     record = made_by(f"fvnce reproduce noise-reconstructions --data {options.data}") | {
         "seed": 0,
         "network": named(network),
-        "settings": setting.named(),
+        "settings": asdict(setting),
         "nats": nats,
         "seconds": time.perf_counter() - start,
     }
@@ -62,7 +62,7 @@ def run(out: Path, options: Options) -> Section:
                 "Four sheets of digits: noisy samples, what the AE makes of them, and what VAE and alpha 1/16 change.",
             )
         ],
-        settings=setting.named(),
+        settings=asdict(setting),
         seconds=time.perf_counter() - start,
         files=files,
     )

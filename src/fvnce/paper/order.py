@@ -22,6 +22,18 @@ from collections.abc import Mapping, Sequence
 from scipy import stats
 
 
+def mean_and_error(values: Sequence[float], digits: int = 0) -> str:
+    """Mean ± standard error, the error with a digit more than whole numbers have; of one value, that value.
+
+    >>> mean_and_error([1.0, 3.0]), mean_and_error([1.0, 3.0], 2), mean_and_error([2.0])
+    ('2 ± 1.0', '2.00 ± 1.00', '2')
+    """
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) < 2:
+        return mean
+    return f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.{max(digits, 1)}f}"
+
+
 def beyond_error(one: Sequence[float], other: Sequence[float]) -> bool:
     """Whether the mean of ``one`` − ``other``, seed by seed, is beyond its 95 % interval.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,9 @@ from ..training import fit
 from ..training import load as load_objective
 from ..training import save as save_objective
 from . import order
-from .cells import Cells, made_by, mean_and_error, measured, write_json
+from .cells import Cells, Work, do_all, made_by, measured, write_json
 from .datasets import Images
-from .parallel import Work, do_all
+from .order import mean_and_error
 from .setting import Options, Pair, Setting, data_and_noise, make_pair, setting_for
 
 #: Network, row, seed.
@@ -89,7 +89,7 @@ def run(out: Path, options: Options) -> Section:
     setting = setting_for(options)
     cells = measure(out, setting, options.seeds, jobs=options.processes, say=options.say)
     record = made_by(f"fvnce reproduce table --data {setting.data} --seeds {options.seeds}") | {
-        "settings": setting.named(),
+        "settings": asdict(setting),
         "seeds": options.seeds,
         "rows": {row.name: {"label": row.label, "paper": row.paper} for row in rows(setting)},
         "cells": [
@@ -104,7 +104,7 @@ def run(out: Path, options: Options) -> Section:
         "Average log p(x|g(x)) on data and on noise",
         reading(record),
         tables=shown,
-        settings=setting.named() | {"seeds": options.seeds},
+        settings=asdict(setting) | {"seeds": options.seeds},
         seconds=time.perf_counter() - start,
         files=[document, write_json(out / f"table-{setting.data}.json", record)],
     )
@@ -184,7 +184,7 @@ def cell_name(network: tuple[int, ...], row: str, seed: int) -> str:
 def cells_of(out: Path, setting: Setting) -> Cells:
     """The finished cells of a setting."""
     # A cell's own network is part of its name; that others are measured beside it does not change it.
-    kept = {name: value for name, value in setting.named().items() if name != "networks"}
+    kept = {name: value for name, value in asdict(setting).items() if name != "networks"}
     return Cells(out / "cells" / f"table-{setting.data}", kept)
 
 
