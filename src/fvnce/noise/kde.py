@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from ._centres import Centres
+from ._centres import AXES, Centres, Sketch
 from ._logsum import log_sums
-from ._sketch import AXES, Sketch
 from .bandwidth import select_bandwidth
 from .drawing import expanded, over_batch
 
@@ -230,6 +229,31 @@ class KernelDensity(Distribution):
             f"{float(self.bandwidth):g}" if self.bandwidth.ndim == 0 else f"tensor of shape {tuple(self.event_shape)}"
         )
         return f"KernelDensity(centres: {shape}, bandwidth: {wide})"
+
+
+def smoothed(
+    X: Tensor,
+    bandwidth: float | str | Tensor,
+    *,
+    max_centres: int = 10_000,
+    generator: torch.Generator | None = None,
+) -> KernelDensity:
+    """Smoothed data: a kernel density on at most ``max_centres`` rows of X, chosen at random without
+    replacement.
+
+    As a component of a mixture it makes the noise cover the data, which keeps objectives bounded.
+
+    >>> X = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+    >>> smoothed(X, 0.5, max_centres=30, generator=torch.Generator().manual_seed(0)).centres.shape
+    torch.Size([30, 2])
+    """
+    data = _checks.samples("X", X)
+    limit = _checks.count("max_centres", max_centres)
+    if len(data) > limit:
+        device = data.device if generator is None else generator.device
+        chosen = torch.randperm(len(data), generator=generator, device=device)[:limit]
+        data = data[chosen.sort().values.to(data.device)]
+    return KernelDensity.from_data(data, bandwidth)
 
 
 class _LogDensity(torch.autograd.Function):

@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal
 
 from .. import _checks
-from .binary import BernoulliNoise
 from .drawing import draw_with_log_prob
 from .kde import KernelDensity
 from .mixture import NoiseMixture
+from .simple import BernoulliNoise
 
 _FILL_ROWS = 8192
 _SLICE_ROWS = 64

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from .. import _checks
-from ..noise.steps import Steps
+from ..noise.simple import Steps
 from .base import Objective, check_finite
 from .batch import Batch, BatchShare, gather, mean_over_data
 from .contrastive import LOWEST
