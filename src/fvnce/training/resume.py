@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 
-from ..models.latent import FixedDistribution, LatentVariableModel
+from ..models.fixed import FixedDistribution
+from ..models.latent import LatentVariableModel
 from ..noise import from_state, to_state
 from ..scoring import ScoringRule
 from ..serialization import RecordError
