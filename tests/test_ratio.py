@@ -11,7 +11,7 @@ from fvnce.models import TelescopedRatio
 from fvnce.models.ratios import gaussian_kernels
 from fvnce.noise import EmpiricalNoise, draw, from_state, to_state
 from fvnce.ratio.bridges import waypoints
-from fvnce.ratio.concave import fit_coefficients, value_of
+from fvnce.ratio.direct import fit_coefficients, value_of
 from fvnce.scoring import from_weight
 
 

@@ -10,7 +10,7 @@ that is confidently recognised. The paper leaves the ends of the axes to the eye
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -92,7 +92,7 @@ def _figure(
     horizontal: tuple[Tensor, str],
     delta: Tensor,
     panels: list[Words],
-    legend_at: tuple[int, str],
+    legend_at: tuple[int, Literal["lower right", "upper left"]],
     *,
     sign: int = 1,
 ) -> list[Path]:
