@@ -188,3 +188,10 @@ def test_a_component_without_draws_costs_nothing() -> None:
             assert torch.allclose(log_prob, noise.log_prob(x), atol=1e-5)
     assert draw_with_log_prob(parts[0], 0)[1].shape == (0,)
     assert log_prob_or_minus_inf(box(0, 1), torch.zeros(4, 0, 2)).shape == (4, 0)
+
+
+def test_the_mean_has_the_shape_of_the_batch() -> None:
+    kernels = KernelDensity(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), 1.0)
+    for noise in (kernels, NoiseMixture([kernels, kernels]), BernoulliNoise(torch.tensor([0.5, 0.25]))):
+        mean = noise.expand((3, 1)).mean
+        assert torch.equal(mean, noise.mean.expand(3, 1, 2)), noise

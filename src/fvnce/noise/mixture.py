@@ -76,9 +76,9 @@ class NoiseMixture(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Weighted mean of the components' means, shape event_shape."""
+        """Weighted mean of the components' means, shape batch_shape + event_shape."""
         weighted = [float(w) * c.mean for w, c in zip(self.weights, self.components, strict=True)]
-        return functools.reduce(torch.add, weighted)
+        return functools.reduce(torch.add, weighted).expand(self.batch_shape + self.event_shape)
 
     def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> NoiseMixture:
         """The same mixture with another batch shape."""
