@@ -14,7 +14,6 @@ be evaluated.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -262,13 +261,15 @@ class BitFlips(nn.Module):
     def __init__(self, probability: float | None = None) -> None:
         super().__init__()
         if probability is not None:
-            probability = _checks.number("probability", probability, low=0.0, high=math.nextafter(1, 0), open_low=True)
+            probability = _checks.number("probability", probability)
+            if not 0 < probability < 1:
+                raise ValueError(f"probability must be a number in (0, 1), found {probability:g}")
         self.probability = probability
 
     def forward(self, x: Tensor) -> Distribution:
         """c(·|x)."""
         _checks.binary("x", x, "use GaussianSteps for numbers")
-        bits = x[0].numel()
+        bits = x.shape[1:].numel()
         flip = min(0.5, 1 / bits) if self.probability is None else self.probability
         return Independent(Bernoulli(probs=x + flip * (1 - 2 * x), validate_args=False), x.dim() - 1, False)
 
