@@ -36,6 +36,7 @@ from ..noise import EmpiricalNoise, draw
 from ..objectives.statistics import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
 from .chain import ALIVE, Bridge, BridgeReport, Builder, Reference, Steps, equal_steps, steps_of, waypoints
+from .direct import folds_of
 
 __all__ = ["ALIVE", "BridgeReport", "Telescope", "telescope", "waypoints"]
 
@@ -143,7 +144,8 @@ def telescope(
     generator = torch.Generator().manual_seed(builder.seed)
     rows_of_noise = _rows_of(source)
     sides = [data] if rows_of_noise is None else [data, rows_of_noise]
-    parts = [torch.randperm(len(rows), generator=generator) % folds for rows in sides]
+    # Without rows of noise there is one side only.
+    parts = [folds_of(name, rows, folds, generator) for name, rows in zip(("x", "noise"), sides, strict=False)]
     runs: list[_Run] = []
     for fold in range(folds):
         own = replace(builder, seed=builder.seed + 1009 * fold)

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor
@@ -121,7 +122,7 @@ def density_ratio(
     folds = _checks.count("folds", folds, low=2)
     tried: list[tuple[float, float, float]] = []
     if len(widths) * len(penalties) > 1:
-        parts = [_folds("x_num", num, folds, generator), _folds("x_den", den, folds, generator)]
+        parts = [folds_of("x_num", num, folds, generator), folds_of("x_den", den, folds, generator)]
         for width in widths:
             k_num, k_den = (gaussian_kernels(x, where, width) for x in (num, den))
             values = _cross_validated(chosen, k_num, k_den, index, penalties, parts[0], parts[1], folds)
@@ -165,7 +166,8 @@ def _cross_validated(
     return [totals[lam] for lam in penalties]
 
 
-def _folds(name: str, x: Tensor, folds: int, generator: torch.Generator) -> Tensor:
+def folds_of(name: str, x: Tensor, folds: int, generator: torch.Generator) -> Tensor:
+    """The fold of each row, at random and of even size, shape (n,)."""
     if len(x) < folds:
         raise ValueError(f"{name} must have at least as many rows as folds, {folds}, found {len(x)}")
     return torch.randperm(len(x), generator=generator) % folds
@@ -177,8 +179,10 @@ def _default_bandwidths(num: Tensor, den: Tensor, where: Tensor) -> list[float]:
     return [multiple * median for multiple in BANDWIDTHS]
 
 
-def _settings(name: str, given: float | Sequence[float] | None, otherwise: Sequence[float]) -> list[float]:
-    values = otherwise if given is None else [given] if isinstance(given, int | float) else list(given)
+def _settings(name: str, given: Any, otherwise: Sequence[float]) -> list[float]:
+    # A string is one wrong value, not a row of letters.
+    single = isinstance(given, str) or np.ndim(given) == 0
+    values = otherwise if given is None else [given] if single else list(given)
     if not values:
         raise ValueError(f"{name} must hold at least one number, found none")
     return [_checks.number(name, value, low=0.0, open_low=True) for value in values]

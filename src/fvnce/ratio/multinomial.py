@@ -98,7 +98,7 @@ def multinomial_bridges(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         made = whitened_mlp(train[:, :-1], len(shares)) if network is None else network(len(shares)).to(data.dtype)
-    classifier = _Classifier(made)
+    classifier = _Classifier(made, len(shares))
     fit(
         classifier,
         train,
@@ -129,9 +129,15 @@ def _labelled(rows: Tensor, source: Distribution, shares: tuple[float, ...], gen
 class _Classifier(nn.Module):
     """The cross-entropy of rows whose last column is their level."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, levels: int) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.levels = network, levels
 
     def forward(self, rows: Tensor) -> Tensor:
-        return cross_entropy(self.network(rows[:, :-1]), rows[:, -1].long())
+        logits = self.network(rows[:, :-1])
+        if logits.shape[-1] != self.levels:
+            raise ValueError(
+                f"network must give {self.levels} logits, one for each level, found {logits.shape[-1]}; it is called "
+                "with their number"
+            )
+        return cross_entropy(logits, rows[:, -1].long())
