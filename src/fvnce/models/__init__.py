@@ -13,6 +13,7 @@
 ======================  ===============================================================
 """
 
+import torch
 from torch.distributions import Independent
 
 from ..serialization import register, register_alias
@@ -70,7 +71,9 @@ register(
 )
 register(RestrictedBoltzmannMachine, methods=("posterior",))
 register(LinearGaussianModel, stand_ins={"scale": lambda _: 1.0}, methods=("posterior",))
-register(GaussianMixtureModel, stand_ins={"scales": lambda model: model.log_scales.exp()}, methods=("posterior",))
+register(
+    GaussianMixtureModel, stand_ins={"scales": lambda model: torch.ones_like(model.log_scales)}, methods=("posterior",)
+)
 # Both are made again by the model that they are given to.
 register_alias(FixedDistribution, lambda module: module.distribution)
 register_alias(DiagonalNormal, lambda normal: Independent(normal.base_dist, len(normal.event_shape)))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, MultivariateNormal
 from torch.nn.functional import softplus
 
+from .. import _checks
 from .distributions import BinaryVector, DiagonalNormal, binary_states
 from .fixed import wide
 
@@ -37,6 +38,12 @@ class LinearGaussianModel(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor, scale: float) -> None:
         super().__init__()
+        if weight.dim() != 2 or bias.shape != weight.shape[:1]:
+            raise ValueError(
+                f"weight must have shape (D, M) for bias of shape (D,), found {tuple(weight.shape)} and "
+                f"{tuple(bias.shape)}"
+            )
+        scale = _checks.number("scale", scale, low=0.0, open_low=True)
         self.weight = nn.Parameter(weight.clone())
         self.bias = nn.Parameter(bias.clone())
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale), dtype=weight.dtype))
@@ -83,6 +90,12 @@ class GaussianMixtureModel(nn.Module):
 
     def __init__(self, logits: Tensor, means: Tensor, scales: Tensor) -> None:
         super().__init__()
+        if means.dim() != 2 or not logits.shape == scales.shape == means.shape[:1]:
+            raise ValueError(
+                "means must have shape (C, D) for logits and scales of shape (C,), found "
+                f"{tuple(means.shape)}, {tuple(logits.shape)} and {tuple(scales.shape)}"
+            )
+        _checks.entries("scales", scales, scales > 0, "be > 0")
         self.logits = nn.Parameter(logits.clone())
         self.means = nn.Parameter(means.clone())
         self.log_scales = nn.Parameter(scales.log())
