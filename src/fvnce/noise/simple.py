@@ -15,7 +15,6 @@ be evaluated.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from torch.distributions import Bernoulli, Distribution, Independent, Multivaria
 
 from .. import _checks
 from ..serialization import register
-from .drawing import draw, expanded, over_batch
+from .drawing import Noise, draw, over_batch
 
 #: From rows x to the distribution of a step away from each.
 Steps = Callable[[Tensor], Distribution]
@@ -82,7 +81,7 @@ def _ledoit_wolf(centred: Tensor) -> float:
     return float(ledoit_wolf_shrinkage(centred.cpu().numpy(), assume_centered=True))
 
 
-class BernoulliNoise(Distribution):
+class BernoulliNoise(Noise):
     """Independent binary variables, noise for binary data such as that of a restricted Boltzmann machine.
 
     Args:
@@ -95,15 +94,12 @@ class BernoulliNoise(Distribution):
         tensor([0.3750])
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
-    has_rsample = False
-
     def __init__(self, probs: Tensor) -> None:
         found = _checks.floating("probs", probs).detach()
         if not found.ndim or not found.numel():
             raise ValueError(f"probs must have shape (D,) or that of an array, found shape {tuple(found.shape)}")
         self.probs = _checks.entries("probs", found, (found >= 0) & (found <= 1), "lie in [0, 1]")
-        super().__init__(torch.Size(), found.shape, validate_args=False)
+        super().__init__(found.shape)
 
     @classmethod
     def from_data(cls, X: Tensor, smoothing: float = 1.0) -> BernoulliNoise:
@@ -132,10 +128,6 @@ class BernoulliNoise(Distribution):
         """Variance of each variable, shape batch_shape + event_shape."""
         return self.mean * (1 - self.mean)
 
-    def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> BernoulliNoise:
-        """The same distribution with another batch shape."""
-        return expanded(self, batch_shape)
-
     def log_prob(self, value: Tensor) -> Tensor:
         """log p_n of points of shape (...) + event_shape with entries 0 and 1; the result has shape (...)."""
         x = _checks.finite_rows("x", _checks.points("x", value, self.event_shape))
@@ -145,10 +137,6 @@ class BernoulliNoise(Distribution):
         ones: Tensor = torch.xlogy(x, self.probs)
         zeros: Tensor = torch.special.xlog1py(1 - x, -self.probs)
         return (ones + zeros).sum(tuple(range(-len(self.event_shape), 0)))
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
-        return torch.bernoulli(self.probs.expand(self._extended_shape(torch.Size(sample_shape))))
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n samples of shape (n,) + event_shape."""
@@ -167,7 +155,7 @@ def _check_binary(name: str, x: Tensor) -> None:
         raise ValueError(f"{name} must hold only 0 and 1, found {found} at index {tuple(index)}")
 
 
-class EmpiricalNoise(Distribution):
+class EmpiricalNoise(Noise):
     """Draws of q with respect to q itself, so that log_prob is 0 everywhere.
 
     Args:
@@ -179,9 +167,6 @@ class EmpiricalNoise(Distribution):
     tensor([0.])
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
-    has_rsample = False
-
     def __init__(self, samples: Tensor | Distribution) -> None:
         self.samples: Tensor | Distribution
         if isinstance(samples, Distribution):
@@ -190,7 +175,7 @@ class EmpiricalNoise(Distribution):
         else:
             self.samples = _checks.samples("samples", samples)
             event_shape = self.samples.shape[1:]
-        super().__init__(torch.Size(), event_shape, validate_args=False)
+        super().__init__(event_shape)
 
     @property
     def support(self) -> constraints.Constraint:
@@ -199,14 +184,8 @@ class EmpiricalNoise(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Zero: the density with respect to itself."""
-        x = _checks.points("x", value, self.event_shape)
+        x = over_batch(self, _checks.points("x", value, self.event_shape))
         return x.new_zeros(x.shape[: x.ndim - len(self.event_shape)])
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Draws from the global generator."""
-        if isinstance(self.samples, Distribution):
-            return self.samples.sample(sample_shape)
-        return self.samples[torch.randint(len(self.samples), tuple(sample_shape))]
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n draws, seeded by the generator."""
