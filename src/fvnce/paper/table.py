@@ -313,15 +313,13 @@ def _order(record: Record, network: str, labels: dict[str, str]) -> str:
             + (f" Below the VAE because the data term fell, not because of noise: {', '.join(fell)}." if fell else "")
         )
     gaps = {label: column(record, network, name, "difference") for name, label in labels.items()}
-    found = [
-        order.against(labels[name], "the VAE", data[name], noise[name], data["vae"], noise["vae"])
-        for name in labels
+    found = {
+        label: order.against(label, "the VAE", data[name], noise[name], data["vae"], noise["vae"])
+        for name, label in labels.items()
         if name != "vae"
-    ]
-    told = "; ".join(sentence for sentence in found if sentence) or "no row differs from the VAE beyond its error"
-    close = [
-        labels[name] for name, sentence in zip((n for n in labels if n != "vae"), found, strict=True) if not sentence
-    ]
+    }
+    told = "; ".join(filter(None, found.values())) or "no row differs from the VAE beyond its error"
+    close = [label for label, sentence in found.items() if not sentence]
     within = f" Within their error of the VAE: {', '.join(close)}." if close and len(close) < len(found) else ""
     return (
         f"On {network} the difference between data and noise grows in the order {order.ordered(gaps)}, where ≈ is a "
