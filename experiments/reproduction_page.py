@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fvnce.pages.page import Table
-from fvnce.paper import instances, noise_reconstructions, order, penalised, table
+from fvnce.paper import instances, noise_reconstructions, penalised, table
+from fvnce.paper.cells import beyond_error, mean_and_error
 
 Record = dict[str, Any]
 
@@ -93,9 +94,9 @@ def _step(record: Record, network: str, index: int, low: str, high: str) -> list
     elif len(steps) < 2:
         verdict = "one seed: no error known" + ("" if mean > 0 else ", and the sign is the other")
     else:
-        beyond = order.beyond_error(columns[high], columns[low])
+        beyond = beyond_error(columns[high], columns[low])
         verdict = "within the error" if not beyond else "holds" if mean > 0 else "does not hold"
-    ours = ("+" if mean >= 0 else "") + order.mean_and_error(steps)
+    ours = ("+" if mean >= 0 else "") + mean_and_error(steps)
     return [f"{network}: {rows[low]['label']} → {rows[high]['label']}", f"{theirs:+d}", ours, verdict]
 
 

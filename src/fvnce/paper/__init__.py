@@ -8,8 +8,7 @@
 ``instances``              the instances of the family, verified
 ``setting``                shared: the data, the networks, the noise
 ``datasets``               shared: MNIST and the digits
-``cells``                  shared: parts of an item, made side by side and kept on disk
-``order``                  shared: what may be said of a few seeds
+``cells``                  shared: parts of an item, made side by side, kept on disk and compared
 =========================  ================================================================
 """
 

@@ -32,10 +32,19 @@ from ..serialization import write_text
 from ..training import fit
 from ..training import load as load_objective
 from ..training import save as save_objective
-from . import order
-from .cells import Cells, Work, do_all, made_by, measured, write_json
+from .cells import (
+    Cells,
+    Work,
+    against,
+    do_all,
+    fallen,
+    made_by,
+    mean_and_error,
+    measured,
+    ordered,
+    write_json,
+)
 from .datasets import Images
-from .order import mean_and_error
 from .setting import Options, Pair, Setting, data_and_noise, make_pair, setting_for
 
 #: Network, row, seed.
@@ -305,7 +314,7 @@ def _order(record: Record, network: str, labels: dict[str, str]) -> str:
     """The order of the rows as far as it is beyond its error, and where a distance from the VAE comes from."""
     data, noise = ({name: column(record, network, name, which) for name in labels} for which in ("train", "noise"))
     if record["seeds"] < 2:
-        falls = {name: order.fallen(data[name], noise[name], data["vae"], noise["vae"]) for name in labels}
+        falls = {name: fallen(data[name], noise[name], data["vae"], noise["vae"]) for name in labels}
         fell = [f"{labels[name]} (data {-fall:+.0f})" for name, fall in falls.items() if fall is not None]
         return (
             f"On {network} the rows are not put in an order: one seed has no error, and the order of numbers as close "
@@ -314,7 +323,7 @@ def _order(record: Record, network: str, labels: dict[str, str]) -> str:
         )
     gaps = {label: column(record, network, name, "difference") for name, label in labels.items()}
     found = {
-        label: order.against(label, "the VAE", data[name], noise[name], data["vae"], noise["vae"])
+        label: against(label, "the VAE", data[name], noise[name], data["vae"], noise["vae"])
         for name, label in labels.items()
         if name != "vae"
     }
@@ -322,7 +331,7 @@ def _order(record: Record, network: str, labels: dict[str, str]) -> str:
     close = [label for label, sentence in found.items() if not sentence]
     within = f" Within their error of the VAE: {', '.join(close)}." if close and len(close) < len(found) else ""
     return (
-        f"On {network} the difference between data and noise grows in the order {order.ordered(gaps)}, where ≈ is a "
+        f"On {network} the difference between data and noise grows in the order {ordered(gaps)}, where ≈ is a "
         f"step within its error (95 %, paired over {record['seeds']} seeds). {told[0].upper()}{told[1:]}.{within}"
     )
 
