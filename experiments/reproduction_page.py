@@ -57,7 +57,7 @@ def _table_section(record: Record) -> list[str]:
         for low, high in [*pairwise(CHAIN), ("vae", "0,1")]
     ]
     return [
-        "## Average log p(x|g(x)) on data and on noise",
+        f"## {table.TITLE}",
         "",
         "Given by the paper, or of no consequence:",
         "",
@@ -182,7 +182,7 @@ def _penalised_section(record: Record) -> list[str]:
 
 def _noise_section(record: Record) -> list[str]:
     return [
-        "## Reconstructions of noise samples",
+        f"## {noise_reconstructions.TITLE}",
         "",
         "![Noise samples, what the AE makes of them, and how VAE and α = 1/16 differ from it]"
         "(../results/paper-mnist/noise-reconstructions.png)",
@@ -194,7 +194,7 @@ def _noise_section(record: Record) -> list[str]:
 def _instances_section(record: Record) -> list[str]:
     rows = [list(map(str, row)) for row in record["rows"]]
     return [
-        "## The instances of the family, on trained models",
+        f"## {instances.TITLE}",
         "",
         *_paragraphs([instances.READING]),
         *_shown(Table(record["caption"], record["header"], rows)),

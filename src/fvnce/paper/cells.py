@@ -120,7 +120,8 @@ def do_all(pieces: Sequence[Work], jobs: int, say: Callable[[str], None] = lambd
     """Do every piece, ``jobs`` at a time, and say which is done.
 
     Raises:
-        WorkError: a piece failed or its process died. The others are stopped; what is finished stays.
+        WorkError: with several jobs, a piece failed or its process died. The others are stopped; what is finished
+            stays. With one job a piece raises what it raises.
     """
     start = time.perf_counter()
     waiting = [piece.name for piece in pieces]

@@ -21,6 +21,7 @@ from .cells import made_by, write_json
 from .setting import Options, kernel_noise, load, setting_for
 from .table import measure, named, rows, trained
 
+TITLE = "Reconstructions of noise samples"
 #: The three rows of the table that are shown, and how the figure calls them.
 SHOWN = {"ae": "AE", "vae": "VAE", "1-16": "α = 1/16"}
 
@@ -53,7 +54,7 @@ def run(out: Path, options: Options) -> Section:
     }
     files.append(write_json(out / f"noise-reconstructions-{options.data}.json", record))
     return Section(
-        "Reconstructions of noise samples",
+        TITLE,
         reading(record),
         pictures=[
             Picture(

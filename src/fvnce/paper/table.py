@@ -47,6 +47,7 @@ from .cells import (
 from .datasets import Images
 from .setting import Options, Pair, Setting, data_and_noise, make_pair, setting_for
 
+TITLE = "Average log p(x|g(x)) on data and on noise"
 #: Network, row, seed.
 Key = tuple[tuple[int, ...], str, int]
 #: A file of results, as JSON holds it.
@@ -110,7 +111,7 @@ def run(out: Path, options: Options) -> Section:
     document = out / f"table-{setting.data}.md"
     write_text(document, "\n\n".join(f"**{table.caption}**\n\n{table.markdown()}" for table in shown) + "\n")
     return Section(
-        "Average log p(x|g(x)) on data and on noise",
+        TITLE,
         reading(record),
         tables=shown,
         settings=asdict(setting) | {"seeds": options.seeds},
