@@ -21,6 +21,7 @@ from fvnce import (
     BernoulliDecoder,
     CategoricalEncoder,
     ContinuousBernoulliDecoder,
+    CoveringEncoder,
     GaussianDecoder,
     GaussianEncoder,
     LatentVariableModel,
@@ -295,3 +296,9 @@ def test_exact_models_refuse_what_is_no_density(make, words):
     """A negative scale would be NaN everywhere, and a shape that broadcasts another density."""
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_a_prior_of_other_latents_does_not_cover():
+    prior = Independent(Normal(torch.zeros(5), torch.ones(5)), 1)
+    with pytest.raises(ValueError, match=r"latents of the prior's shape \(5,\), found shape \(2,\)"):
+        CoveringEncoder(GaussianEncoder(mlp([3, 4])), prior)(torch.zeros(2, 3)).rsample()

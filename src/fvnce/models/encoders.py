@@ -244,7 +244,9 @@ class CoveringEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Covered:
         """q_0(z|x)."""
-        return Covered(self.encoder(x), self.prior, self.share)
+        q = self.encoder(x)
+        _checks.latents(q, self.prior)
+        return Covered(q, self.prior, self.share)
 
 
 class Covered(Distribution):
