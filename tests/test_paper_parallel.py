@@ -51,6 +51,21 @@ def test_work_that_fails_is_named_and_the_rest_is_stopped(tmp_path, piece, words
     _all_gone(tmp_path)
 
 
+class _LongOnItsWay:
+    """An argument that takes as long to be sent as on a busy machine."""
+
+    def __reduce__(self):
+        time.sleep(3)
+        return (int, ())
+
+
+@pytest.mark.slow
+def test_no_process_leaves_while_its_work_is_on_its_way():
+    said = []
+    do_all([Work(f"piece {i}", abs, (_LongOnItsWay(),)) for i in range(2)], 2, said.append)
+    assert len(said) == 2
+
+
 def _stay(folder):
     """Leave the number of the process, and stay for longer than any test."""
     (Path(folder) / f"{os.getpid()}.pid").touch()
