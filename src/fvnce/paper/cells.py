@@ -44,8 +44,8 @@ from .._version import __version__
 from ..serialization import write_text
 
 #: Seconds after which a process without work leaves, and between two looks whether its parent still lives. On a busy
-#: machine work may be seconds on its way; a process that leaves meanwhile makes loky warn, and where warnings are errors
-#: nobody is left to wait for the others.
+#: machine work may be seconds on its way. A process that leaves meanwhile makes loky warn, and where warnings are
+#: errors nobody is left to wait for the others.
 _IDLE_SECONDS, _WATCH_SECONDS = 30, 0.5
 
 
