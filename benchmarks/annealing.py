@@ -16,7 +16,6 @@ Takes about 1 minute of one core.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -29,6 +28,7 @@ from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
 from fvnce import annealed_nce
+from fvnce.paper.cells import write_json
 
 BUDGET, LEVELS = 20_000, 20
 LOG_Z = 0.5 * math.log(2 * math.pi)
@@ -111,8 +111,7 @@ def main() -> None:
         "rows": rows,
     }
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        write_json(options.out, record)
 
 
 if __name__ == "__main__":

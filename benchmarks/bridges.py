@@ -15,7 +15,6 @@ Takes about 4 minutes of one core.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -30,6 +29,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MixtureSameFamily, Normal
 
 from fvnce import PowerRule, multinomial_bridges, telescope
+from fvnce.paper.cells import write_json
 from fvnce.ratio.chain import Builder, equal_steps
 
 ROWS, FRESH, LEVELS = 1000, 5000, 6
@@ -147,8 +147,7 @@ def main() -> None:
             print(f"{problem:24} {way:10} {means}", flush=True)
         record["cpu_seconds"] = time.process_time() - begun
         if options.out is not None:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
+            write_json(options.out, record)
 
 
 if __name__ == "__main__":

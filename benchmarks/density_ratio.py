@@ -17,7 +17,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import os
 import platform
 import statistics
 import sys
@@ -32,6 +31,7 @@ from torch import Tensor
 from torch.distributions import Independent, Normal
 
 from fvnce import density_ratio
+from fvnce.paper.cells import write_json
 
 GRID = {"bandwidth": [0.1, 0.3, 0.6, 1.0, 2.0, 4.0], "penalty": [1e-3, 1e-2, 1e-1, 1.0]}
 
@@ -135,10 +135,7 @@ def main() -> None:
                 f"{row['median_error']:8.4f} {row['seconds']:9.2f}"
             )
             if options.out is not None:
-                options.out.parent.mkdir(parents=True, exist_ok=True)
-                partial = options.out.with_suffix(".partial")
-                partial.write_text(json.dumps(content, indent=1) + "\n")
-                os.replace(partial, options.out)
+                write_json(options.out, content)
 
 
 if __name__ == "__main__":

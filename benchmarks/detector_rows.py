@@ -16,7 +16,6 @@ Takes about ten minutes.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -32,6 +31,7 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fvnce import NoiseContrastiveDetector
+from fvnce.paper.cells import write_json
 
 TABLES = ("2_annthyroid", "27_PageBlocks", "28_pendigits", "31_satimage-2")
 FEW, MANY = (625, 1250, 2500, 10_000), (2500, 5000, 10_000, 20_000, 40_000)
@@ -107,7 +107,7 @@ def main() -> None:
     }
     print(content["mean ap by max_rows"])
     if args.out is not None:
-        args.out.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write_json(args.out, content)
 
 
 if __name__ == "__main__":

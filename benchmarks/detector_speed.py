@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
 import sys
@@ -41,6 +40,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, IsolationForest
 from sklearn.neighbors import NearestNeighbors
 
 from fvnce import NoiseContrastiveDetector
+from fvnce.paper.cells import write_json
 
 Array = NDArray[np.float64]
 Score = Callable[[Array], Any]
@@ -259,8 +259,7 @@ def main() -> None:
         shown = ", ".join(f"{peer} {value['ratio']:.2f}" for peer, value in line["ours / theirs"].items())
         print(f"{name}: ours {line['fvnce seconds']} s; ours / theirs: {shown}")
     if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write_json(args.out, content)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ Takes about 7 minutes of one core.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -41,6 +40,7 @@ from fvnce import (
 )
 from fvnce.models import RestrictedBoltzmannMachine
 from fvnce.noise import BitFlips
+from fvnce.paper.cells import write_json
 
 ROWS, HELD_OUT, BATCH, RATE = 2000, 20_000, 256, 0.02
 HALF_LOG = 0.5 * math.log(2 * math.pi)
@@ -338,8 +338,7 @@ def main() -> None:
             print(f"{problem:26} {estimator:20} KL {found['kl']:.4f}  log Z {found['log_z']:.4f}", flush=True)
         record["cpu_seconds"] = time.process_time() - begun
         if options.out is not None:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
+            write_json(options.out, record)
 
 
 if __name__ == "__main__":

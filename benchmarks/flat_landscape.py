@@ -15,7 +15,6 @@ Takes about 2 minutes of one core.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -27,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from fvnce import Exponential, Logarithmic
+from fvnce.paper.cells import write_json
 from fvnce.scoring import ScoringRule
 
 Array = NDArray[np.float64]
@@ -127,8 +127,7 @@ def main() -> None:
         "rows": rows,
     }
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        write_json(options.out, record)
 
 
 if __name__ == "__main__":

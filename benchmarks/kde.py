@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gzip
-import json
 import math
 import os
 import platform
@@ -31,6 +30,7 @@ import numpy as np
 import torch
 
 from fvnce.noise import KernelDensity, select_bandwidth
+from fvnce.paper.cells import write_json
 
 SEED = 0
 BANDWIDTHS = [1 / 4, 1 / 64, 1 / 16, 1 / 2, 1.0]
@@ -301,8 +301,7 @@ def main() -> None:
         "seconds": time.perf_counter() - start,
     }
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        write_json(options.out, results)
 
 
 if __name__ == "__main__":

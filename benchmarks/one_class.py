@@ -29,6 +29,8 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 from sklearn.svm import OneClassSVM
 
+from fvnce.paper.cells import write_json
+
 Array = NDArray[np.float64]
 TABLES = ("6_cardio", "28_pendigits", "38_thyroid", "40_vowels")
 
@@ -144,10 +146,7 @@ def main() -> None:
     text = json.dumps(content, indent=1, ensure_ascii=False)
     print(text)
     if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        hidden = args.out.with_suffix(".part")
-        hidden.write_text(text + "\n")
-        hidden.replace(args.out)
+        write_json(args.out, content)
 
 
 if __name__ == "__main__":

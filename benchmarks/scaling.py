@@ -37,6 +37,7 @@ from fvnce import KernelDensity, PowerRule
 from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.noise import log_prob_of_rows
 from fvnce.objectives import FullyVariationalNCE
+from fvnce.paper.cells import write_json
 from fvnce.training import fit
 
 BATCH, HIDDEN, CODE = 128, 128, 16
@@ -164,7 +165,6 @@ def main() -> None:
     print(f"log p_n: {pair * 1e12:.2f} ps a centre and dimension at best")
     print("processes:", [(p["processes"], round(1e3 * p["seconds"], 2)) for p in processes], "ms a step")
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
         found = {
             "command": " ".join(["python", *sys.argv]),
             "seed": 0,
@@ -180,7 +180,7 @@ def main() -> None:
             "threads": torch.get_num_threads(),
             "machine": platform.processor() or platform.machine(),
         }
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(options.out, found)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from torch.distributions import Independent, Normal
 from fvnce import KernelDensity, PowerRule
 from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.objectives import VAE, FullyVariationalNCE
+from fvnce.paper.cells import write_json
 from fvnce.training import Callback, fit, noise_sampler
 from fvnce.training.callbacks import Run
 from fvnce.training.noise_sampler import RENEWAL_SHARE
@@ -341,7 +342,6 @@ def main() -> None:
         print(f"{name:60} {ratio:.3f}")
     print("before training:", json.dumps(NOTES, indent=1))
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
         record = {
             "command": " ".join(["python", *sys.argv]),
             "seed": 0,
@@ -359,7 +359,7 @@ def main() -> None:
             "threads": torch.get_num_threads(),
             "machine": platform.processor() or platform.machine(),
         }
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(options.out, record)
 
 
 if __name__ == "__main__":

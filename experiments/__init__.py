@@ -10,7 +10,15 @@ Each runs from the root of a checkout with ``python -m experiments.NAME``, and t
 ``vnce_missing``       a truncated normal graphical model with missing values
 ``vnce_toys``          energy-based densities in the plane, with and without latents
 ``search``             which setting of what the paper leaves open comes closest to its table
+``forgetting``         every class forgotten in turn, by a budget and by the obvious other ways
+``tempering``          whether the profiled form can forget without a log-scale
+``adaptive_noise``     fixed and refitted noise on a density whose log Z is known
 ``pages``              the pages of the documentation and the part of the README that are made from
                        ``results`` or from the program
 =====================  ================================================================================
+
+The others are parts of these, and do nothing by themselves: ``vnce_common``, ``vnce_mixture_theory``,
+``vnce_boltzmann_estimates``, ``truncated_normal``, ``toys`` and ``scoring_method`` of the problems; ``benchmark_page``,
+``detection_page``, ``estimator_sections``, ``forgetting_page``, ``reliability_page``, ``reproduction_page``,
+``readme_results`` and ``commands_page`` of the pages.
 """

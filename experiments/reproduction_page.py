@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fvnce.pages.page import Table
-from fvnce.paper import instances, noise_reconstructions, order, penalised, table
-from fvnce.paper.cells import mean_and_error
+from fvnce.paper import instances, noise_reconstructions, penalised, table
+from fvnce.paper.cells import beyond_error, mean_and_error
 
 Record = dict[str, Any]
 
@@ -57,7 +57,7 @@ def _table_section(record: Record) -> list[str]:
         for low, high in [*pairwise(CHAIN), ("vae", "0,1")]
     ]
     return [
-        "## Average log p(x|g(x)) on data and on noise",
+        f"## {table.TITLE}",
         "",
         "Given by the paper, or without consequence:",
         "",
@@ -94,7 +94,7 @@ def _step(record: Record, network: str, index: int, low: str, high: str) -> list
     elif len(steps) < 2:
         verdict = "one seed: no error known" + ("" if mean > 0 else ", and the sign is the other")
     else:
-        beyond = order.beyond_error(columns[high], columns[low])
+        beyond = beyond_error(columns[high], columns[low])
         verdict = "within the error" if not beyond else "holds" if mean > 0 else "does not hold"
     ours = ("+" if mean >= 0 else "") + mean_and_error(steps)
     return [f"{network}: {rows[low]['label']} → {rows[high]['label']}", f"{theirs:+d}", ours, verdict]
@@ -183,7 +183,7 @@ def _penalised_section(record: Record) -> list[str]:
 
 def _noise_section(record: Record) -> list[str]:
     return [
-        "## Reconstructions of noise samples",
+        f"## {noise_reconstructions.TITLE}",
         "",
         "![Noise samples, what the AE makes of them, and how VAE and α = 1/16 differ from it]"
         "(../results/paper-mnist/noise-reconstructions.png)",
@@ -195,7 +195,7 @@ def _noise_section(record: Record) -> list[str]:
 def _instances_section(record: Record) -> list[str]:
     rows = [list(map(str, row)) for row in record["rows"]]
     return [
-        "## The instances of the family, on trained models",
+        f"## {instances.TITLE}",
         "",
         *_paragraphs([instances.READING]),
         *_shown(Table(record["caption"], record["header"], rows)),

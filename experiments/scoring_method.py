@@ -12,7 +12,6 @@ exact posteriors the maximum of the fvNCE bound over q is J itself, so these are
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -131,9 +130,3 @@ def best_estimate(
 def coverage(estimates: Tensor, truth: Tensor, errors: Tensor, level: float = 1.959964) -> float:
     """The share of the true parameters inside their interval, estimate ± level·error (95% by default)."""
     return float(((estimates - truth).abs() <= level * errors).double().mean())
-
-
-def coverage_bounds(trials: int, share: float = 0.95, width: float = 4.0) -> tuple[float, float]:
-    """Between which the measured coverage of so many independent intervals should lie."""
-    margin = width * math.sqrt(share * (1 - share) / max(trials, 1))
-    return share - margin, share + margin

@@ -21,7 +21,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,7 @@ import torch
 
 from fvnce import __version__
 from fvnce.data import fetch_mnist
-from fvnce.paper.cells import write_json
-from fvnce.paper.parallel import do_all
+from fvnce.paper.cells import do_all, write_json
 from fvnce.paper.setting import Setting, make_pair
 from fvnce.paper.table import Key, measure, missing, named, rows
 
@@ -196,7 +195,7 @@ def search(
         "torch": torch.__version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {jobs} processes of one thread",
         "seed": SEED,
-        "base": base.named(),
+        "base": asdict(base),
         "core_seconds": sum(found["core_seconds"] for found in rounds),
         "helpful": [name_of(changes) for changes in parts],
         "rounds": rounds,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
 from fvnce.models import BinaryEncoder, BinaryVector, RestrictedBoltzmannMachine
-from fvnce.models.boltzmann import binary_states
+from fvnce.models.distributions import binary_states
 from fvnce.noise import BernoulliNoise, NoiseMixture
 from fvnce.objectives import FullyVariationalNCE, VariationalNCE
 from fvnce.scoring import Logarithmic, PowerRule, ScoringRule

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fvnce import __version__
 from fvnce.pages.page import Section
-from fvnce.paper.parallel import one_thread
-from fvnce.paper.reproduce import tell
+from fvnce.paper import tell
+from fvnce.paper.cells import one_thread
 from fvnce.paper.setting import Options
 from fvnce.serialization import write_text
 

@@ -44,6 +44,13 @@ def test_every_benchmark_says_what_it_measures_and_how_long_it_takes():
         assert re.fullmatch(r"Takes about .*\b(seconds?|minutes?|hours?)\b.*\.", takes), name
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_results_find_their_folder(path):
+    """Nothing is measured for minutes and then lost because a folder is not there."""
+    source = path.read_text("utf-8")
+    assert "write_json(" in source or ".parent.mkdir(parents=True, exist_ok=True)" in source
+
+
 def test_kde(run, capsys):
     record, page = run("kde")
     for row in record["high dimensions"]:

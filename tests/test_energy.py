@@ -27,7 +27,7 @@ from fvnce import (
     save,
 )
 from fvnce.models import BinaryEncoder, BinaryVector, KernelRatio, RestrictedBoltzmannMachine, TelescopedRatio
-from fvnce.models.boltzmann import binary_states
+from fvnce.models.distributions import binary_states
 from fvnce.noise import BernoulliNoise
 
 

@@ -2,14 +2,30 @@
 
 import json
 import math
+import re
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+import experiments
 from experiments import search
 from experiments.reproduction_page import page
 from fvnce.diagnostics import SHARES
 from fvnce.paper.setting import MNIST
 from fvnce.paper.table import rows
+
+
+def test_every_program_is_listed_and_every_part_is_said_to_be_one():
+    """What the list of experiments says runs, runs; whatever else is there is named as a part of it."""
+    programs, parts = (
+        set(re.findall(r"``([a-z_]+)``", text)) for text in experiments.__doc__.split("The others are parts of these")
+    )
+    programs.remove("results")
+    sources = {p.stem: p.read_text("utf-8") for p in Path(experiments.__file__).parent.glob("[a-z]*.py")}
+    runnable = {name for name, source in sources.items() if 'if __name__ == "__main__":' in source}
+    assert programs == runnable
+    assert parts == sources.keys() - runnable
 
 
 def test_the_distance_of_the_paper_to_itself_is_zero():
@@ -60,7 +76,7 @@ def test_the_page_of_the_reproduction_is_written_from_the_files(tmp_path):
         "command": "a command",
         "version": "1",
         "torch": "2",
-        "settings": MNIST.named(),
+        "settings": asdict(MNIST),
         "seeds": 3,
         "rows": {row.name: {"label": row.label, "paper": row.paper} for row in rows(MNIST)},
         "cells": cells,

@@ -14,17 +14,23 @@ from experiments import vnce_boltzmann_estimates as boltzmann
 from experiments import vnce_missing as missing
 from experiments import vnce_mixture_theory as mixture
 from experiments import vnce_posterior as posterior
-from experiments.scoring_method import best_estimate, coverage_bounds, score_and_curvature, value
+from experiments.scoring_method import best_estimate, score_and_curvature, value
 from experiments.toys import TOYS
 from experiments.truncated_normal import MaskedEncoder, MaskedHalfNormal, TruncatedNormal, log_orthant_partition, sample
 from fvnce import NCE, FullyVariationalNCE, Logarithmic, PowerRule
-from fvnce.paper.parallel import one_thread
+from fvnce.paper.cells import one_thread
 from fvnce.paper.setting import Options
 
 PROBLEMS = {
     problem.__name__.rpartition(".")[2].replace("_", "-"): problem
     for problem in (vnce_mixture, vnce_boltzmann, posterior, missing, vnce_toys)
 }
+
+
+def coverage_bounds(trials: int, share: float = 0.95, width: float = 4.0) -> tuple[float, float]:
+    """Between which the measured coverage of so many independent intervals should lie."""
+    margin = width * math.sqrt(share * (1 - share) / max(trials, 1))
+    return share - margin, share + margin
 
 
 @pytest.fixture(scope="module")

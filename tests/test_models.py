@@ -21,6 +21,7 @@ from fvnce import (
     BernoulliDecoder,
     CategoricalEncoder,
     ContinuousBernoulliDecoder,
+    CoveringEncoder,
     GaussianDecoder,
     GaussianEncoder,
     LatentVariableModel,
@@ -270,3 +271,34 @@ def test_the_convolutional_pair_keeps_leading_dimensions():
     model = LatentVariableModel(standard(3), GaussianDecoder(decoder, 0.5, event_shape=(2, 28, 28)))
     assert model.log_joint(x[0], q.rsample()).shape == (5,)
     assert model.log_joint(x[0], q.rsample((4,))).shape == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: LinearGaussianModel(torch.ones(3, 2), torch.zeros(3), 0.0),
+            "scale must be a finite number > 0, found 0",
+        ),
+        (lambda: LinearGaussianModel(torch.ones(3, 2), torch.zeros(1), 1.0), r"weight must have shape \(D, M\)"),
+        (lambda: GaussianMixtureModel(torch.zeros(2), torch.zeros(2, 1), torch.tensor([1.0, -1.0])), "scales must be"),
+        (
+            lambda: GaussianMixtureModel(torch.zeros(1), torch.zeros(2, 1), torch.ones(2)),
+            r"means must have shape \(C, D\)",
+        ),
+        (
+            lambda: GaussianMixtureModel(torch.zeros(2), torch.zeros(2, 1), torch.ones(1)),
+            r"means must have shape \(C, D\)",
+        ),
+    ],
+)
+def test_exact_models_refuse_what_is_no_density(make, words):
+    """A negative scale would be NaN everywhere, and a shape that broadcasts another density."""
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_a_prior_of_other_latents_does_not_cover():
+    prior = Independent(Normal(torch.zeros(5), torch.ones(5)), 1)
+    with pytest.raises(ValueError, match=r"latents of the prior's shape \(5,\), found shape \(2,\)"):
+        CoveringEncoder(GaussianEncoder(mlp([3, 4])), prior)(torch.zeros(2, 3)).rsample()

@@ -90,3 +90,8 @@ def test_duplicates_of_every_row_are_an_error_for_loo() -> None:
         select_bandwidth(X, "loo", floor=0.1)
     with pytest.raises(ValueError, match="n >= 2"):
         select_bandwidth(X[:1], "loo")
+
+
+def test_working_memory_that_holds_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="block_bytes must be an integer >= 65536, found 100"):
+        select_bandwidth(torch.randn(20, 2), "loo", block_bytes=100)

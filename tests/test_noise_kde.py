@@ -13,7 +13,7 @@ from scipy import special
 from sklearn.datasets import load_digits
 
 from fvnce.noise import KernelDensity, _logsum, kde
-from fvnce.noise._sketch import Sketch
+from fvnce.noise._centres import Sketch
 
 
 def images(n: int) -> torch.Tensor:

@@ -125,6 +125,10 @@ def test_wrong_arguments_are_named() -> None:
     state = pool.state_dict()
     with pytest.raises(ValueError, match=r"state must hold a pool of shape \(20, 1\), found \(10, 1\)"):
         NoisePool(line(), 20).load_state_dict(state)
+    for name, wrong in (("order", r"\(3,\)"), ("log_prob", r"\(3,\)"), ("counters", r"\(3,\)")):
+        with pytest.raises(ValueError, match=rf"state must hold {name} of shape \(\d+,\), found {wrong}"):
+            pool.load_state_dict(state | {"x": torch.full((10, 1), 7.0), name: state[name][:3]})
+    assert not bool((pool.batch(10)[0] == 7).any())  # nothing of a wrong state was taken
     state.pop("due")
     with pytest.raises(ValueError, match="state must have the keys"):
         pool.load_state_dict(state)

@@ -29,7 +29,7 @@ from fvnce import (
     mlp,
 )
 from fvnce.models import BinaryEncoder, GaussianMixtureModel, KernelRatio, LinearGaussianModel, TelescopedRatio
-from fvnce.models.boltzmann import RestrictedBoltzmannMachine
+from fvnce.models.exact import RestrictedBoltzmannMachine
 from fvnce.models.fixed import FixedDistribution
 
 

@@ -9,10 +9,17 @@ from functools import lru_cache
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
-from fvnce import FullyVariationalNCE, GaussianDecoder, GaussianEncoder, LatentVariableModel, PowerRule
+from fvnce import (
+    FullyVariationalNCE,
+    GaussianDecoder,
+    GaussianEncoder,
+    LatentVariableModel,
+    PowerRule,
+    multinomial_bridges,
+)
 from fvnce.noise import draw
 
 
@@ -48,7 +55,20 @@ def log_partitions(seed: int) -> list[Tensor]:
     return [objective().log_partition(10, generator=generator).value for _ in range(30)]
 
 
-@pytest.mark.parametrize("work", [drawn, log_partitions])
+def bridged(seed: int) -> list[Tensor]:
+    """The weights that networks begin with."""
+    found: list[Tensor] = []
+
+    def network(levels: int) -> nn.Module:
+        layers = [nn.Linear(2, 2) for _ in range(200)]
+        found.extend(layer.weight.detach().clone() for layer in layers)
+        return nn.Sequential(layers[0], nn.Linear(2, levels))
+
+    multinomial_bridges(torch.arange(20.0).reshape(10, 2), standard(2), network=network, levels=1, epochs=1, seed=seed)
+    return found
+
+
+@pytest.mark.parametrize("work", [drawn, log_partitions, bridged])
 def test_threads_agree_with_turns(work, hasty):
     torch.manual_seed(0)
     alone = [work(seed) for seed in range(4)]

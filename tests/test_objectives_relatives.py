@@ -108,6 +108,9 @@ def test_bits_flip_as_often_as_they_are_told() -> None:
     assert float((BitFlips(0.3)(x).sample() != x).double().mean()) == pytest.approx(0.3, abs=0.0163)
     with pytest.raises(ValueError, match=r"x must hold zeros and ones, found 0\.5; use GaussianSteps"):
         BitFlips()(torch.full((1, 2), 0.5))
+    assert BitFlips()(torch.zeros(0, 4)).event_shape == (4,)
+    with pytest.raises(ValueError, match=r"probability must be a number in \(0, 1\), found 1"):
+        BitFlips(1.0)
 
 
 @pytest.mark.parametrize("name", ["conditional", "ranking"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fvnce.paper.order import against, beyond_error, ordered
+from fvnce.paper.cells import against, beyond_error, ordered
 from fvnce.paper.table import reading
 
 LABELS = {"ae": "AE", "vae": "VAE", "1-64": "(1/64, 0)", "0,1": "(0, 1)"}

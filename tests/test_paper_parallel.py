@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fvnce.paper.parallel import Work, WorkError, do_all
+from fvnce.paper.cells import Work, WorkError, do_all
 
 HERE = Path(__file__).resolve().parent
 
@@ -51,6 +51,21 @@ def test_work_that_fails_is_named_and_the_rest_is_stopped(tmp_path, piece, words
     _all_gone(tmp_path)
 
 
+class _LongOnItsWay:
+    """An argument that takes as long to be sent as on a busy machine."""
+
+    def __reduce__(self):
+        time.sleep(3)
+        return (int, ())
+
+
+@pytest.mark.slow
+def test_no_process_leaves_while_its_work_is_on_its_way():
+    said = []
+    do_all([Work(f"piece {i}", abs, (_LongOnItsWay(),)) for i in range(2)], 2, said.append)
+    assert len(said) == 2
+
+
 def _stay(folder):
     """Leave the number of the process, and stay for longer than any test."""
     (Path(folder) / f"{os.getpid()}.pid").touch()
@@ -85,7 +100,7 @@ def test_no_process_outlives_the_one_that_started_it(tmp_path, how):
         "import sys; from pathlib import Path\n"
         f"sys.path.insert(0, {str(HERE)!r})\n"
         "from test_paper_parallel import _stay\n"
-        "from fvnce.paper.parallel import Work, do_all\n"
+        "from fvnce.paper.cells import Work, do_all\n"
         "try:\n"
         f"    do_all([Work(str(i), _stay, (Path({str(tmp_path)!r}),)) for i in range(3)], 2)\n"
         "except KeyboardInterrupt:\n"

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
@@ -11,7 +12,7 @@ from fvnce.models import TelescopedRatio
 from fvnce.models.ratios import gaussian_kernels
 from fvnce.noise import EmpiricalNoise, draw, from_state, to_state
 from fvnce.ratio.bridges import waypoints
-from fvnce.ratio.concave import fit_coefficients, value_of
+from fvnce.ratio.direct import fit_coefficients, value_of
 from fvnce.scoring import from_weight
 
 
@@ -129,8 +130,14 @@ def test_mistakes_are_named():
         density_ratio(x, x, rule=Quadratic())
     with pytest.raises(ValueError, match="x_num must have at least as many rows as folds, 30, found 20"):
         density_ratio(x, x, folds=30)
+    with pytest.raises(TypeError, match="bandwidth must be a finite number > 0, found 'auto' of type str"):
+        density_ratio(x, x, bandwidth="auto")
     with pytest.raises(ValueError, match="noise must have rows of 2 numbers like x"):
         telescope(x, normal(0.0, 1.0))
+    with pytest.raises(ValueError, match="x must have at least as many rows as folds, 30, found 20"):
+        telescope(x, normal(0.0, 1.0, 2), folds=30)
+    with pytest.raises(ValueError, match="noise must have at least as many rows as folds, 15, found 10"):
+        telescope(x, x[:10], folds=15)
     with pytest.raises(ValueError, match="log_prob needs the density of the noise"):
         TelescopedRatio([torch.nn.Linear(2, 1)]).log_prob(x)
 
@@ -266,3 +273,9 @@ def test_a_telescope_is_saved_and_loaded(tmp_path):
     save(tmp_path / "ratio.safetensors", found.model)
     again = load(tmp_path / "ratio.safetensors")
     torch.testing.assert_close(again.log_prob(data), found.model.log_prob(data))
+
+
+def test_numbers_of_numpy_are_numbers():
+    x = torch.randn(20, 2)
+    found = density_ratio(x, x, bandwidth=np.float32(1.5), penalty=np.array([0.25]))
+    assert (found.bandwidth, found.penalty) == (1.5, 0.25)

@@ -133,3 +133,6 @@ def test_mistakes_are_named():
         multinomial_bridges(torch.randn(20, 3), NOISE)
     with pytest.raises(ValueError, match="levels must be an integer >= 1, found 0"):
         multinomial_bridges(torch.randn(20, 2), NOISE, levels=0)
+    for logits in (2, 9):  # of nine, the last would be that of no level
+        with pytest.raises(ValueError, match=f"network must give 5 logits, one for each level, found {logits}"):
+            multinomial_bridges(torch.randn(20, 2), NOISE, network=lambda _, n=logits: torch.nn.Linear(2, n), epochs=1)

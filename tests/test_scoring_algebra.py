@@ -116,6 +116,12 @@ def test_rules_are_immutable():
         (lambda: parse("power(0"), ValueError, "cannot be read; write it like"),
         (lambda: parse(""), ValueError, "cannot be read"),
         (lambda: parse("power(1/0)"), ValueError, "divides by zero"),
+        (lambda: parse(f"power({'9' * 400})"), ValueError, r"alpha must be a number in \[0, 1\], found inf"),
+        (
+            lambda: parse(f"power({'9' * 400}/{'9' * 400})"),
+            ValueError,
+            r"alpha must be a number in \[0, 1\], found nan",
+        ),
         (lambda: parse("power(gamma=1)"), ValueError, "no free argument 'gamma'"),
         (lambda: parse("power(0, alpha=1)"), ValueError, "no free argument 'alpha'"),
         (lambda: parse("power(0, 0, 1, 2)"), ValueError, "at most 3 arguments"),

@@ -177,3 +177,30 @@ def test_the_family_has_the_property_by_its_formula():
         assert type(rule).variational.fget(rule) is True
         _, rate = rule.log_slope(delta)
         assert ((rate >= rule.alpha - 1e-15) & (rate <= 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        ({"reach": -1.0}, ValueError, "reach must be a finite number > 0, found -1"),
+        ({"reach": 0}, ValueError, "reach must be a finite number > 0, found 0"),
+        ({"reach": math.nan}, ValueError, "reach must be a finite number > 0, found nan"),
+        ({"points": 2}, ValueError, "points must be an integer >= 3, found 2"),
+        (
+            {"rule": "power(0)"},
+            TypeError,
+            r"rule must be a scoring rule such as PowerRule\(alpha=0\), found 'power\(0\)'",
+        ),
+    ],
+)
+def test_an_examination_of_nothing_is_refused(how, error, words):
+    """Its report would say that every law holds."""
+    with pytest.raises(error, match=words):
+        check_double_elbo(how.pop("rule", Logarithmic()), **how)
+
+
+def test_a_generator_is_asked_about_probabilities_alone():
+    rule = from_generator(lambda mu: mu * mu.log() + (1 - mu) * (1 - mu).log())
+    for asked in (rule, Logarithmic()):
+        with pytest.raises(ValueError, match="mu must"):
+            asked.generator(torch.tensor(1.5))

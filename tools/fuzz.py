@@ -32,6 +32,14 @@ def run(target: str, seed: int, tries: int, first: int = 0) -> list[str]:
     return found
 
 
+def bounded(memory: int | None) -> None:
+    """A process of at most so many gigabytes, where the system knows how."""
+    if memory is not None and sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory * 2**30, memory * 2**30))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one target or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -40,26 +48,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first try, to repeat one")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--memory", type=int, help="gigabytes of address space of a process; more is a failure")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench", help="folder of the results")
     chosen = parser.parse_args(arguments)
     failed = 0
     for target in chosen.targets:
         if target not in TARGETS:
             parser.error(f"targets must be among {', '.join(TARGETS)}, found {target!r}")
-        result = measured(target, chosen.seed, chosen.tries, chosen.first, chosen.jobs)
+        result = measured(target, chosen.seed, chosen.tries, chosen.first, chosen.jobs, chosen.memory)
         failed += len(result["failures"])
         chosen.out.mkdir(parents=True, exist_ok=True)
         (chosen.out / f"fuzz-{target}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return 1 if failed else 0
 
 
-def measured(target: str, seed: int, tries: int, first: int, jobs: int) -> dict[str, Any]:
+def measured(target: str, seed: int, tries: int, first: int, jobs: int, memory: int | None = None) -> dict[str, Any]:
     """Tries in several processes, with progress; what was done and what was found."""
     begun = time.perf_counter()
     failures: list[str] = []
     starts = range(first, first + tries, PART)
     sizes = [min(PART, first + tries - start) for start in starts]
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=bounded, initargs=(memory,)) as pool:
         for done, found in enumerate(
             pool.map(run, *zip(*[(target, seed, n, s) for n, s in zip(sizes, starts, strict=True)], strict=True)), 1
         ):

@@ -33,24 +33,7 @@ CHECKS = ("sklearn/utils", "sklearn/base.py")
 HUGE = np.finfo(np.float64).max
 SPECIAL = (np.nan, np.inf, -np.inf, HUGE, -HUGE, 5e-324, -5e-324, 1e-310, 1e300, -0.0, 0.0, 1e16, 0.1)
 SMALL: dict[str, Any] = {"n_trees": 2, "n_networks": 1, "steps": 2, "batch_size": 8, "hidden": (4,), "latent_dim": 2}
-WRONG: tuple[Any, ...] = (
-    None,
-    -1,
-    0,
-    1.5,
-    "x",
-    "auto",
-    np.nan,
-    np.inf,
-    (),
-    [],
-    True,
-    {},
-    1j,
-    b"x",
-    np.float32(0.5),
-    np.int8(3),
-)
+WRONG = (None, -1, 0, 1.5, "x", "auto", np.nan, np.inf, (), [], True, {}, 1j, b"x", np.float32(0.5), np.int8(3))
 
 
 def pick(rng: Generator, options: Any) -> Any:

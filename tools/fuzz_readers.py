@@ -1,6 +1,6 @@
 """Damaged and forged files for every reader: each must end in a result or in one sentence that says what is wrong.
 
-    python tools/fuzz_readers.py --tries 10000 --seed 0 --out results/bench/fuzz-readers.json
+    python tools/fuzz.py readers --tries 10000 --seed 0
 
 A try takes a good file, changes it (bytes, fields of a header, entries of a tree, what lies beneath a compression) and
 reads it as the program would: in parts, as a whole, for training, for scoring, to draw a page. A failure is any other
@@ -10,23 +10,18 @@ exception than the readers' own, or one of theirs without a sentence. Each try h
 
 from __future__ import annotations
 
-import argparse
 import copy
 import gzip
 import io
 import json
 import os
-import platform
 import random
 import struct
-import sys
 import tempfile
-import time
 import traceback
 import warnings
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -384,43 +379,3 @@ def _problem(attempt: Callable[[Path, random.Random], None], folder: Path, rng: 
     if [path.name for path in folder.iterdir()] != ["inside"]:
         return "a file was written outside the folder"
     return None
-
-
-def main() -> None:
-    """Make the tries and write what came of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tries", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first try, to repeat one")
-    parser.add_argument("--memory", type=int, default=8, help="gigabytes of address space")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    if sys.platform == "linux":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (given.memory * 2**30, given.memory * 2**30))
-    start = time.perf_counter()
-    failures = readers(given.seed, given.tries, given.first)
-    seconds = time.perf_counter() - start
-    for failure in failures[:50]:
-        print(failure)
-    kinds = Counter(list(ATTEMPTS)[number % len(ATTEMPTS)] for number in range(given.first, given.first + given.tries))
-    print(f"{len(failures)} of {given.tries} tries failed, in {seconds:.0f} s")
-    if given.out is not None:
-        content = {
-            "command": f"python tools/fuzz_readers.py --tries {given.tries} --seed {given.seed} --first {given.first}",
-            "target": "readers",
-            "seed": given.seed,
-            "tries": given.tries,
-            "kinds": dict(kinds),
-            "failures": failures,
-            "seconds": round(seconds, 1),
-            "python": platform.python_version(),
-        }
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    sys.exit(bool(failures))
-
-
-if __name__ == "__main__":
-    main()

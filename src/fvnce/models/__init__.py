@@ -5,28 +5,32 @@
 ``decoders``            modules from z to p(x|z)
 ``encoders``            modules from x to q(z|x)
 ``networks``            the networks inside
-``exact``               models whose posterior and marginal are known
+``exact``               models whose posterior and marginal are known, Boltzmann machines among them
 ``energy``              unnormalised models from any network
-``boltzmann``           restricted Boltzmann machines, binary latents
-``coupling``            an encoder with a flexible posterior
-``covering``            an encoder that covers the prior, for the noise term
 ``ratios``              models of a density ratio itself
-``distributions``       a lean diagonal Gaussian, a point mass
+``distributions``       a lean diagonal Gaussian, a point mass, a vector of bits
+``fixed``               distributions that are given and not learned, as modules
 ======================  ===============================================================
 """
 
+import torch
 from torch.distributions import Independent
 
 from ..serialization import register, register_alias
-from .boltzmann import BinaryEncoder, BinaryVector, RestrictedBoltzmannMachine
-from .coupling import CouplingEncoder
-from .covering import CoveringEncoder
 from .decoders import BernoulliDecoder, ContinuousBernoulliDecoder, GaussianDecoder
-from .distributions import DiagonalNormal, PointMass
-from .encoders import CategoricalEncoder, GaussianEncoder, PointEncoder
+from .distributions import BinaryVector, DiagonalNormal, PointMass
+from .encoders import (
+    BinaryEncoder,
+    CategoricalEncoder,
+    CouplingEncoder,
+    CoveringEncoder,
+    GaussianEncoder,
+    PointEncoder,
+)
 from .energy import EnergyDecoder, EnergyModel
-from .exact import GaussianMixtureModel, LinearGaussianModel
-from .latent import FixedDistribution, LatentVariableModel
+from .exact import GaussianMixtureModel, LinearGaussianModel, RestrictedBoltzmannMachine
+from .fixed import FixedDistribution
+from .latent import LatentVariableModel
 from .networks import _Images, convolutional_pair, mlp
 from .ratios import AveragedRatio, DistributionRatio, KernelRatio, MultinomialRatio, TelescopedRatio
 
@@ -67,7 +71,9 @@ register(
 )
 register(RestrictedBoltzmannMachine, methods=("posterior",))
 register(LinearGaussianModel, stand_ins={"scale": lambda _: 1.0}, methods=("posterior",))
-register(GaussianMixtureModel, stand_ins={"scales": lambda model: model.log_scales.exp()}, methods=("posterior",))
+register(
+    GaussianMixtureModel, stand_ins={"scales": lambda model: torch.ones_like(model.log_scales)}, methods=("posterior",)
+)
 # Both are made again by the model that they are given to.
 register_alias(FixedDistribution, lambda module: module.distribution)
 register_alias(DiagonalNormal, lambda normal: Independent(normal.base_dist, len(normal.event_shape)))

@@ -1,4 +1,4 @@
-"""Two distributions that torch does not have: a diagonal Gaussian without the overhead, and a point mass."""
+"""Distributions that torch does not have: a diagonal Gaussian without the overhead, a point mass, a vector of bits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Normal, constraints, kl_divergence, register_kl
+from torch.nn.functional import logsigmoid
 
 #: What the log-density of a Gaussian with a single scale needs of that scale.
 Constants = tuple[Tensor, Tensor]
+#: 2 to this many states are enumerated at most.
+MOST_BITS = 20
 
 
 class DiagonalNormal(Independent[Normal]):
@@ -239,3 +242,60 @@ class PointMass(Distribution):
     def rsample_from(self, base_sample: Tensor) -> tuple[Tensor, Tensor]:
         """The location and log q = 0, as often as there are base samples."""
         return self.location.expand(base_sample.shape), self.log_prob(base_sample)
+
+
+def binary_states(bits: int) -> Tensor:
+    """All vectors of zeros and ones, shape (2^bits, bits).
+
+    >>> binary_states(2)
+    tensor([[0., 0.],
+            [0., 1.],
+            [1., 0.],
+            [1., 1.]])
+    """
+    if not 0 <= bits <= MOST_BITS:
+        raise ValueError(f"bits must lie in [0, {MOST_BITS}] to enumerate 2^bits states, found {bits}")
+    index = torch.arange(2**bits).unsqueeze(-1)
+    return (index >> torch.arange(bits - 1, -1, -1)).bitwise_and(1).to(torch.get_default_dtype())
+
+
+class BinaryVector(Distribution):
+    """Independent bits with the given logits, as one event; with few bits an objective sums over all states.
+
+    >>> q = BinaryVector(torch.zeros(5, 3))
+    >>> q.enumerate_support().shape
+    torch.Size([8, 5, 3])
+    >>> q.log_prob(q.enumerate_support()).exp().sum(0)
+    tensor([1., 1., 1., 1., 1.])
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
+    has_enumerate_support = True
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+        super().__init__(logits.shape[:-1], logits.shape[-1:], validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Vectors of zeros and ones."""
+        return constraints.independent(constraints.boolean, 1)
+
+    @property
+    def mean(self) -> Tensor:
+        """Probabilities of ones."""
+        return self.logits.sigmoid()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Σ_j h_j log μ_j + (1 − h_j) log(1 − μ_j)."""
+        return (logsigmoid(-self.logits) + value * self.logits).sum(-1)
+
+    def sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
+        """Draws of zeros and ones."""
+        return torch.bernoulli(self.mean.detach().expand(Size(sample_shape) + self.logits.shape))
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All states, shape (2^M, …, M)."""
+        states = binary_states(self.logits.shape[-1]).to(self.logits)
+        states = states.reshape(len(states), *[1] * len(self.batch_shape), -1)
+        return states.expand(-1, *self.batch_shape, -1) if expand else states

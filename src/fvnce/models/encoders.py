@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
-from torch import Tensor, nn
-from torch.distributions import Categorical
+from torch import Size, Tensor, nn
+from torch.distributions import Categorical, Distribution, constraints
 from torch.nn.functional import hardtanh
 
-from .distributions import DiagonalNormal, PointMass
-from .networks import run
+from .. import _checks
+from .distributions import BinaryVector, DiagonalNormal, PointMass
+from .fixed import FixedDistribution, wide
+from .networks import mlp, run
 
 #: σ of a Gaussian encoder stays within e^±7: wide of what a unit prior needs, short of what overflows.
 LOG_SCALE_LIMIT = 7.0
+#: |s| of one layer stays below this, so that no layer can blow up by itself.
+LARGEST_LOG_SCALE = 2.0
 
 
 class PointEncoder(nn.Module):
@@ -20,7 +27,6 @@ class PointEncoder(nn.Module):
     It makes p_θ(x, g(x)) an unnormalised density of x, which is why a noise term can steer an autoencoder at all;
     the noise term is then a penalty, not a bound, because q misses mass of p_θ(x, ·).
 
-    >>> import torch
     >>> PointEncoder(nn.Linear(5, 2))(torch.zeros(3, 5)).rsample().shape
     torch.Size([3, 2])
     """
@@ -39,7 +45,6 @@ class GaussianEncoder(nn.Module):
 
     Draws of z follow ``generator``, by default torch's global one.
 
-    >>> import torch
     >>> GaussianEncoder(nn.Linear(5, 4))(torch.zeros(3, 5)).event_shape
     torch.Size([2])
     """
@@ -66,7 +71,6 @@ class GaussianEncoder(nn.Module):
 class CategoricalEncoder(nn.Module):
     """q(z|x) over z = 0 … C−1, with the network giving logits. Objectives sum over z exactly.
 
-    >>> import torch
     >>> CategoricalEncoder(nn.Linear(5, 4))(torch.zeros(3, 5)).enumerate_support().shape
     torch.Size([4, 3])
     """
@@ -78,3 +82,198 @@ class CategoricalEncoder(nn.Module):
     def forward(self, x: Tensor) -> Categorical:
         """q(z|x)."""
         return Categorical(logits=run(self.network, x), validate_args=False)
+
+
+class BinaryEncoder(nn.Module):
+    """q(h|x) = Π_j Bernoulli(h_j; σ(network(x)_j)), over which objectives sum exactly.
+
+    >>> BinaryEncoder(nn.Linear(5, 3))(torch.zeros(2, 5)).event_shape
+    torch.Size([3])
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> BinaryVector:
+        """q(h|x)."""
+        return BinaryVector(run(self.network, x))
+
+
+class CouplingEncoder(nn.Module):
+    r"""q(z|x) as a chain of affine couplings: bent, skewed or split posteriors that a Gaussian cannot follow.
+
+    z = T_L(… T_1(ε)), ε ~ N(0, I). Layer T_l keeps one half of the vector, u, and moves the other,
+    w ← w·exp(s(u, x)) + t(u, x), with s and t from a small network; halves take turns. Then
+    log q(z|x) = log N(ε; 0, I) − Σ_l Σ s_l, exactly, and z is reparameterised.
+
+    Args:
+        inputs: size of x.
+        latent: size of z, at least 2.
+        layers: couplings; at least 2, so that every dimension moves.
+        hidden: hidden units of each layer's network.
+
+    >>> q = CouplingEncoder(3, 2)(torch.zeros(5, 3))
+    >>> z = q.rsample((4,))
+    >>> z.shape, q.log_prob(z).shape
+    (torch.Size([4, 5, 2]), torch.Size([4, 5]))
+    """
+
+    def __init__(self, inputs: int, latent: int, *, layers: int = 6, hidden: int = 32) -> None:
+        super().__init__()
+        self.inputs = _checks.count("inputs", inputs)
+        self.latent = _checks.count("latent", latent, low=2)
+        self.layers = _checks.count("layers", layers, low=2)
+        self.hidden = _checks.count("hidden", hidden)
+        # One after the other: whoever counts what is allocated can stop at the first that is too large.
+        sizes = ((inputs + kept, hidden, hidden, 2 * (latent - kept)) for kept in map(self._kept, range(layers)))
+        self.networks = nn.ModuleList(mlp(size, nn.Tanh) for size in sizes)
+        self.start = nn.Linear(inputs, 2 * latent)
+        # q starts as N(0, I) whatever x: wide, because a q that misses mass does not learn what it misses.
+        for layer in [*(network[-1] for network in self.networks), self.start]:  # type: ignore[index]
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def _kept(self, layer: int) -> int:
+        return len(range(layer % 2, self.latent, 2))
+
+    def forward(self, x: Tensor) -> CoupledNormal:
+        """q(z|x)."""
+        return CoupledNormal(self, wide(x))
+
+    def _move(self, layer: int, kept: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.expand(*kept.shape[:-1], -1)
+        shift, raw = run(self.networks[layer], torch.cat([kept, x], -1)).chunk(2, -1)
+        return shift, LARGEST_LOG_SCALE * torch.tanh(raw / LARGEST_LOG_SCALE)
+
+    def _first(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        shift, raw = run(self.start, x).chunk(2, -1)
+        return shift, LARGEST_LOG_SCALE * torch.tanh(raw / LARGEST_LOG_SCALE)
+
+
+class CoupledNormal(Distribution):
+    """The distribution of a :class:`CouplingEncoder` at given x."""
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, encoder: CouplingEncoder, x: Tensor) -> None:
+        self._encoder, self._x = encoder, x
+        super().__init__(x.shape[:-1], Size((encoder.latent,)), validate_args=False)
+
+    def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
+        """Reparameterised draws."""
+        return self.rsample_from(self.base_sample(sample_shape))[0]
+
+    def base_sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
+        """ε, standard normal: all that is random about a draw."""
+        shape = Size(sample_shape) + self.batch_shape + self.event_shape
+        return torch.randn(shape, dtype=self._x.dtype, device=self._x.device)
+
+    def rsample_from(self, base_sample: Tensor) -> tuple[Tensor, Tensor]:
+        """The draw z that is made of ε, and log q(z|x), which is known on the way."""
+        encoder = self._encoder
+        shift, scale = encoder._first(self._x)
+        z = shift + scale.exp() * base_sample
+        log_q = _standard_log_prob(base_sample) - scale.sum(-1)
+        for layer in range(encoder.layers):
+            kept, moved = z[..., layer % 2 :: 2], z[..., 1 - layer % 2 :: 2]
+            shift, scale = encoder._move(layer, kept, self._x)
+            z = _interleaved(kept, moved * scale.exp() + shift, layer % 2)
+            log_q = log_q - scale.sum(-1)
+        return z, log_q
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log q(z|x), by running the couplings backwards."""
+        encoder, z = self._encoder, value
+        total = z.new_zeros(z.shape[:-1])
+        for layer in reversed(range(encoder.layers)):
+            kept, moved = z[..., layer % 2 :: 2], z[..., 1 - layer % 2 :: 2]
+            shift, scale = encoder._move(layer, kept, self._x)
+            z = _interleaved(kept, (moved - shift) * (-scale).exp(), layer % 2)
+            total = total - scale.sum(-1)
+        shift, scale = encoder._first(self._x)
+        return total + _standard_log_prob((z - shift) * (-scale).exp()) - scale.sum(-1)
+
+
+def _interleaved(kept: Tensor, moved: Tensor, start: int) -> Tensor:
+    result = kept.new_empty(*kept.shape[:-1], kept.shape[-1] + moved.shape[-1])
+    result[..., start::2] = kept
+    result[..., 1 - start :: 2] = moved
+    return result
+
+
+def _standard_log_prob(epsilon: Tensor) -> Tensor:
+    return -epsilon.square().sum(-1) / 2 - epsilon.shape[-1] / 2 * math.log(2 * math.pi)
+
+
+class CoveringEncoder(nn.Module):
+    """An encoder that covers the prior, q_0(z|x) = (1 − w) q(z|x) + w p_Z(z), for the noise term or for log Z.
+
+    The noise term of fvNCE is a bound only if q_0 covers p_θ(x, ·). A learned q that misses mass sees ratios near 0, is
+    rewarded for it, and runs away: the term it should bound is then dead. With a share w of the prior
+    p_θ(x, z)/q_0(z|x) is at most p_θ(x|z)/w, so every draw tells the truth (defensive importance sampling).
+
+    Args:
+        encoder: q(z|x), reparameterised.
+        prior: p_Z, or any distribution of z that is wide enough, over vectors.
+        share: w, in (0, 1).
+
+    >>> from torch.distributions import Independent, Normal
+    >>> from fvnce import GaussianEncoder
+    >>> prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    >>> q = CoveringEncoder(GaussianEncoder(nn.Linear(5, 4)), prior)(torch.zeros(3, 5))
+    >>> q.log_prob(q.rsample((4,))).shape
+    torch.Size([4, 3])
+    """
+
+    def __init__(self, encoder: nn.Module, prior: Distribution, *, share: float = 0.5) -> None:
+        super().__init__()
+        _checks.distribution("prior", prior)
+        self.encoder = encoder
+        self._prior = FixedDistribution(prior)
+        self.share = _checks.number("share", share, low=0.0, high=1.0, open_low=True)
+        if self.share == 1:
+            raise ValueError("share must be below 1, found 1.0: nothing of the encoder would be left")
+
+    @property
+    def prior(self) -> Distribution:
+        """p_Z."""
+        return self._prior.distribution
+
+    def forward(self, x: Tensor) -> Covered:
+        """q_0(z|x)."""
+        q = self.encoder(x)
+        _checks.latents(q, self.prior)
+        return Covered(q, self.prior, self.share)
+
+
+class Covered(Distribution):
+    """What a :class:`CoveringEncoder` returns."""
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, q: Distribution, prior: Distribution, share: float) -> None:
+        self._q, self._prior, self._share = q, prior, share
+        super().__init__(q.batch_shape, q.event_shape, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of both, weighted."""
+        return (1 - self._share) * self._q.mean + self._share * self._prior.mean
+
+    def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
+        """From either by a coin, which does not depend on any parameter: the gradient is exact."""
+        z = self._q.rsample(sample_shape)
+        wide = self._prior.sample(z.shape[:-1]).to(z.dtype)
+        coin = torch.rand(z.shape[:-1], device=z.device).unsqueeze(-1)
+        return torch.where(coin < self._share, wide, z)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log of the weighted mean of both densities."""
+        near: Tensor = self._q.log_prob(value)
+        wide: Tensor = self._prior.log_prob(value)
+        return torch.logaddexp(near + math.log1p(-self._share), wide + math.log(self._share))

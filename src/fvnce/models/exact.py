@@ -1,6 +1,12 @@
-"""Models whose posterior and marginal are known: against these everything else is tested.
+r"""Models whose posterior and marginal are known: against these everything else is tested.
 
-Both have ``log_joint(x, z)``, the marginal ``log_prob(x)``, and ``posterior(x)``, which serves as the exact encoder.
+All have ``log_joint(x, z)``, the marginal ``log_prob(x)``, and ``posterior(x)``, which serves as the exact encoder.
+Those of a restricted Boltzmann machine,
+
+    log p⁰(v, h) = aᵀv + bᵀh + vᵀWh,     v ∈ {0,1}^D,  h ∈ {0,1}^M
+
+are unnormalised: log p⁰(v) = aᵀv + Σ_j softplus(b_j + W_jᵀv), and log Z is a sum over 2^min(D, M) states, which is
+exact while that is small. Its posterior is a product of Bernoullis with logits b + Wᵀv.
 """
 
 from __future__ import annotations
@@ -10,8 +16,10 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, MultivariateNormal
+from torch.nn.functional import softplus
 
-from .distributions import DiagonalNormal
+from .. import _checks
+from .distributions import BinaryVector, DiagonalNormal, binary_states
 from .fixed import wide
 
 
@@ -30,6 +38,12 @@ class LinearGaussianModel(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor, scale: float) -> None:
         super().__init__()
+        if weight.dim() != 2 or bias.shape != weight.shape[:1]:
+            raise ValueError(
+                f"weight must have shape (D, M) for bias of shape (D,), found {tuple(weight.shape)} and "
+                f"{tuple(bias.shape)}"
+            )
+        scale = _checks.number("scale", scale, low=0.0, open_low=True)
         self.weight = nn.Parameter(weight.clone())
         self.bias = nn.Parameter(bias.clone())
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale), dtype=weight.dtype))
@@ -76,6 +90,12 @@ class GaussianMixtureModel(nn.Module):
 
     def __init__(self, logits: Tensor, means: Tensor, scales: Tensor) -> None:
         super().__init__()
+        if means.dim() != 2 or not logits.shape == scales.shape == means.shape[:1]:
+            raise ValueError(
+                "means must have shape (C, D) for logits and scales of shape (C,), found "
+                f"{tuple(means.shape)}, {tuple(logits.shape)} and {tuple(scales.shape)}"
+            )
+        _checks.entries("scales", scales, scales > 0, "be > 0")
         self.logits = nn.Parameter(logits.clone())
         self.means = nn.Parameter(means.clone())
         self.log_scales = nn.Parameter(scales.log())
@@ -104,3 +124,63 @@ class GaussianMixtureModel(nn.Module):
         z = Categorical(logits=wide(self.logits)).sample((n,))
         noise = torch.randn(n, self.means.shape[1], dtype=self.means.dtype, device=self.means.device)
         return self.means[z] + self.log_scales.exp()[z].unsqueeze(-1) * noise
+
+
+class RestrictedBoltzmannMachine(nn.Module):
+    """p⁰(v, h) = exp(aᵀv + bᵀh + vᵀWh), with its marginal, its posterior and, while small, its log Z.
+
+    Args:
+        weight: W, shape (D, M).
+        visible: a, shape (D,).
+        hidden: b, shape (M,).
+
+    >>> machine = RestrictedBoltzmannMachine(torch.ones(3, 2), torch.zeros(3), torch.zeros(2))
+    >>> v = binary_states(3)
+    >>> torch.allclose(machine.log_prob(v).logsumexp(0), machine.log_partition())
+    True
+    """
+
+    normalised = False
+
+    def __init__(self, weight: Tensor, visible: Tensor, hidden: Tensor) -> None:
+        super().__init__()
+        if weight.shape != (*visible.shape, *hidden.shape) or weight.dim() != 2:
+            raise ValueError(
+                "weight must have shape (D, M) for visible of shape (D,) and hidden of shape (M,), found "
+                f"{tuple(weight.shape)}, {tuple(visible.shape)} and {tuple(hidden.shape)}"
+            )
+        self.weight = nn.Parameter(weight.clone())
+        self.visible = nn.Parameter(visible.clone())
+        self.hidden = nn.Parameter(hidden.clone())
+
+    def log_joint(self, v: Tensor, h: Tensor) -> Tensor:
+        """log p⁰(v, h)."""
+        return wide(v) @ wide(self.visible) + (h * self.field(v)).sum(-1)
+
+    def log_prob(self, v: Tensor) -> Tensor:
+        """log p⁰(v), unnormalised."""
+        return wide(v) @ wide(self.visible) + softplus(self.field(v)).sum(-1)
+
+    def field(self, v: Tensor) -> Tensor:
+        """b + Wᵀv, the logits of the hidden units."""
+        return wide(self.hidden) + wide(v) @ wide(self.weight)
+
+    def posterior(self, v: Tensor) -> BinaryVector:
+        """p(h|v), exactly."""
+        return BinaryVector(self.field(v))
+
+    def log_partition(self) -> Tensor:
+        """log Z, by summing over all states of the smaller layer."""
+        visible, hidden = self.weight.shape
+        if visible <= hidden:
+            return self.log_prob(binary_states(visible).to(wide(self.weight))).logsumexp(0)
+        weight = wide(self.weight)
+        h = binary_states(hidden).to(weight)
+        return (h @ wide(self.hidden) + softplus(wide(self.visible) + h @ weight.T).sum(-1)).logsumexp(0)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n exact draws of v, from the enumerated distribution."""
+        states = binary_states(len(self.visible)).to(self.weight)
+        chosen = torch.multinomial(self.log_prob(states).softmax(0), n, replacement=True, generator=generator)
+        return states[chosen]

@@ -18,8 +18,6 @@ from ..serialization import register
 from .distributions import DiagonalNormal
 from .fixed import FixedDistribution, map_tensors, wide
 
-__all__ = ["FixedDistribution", "LatentVariableModel"]
-
 
 class LatentVariableModel(nn.Module):
     """p_θ(x, z) = p_Z(z) p_θ(x|z), with a normalised prior and a decoder, normalised unless it is an energy.

@@ -7,6 +7,7 @@ multinomial  log r(x) = h_0(x) − h_K(x),  h the logits of a classifier of all 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -60,7 +61,30 @@ def gaussian_kernels(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
     return (-torch.cdist(wide(x), wide(centres)).square() / (2 * bandwidth**2)).exp()
 
 
-class TelescopedRatio(nn.Module):
+class _NoiseRatio(nn.Module, ABC):
+    """A log-ratio p/q that may know q, and is then an unnormalised density of p."""
+
+    normalised = False
+    _noise: FixedDistribution | None
+
+    @property
+    def noise(self) -> Distribution | None:
+        """q."""
+        return None if self._noise is None else self._noise.distribution
+
+    @abstractmethod
+    def log_ratio(self, x: Tensor) -> Tensor:
+        """log p(x)/q(x), shape (n,)."""
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log q(x) + log r(x): nearly normalised; ``log_partition`` of an objective tells how nearly."""
+        if self.noise is None:
+            raise ValueError("log_prob needs the density of the noise, found a ratio of two samples; use log_ratio")
+        found: Tensor = self.noise.log_prob(x)
+        return found + self.log_ratio(x)
+
+
+class TelescopedRatio(_NoiseRatio):
     """The sum of the log-ratios of a chain of distributions, and with noise at its end an unnormalised density.
 
     Args:
@@ -73,8 +97,6 @@ class TelescopedRatio(nn.Module):
     torch.Size([5])
     """
 
-    normalised = False
-
     def __init__(
         self,
         bridges: nn.Sequential | Sequence[nn.Module],
@@ -85,11 +107,6 @@ class TelescopedRatio(nn.Module):
         self.bridges = bridges if isinstance(bridges, nn.Sequential) else nn.Sequential(*bridges)
         self.register_buffer("offsets", torch.zeros(len(self.bridges)) if offsets is None else offsets.detach().clone())
         self._noise = None if noise is None else FixedDistribution(noise)
-
-    @property
-    def noise(self) -> Distribution | None:
-        """q."""
-        return None if self._noise is None else self._noise.distribution
 
     def parts(self, x: Tensor) -> Tensor:
         """The log-ratio of each bridge, shape (bridges, n)."""
@@ -102,12 +119,8 @@ class TelescopedRatio(nn.Module):
         """log p(x)/q(x), shape (n,)."""
         return self.parts(x).sum(0)
 
-    def log_prob(self, x: Tensor) -> Tensor:
-        """log q(x) + log r(x): nearly normalised; ``log_partition`` of an objective tells how nearly."""
-        return _density(self.noise, x) + self.log_ratio(x)
 
-
-class MultinomialRatio(nn.Module):
+class MultinomialRatio(_NoiseRatio):
     """The difference of the first and the last logit of a classifier of levels, and with noise a density.
 
     Args:
@@ -118,26 +131,15 @@ class MultinomialRatio(nn.Module):
     torch.Size([5])
     """
 
-    normalised = False
-
     def __init__(self, network: nn.Module, noise: Distribution | None = None) -> None:
         super().__init__()
         self.network = network
         self._noise = None if noise is None else FixedDistribution(noise)
 
-    @property
-    def noise(self) -> Distribution | None:
-        """q."""
-        return None if self._noise is None else self._noise.distribution
-
     def log_ratio(self, x: Tensor) -> Tensor:
         """log p(x)/q(x), shape (n,)."""
         logits = run(self.network, x)
         return logits[..., 0] - logits[..., -1]
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        """log q(x) + log r(x): nearly normalised; ``log_partition`` of an objective tells how nearly."""
-        return _density(self.noise, x) + self.log_ratio(x)
 
 
 class AveragedRatio(nn.Module):
@@ -190,10 +192,3 @@ class DistributionRatio(nn.Module):
         """The log-ratio, shape (n, 1)."""
         found: Tensor = self.numerator.log_prob(x) - self.denominator.log_prob(x)
         return found.unsqueeze(-1)
-
-
-def _density(noise: Distribution | None, x: Tensor) -> Tensor:
-    if noise is None:
-        raise ValueError("log_prob needs the density of the noise, found a ratio of two samples; use log_ratio")
-    found: Tensor = noise.log_prob(x)
-    return found

@@ -27,17 +27,34 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ._centres import LIMIT, Centres
-from ._pairs import Gathering, LogSums, Pairs, sums_of_all, sums_of_few, sums_of_pairs
-from ._sketch import Sketch
+from ._centres import LIMIT, TILE_COLUMNS, Centres, Gathering, Pairs, Sketch
 
 _FEW = 2**18
 _NEAREST = 256
 _BOUNDED = 512
 _TRIAL = 128
-_TILE_COLUMNS = 512
 _MOST_ROWS = 4096
 _LEAST_EXPONENT = -80.0  # e^-80 is nothing beside 1, and arithmetic with the subnormal numbers below it is slow
+
+
+@dataclass
+class LogSums:
+    """Results of some rows: ``value`` (q,) in float64 and, on request, ``slope`` = d value / d y, (q, D)."""
+
+    value: Tensor
+    slope: Tensor | None
+
+    @staticmethod
+    def empty(x: Tensor, slope: bool) -> LogSums:
+        """Room for the results of points x."""
+        value = torch.empty(len(x), dtype=torch.float64, device=x.device)
+        return LogSums(value, torch.empty_like(x) if slope else None)
+
+    def put(self, rows: Tensor | slice, part: LogSums) -> None:
+        """Write the results of some rows."""
+        self.value[rows] = part.value
+        if self.slope is not None and part.slope is not None:
+            self.slope[rows] = part.slope.to(self.slope.dtype)
 
 
 @dataclass(frozen=True)
@@ -84,10 +101,10 @@ def log_sums(
         own: a centre known to be near each point, shape (q,).
     """
     if len(x) * centres.raw.numel() <= _FEW:
-        return _checked(sums_of_few(centres, x, slope))
+        return _checked(_sums_of_few(centres, x, slope))
     task = Task(slope, Precision.of(x.dtype), sketch if x.dtype == torch.float32 else None)
     # A row needs its part of two or three tiles, and itself in float64, its square and in the dtype of x.
-    per_row = 3 * _TILE_COLUMNS * x.element_size() + 24 * x.shape[1]
+    per_row = 3 * TILE_COLUMNS * x.element_size() + 24 * x.shape[1]
     step = max(1, min(_MOST_ROWS, block_bytes // (2 * per_row)))
     if len(x) <= step:
         out = _rows(centres, x, task, own)
@@ -160,9 +177,9 @@ def _spread(centres: Centres, precision: Precision) -> float:
 
 def _tiles(centres: Centres, y: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     """(first column, block of centres, scores, best score of each row), tile by tile in one buffer."""
-    tile = y.new_empty(len(y) * min(_TILE_COLUMNS, centres.size))
-    for low in range(0, centres.size, _TILE_COLUMNS):
-        block, offset = centres.block(low, low + _TILE_COLUMNS, y.dtype)
+    tile = y.new_empty(len(y) * min(TILE_COLUMNS, centres.size))
+    for low in range(0, centres.size, TILE_COLUMNS):
+        block, offset = centres.block(low, low + TILE_COLUMNS, y.dtype)
         scores = tile[: len(y) * len(block)].view(len(y), len(block))
         torch.addmm(offset, y, block.T, out=scores)
         yield low, block, scores, scores.amax(1)
@@ -203,7 +220,7 @@ def _nearest(centres: Centres, x: Tensor, y: Tensor, half: Tensor, task: Task, o
         pairs, crowded = _candidates(centres, y, half, task.precision)
     else:
         pairs, crowded = _sketched(task.sketch, centres, y, half, task.precision, own)
-    out = sums_of_pairs(centres, x, pairs, task.slope)
+    out = _sums_of_pairs(centres, x, pairs, task.slope)
     left = crowded.nonzero()[:, 0]
     if not len(left):
         return out
@@ -217,7 +234,7 @@ def _nearest(centres: Centres, x: Tensor, y: Tensor, half: Tensor, task: Task, o
             if len(part):
                 out.put(part, _rows(centres, x[part].double(), task))
     else:
-        out.put(left, sums_of_all(centres, x[left], task.slope))
+        out.put(left, _sums_of_all(centres, x[left], task.slope))
     return out
 
 
@@ -260,3 +277,71 @@ def _sketched(
     pairs = pairs[scores >= (top - 2 * error - spread)[pairs.rows]]
     crowded |= torch.bincount(pairs.rows, minlength=len(y)) > _NEAREST
     return pairs[~crowded[pairs.rows]], crowded
+
+
+# Sums from differences in float64. A difference x − c of two nearby numbers is exact or nearly so, while
+# |x|² − 2 x·c + |c|² cancels: this is the exact part, affordable for the few pairs that carry a sum.
+
+
+def _sums_of_pairs(centres: Centres, x: Tensor, pairs: Pairs, slope: bool) -> LogSums:
+    """Log sums of each row's pairs; −inf for a row without any."""
+    parts = [_squared_length(gap, x.dtype) for _, gap in _gaps(centres, x, pairs)]
+    scores = torch.cat([*parts, x.new_empty(0, dtype=torch.float64)]).mul_(-0.5)
+    scores += centres.log_weight(pairs.columns)
+    top = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
+    top.scatter_reduce_(0, pairs.rows, scores, "amax")
+    share = (scores - top[pairs.rows]).exp_()
+    total = torch.zeros_like(top).index_add_(0, pairs.rows, share)
+    if not slope:
+        return LogSums(top + total.log(), None)
+    share /= total[pairs.rows]
+    drift = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    for part, gap in _gaps(centres, x, pairs):
+        drift.index_add_(0, pairs.rows[part], gap.mul_(-share[part][:, None]))
+    return LogSums(top + total.log(), drift.to(x.dtype))
+
+
+def _sums_of_few(centres: Centres, x: Tensor, slope: bool) -> LogSums:
+    """Log sums over all centres with all differences held at once: the fewest operations for few numbers."""
+    points, at = x.double(), centres.raw.double()
+    if slope or centres.bandwidth.ndim or x.dtype == torch.float64:
+        gap = (points[:, None] - at).div_(centres.bandwidth)
+        scores = _squared_length(gap, x.dtype).mul_(-0.5)
+    else:
+        distance = torch.cdist(points, at, compute_mode="donot_use_mm_for_euclid_dist")
+        scores = distance.div_(centres.bandwidth).square_().mul_(-0.5)
+    if centres.log_weights is not None:
+        scores += centres.log_weights
+    value = torch.logsumexp(scores, 1)
+    if not slope:
+        return LogSums(value, None)
+    share = (scores - value[:, None]).exp_()
+    return LogSums(value, torch.einsum("ij,ijk->ik", share, gap).neg_().to(x.dtype))
+
+
+def _sums_of_all(centres: Centres, x: Tensor, slope: bool) -> LogSums:
+    """Log sums over all centres from differences: slow, and right where everything else fails."""
+    out = LogSums.empty(x, slope)
+    every = torch.arange(centres.size, device=x.device)
+    for row in range(len(x)):
+        part = slice(row, row + 1)
+        out.put(part, _sums_of_pairs(centres, x[part], Pairs(torch.zeros_like(every), every), slope))
+    return out
+
+
+def _squared_length(gap: Tensor, wanted: torch.dtype) -> Tensor:
+    """|gap|² in float64, accurate enough for a result of the dtype ``wanted``."""
+    if wanted == torch.float64:
+        # Summed in a tree: one running sum of a thousand squares is off by ten units in the last place.
+        return gap.square().sum(-1)
+    product: Tensor = torch.linalg.vecdot(gap, gap)
+    return product
+
+
+def _gaps(centres: Centres, x: Tensor, pairs: Pairs) -> Iterator[tuple[slice, Tensor]]:
+    """(x − c)/h of some pairs at a time; four megabytes at most, which stay in cache."""
+    step = max(1, 2**19 // centres.width)
+    for low in range(0, len(pairs), step):
+        part = slice(low, low + step)
+        here = pairs[part]
+        yield part, (x[here.rows].double() - centres.raw[here.columns].double()).div_(centres.bandwidth)

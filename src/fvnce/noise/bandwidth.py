@@ -50,6 +50,7 @@ def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_
     [0.29, 0.3, 0.28]
     """
     _checks.choice("bandwidth", rule, ("scott", "silverman", "loo"))
+    block_bytes = _checks.count("block_bytes", block_bytes, low=2**16)
     rows = _checks.samples("X", X, rows=2)
     data = rows.flatten(1)
     if rule == "loo":

@@ -2,27 +2,53 @@
 
 Noise of this package has ``draw(n, generator)``; torch's distributions know only the global generator,
 refuse points outside their support and say nothing about rows. These functions give all of them the same
-manners. Of one set of parameters, a larger batch shape repeats the same law.
+manners.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 
 from .. import _checks
 from .._random import seeded
 
-Noise = TypeVar("Noise", bound=Distribution)
-
 _ROWS_AT_ONCE = 8192
 _LARGEST_SEED = 2**63 - 1
+
+
+class Noise(Distribution):
+    """What the noise of this package shares. A member gives ``support``, ``log_prob`` and ``draw(n, generator)``.
+
+    Of one set of parameters, a larger batch shape repeats the same law.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
+    has_rsample = False
+
+    def __init__(self, event_shape: torch.Size) -> None:
+        super().__init__(torch.Size(), event_shape, validate_args=False)
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n samples of shape (n,) + event_shape, of the generator or of torch's global one."""
+        raise NotImplementedError
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
+        lead = torch.Size(sample_shape) + self.batch_shape
+        return self.draw(lead.numel()).reshape(lead + self.event_shape)
+
+    def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> Self:
+        """The same noise with another batch shape; tensors are shared."""
+        new = copy.copy(self)
+        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        return new
 
 
 def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -166,13 +192,6 @@ def inside_support(noise: Distribution, x: Tensor) -> Tensor:
         return torch.ones(x.shape[: x.ndim - len(noise.event_shape)], dtype=torch.bool, device=x.device)
     inside: Tensor = support.check(x)
     return inside
-
-
-def expanded(noise: Noise, batch_shape: Iterable[int]) -> Noise:
-    """The same noise with another batch shape; tensors are shared."""
-    new = copy.copy(noise)
-    Distribution.__init__(new, torch.Size(batch_shape), noise.event_shape, validate_args=False)
-    return new
 
 
 def over_batch(noise: Distribution, x: Tensor) -> Tensor:

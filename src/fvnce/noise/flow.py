@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from .drawing import expanded, over_batch
+from .drawing import Noise, over_batch
 
 FAMILIES = ("NSF", "MAF", "NICE")
 """Neural splines, masked autoregressive, coupling."""
 
 
-class FlowNoise(Distribution):
+class FlowNoise(Noise):
     """A flow with fixed weights; :func:`fvnce.training.fit_flow` fits one to data. Needs zuko.
 
     It is evaluated in the precision of its weights. An objective moves it, keeps its weights in its state, and never
@@ -38,9 +38,7 @@ class FlowNoise(Distribution):
     torch.Size([5])
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
     support = constraints.real_vector
-    has_rsample = False
 
     def __init__(
         self,
@@ -57,11 +55,7 @@ class FlowNoise(Distribution):
         self.scale = _checks.scale("scale", scale, tuple(self.shift.shape), self.shift).detach()
         made = make_flow(kind, len(self.shift), transforms, self.hidden) if flow is None else flow
         self.flow = made.requires_grad_(False).eval()
-        super().__init__(torch.Size(), self.shift.shape, validate_args=False)
-
-    def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> FlowNoise:
-        """The same flow with another batch shape; weights are shared."""
-        return expanded(self, batch_shape)
+        super().__init__(self.shift.shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p_n of points of shape (..., D); the result has shape (...)."""
@@ -69,11 +63,6 @@ class FlowNoise(Distribution):
         x = over_batch(self, x if _checks.values_are_hidden() else _checks.finite_rows("x", x))
         density: Tensor = self.flow().log_prob((x - self.shift) / self.scale)
         return density - self.scale.log().sum()
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Samples of shape sample_shape + batch_shape + (D,), from torch's global generator."""
-        lead = torch.Size(sample_shape) + self.batch_shape
-        return self.draw(lead.numel()).reshape(lead + self.event_shape)
 
     @torch.no_grad()
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 
 from .. import _checks
-from ._centres import Centres
+from ._centres import AXES, Centres, Sketch
 from ._logsum import log_sums
-from ._sketch import AXES, Sketch
 from .bandwidth import select_bandwidth
-from .drawing import expanded, over_batch
+from .drawing import Noise, over_batch
 
 BLOCK_BYTES = 128 * 2**20
 """Default bound on the working memory of one evaluation, in bytes."""
@@ -29,7 +28,7 @@ _MANY_CENTRES = 4096
 _MANY_POINTS = 512
 
 
-class KernelDensity(Distribution):
+class KernelDensity(Noise):
     r"""A Gaussian kernel density over R^D, or over arrays of any shape, of which D is then the number of entries.
 
     Every centre counts in ``log_prob``: no tree, no truncation. It is evaluated in blocks, so that memory
@@ -53,9 +52,6 @@ class KernelDensity(Distribution):
         >>> KernelDensity(torch.zeros(5, 3, 8, 8), bandwidth=1.0).log_prob(torch.zeros(2, 3, 8, 8)).shape
         torch.Size([2])
     """
-
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
-    has_rsample = False
 
     def __init__(
         self,
@@ -89,7 +85,7 @@ class KernelDensity(Distribution):
         self._log_constant = self._geometry.log_height
         if self.weights is None:
             self._log_constant -= math.log(size)
-        super().__init__(torch.Size(), event, validate_args=False)
+        super().__init__(event)
 
     @property
     def support(self) -> constraints.Constraint:
@@ -144,10 +140,6 @@ class KernelDensity(Distribution):
         spread = self._average((self.centres.double() - centre).square())
         return self._over_batch((spread + self.bandwidth.double().square()).to(self.centres.dtype))
 
-    def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> KernelDensity:
-        """The same density with another batch shape; tensors are shared."""
-        return expanded(self, batch_shape)
-
     def log_prob(self, value: Tensor) -> Tensor:
         """log p_n of points of shape (...) + event_shape; the result has shape (...)."""
         x = _checks.points("x", value, self.event_shape)
@@ -156,11 +148,6 @@ class KernelDensity(Distribution):
         wanted = x.requires_grad and torch.is_grad_enabled()
         result: Tensor = _LogDensity.apply(x, self, wanted)[0]  # type: ignore[no-untyped-call]
         return result
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
-        lead = torch.Size(sample_shape) + self.batch_shape
-        return self.draw(lead.numel()).reshape(lead + self.event_shape)
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n samples of shape (n,) + event_shape."""
@@ -230,6 +217,31 @@ class KernelDensity(Distribution):
             f"{float(self.bandwidth):g}" if self.bandwidth.ndim == 0 else f"tensor of shape {tuple(self.event_shape)}"
         )
         return f"KernelDensity(centres: {shape}, bandwidth: {wide})"
+
+
+def smoothed(
+    X: Tensor,
+    bandwidth: float | str | Tensor,
+    *,
+    max_centres: int = 10_000,
+    generator: torch.Generator | None = None,
+) -> KernelDensity:
+    """Smoothed data: a kernel density on at most ``max_centres`` rows of X, chosen at random without
+    replacement.
+
+    As a component of a mixture it makes the noise cover the data, which keeps objectives bounded.
+
+    >>> X = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+    >>> smoothed(X, 0.5, max_centres=30, generator=torch.Generator().manual_seed(0)).centres.shape
+    torch.Size([30, 2])
+    """
+    data = _checks.samples("X", X)
+    limit = _checks.count("max_centres", max_centres)
+    if len(data) > limit:
+        device = data.device if generator is None else generator.device
+        chosen = torch.randperm(len(data), generator=generator, device=device)[:limit]
+        data = data[chosen.sort().values.to(data.device)]
+    return KernelDensity.from_data(data, bandwidth)
 
 
 class _LogDensity(torch.autograd.Function):

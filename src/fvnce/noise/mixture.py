@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
-from .drawing import draw, draw_with_log_prob, expanded, inside_support, jitter, log_prob_or_minus_inf, over_batch
+from .drawing import Noise, draw, draw_with_log_prob, inside_support, jitter, log_prob_or_minus_inf, over_batch
 
 
 class _Union(constraints.Constraint):
@@ -33,7 +33,7 @@ class _Union(constraints.Constraint):
         return torch.stack(inside).any(0)
 
 
-class NoiseMixture(Distribution):
+class NoiseMixture(Noise):
     """A mixture of distributions with one event shape, of any families.
 
     A point outside the support of a component has density 0 there; the others still count.
@@ -53,8 +53,6 @@ class NoiseMixture(Distribution):
         tensor([0, 1])
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
-    has_rsample = False
     kept_as_is = ("weights", "given_weights")
     """Tensors that a change of device or precision leaves alone: weights are in float64 whatever the components are."""
 
@@ -67,7 +65,7 @@ class NoiseMixture(Distribution):
         size = len(self.components)
         self.given_weights = torch.as_tensor([1.0] * size if weights is None else weights, dtype=torch.float64)
         self.weights = _checks.weights("weights", self.given_weights, size)
-        super().__init__(torch.Size(), self.components[0].event_shape, validate_args=False)
+        super().__init__(self.components[0].event_shape)
 
     @property
     def support(self) -> constraints.Constraint:
@@ -76,25 +74,15 @@ class NoiseMixture(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Weighted mean of the components' means, shape event_shape."""
+        """Weighted mean of the components' means, shape batch_shape + event_shape."""
         weighted = [float(w) * c.mean for w, c in zip(self.weights, self.components, strict=True)]
-        return functools.reduce(torch.add, weighted)
-
-    def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> NoiseMixture:
-        """The same mixture with another batch shape."""
-        return expanded(self, batch_shape)
+        return functools.reduce(torch.add, weighted).expand(self.batch_shape + self.event_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p_n of points of shape (...) + event_shape; the result has shape (...)."""
         x = _checks.finite_rows("x", _checks.points("x", value, self.event_shape))
         x = over_batch(self, x)
         return self._combine([log_prob_or_minus_inf(component, x) for component in self.components])
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
-        shape = self._extended_shape(torch.Size(sample_shape))
-        lead = shape[: len(shape) - len(self.event_shape)]
-        return self.draw(lead.numel()).reshape(shape)
 
     def jitter(self, x: Tensor) -> Tensor:
         """Points x, each moved by the kernel of a component that is drawn by its weight."""

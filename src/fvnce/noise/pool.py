@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal
 
 from .. import _checks
-from .binary import BernoulliNoise
 from .drawing import draw_with_log_prob
 from .kde import KernelDensity
 from .mixture import NoiseMixture
+from .simple import BernoulliNoise
 
 _FILL_ROWS = 8192
 _SLICE_ROWS = 64
@@ -144,6 +144,11 @@ class NoisePool:
             raise ValueError(f"state must have the keys {sorted(wanted)}, found {sorted(state)}")
         if state["x"].shape != self._x.shape:
             raise ValueError(f"state must hold a pool of shape {tuple(self._x.shape)}, found {tuple(state['x'].shape)}")
+        shapes = {"log_prob": self._log_prob.shape, "order": self._order.shape, "due": (), "counters": (4,)}
+        for name, shape in shapes.items():
+            if state[name].shape != shape:
+                found = tuple(state[name].shape)
+                raise ValueError(f"state must hold {name} of shape {tuple(shape)}, found {found}")
         self._x = state["x"].to(self._x).clone()
         self._log_prob = state["log_prob"].to(self._log_prob).clone()
         self._order = state["order"].to(self._order).clone()

@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..serialization import Kind, add, describe, fields, read_record, rebuild, register, write_record
-from .binary import BernoulliNoise
-from .empirical import EmpiricalNoise
 from .flow import FlowNoise
 from .kde import KernelDensity
 from .mixture import NoiseMixture
+from .simple import BernoulliNoise, EmpiricalNoise
 
 FILE_NAME = "noise.safetensors"
 KIND = "noise"

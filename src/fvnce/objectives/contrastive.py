@@ -21,7 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from .. import _checks
 from .._estimates import LogPartition, estimate_log_mean
 from .._random import seeded_by
-from ..models.latent import FixedDistribution
+from ..models.fixed import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
 from .base import Batch, ContrastInfo, Objective, Terms, mean_over_data, mean_over_noise

@@ -29,7 +29,7 @@ from torch.nn.functional import softplus
 
 from .. import _checks
 from .._estimates import log_mean_exp
-from ..noise.steps import Steps
+from ..noise.simple import Steps
 from ..scoring import Logarithmic
 from .base import Batch, BatchShare, ContrastInfo, Objective, Terms, gather, mean_over_data
 from .contrastive import LOWEST, ContrastiveObjective, ObjectiveValue

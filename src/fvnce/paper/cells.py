@@ -1,19 +1,52 @@
-"""Finished parts of an experiment, kept on disk so that a run can be stopped, resumed, and extended by more seeds."""
+r"""Parts of an item, one for each row and seed: made side by side in processes, kept on disk, compared seed by seed.
+
+Two processes of one thread use two cores better than one process of two threads. A piece of work gives the same result
+in whichever process it is done: it gets all it depends on as arguments, always runs on one thread, and leaves its
+result on disk itself, most often as a cell, so that a run can be stopped and taken up again.
+
+All rows of a seed start from the same weights and meet the same noise, so two rows are compared seed by seed: with d_s
+the difference of seed s, their mean d̄ counts as found if it is beyond its 95 % interval,
+
+    |d̄| > t_{0.975, n−1} · sd(d) / √n,
+
+with Student's t, since n is small. One seed has no error, and nothing is claimed from it. The number compared is
+*data − noise*. It can grow in two ways, and only one of them is what a method is after: noise falling, or data rising;
+and it can shrink because the data term fell, which says nothing about noise. Both terms are told.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
+import os
+import re
+import signal
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from joblib import Parallel, delayed, parallel_config
+from scipy import stats
 
 from .._version import __version__
 from ..serialization import write_text
+
+#: Seconds after which a process without work leaves, and between two looks whether its parent still lives. On a busy
+#: machine work may be seconds on its way. A process that leaves meanwhile makes loky warn, and where warnings are
+#: errors nobody is left to wait for the others.
+_IDLE_SECONDS, _WATCH_SECONDS = 30, 0.5
 
 
 class Cells:
@@ -61,6 +94,106 @@ def measured(cell: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in cell.items() if name not in ("settings", "version")}
 
 
+@dataclass(frozen=True)
+class Work:
+    """A function of the top level of a module, called with these arguments, and a name for the user."""
+
+    name: str
+    function: Callable[..., object]
+    arguments: tuple[Any, ...] = ()
+
+
+class WorkError(RuntimeError):
+    """A piece of work failed; the message names it and says why."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread inside, as many as before outside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def do_all(pieces: Sequence[Work], jobs: int, say: Callable[[str], None] = lambda text: None) -> None:
+    """Do every piece, ``jobs`` at a time, and say which is done.
+
+    Raises:
+        WorkError: with several jobs, a piece failed or its process died. The others are stopped; what is finished
+            stays. With one job a piece raises what it raises.
+    """
+    start = time.perf_counter()
+    waiting = [piece.name for piece in pieces]
+
+    def finished(name: str, seconds: float) -> None:
+        waiting.remove(name)
+        done = len(pieces) - len(waiting)
+        say(f"{name}: {seconds:.0f} s ({done} of {len(pieces)}, {time.perf_counter() - start:.0f} s in all)")
+
+    if jobs == 1 or len(pieces) < 2:
+        for piece in pieces:
+            begun = time.perf_counter()
+            with one_thread():
+                piece.function(*piece.arguments)
+            finished(piece.name, time.perf_counter() - begun)
+        return
+    with parallel_config(backend="loky", inner_max_num_threads=1, idle_worker_timeout=_IDLE_SECONDS):
+        crew = Parallel(n_jobs=min(jobs, len(pieces)), batch_size=1, return_as="generator_unordered")
+        results = crew(delayed(_do)(os.getpid(), piece) for piece in pieces)
+        try:
+            for name, seconds, problem in results:
+                if problem is not None:
+                    raise WorkError(f"{name}: {problem}")
+                finished(name, seconds)
+        except BrokenProcessPool as error:
+            codes = re.findall(r"\w+\((-?\d+)\)", str(error))
+            code = f" with code {', '.join(codes)}" if codes else ""
+            # Work is given out in its order, so those that were being done are the first that are not finished.
+            raise WorkError(f"{' or '.join(waiting[:jobs])}: its process ended{code} before it was done") from None
+        finally:
+            _stop(results)
+
+
+def _stop(results: Generator[Any, None, None]) -> None:
+    """End the processes that are still at work."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that work was cancelled, which is what is wanted
+        results.close()
+
+
+def _do(parent: int, piece: Work) -> tuple[str, float, str | None]:
+    """What a process does with a piece: its name, the seconds it took, and what went wrong."""
+    _prepare(parent)
+    begun = time.perf_counter()
+    problem = None
+    try:
+        piece.function(*piece.arguments)
+    except Exception as error:  # noqa: BLE001  told to the user by the other process, with the name of the work
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        problem = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
+    return piece.name, time.perf_counter() - begun, problem
+
+
+@cache
+def _prepare(parent: int) -> None:
+    """Once in each process: one thread; Ctrl-C, which reaches it too, is left to the parent; no life without one."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+# What may be said of cells of a few seeds.
+
+
 def mean_and_error(values: Sequence[float], digits: int = 0) -> str:
     """Mean ± standard error, the error with a digit more than whole numbers have; of one value, that value.
 
@@ -71,3 +204,80 @@ def mean_and_error(values: Sequence[float], digits: int = 0) -> str:
     if len(values) < 2:
         return mean
     return f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.{max(digits, 1)}f}"
+
+
+def beyond_error(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether the mean of ``one`` − ``other``, seed by seed, is beyond its 95 % interval.
+
+    >>> beyond_error([3.0, 4.0, 5.0], [1.0, 2.1, 2.9]), beyond_error([3.0, 1.0, 5.0], [1.0, 3.0, 2.0])
+    (True, False)
+    >>> beyond_error([9.0], [1.0])
+    False
+    """
+    steps = [a - b for a, b in zip(one, other, strict=True)]
+    if len(steps) < 2:
+        return False
+    error = statistics.stdev(steps) / math.sqrt(len(steps))
+    return abs(statistics.fmean(steps)) > float(stats.t.ppf(0.975, len(steps) - 1)) * error
+
+
+def ordered(values: Mapping[str, Sequence[float]]) -> str:
+    """Rows from the smallest mean to the largest; ≈ between neighbours whose difference is within its error.
+
+    >>> ordered({"b": [5.0, 6.0, 7.1], "a": [1.0, 2.1, 3.0], "c": [5.5, 5.9, 7.3]})
+    'a < b ≈ c'
+    """
+    rows = sorted(values, key=lambda row: statistics.fmean(values[row]))
+    text = rows[0]
+    for low, high in itertools.pairwise(rows):
+        text += f" {'<' if beyond_error(values[high], values[low]) else '≈'} {high}"
+    return text
+
+
+def against(
+    label: str,
+    base: str,
+    data: Sequence[float],
+    noise: Sequence[float],
+    base_data: Sequence[float],
+    base_noise: Sequence[float],
+) -> str | None:
+    """How far data − noise of a row is from that of ``base``, and which of the two made it so; None within its error.
+
+    >>> base = [700.0, 701.0], [-1600.0, -1601.0]
+    >>> print(against("(1/64, 0)", "the VAE", [690.0, 691.0], [-1800.0, -1801.0], *base))
+    (1/64, 0) lies 190 nats above the VAE, its noise 200 lower, though its data fell by 10 too
+    >>> print(against("(0, 1)", "the VAE", [600.0, 601.0], [-1610.0, -1611.0], *base))
+    (0, 1) lies 90 nats below the VAE because its data term fell by 100, which says nothing about noise (10 lower)
+    """
+    difference, base_difference = (
+        [a - b for a, b in zip(one, other, strict=True)] for one, other in ((data, noise), (base_data, base_noise))
+    )
+    if not beyond_error(difference, base_difference):
+        return None
+    by_data = statistics.fmean(data) - statistics.fmean(base_data)
+    by_noise = statistics.fmean(noise) - statistics.fmean(base_noise)
+    step = by_data - by_noise
+    start = f"{label} lies {abs(step):.0f} nats {'above' if step > 0 else 'below'} {base}"
+    other = f"{abs(by_noise):.0f} {'higher' if by_noise > 0 else 'lower'}"
+    fall = fallen(data, noise, base_data, base_noise)
+    if fall is not None:
+        return f"{start} because its data term fell by {fall:.0f}, which says nothing about noise ({other})"
+    if by_data < 0 and beyond_error(data, base_data):
+        return f"{start}, its noise {other}, though its data fell by {-by_data:.0f} too"
+    return f"{start}, its noise {other} and its data {abs(by_data):.0f} {'higher' if by_data > 0 else 'lower'}"
+
+
+def fallen(
+    data: Sequence[float], noise: Sequence[float], base_data: Sequence[float], base_noise: Sequence[float]
+) -> float | None:
+    """By how much the data term fell, if that is most of why data − noise is below that of a base; else None.
+
+    >>> fallen([600.0], [-1610.0], [700.0], [-1600.0])
+    100.0
+    >>> fallen([690.0], [-1800.0], [700.0], [-1600.0]) is None
+    True
+    """
+    by_data = statistics.fmean(data) - statistics.fmean(base_data)
+    step = by_data - (statistics.fmean(noise) - statistics.fmean(base_noise))
+    return -by_data if step < 0 and by_data < step / 2 else None

@@ -28,6 +28,7 @@ from ..training import fit
 from .cells import made_by, write_json
 from .setting import Options, load, setting_for, standard_normal
 
+TITLE = "The instances of the family, on trained models"
 READING = (
     "Equalities should hold to rounding, and inequalities have the sign that theory demands. The gap of the bound is "
     "measured against log p(x) from a long importance-sampling run."
@@ -73,7 +74,7 @@ def run(out: Path, options: Options) -> Section:
         "rows": table.rows,
     }
     return Section(
-        "The instances of the family, on trained models",
+        TITLE,
         [READING],
         tables=[table],
         settings=asdict(settings) | {"data": options.data},

@@ -9,7 +9,7 @@ those of the table's first network with seed 0, trained if they are not there. I
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from .cells import made_by, write_json
 from .setting import Options, kernel_noise, load, setting_for
 from .table import measure, named, rows, trained
 
+TITLE = "Reconstructions of noise samples"
 #: The three rows of the table that are shown, and how the figure calls them.
 SHOWN = {"ae": "AE", "vae": "VAE", "1-16": "α = 1/16"}
 
@@ -47,13 +48,13 @@ def run(out: Path, options: Options) -> Section:
     record = made_by(f"fvnce reproduce noise-reconstructions --data {options.data}") | {
         "seed": 0,
         "network": named(network),
-        "settings": setting.named(),
+        "settings": asdict(setting),
         "nats": nats,
         "seconds": time.perf_counter() - start,
     }
     files.append(write_json(out / f"noise-reconstructions-{options.data}.json", record))
     return Section(
-        "Reconstructions of noise samples",
+        TITLE,
         reading(record),
         pictures=[
             Picture(
@@ -62,7 +63,7 @@ def run(out: Path, options: Options) -> Section:
                 "Four sheets of digits: noisy samples, what the AE makes of them, and what VAE and alpha 1/16 change.",
             )
         ],
-        settings=setting.named(),
+        settings=asdict(setting),
         seconds=time.perf_counter() - start,
         files=files,
     )

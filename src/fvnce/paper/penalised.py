@@ -33,9 +33,8 @@ from ..scoring import PowerRule
 from ..training import fit
 from ..training import load as load_objective
 from ..training import save as save_objective
-from .cells import Cells, made_by, mean_and_error, measured, write_json
+from .cells import Cells, Work, do_all, made_by, mean_and_error, measured, write_json
 from .datasets import Images
-from .parallel import Work, do_all
 from .setting import DataName, Options, Pair, Setting, load, make_pair
 
 DIGIT = 1

@@ -8,13 +8,15 @@ the scaling of pixels and the number of kernel centres; the choices made here ar
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
@@ -22,7 +24,7 @@ from torch.distributions import Distribution, Independent, Normal
 from .._random import seeded
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import KernelDensity
-from .cached_noise import CachedKernelDensity
+from ..serialization import atomic_write
 from .datasets import Images, load_digits, load_mnist
 
 DataName = Literal["digits", "mnist"]
@@ -34,6 +36,8 @@ SCALINGS: dict[Pixels, tuple[float, float]] = {
     "symmetric": (0.5, 0.5),
     "standardised": (0.1307, 0.3081),
 }
+#: Fewer points than this are evaluated anew, and not looked up on disk.
+FEWEST_POINTS = 1024
 
 
 @dataclass(frozen=True)
@@ -105,10 +109,6 @@ class Setting:
     noise_samples: int = 10_000
     """Noise samples on which the table's second column is measured."""
 
-    def named(self) -> dict[str, object]:
-        """For a file or a page."""
-        return asdict(self)
-
     def to_unit(self, x: Tensor) -> Tensor:
         """Pixels of this setting as grey values in [0, 1]."""
         shift, scale = SCALINGS[self.pixels]
@@ -137,6 +137,67 @@ def load(setting: Setting) -> Images:
         return images
     shift, scale = SCALINGS[setting.pixels]
     return replace(images, train=(images.train - shift) / scale, test=(images.test - shift) / scale)
+
+
+class CachedKernelDensity(KernelDensity):
+    """A kernel density that keeps its values on disk: log p_n of 60,000 images is the same for every row of the table.
+
+    A value is found again by the content of the points, the centres and the bandwidth, so that a table is made once for
+    all rows, networks and processes. Small requests are not worth a file and are passed on.
+
+    Args:
+        centres: shape (n, D).
+        bandwidth: standard deviation of the kernel.
+        folder: where values are kept.
+
+    >>> import tempfile
+    >>> centres = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     noise = CachedKernelDensity(centres, 0.5, Path(folder))
+    ...     first, again = noise.log_prob(centres), noise.log_prob(centres)
+    ...     files = len(list(Path(folder).iterdir()))
+    >>> bool((first == again).all()), files
+    (True, 1)
+    """
+
+    def __init__(self, centres: Tensor, bandwidth: float, folder: Path) -> None:
+        super().__init__(centres, bandwidth)
+        self.folder = folder
+        self._own_key = hashlib.sha256(_bytes(self.centres) + repr(float(bandwidth)).encode()).hexdigest()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p_n, from the cache if it is there."""
+        if value.dim() != 2 or len(value) < FEWEST_POINTS or value.requires_grad:
+            return super().log_prob(value)
+        return self._cached("points", value, lambda: KernelDensity.log_prob(self, value))
+
+    def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """n draws and their log density, cached if the same were drawn before."""
+        if generator is None or n < FEWEST_POINTS:
+            return super().draw_with_log_prob(n, generator)
+        before = generator.get_state()
+        x = self.draw(n, generator)
+
+        def evaluate() -> Tensor:
+            again = torch.Generator(generator.device).set_state(before)
+            return KernelDensity.draw_with_log_prob(self, n, again)[1]
+
+        return x, self._cached("draws", x, evaluate)
+
+    def _cached(self, kind: str, x: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        key = hashlib.sha256(f"{self._own_key} {kind} {x.dtype}".encode() + _bytes(x)).hexdigest()[:24]
+        path = self.folder / f"{key}.npy"
+        if path.exists():
+            return torch.from_numpy(np.load(path, allow_pickle=False)).to(x.device)
+        value = make()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            np.save(file, value.detach().cpu().numpy())
+        return value
+
+
+def _bytes(x: Tensor) -> bytes:
+    return x.detach().cpu().contiguous().numpy().tobytes()
 
 
 def kernel_noise(setting: Setting, train: Tensor, cache: Path | None = None) -> KernelDensity:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,22 @@ from ..serialization import write_text
 from ..training import fit
 from ..training import load as load_objective
 from ..training import save as save_objective
-from . import order
-from .cells import Cells, made_by, mean_and_error, measured, write_json
+from .cells import (
+    Cells,
+    Work,
+    against,
+    do_all,
+    fallen,
+    made_by,
+    mean_and_error,
+    measured,
+    ordered,
+    write_json,
+)
 from .datasets import Images
-from .parallel import Work, do_all
 from .setting import Options, Pair, Setting, data_and_noise, make_pair, setting_for
 
+TITLE = "Average log p(x|g(x)) on data and on noise"
 #: Network, row, seed.
 Key = tuple[tuple[int, ...], str, int]
 #: A file of results, as JSON holds it.
@@ -89,7 +99,7 @@ def run(out: Path, options: Options) -> Section:
     setting = setting_for(options)
     cells = measure(out, setting, options.seeds, jobs=options.processes, say=options.say)
     record = made_by(f"fvnce reproduce table --data {setting.data} --seeds {options.seeds}") | {
-        "settings": setting.named(),
+        "settings": asdict(setting),
         "seeds": options.seeds,
         "rows": {row.name: {"label": row.label, "paper": row.paper} for row in rows(setting)},
         "cells": [
@@ -101,10 +111,10 @@ def run(out: Path, options: Options) -> Section:
     document = out / f"table-{setting.data}.md"
     write_text(document, "\n\n".join(f"**{table.caption}**\n\n{table.markdown()}" for table in shown) + "\n")
     return Section(
-        "Average log p(x|g(x)) on data and on noise",
+        TITLE,
         reading(record),
         tables=shown,
-        settings=setting.named() | {"seeds": options.seeds},
+        settings=asdict(setting) | {"seeds": options.seeds},
         seconds=time.perf_counter() - start,
         files=[document, write_json(out / f"table-{setting.data}.json", record)],
     )
@@ -184,7 +194,7 @@ def cell_name(network: tuple[int, ...], row: str, seed: int) -> str:
 def cells_of(out: Path, setting: Setting) -> Cells:
     """The finished cells of a setting."""
     # A cell's own network is part of its name; that others are measured beside it does not change it.
-    kept = {name: value for name, value in setting.named().items() if name != "networks"}
+    kept = {name: value for name, value in asdict(setting).items() if name != "networks"}
     return Cells(out / "cells" / f"table-{setting.data}", kept)
 
 
@@ -305,7 +315,7 @@ def _order(record: Record, network: str, labels: dict[str, str]) -> str:
     """The order of the rows as far as it is beyond its error, and where a distance from the VAE comes from."""
     data, noise = ({name: column(record, network, name, which) for name in labels} for which in ("train", "noise"))
     if record["seeds"] < 2:
-        falls = {name: order.fallen(data[name], noise[name], data["vae"], noise["vae"]) for name in labels}
+        falls = {name: fallen(data[name], noise[name], data["vae"], noise["vae"]) for name in labels}
         fell = [f"{labels[name]} (data {-fall:+.0f})" for name, fall in falls.items() if fall is not None]
         return (
             f"On {network} the rows are not put in an order: one seed has no error, and the order of numbers as close "
@@ -313,18 +323,16 @@ def _order(record: Record, network: str, labels: dict[str, str]) -> str:
             + (f" Below the VAE because the data term fell, not because of noise: {', '.join(fell)}." if fell else "")
         )
     gaps = {label: column(record, network, name, "difference") for name, label in labels.items()}
-    found = [
-        order.against(labels[name], "the VAE", data[name], noise[name], data["vae"], noise["vae"])
-        for name in labels
+    found = {
+        label: against(label, "the VAE", data[name], noise[name], data["vae"], noise["vae"])
+        for name, label in labels.items()
         if name != "vae"
-    ]
-    told = "; ".join(sentence for sentence in found if sentence) or "no row differs from the VAE beyond its error"
-    close = [
-        labels[name] for name, sentence in zip((n for n in labels if n != "vae"), found, strict=True) if not sentence
-    ]
+    }
+    told = "; ".join(filter(None, found.values())) or "no row differs from the VAE beyond its error"
+    close = [label for label, sentence in found.items() if not sentence]
     within = f" Within their error of the VAE: {', '.join(close)}." if close and len(close) < len(found) else ""
     return (
-        f"On {network} the difference between data and noise grows in the order {order.ordered(gaps)}, where ≈ is a "
+        f"On {network} the difference between data and noise grows in the order {ordered(gaps)}, where ≈ is a "
         f"step within its error (95 %, paired over {record['seeds']} seeds). {told[0].upper()}{told[1:]}.{within}"
     )
 

@@ -35,7 +35,20 @@ from ..models.ratios import AveragedRatio, DistributionRatio, TelescopedRatio
 from ..noise import EmpiricalNoise, draw
 from ..objectives.base import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
-from .chain import ALIVE, Bridge, BridgeReport, Builder, Reference, Steps, equal_steps, steps_of, waypoints
+from .chain import (
+    ALIVE,
+    Bridge,
+    BridgeReport,
+    Builder,
+    Reference,
+    Steps,
+    data_and_noise,
+    density_of,
+    equal_steps,
+    steps_of,
+    waypoints,
+)
+from .direct import folds_of
 
 __all__ = ["ALIVE", "BridgeReport", "Telescope", "telescope", "waypoints"]
 
@@ -124,10 +137,7 @@ def telescope(
     >>> bool((found.model.log_prob(data) - truth).square().mean().sqrt() < 0.15)
     True
     """
-    data = _checks.table("x", x, rows=10)
-    source = noise if isinstance(noise, Distribution) else EmpiricalNoise(_checks.table("noise", noise, rows=10))
-    if tuple(source.event_shape) != tuple(data.shape[1:]):
-        raise ValueError(f"noise must have rows of {data.shape[1]} numbers like x, found {tuple(source.event_shape)}")
+    data, source = data_and_noise(x, noise)
     builder = Builder(
         network,
         PowerRule(0) if rule is None else rule,
@@ -143,7 +153,8 @@ def telescope(
     generator = torch.Generator().manual_seed(builder.seed)
     rows_of_noise = _rows_of(source)
     sides = [data] if rows_of_noise is None else [data, rows_of_noise]
-    parts = [torch.randperm(len(rows), generator=generator) % folds for rows in sides]
+    # Without rows of noise there is one side only.
+    parts = [folds_of(name, rows, folds, generator) for name, rows in zip(("x", "noise"), sides, strict=False)]
     runs: list[_Run] = []
     for fold in range(folds):
         own = replace(builder, seed=builder.seed + 1009 * fold)
@@ -229,7 +240,6 @@ def _averaged(runs: list[_Run], data: Tensor, source: Distribution, builder: Bui
     columns = list(zip(*(run.bridges for run in runs), strict=True))
     offsets = torch.stack([torch.stack([bridge.offset for bridge in column]).mean(0) for column in columns])
     networks = [AveragedRatio([bridge.network for bridge in column]) for column in columns]
-    density = None if isinstance(source, EmpiricalNoise) else source
     with torch.no_grad():
         offsets[0] += _log_total(TelescopedRatio(networks, offsets), runs, source, builder)
         each = torch.stack([sum(bridge.log_ratio(data) for bridge in run.bridges) for run in runs])  # type: ignore[misc]
@@ -237,7 +247,7 @@ def _averaged(runs: list[_Run], data: Tensor, source: Distribution, builder: Bui
         error = ((len(runs) - 1) * (each - each.mean(0)).square().mean()).sqrt()
     reports = tuple(_mean_report([bridge.report for bridge in column]) for column in columns)
     shares = runs[0].plan[0] if runs[0].plan else (0.0, 1.0)
-    model = TelescopedRatio(networks, offsets, density)
+    model = TelescopedRatio(networks, offsets, density_of(source))
     return Telescope(model, reports, shares, float(error), tuple(runs[0].split))
 
 

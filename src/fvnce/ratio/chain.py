@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal
 
+from .. import _checks
 from .._estimates import log_mean_exp
 from .._random import seeded
 from ..models import mlp
@@ -195,6 +196,20 @@ class Reference:
     def known(self) -> DistributionRatio:
         """The Gaussian's density over the noise's."""
         return DistributionRatio(self.gaussian, self.noise)
+
+
+def data_and_noise(x: Tensor, noise: Distribution | Tensor) -> tuple[Tensor, Distribution]:
+    """Rows of data, and the noise as a distribution of such rows, also where only samples of it are known."""
+    data = _checks.table("x", x, rows=10)
+    source = noise if isinstance(noise, Distribution) else EmpiricalNoise(_checks.table("noise", noise, rows=10))
+    if tuple(source.event_shape) != tuple(data.shape[1:]):
+        raise ValueError(f"noise must have rows of {data.shape[1]} numbers like x, found {tuple(source.event_shape)}")
+    return data, source
+
+
+def density_of(source: Distribution) -> Distribution | None:
+    """The noise, if its density is known."""
+    return None if isinstance(source, EmpiricalNoise) else source
 
 
 def steps_of(bridges: list[Bridge]) -> Steps:

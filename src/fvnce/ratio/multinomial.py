@@ -20,10 +20,11 @@ from torch.distributions import Distribution
 from torch.nn.functional import cross_entropy
 
 from .. import _checks
+from .._random import seeded
 from ..models.ratios import MultinomialRatio
-from ..noise import EmpiricalNoise, draw
+from ..noise import draw
 from ..training import fit
-from .chain import PATIENCE, equal_steps, waypoints, whitened_mlp
+from .chain import PATIENCE, data_and_noise, density_of, equal_steps, waypoints, whitened_mlp
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,7 @@ def multinomial_bridges(
     >>> bool((found.model.log_ratio(data) - truth).square().mean().sqrt() < 1.0)
     True
     """
-    data = _checks.table("x", x, rows=10)
-    source = noise if isinstance(noise, Distribution) else EmpiricalNoise(_checks.table("noise", noise, rows=10))
-    if tuple(source.event_shape) != tuple(data.shape[1:]):
-        raise ValueError(f"noise must have rows of {data.shape[1]} numbers like x, found {tuple(source.event_shape)}")
+    data, source = data_and_noise(x, noise)
     shares = equal_steps(_checks.count("levels", levels))
     copies = _checks.count("copies", copies)
     held_out = _checks.number("held_out", held_out, low=0.0, high=0.5, open_low=True)
@@ -95,10 +93,9 @@ def multinomial_bridges(
     held, train = (
         _labelled(data[part].repeat(copies, 1), source, shares, generator) for part in (order[:cut], order[cut:])
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         made = whitened_mlp(train[:, :-1], len(shares)) if network is None else network(len(shares)).to(data.dtype)
-    classifier = _Classifier(made)
+    classifier = _Classifier(made, len(shares))
     fit(
         classifier,
         train,
@@ -113,8 +110,7 @@ def multinomial_bridges(
     )
     with torch.no_grad():
         log_loss = float(classifier(held))
-    density = None if isinstance(source, EmpiricalNoise) else source
-    return MultinomialBridges(MultinomialRatio(made, density), shares, log_loss)
+    return MultinomialBridges(MultinomialRatio(made, density_of(source)), shares, log_loss)
 
 
 def _labelled(rows: Tensor, source: Distribution, shares: tuple[float, ...], generator: torch.Generator) -> Tensor:
@@ -129,9 +125,15 @@ def _labelled(rows: Tensor, source: Distribution, shares: tuple[float, ...], gen
 class _Classifier(nn.Module):
     """The cross-entropy of rows whose last column is their level."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, levels: int) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.levels = network, levels
 
     def forward(self, rows: Tensor) -> Tensor:
-        return cross_entropy(self.network(rows[:, :-1]), rows[:, -1].long())
+        logits = self.network(rows[:, :-1])
+        if logits.shape[-1] != self.levels:
+            raise ValueError(
+                f"network must give {self.levels} logits, one for each level, found {logits.shape[-1]}; it is called "
+                "with their number"
+            )
+        return cross_entropy(logits, rows[:, -1].long())

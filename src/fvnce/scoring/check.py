@@ -18,15 +18,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from .. import _checks
 from .chords import Sampled, chord_violations, examined, sample
-
-if TYPE_CHECKING:
-    from .rule import ScoringRule
+from .rule import ScoringRule
 
 TOLERANCE = 1e-9
 
@@ -125,7 +123,10 @@ def check_double_elbo(rule: ScoringRule, *, reach: float = 30.0, points: int = 2
     >>> report.holds, report.f1_concave.holds, report.f0_concave.holds, report.proper
     (False, True, False, True)
     """
-    grid = torch.linspace(-reach, reach, points, dtype=torch.float64)
+    if not isinstance(rule, ScoringRule):
+        raise TypeError(f"rule must be a scoring rule such as PowerRule(alpha=0), found {rule!r}")
+    reach = _checks.number("reach", reach, low=0.0, open_low=True)
+    grid = torch.linspace(-reach, reach, _checks.count("points", points, low=3), dtype=torch.float64)
     found = examined(rule.unclipped(), grid)
     chords = chord_violations(found)
     laws = []

@@ -237,7 +237,7 @@ class _GeneratorRule(_Unwritable, SmoothRule):
 
     def generator(self, mu: Tensor) -> Tensor:
         """The generator it was made from."""
-        return self._generator(_checks.floating("mu", mu))
+        return self._generator(_checks.probability("mu", mu))
 
     def _derivatives(self, delta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """μ, 1−μ, G, G', G'' at μ = σ(Δ)."""

@@ -8,6 +8,7 @@ fraction. The text is read as a Python expression of these forms alone and is ne
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -88,7 +89,10 @@ def _number_or_none(node: ast.expr) -> float | None:
 def _number(node: ast.expr) -> float:
     match node:
         case ast.Constant(int() | float() as value) if not isinstance(value, bool):
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:  # an integer of hundreds of digits
+                return math.inf
         case ast.UnaryOp(ast.USub(), operand):
             return -_number(operand)
         case ast.BinOp(numerator, ast.Div(), denominator):

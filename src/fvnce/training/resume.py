@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 
 from .. import _random
-from ..models.latent import FixedDistribution, LatentVariableModel
+from ..models.fixed import FixedDistribution
+from ..models.latent import LatentVariableModel
 from ..noise import from_state, to_state
 from ..scoring import ScoringRule
 from ..serialization import RecordError, decode

@@ -290,7 +290,7 @@ def reproduce(
             raise typer.BadParameter(f"unknown item {item!r}; the items are {', '.join(ITEMS)}")
     if out.exists() and not out.is_dir():
         raise typer.BadParameter(f"--out must be a folder, {str(out)!r} is a file")
-    from ...paper.reproduce import reproduce as run
+    from ...paper import reproduce as run
     from ...paper.setting import Options
 
     options = Options(data.value, seeds, epochs, quick, jobs)

@@ -101,7 +101,13 @@ class Evaluation:
         kinds = ((~outlier, "other rows", dark, None), (outlier, "outliers", bright, "////"))  # told apart in grey
         for kind, label, colour, hatch in kinds:
             share = np.full(int(kind.sum()), 1 / kind.sum())
-            look = {"histtype": "stepfilled", "alpha": 0.4, "color": colour, "edgecolor": colour, "hatch": hatch}
+            look: dict[str, Any] = {
+                "histtype": "stepfilled",
+                "alpha": 0.4,
+                "color": colour,
+                "edgecolor": colour,
+                "hatch": hatch,
+            }
             left.hist(scores[kind], edges, weights=share, label=label, **look)
         left.axvline(self.threshold, color="0.3", linestyle="--", label="threshold")
         left.set(xlabel="anomaly score", ylabel="share of kind", title="scores\n")

@@ -1,0 +1,260 @@
+r"""Simple noise: a Gaussian fitted to data, independent bits, draws alone, and steps away from a data point.
+
+fit_gaussian     N(m, (1 − s) S + s (tr S / D) I), the covariance drawn towards its mean variance
+BernoulliNoise   p_n(x) = Π_k π_k^{x_k} (1 − π_k)^{1 − x_k},   x in {0, 1}^D
+EmpiricalNoise   log p_n = 0: noise that is its own base measure
+GaussianSteps    u = x + s ξ,  ξ ~ N(0, I)
+BitFlips         every bit of x flips by itself with probability p
+
+Empirical noise serves where a ratio p/q is estimated from draws of both. Where nobody knows the density of q, or nobody
+needs it, its density with respect to itself is 1, and what a model calls log p(x) is then log p(x)/q(x). Steps are
+modules from x to a distribution c(u|x). Both kinds are symmetric, c(u|x) = c(x|u), so that a ratio of the two need not
+be evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Distribution, Independent, MultivariateNormal, Normal, constraints
+
+from .. import _checks
+from ..serialization import register
+from .drawing import Noise, draw, over_batch
+
+#: From rows x to the distribution of a step away from each.
+Steps = Callable[[Tensor], Distribution]
+
+
+def fit_gaussian(
+    X: Tensor, covariance: str = "diagonal", shrinkage: float | None = None
+) -> Independent[Normal] | MultivariateNormal:
+    """A Gaussian with the mean and (shrunk) covariance of the rows of X.
+
+    Args:
+        X: shape (n, D), n >= 2; for ``"diagonal"`` also (n,) + event_shape.
+        covariance: ``"diagonal"`` gives an ``Independent(Normal)``, ``"full"`` a ``MultivariateNormal``.
+        shrinkage: intensity in [0, 1] towards the mean variance. None stands for 0 if diagonal and for the
+            estimate of Ledoit and Wolf if full.
+
+    A covariance that stays singular, such as a constant column without shrinkage, is an error.
+
+    >>> X = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 2.0, 3.0])
+    >>> fit_gaussian(X).base_dist.scale
+    tensor([0.9972, 2.0031, 3.0261])
+    >>> fit_gaussian(X, "full").event_shape
+    torch.Size([3])
+    """
+    _checks.choice("covariance", covariance, ("diagonal", "full"))
+    data = _checks.table("X", X, rows=2) if covariance == "full" else _checks.samples("X", X, rows=2)
+    if shrinkage is not None:
+        shrinkage = _checks.number("shrinkage", shrinkage, low=0, high=1)
+    mean = data.double().mean(0)
+    centred = data.double() - mean
+    variances = centred.square().mean(0)
+    if not bool((variances > 0).any()):
+        raise ValueError("X must vary, found every row equal to the first")
+    if covariance == "diagonal":
+        share = shrinkage or 0.0
+        scale = ((1 - share) * variances + share * variances.mean()).sqrt()
+        _checks.varying(scale, "without shrinkage", "drop them or pass shrinkage=0.01")
+        return Independent(Normal(mean.to(data.dtype), scale.to(data.dtype)), data.ndim - 1)
+    matrix = centred.T @ centred / len(data)
+    share = _ledoit_wolf(centred) if shrinkage is None else shrinkage
+    matrix = (1 - share) * matrix
+    matrix.diagonal().add_(share * variances.mean())
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info):
+        raise ValueError(
+            f"the covariance of X must be positive definite, found it singular with shrinkage={share:g}; "
+            "use a larger shrinkage"
+        )
+    return MultivariateNormal(mean.to(data.dtype), scale_tril=factor.to(data.dtype))
+
+
+def _ledoit_wolf(centred: Tensor) -> float:
+    # Not at the top: nothing else in this room needs scikit-learn.
+    from sklearn.covariance import ledoit_wolf_shrinkage
+
+    return float(ledoit_wolf_shrinkage(centred.cpu().numpy(), assume_centered=True))
+
+
+class BernoulliNoise(Noise):
+    """Independent binary variables, noise for binary data such as that of a restricted Boltzmann machine.
+
+    Args:
+        probs: probability of a 1, shape (D,) or any event shape, in [0, 1]. At 0 or 1 the other value has log
+            density −inf.
+
+    Example:
+        >>> noise = BernoulliNoise(torch.tensor([0.5, 0.25]))
+        >>> noise.log_prob(torch.tensor([[1.0, 0.0]])).exp()
+        tensor([0.3750])
+    """
+
+    def __init__(self, probs: Tensor) -> None:
+        found = _checks.floating("probs", probs).detach()
+        if not found.ndim or not found.numel():
+            raise ValueError(f"probs must have shape (D,) or that of an array, found shape {tuple(found.shape)}")
+        self.probs = _checks.entries("probs", found, (found >= 0) & (found <= 1), "lie in [0, 1]")
+        super().__init__(found.shape)
+
+    @classmethod
+    def from_data(cls, X: Tensor, smoothing: float = 1.0) -> BernoulliNoise:
+        """Frequencies of ones with ``smoothing`` extra zeros and as many ones in each column.
+
+        >>> BernoulliNoise.from_data(torch.tensor([[1.0, 0.0], [1.0, 1.0]])).probs
+        tensor([0.7500, 0.5000])
+        """
+        data = _checks.samples("X", X)
+        _check_binary("X", data)
+        smoothing = _checks.number("smoothing", smoothing, low=0)
+        return cls((data.sum(0) + smoothing) / (len(data) + 2 * smoothing))
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Vectors, or arrays, of zeros and ones."""
+        return constraints.independent(constraints.boolean, len(self.event_shape))
+
+    @property
+    def mean(self) -> Tensor:
+        """Probabilities of ones, shape batch_shape + event_shape."""
+        return self.probs.expand(self.batch_shape + self.event_shape)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each variable, shape batch_shape + event_shape."""
+        return self.mean * (1 - self.mean)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p_n of points of shape (...) + event_shape with entries 0 and 1; the result has shape (...)."""
+        x = _checks.finite_rows("x", _checks.points("x", value, self.event_shape))
+        _check_binary("x", x)
+        x = over_batch(self, x)
+        # xlogy is 0 where its first argument is, so an impossible value that does not occur costs nothing.
+        ones: Tensor = torch.xlogy(x, self.probs)
+        zeros: Tensor = torch.special.xlog1py(1 - x, -self.probs)
+        return (ones + zeros).sum(tuple(range(-len(self.event_shape), 0)))
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n samples of shape (n,) + event_shape."""
+        n = _checks.count("n", n, low=0)
+        return torch.bernoulli(self.probs.expand(n, *self.event_shape), generator=generator)
+
+    def __repr__(self) -> str:
+        return f"BernoulliNoise(probs: tensor of shape {tuple(self.event_shape)})"
+
+
+def _check_binary(name: str, x: Tensor) -> None:
+    bad = (x != 0) & (x != 1)
+    if bool(bad.any()):
+        index = bad.nonzero()[0].tolist()
+        found = x[tuple(index)].item()
+        raise ValueError(f"{name} must hold only 0 and 1, found {found} at index {tuple(index)}")
+
+
+class EmpiricalNoise(Noise):
+    """Draws of q with respect to q itself, so that log_prob is 0 everywhere.
+
+    Args:
+        samples: rows of a table, shape (n, …), which are drawn at random with replacement; or a distribution that is
+            drawn from and never evaluated.
+
+    >>> noise = EmpiricalNoise(torch.tensor([[1.0], [2.0]]))
+    >>> noise.log_prob(torch.tensor([[7.0]]))
+    tensor([0.])
+    """
+
+    def __init__(self, samples: Tensor | Distribution) -> None:
+        self.samples: Tensor | Distribution
+        if isinstance(samples, Distribution):
+            _checks.distribution("samples", samples)
+            self.samples, event_shape = samples, samples.event_shape
+        else:
+            self.samples = _checks.samples("samples", samples)
+            event_shape = self.samples.shape[1:]
+        super().__init__(event_shape)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """All of space: where q vanishes nothing is drawn."""
+        return constraints.independent(constraints.real, len(self.event_shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Zero: the density with respect to itself."""
+        x = over_batch(self, _checks.points("x", value, self.event_shape))
+        return x.new_zeros(x.shape[: x.ndim - len(self.event_shape)])
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n draws, seeded by the generator."""
+        if isinstance(self.samples, Distribution):
+            return draw(self.samples, n, generator)
+        index = torch.randint(len(self.samples), (_checks.count("n", n, low=0),), generator=generator)
+        return self.samples[index.to(self.samples.device)]
+
+    def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """n draws and zeros."""
+        x = self.draw(n, generator)
+        return x, x.new_zeros(n)
+
+
+class GaussianSteps(nn.Module):
+    """u = x + s ξ with ξ ~ N(0, I).
+
+    Args:
+        scale: s, one number or one for each entry of a row.
+
+    >>> GaussianSteps(0.1)(torch.zeros(5, 3)).batch_shape
+    torch.Size([5])
+    """
+
+    symmetric = True
+
+    def __init__(self, scale: float | Tensor) -> None:
+        super().__init__()
+        found = torch.as_tensor(scale, dtype=torch.get_default_dtype()) if not isinstance(scale, Tensor) else scale
+        self.register_buffer("scale", _checks.scale("scale", found, tuple(found.shape), found).detach().clone())
+
+    def forward(self, x: Tensor) -> Distribution:
+        """c(·|x)."""
+        assert isinstance(self.scale, Tensor)
+        scale = self.scale.to(x).expand_as(x)
+        return Independent(Normal(x, scale, validate_args=False), x.dim() - 1, validate_args=False)
+
+
+class BitFlips(nn.Module):
+    """Every bit of x flips by itself with the given probability.
+
+    Args:
+        probability: p, above 0 and below 1. Without it 1/D for rows of D bits: one flip of each row on average.
+
+    >>> BitFlips()(torch.zeros(2, 4)).mean
+    tensor([[0.2500, 0.2500, 0.2500, 0.2500],
+            [0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+
+    symmetric = True
+
+    def __init__(self, probability: float | None = None) -> None:
+        super().__init__()
+        if probability is not None:
+            probability = _checks.number("probability", probability)
+            if not 0 < probability < 1:
+                raise ValueError(f"probability must be a number in (0, 1), found {probability:g}")
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Distribution:
+        """c(·|x)."""
+        _checks.binary("x", x, "use GaussianSteps for numbers")
+        bits = x.shape[1:].numel()
+        flip = min(0.5, 1 / bits) if self.probability is None else self.probability
+        return Independent(Bernoulli(probs=x + flip * (1 - 2 * x), validate_args=False), x.dim() - 1, False)
+
+    def extra_repr(self) -> str:
+        """The probability."""
+        return "" if self.probability is None else f"probability={self.probability}"
+
+
+register(GaussianSteps, BitFlips)
