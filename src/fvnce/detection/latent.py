@@ -153,8 +153,8 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         cut = max(2, round(settings.validation * rows)) if settings.validation else 0
         kept = matrix[~known][order[cut:].numpy()]
         self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), readings, matrix[known])
-        encoded = torch.from_numpy(table.cut(self.preprocessor_.encode(matrix))).float()
-        x, outliers = encoded[~known], encoded[known]
+        encoded = table.cut(self.preprocessor_.encode(matrix))
+        x, outliers = (torch.from_numpy(encoded[which]).float() for which in (~known, known))
         self._train(x[order[cut:]], x[order[:cut]], outliers, settings, generator, seed)
         self._find_out(encoded, known, order[:cut], seed)
         return self
@@ -165,9 +165,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def codes(self, X: Any) -> Array:
         """g(x), shape (n, latent)."""
-        x = aligned(self.preprocess(X))
-        with torch.no_grad():
-            return np.asarray(self.objective_.encoder(x).mean.numpy())
+        return np.asarray(in_blocks(self._codes, torch.from_numpy(self.preprocess(X))).numpy())
 
     def transform(self, X: Any) -> Array:
         """g(x), as :meth:`codes` gives it, for pipelines; ``set_output`` makes it a data frame."""
@@ -179,7 +177,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def reconstruction(self, X: Any) -> Array:
         """x̂, the mean of the decoder at g(x), in the columns that the model sees."""
-        return self._reconstruction(aligned(self.preprocess(X))).numpy()
+        return np.asarray(in_blocks(self._reconstruction, torch.from_numpy(self.preprocess(X))).numpy())
 
     def _settings(self) -> LatentSettings:
         given = {name: getattr(self, name) for name in (f.name for f in fields(LatentSettings)) if name != "score"}
@@ -223,9 +221,8 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         self.objective_, self.settings_ = objective.eval().double(), settings
         self.held_out_ = held_out if len(held_out) else rows
 
-    def _find_out(self, encoded: Tensor, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
+    def _find_out(self, x: Array, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
         """The threshold, and what the fit says about itself."""
-        x = encoded.double().numpy()
         scores = in_parts(x, self._anomaly)
         own, contamination = scores[~known], self.settings_.contamination
         offset = -float(np.quantile(own, 1 - contamination))
@@ -258,21 +255,26 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         return np.asarray(in_blocks(self._anomaly_of, torch.from_numpy(table.cut(encoded))).numpy())
 
     @torch.no_grad()
+    def _codes(self, x: Tensor) -> Tensor:
+        codes: Tensor = self.objective_.encoder(x).mean
+        return codes
+
+    @torch.no_grad()
     def _anomaly_of(self, x: Tensor) -> Tensor:
-        density: Tensor = self.objective_.model.log_joint(x, self.objective_.encoder(x).mean)
+        density: Tensor = self.objective_.model.log_joint(x, self._codes(x))
         return self.objective_.noise.log_prob(x) - density if self.settings_.score == "ratio" else -density
 
     @torch.no_grad()
     def _reconstruction(self, x: Tensor) -> Tensor:
-        mean: Tensor = self.objective_.model.decoder(self.objective_.encoder(x).mean).mean
+        mean: Tensor = self.objective_.model.decoder(self._codes(x)).mean
         return mean
 
     @torch.no_grad()
     def _explain(self, encoded: Array) -> Explanation:
         """Squared errors over 2σ² by column; the code and the density of the noise belong to none."""
-        x = aligned(table.cut(encoded))
+        x = torch.from_numpy(table.cut(encoded))
         decoder = self.objective_.model.decoder
-        squares = ((x - self._reconstruction(x)).square() / (2 * decoder.scale.square())).numpy()
+        squares = ((x - in_blocks(self._reconstruction, x)).square() / (2 * decoder.scale.square())).numpy()
         # Where a row is its own reconstruction from the code 0, the constants of the density are left.
         code = torch.zeros(1, self.settings_.latent, dtype=x.dtype)
         base = -float(self.objective_.model.log_joint(decoder(code).mean, code))
@@ -313,8 +315,3 @@ def _options(settings: LatentSettings) -> dict[str, Any]:
     """What fully variational NCE is told beside the noise."""
     names = ("partition", "log_scale", "noise_ratio")
     return {"rule": parse(settings.rule), **{name: getattr(settings, name) for name in names}}
-
-
-def aligned(X: NDArray[Any]) -> Tensor:
-    """X in memory of torch's own, which is aligned: the last bit of a product may depend on where its factors lie."""
-    return torch.from_numpy(X).clone()
