@@ -104,6 +104,15 @@ def test_only_ratios_of_weights_count(unit: float, labelled: bool) -> None:
     assert np.isfinite(expected.decision_function(X)).all()
 
 
+def test_an_image_of_weight_zero_is_as_good_as_none() -> None:
+    images = np.random.default_rng(0).random((40, 4, 4))
+    found = NoiseContrastiveDetector(**QUICK).fit(
+        np.concatenate([images, 9 * np.ones((1, 4, 4))]), sample_weight=np.repeat([1.0, 0.0], [40, 1])
+    )
+    expected = NoiseContrastiveDetector(**QUICK).fit(images)
+    np.testing.assert_array_equal(found.score_samples(images), expected.score_samples(images))
+
+
 def test_nullable_columns_of_data_frames() -> None:
     pd = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)

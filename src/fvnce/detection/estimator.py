@@ -165,7 +165,10 @@ class NoiseContrastiveDetector(Detector):
         raw, known_of, weight_of, place = self._raw_rows(take(matrix, chosen), known[chosen], weights[chosen], images)
         learn = partial(learn_preprocessor, readings=readings, outliers=raw[known_of])
         # Rows that are left over must have no part in what scores them, not even in the range of images.
-        self.preprocessor_ = images if images and not len(spare) else learn(raw[~known_of], weight_of[~known_of])
+        ranged = images is not None and not len(spare)
+        self.preprocessor_ = (
+            learn_preprocessor(raw, weight_of, None) if ranged else learn(raw[~known_of], weight_of[~known_of])
+        )
         encoded = self.preprocessor_.encode(raw)
         rows = TrainingRows(encoded[~known_of], weight_of[~known_of], encoded[known_of], weight_of[known_of])
         plan = self._complete(settings, rows)
