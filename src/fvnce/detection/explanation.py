@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _checks
+from .preprocessing import channels_last
+from .rows import read_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,7 +148,7 @@ class Explanation:
 
     def _plot_heat(self, ax: Axes) -> Axes:
         heat = self.total.mean(0)
-        heat = heat if heat.ndim == 2 else heat.sum(0)
+        heat = heat if heat.ndim == 2 else heat.sum(2 if channels_last(heat.shape) else 0)
         limit = float(np.abs(heat).max()) or 1.0
         drawn = ax.imshow(heat, cmap="RdBu_r", vmin=-limit, vmax=limit)
         ax.figure.colorbar(drawn, ax=ax, label="part of the anomaly score")
@@ -166,9 +168,9 @@ def plot_scores(anomaly: Array, threshold: float, y: Any = None, ax: Axes | None
     """Histogram of anomaly scores on a logarithmic axis, with the threshold; with y, outliers apart."""
     ax = _axes(ax, 5, 3)
     edges = np.histogram_bin_edges(anomaly, 50).tolist()
-    known = np.zeros(len(anomaly), dtype=bool) if y is None else np.asarray(y) == 1
-    if known.shape != anomaly.shape:
-        raise ValueError(f"y must hold one label for each of the {len(anomaly)} rows, found shape {known.shape}")
+    if y is not None and np.shape(y) != anomaly.shape:
+        raise ValueError(f"y must hold one label for each of the {len(anomaly)} rows, found shape {np.shape(y)}")
+    known = np.zeros(len(anomaly), dtype=bool) if y is None else read_labels(y) == 1
     ax.hist(anomaly[~known], edges, color="0.7", label="rows")
     if known.any():
         ax.hist(anomaly[known], edges, color="0.15", label="outliers (y = 1)")

@@ -54,9 +54,36 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
     """
     if y is None:
         return np.zeros(n, dtype=bool)
-    labels = column_or_1d(y, warn=True)
+    labels = read_labels(y)
     if len(labels) != n:
         raise ValueError(f"y must hold one label for each of the {n} rows, found {len(labels)}")
+    others = sorted({float(v) for v in np.unique(labels)} - {0.0, 1.0})
+    if others:
+        shown = ", ".join(f"{value:g}" for value in others[:5])
+        warnings.warn(
+            f"y must be 1 for known outliers and 0 for unlabelled rows, found also {shown}: those rows count "
+            "as unlabelled",
+            stacklevel=3,
+        )
+    known: NDArray[np.bool_] = labels == 1
+    if known.all():
+        raise ValueError(
+            f"y must leave some rows unlabelled (0), found all {n} rows marked as outliers (1 class): there is nothing "
+            "to tell them from"
+        )
+    count = int(known.sum())
+    if 2 * count > n:
+        warnings.warn(
+            f"y must be 1 for known outliers and 0 for unlabelled rows, found 1 in {count:,} of {n:,} rows "
+            f"({100 * count / n:.0f} %): more than half; pass 1 - y if 1 marks those that are usual",
+            stacklevel=3,
+        )
+    return known
+
+
+def read_labels(y: Any) -> NDArray[Any]:
+    """Labels as numbers, of which 1 marks an outlier, whether they are given as numbers or in words."""
+    labels = column_or_1d(y, warn=True)
     if labels.dtype.kind == "O":
         for value in labels:
             if is_missing(value):
@@ -82,28 +109,7 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
             "y must be 1 for known outliers and 0 for unlabelled rows, found -1: scikit-learn's predictions use -1 for "
             "outliers and +1 for inliers, the opposite; pass (y == -1).astype(int) if that is what these are"
         )
-    others = sorted({float(v) for v in np.unique(labels)} - {0.0, 1.0})
-    if others:
-        shown = ", ".join(f"{value:g}" for value in others[:5])
-        warnings.warn(
-            f"y must be 1 for known outliers and 0 for unlabelled rows, found also {shown}: those rows count "
-            "as unlabelled",
-            stacklevel=3,
-        )
-    known: NDArray[np.bool_] = labels == 1
-    if known.all():
-        raise ValueError(
-            f"y must leave some rows unlabelled (0), found all {n} rows marked as outliers (1 class): there is nothing "
-            "to tell them from"
-        )
-    count = int(known.sum())
-    if 2 * count > n:
-        warnings.warn(
-            f"y must be 1 for known outliers and 0 for unlabelled rows, found 1 in {count:,} of {n:,} rows "
-            f"({100 * count / n:.0f} %): more than half; pass 1 - y if 1 marks those that are usual",
-            stacklevel=3,
-        )
-    return known
+    return labels
 
 
 def check_weights(sample_weight: Any, X: Any) -> Array:
