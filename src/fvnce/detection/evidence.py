@@ -33,6 +33,7 @@ import numpy as np
 
 from ..serialization import fields
 from .plan import Array
+from .rows import as_counts
 from .stored import require, require_number
 
 #: Resamples of rows and known outliers for an interval, and what it covers.
@@ -209,9 +210,10 @@ def intervals(held: HeldOut, seed: int) -> tuple[Interval, Interval]:
     levels, place = np.unique(np.concatenate([held.scores, held.known]), return_inverse=True)
     of_row, of_known = np.split(place.ravel(), [len(held.scores)])
     rng = np.random.default_rng([seed, 80])
-    share = held.known_weights / held.known_weights.sum()
     # A row counts a random number of times; known outliers are few, so their number is kept.
-    mean = held.weights * (len(held.weights) / held.weights.sum())
+    mean, known_counts = as_counts(held.weights), as_counts(held.known_weights)
+    share, count = known_counts / known_counts.sum(), round(float(known_counts.sum()))
+    unit, known_unit = held.weights.sum() / mean.sum(), held.known_weights.sum() / count
 
     def both(weights: Array, known: Array) -> tuple[float, float]:
         negative = np.bincount(of_row, weights, minlength=len(levels)).astype(np.float64)
@@ -221,8 +223,8 @@ def intervals(held: HeldOut, seed: int) -> tuple[Interval, Interval]:
     value = both(held.weights, held.known_weights)
     drawn = []
     for _ in range(RESAMPLES):
-        weights = rng.poisson(mean).astype(np.float64)
-        known = rng.multinomial(len(share), share).astype(np.float64)
+        weights = unit * rng.poisson(mean)
+        known = known_unit * rng.multinomial(count, share)
         drawn.append(both(weights if weights.any() else held.weights, known))
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)

@@ -221,6 +221,9 @@ def why_no_evidence(detector: NoiseContrastiveDetector, rows: TrainingRows) -> s
     """Where no folds were held out."""
     if len(rows.outliers) == 0:
         return "no outlier is known (y = 1)"
+    if len(rows.outliers) < 2 and detector.n_known_ > 1:
+        known = detector.n_known_
+        return f"all {known} known outliers are the same row, which cannot be learnt from and held out at once"
     if len(rows.outliers) < 2:
         return "one known outlier cannot be learnt from and held out at once, and two can"
     if detector.calibration_folds < 2:

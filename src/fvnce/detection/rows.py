@@ -38,6 +38,8 @@ INLIER = frozenset({
 # fmt: on
 #: Weights whose largest has a binary exponent beyond this are scaled.
 EXPONENT = 500
+#: Whole weights up to this sum are counts of rows.
+MOST_COUNTED = 10**8
 #: Rows that are looked at together, at most, and numbers in them.
 BATCH, NUMBERS = 8192, 2**21
 #: Rows of a memory map gathered before their pages are let go; the system reads some 64 kB around each.
@@ -127,6 +129,22 @@ def check_weights(sample_weight: Any, X: Any) -> Array:
     # Only ratios of weights count. A power of two changes no digit of them, and leaves sums an exponent to grow into.
     exponent = math.frexp(largest)[1]
     return np.ldexp(weights, -exponent) if abs(exponent) > EXPONENT else weights
+
+
+def are_counts(weights: Array) -> bool:
+    """Whether weights say how often rows occur."""
+    return bool((weights == np.floor(weights)).all()) and float(weights.sum()) <= MOST_COUNTED
+
+
+def as_counts(weights: Array) -> Array:
+    """Weights whose sum is the number of rows that they stand for: as they are if they are counts.
+
+    Otherwise as many rows as equal weights would give the same variance of a mean.
+
+    >>> as_counts(np.array([3.0, 1.0])), as_counts(np.array([0.1, 0.1]))
+    (array([3., 1.]), array([1., 1.]))
+    """
+    return weights if are_counts(weights) else weights * (weights.sum() / (weights**2).sum())
 
 
 def merge(
