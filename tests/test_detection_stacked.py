@@ -14,11 +14,9 @@ from fvnce import FullyVariationalNCE, NoiseContrastiveDetector, PowerRule
 from fvnce.detection import MEMBERS
 from fvnce.detection.calibration import calibrate_with_outliers
 from fvnce.detection.ensemble import Ensemble
-from fvnce.detection.members.ratio_network import RatioNetworks
-from fvnce.detection.networks import ratio_network
+from fvnce.detection.members.ratio_network import RatioNetworks, Stack, StackedRatios, losses, ratio_network
 from fvnce.detection.noise import draw_mixture, mixture_of
 from fvnce.detection.plan import Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
-from fvnce.detection.stacked import Stack, StackedRatios, losses
 from fvnce.noise import EmpiricalNoise, draw
 from fvnce.objectives import Profiled
 

@@ -1,14 +1,19 @@
 """What every detector does alike, on scikit-learn's contract: rows checked and preprocessed, scores, files.
 
 A detector adds ``fit``, the anomaly of preprocessed rows and its explanation, and the state of what it learnt.
+
+What a fit found out is told by names that people know from elsewhere: ``decision_scores_``, ``labels_`` and
+``threshold_`` are PyOD's, ``feature_importances_`` is scikit-learn's. What cannot be had as well is PyOD's sign of
+``decision_function``, which is the opposite of scikit-learn's.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -25,24 +30,26 @@ from ..serialization import RecordError, fields, flatten, read_record, reading, 
 from ..training import History
 from . import table
 from .conformal import Conformal, reject
+from .evidence import Evidence, Findings
 from .explanation import Explanation, plot_scores
-from .findings import Findings, FittedMixin
 from .frame import Frame, is_frame
+from .members.base import MAX_BYTES, check_size, part_of, require, require_count, require_lengths, require_number
 from .plan import Array
 from .preprocessing import ImagePreprocessor, Preprocessor, as_images, check_images, preprocessor_from_state
 from .reading import Reading
 from .rows import in_parts, release, rows_at_once
 from .scorers import roc_auc, warn_if_scored
-from .stored import MAX_BYTES, check_size, part_of, require, require_count, require_lengths, require_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: What the tensors of the findings are called in a file.
 FINDINGS = "findings."
+#: Reads well on light pages and on dark ones.
+BOX = "border-left:3px solid #2c6fad;padding:.2em .8em;margin:.4em 0"
 
 
-class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """A scikit-learn outlier detector over tables, data frames and images."""
 
     #: What its files are called.
@@ -54,6 +61,7 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     # Learnt by fit; offset_ comes last, and says that there is a detector.
     offset_: float
+    findings_: Findings
     preprocessor_: Preprocessor
     n_known_: int
     n_features_in_: int
@@ -78,6 +86,39 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
     @abstractmethod
     def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Set what :meth:`_state` gave, or refuse what ``fit`` could not have made."""
+
+    @property
+    def evidence_(self) -> Evidence:
+        """How good the detector is, as far as held-out rows can tell."""
+        return self.findings_.evidence
+
+    @property
+    def conformal_(self) -> Conformal | None:
+        """What makes p-values."""
+        return self.findings_.conformal
+
+    @property
+    def feature_importances_(self) -> Array:
+        """The share of each column in the variance of the score over the training rows, shape (n_features_in_,)."""
+        return self.findings_.importances
+
+    @property
+    def threshold_(self) -> float:
+        """The anomaly score above which a row is called an outlier, ``−offset_``."""
+        return -self.offset_
+
+    @property
+    def decision_scores_(self) -> Array:
+        """Anomaly scores of the training rows, in their order, shape (n,); high for outliers, as in PyOD."""
+        scores = self.findings_.scores
+        if scores is None:
+            raise AttributeError(f"there are no decision_scores_: {self.findings_.no_scores}")
+        return scores
+
+    @property
+    def labels_(self) -> NDArray[np.int64]:
+        """1 for training rows above the threshold and 0 for others, as in PyOD, shape (n,)."""
+        return (self.decision_scores_ > self.threshold_).astype(np.int64)
 
     def anomaly_score(self, X: Any) -> Array:
         """Higher for stranger rows, shape (n,)."""
@@ -247,22 +288,22 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         return table.count_odd(np.asarray(self._checked(X), dtype=np.float64), self.preprocessor_.columns)
 
-    def _layout(self, X: Any) -> tuple[Any, ImagePreprocessor | None, table.Readings | None]:
-        """Training rows, checked and still as they were given, with how to encode images, or to read a frame."""
+    def _training_rows(self, X: Any) -> tuple[Any, table.Readings | None]:
+        """Training rows, checked and still as they were given, with how to read a data frame."""
         if is_frame(X):
             frame = Frame.of(X)
             self._check_names(X, frame, reset=True)
             if len(frame) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
             readings = table.learn_readings(frame)
-            return table.require_values(table.frame_to_matrix(frame, readings)), None, readings
+            return table.require_values(table.frame_to_matrix(frame, readings)), readings
         if getattr(X, "ndim", 0) in (3, 4):
             images = check_images(as_images(X))
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             self.n_features_in_ = int(np.prod(images.shape[1:]))
-            return images, ImagePreprocessor.learn(images), None
-        return table.require_values(self._matrix(X, reset=True)), None, None
+            return images, None
+        return table.require_values(self._matrix(X, reset=True)), None
 
     def _checked(self, X: Any) -> Any:
         """Rows that look like those of training, as the preprocessor takes them."""
@@ -313,6 +354,21 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
                 check_array(X[start : start + step], input_name="X", **how)
                 release(X)
         return checked if whole else X
+
+    @property
+    def _repr_html_(self) -> Callable[[], str]:
+        # A property that scikit-learn has, and leaves out where its display is text.
+        settings = super()._repr_html_
+        if not hasattr(self, "findings_"):
+            return lambda: str(settings())
+        lines = [f'<p style="margin:.2em 0">{escape(line)}</p>' for line in str(self.evidence_).splitlines()]
+        return lambda: f'{settings()}<div style="{BOX}">{"".join(lines)}</div>'
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._repr_html_()
+        return bundle
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -32,9 +32,9 @@ from typing import Any, Self
 import numpy as np
 
 from ..serialization import fields
+from .members.base import require, require_number
 from .plan import Array
 from .rows import as_counts
-from .stored import require, require_number
 
 #: Deviation of the slope beforehand, in units of the scores' own: it matters while known outliers are a handful.
 SLOPE = 5.0

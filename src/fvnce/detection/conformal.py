@@ -43,10 +43,10 @@ from torch import Tensor
 from .. import _checks
 from ..serialization import fields
 from .ensemble import Ensemble
+from .members.base import part_of, require, require_array, require_count
 from .plan import Array, Plan, TrainingRows
 from .preprocessing import Preprocessor, preprocessor_from_state
 from .rows import are_counts, as_counts
-from .stored import part_of, require, require_array, require_count
 
 #: The fewest unlabelled rows that are worth a split.
 FEWEST = 8

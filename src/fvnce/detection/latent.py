@@ -28,17 +28,15 @@ from ..training import History, fit
 from . import table
 from .base import Detector, histories_from_state, histories_state, seed_of
 from .conformal import Conformal
-from .evidence import make_evidence
-from .explanation import Explanation
-from .findings import Findings, importances_over
+from .evidence import Findings, make_evidence
+from .explanation import Explanation, importances_over
+from .members.base import require
 from .members.latent_model import SeededEncoder, latent_objective, require_pair, seeded_pair
+from .networks import in_blocks
 from .noise import latent_noise
-from .plan import Array, TrainingRows
+from .plan import Array, LatentSettings, TrainingRows, layers_of
 from .preprocessing import learn_preprocessor
 from .rows import check_labels, in_parts
-from .settings import LatentSettings, layers_of
-from .stacked import in_blocks
-from .stored import require
 
 
 @dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
@@ -140,9 +138,9 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         whole = isinstance(self.random_state, Integral) and 0 <= int(self.random_state) < 2**63
         seed = int(self.random_state) if whole else seed_of(self.random_state)
         self._forget()
-        matrix, images, readings = self._layout(X)
+        matrix, readings = self._training_rows(X)
         known = check_labels(y, len(matrix))
-        if images is None:
+        if matrix.ndim == 2:
             matrix = np.asarray(matrix, dtype=np.float64)
         if (rows := int((~known).sum())) < 4:
             raise ValueError(f"a model needs at least 4 rows that are no known outliers, found {rows}")

@@ -5,6 +5,9 @@ r"""The noise of the detector: what rows are told apart from.
 each over several bandwidths at once, because the best one differs from table to table. Without known outliers the noise
 is broad: uniform over the box that holds the data.
 
+A Gaussian around an integer is told from integers by its fraction alone, and a ratio learns nothing else. So
+:class:`Support` keeps draws to the values that a column has: integers stay integers, flags stay flags, zeros zeros.
+
 A model can be written relative to the noise, p_θ = e^f p_n. Densities are then taken with respect to the measure p_n,
 under which the noise has density one and Δ = f: :class:`~fvnce.noise.EmpiricalNoise` is the noise as it looks there,
 and p_n is drawn from but never evaluated.
@@ -12,17 +15,16 @@ and p_n is drawn from but never evaluated.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
 from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
-from .plan import Folds, Plan, TrainingRows
-
-if TYPE_CHECKING:
-    from .settings import LatentSettings
+from .plan import Array, Folds, LatentSettings, Plan, TrainingRows
 
 #: Shares of the outlier bandwidth, and of the data bandwidth, that are used side by side.
 OUTLIER_SCALES = (0.2, 0.6, 1.0)
@@ -32,6 +34,8 @@ CENTRES, LATENT_CENTRES = 1024, 5000
 #: Deviations of a column, or of the range of images, that a kernel of the latter spans unless told.
 TABLE_BANDWIDTHS = {"outliers": 0.5, "data": 1.0}
 IMAGE_BANDWIDTH = 0.25
+#: A column has a grid if its values are at most this share of its rows.
+SHARE = 0.5
 
 
 def mixture_noise(
@@ -160,3 +164,44 @@ def box(rows: Tensor) -> Box:
     flat = (high - low) < 1e-6
     low, high = torch.where(flat, low - 0.5, low), torch.where(flat, high + 0.5, high)
     return Box(low, high)
+
+
+@dataclass(frozen=True)
+class Support:
+    r"""The values of columns. In a column with few values, measured by how many rows share them, a draw x′ is moved to
+    the nearest value v that occurs,
+
+        P(v | x) = ∫ over the cell of v of N(x′; x, h²) dx′,     the cell of v = all that is nearer to v than to others,
+
+    which is a step along the grid for integers and a flip for flags; where most values are zero, half of the steps from
+    there go outside of the values and come back to zero. Other columns are left as they are.
+
+    Attributes:
+        grids: for each column its values in order, or None if any number will do.
+    """
+
+    grids: list[Tensor | None]
+
+    @classmethod
+    def learn(cls, rows: TrainingRows) -> Self:
+        """From training rows and known outliers.
+
+        >>> rows = np.array([[0.0, 0.1], [1.0, 0.2], [1.0, 0.3], [0.0, 0.5]])
+        >>> Support.learn(TrainingRows(rows, np.ones(4), rows[:0], np.empty(0))).grids
+        [tensor([0., 1.]), None]
+        """
+        return cls([_grid(column) for column in np.concatenate([rows.X, rows.outliers]).T])
+
+    def nearest(self, x: Tensor) -> Tensor:
+        """x with the nearest value of each column that has a grid, shape (n, D)."""
+        found = x.clone()
+        for place, grid in enumerate(self.grids):
+            if grid is not None:
+                borders = (grid[1:] + grid[:-1]) / 2
+                found[:, place] = grid[torch.searchsorted(borders, x[:, place].contiguous())]
+        return found
+
+
+def _grid(column: Array) -> Tensor | None:
+    values = np.unique(column.astype(np.float32))
+    return torch.from_numpy(values) if len(values) <= SHARE * len(column) else None

@@ -15,10 +15,10 @@ import numpy as np
 
 from ..serialization import RecordError, fields
 from . import table
+from .members.base import require, require_count, require_lengths, require_number
 from .plan import Array
 from .reading import Reading, require_reading
 from .rows import rows_at_once
-from .stored import require, require_count, require_lengths, require_number
 from .table import Column, Readings
 
 

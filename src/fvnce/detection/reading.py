@@ -246,7 +246,7 @@ _READERS: dict[str, Callable[[Reading, str], float | None]] = {
 
 def require_reading(state: Any) -> Reading:
     """A reading from its state, or an error for what none has."""
-    from .stored import require
+    from .members.base import require
 
     reading = Reading(**state)
     require(reading.kind in KINDS, f"have columns of kinds {', '.join(KINDS)}", reading.kind)

@@ -85,7 +85,7 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
 
 def read_labels(y: Any) -> NDArray[Any]:
     """Labels as numbers, of which 1 marks an outlier, whether they are given as numbers or in words."""
-    labels = column_or_1d(y, warn=True)
+    labels: NDArray[Any] = column_or_1d(y, warn=True)
     if labels.dtype.kind == "O":
         for value in labels:
             if is_missing(value):

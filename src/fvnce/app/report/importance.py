@@ -1,6 +1,6 @@
 """The section of columns by importance: the share of each in the variance of the score over the training rows.
 
-Shares of columns, with that of what belongs to no column, sum to one; :mod:`fvnce.detection.findings` says why. For
+Shares of columns, with that of what belongs to no column, sum to one; :mod:`fvnce.detection.explanation` says why. For
 images it is a map.
 """
 
