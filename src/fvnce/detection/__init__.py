@@ -5,7 +5,7 @@
 ``latent``                     a latent-variable model as a detector
 ``base``                       what both do alike, on scikit-learn's contract
 ``frame``, ``reading``         tables of any library; what their texts say
-``preprocessing``, ``table``   real data as matrices
+``preprocessing``              real tables and images as matrices
 ``rows``                       in parts and in memory maps; labels, weights, duplicates
 ``members``                    what the detector averages, one file each
 ``ensemble``, ``trust``        their average, and the score as a sum over columns

@@ -14,30 +14,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from .. import _checks
 from ..serialization import RecordError, fields, flatten, read_record, reading, unflatten, write_record
 from ..training import History
-from . import table
 from .conformal import Conformal, reject
 from .evidence import Evidence, Findings
 from .explanation import Explanation, plot_scores
-from .frame import Frame, is_frame
+from .frame import Frame, Readings, frame_to_matrix, is_frame, learn_readings
 from .members.base import MAX_BYTES, check_size, part_of, require, require_count, require_lengths, require_number
 from .plan import Array
-from .preprocessing import ImagePreprocessor, Preprocessor, as_images, check_images, preprocessor_from_state
+from .preprocessing import ImagePreprocessor, Preprocessor, cut, preprocessor_from_state
 from .reading import Reading
-from .rows import in_parts, release, rows_at_once
+from .rows import as_images, check_images, in_parts, release, require_values, rows_at_once
 from .scorers import roc_auc, warn_if_scored
 
 if TYPE_CHECKING:
@@ -200,7 +198,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def preprocess(self, X: Any) -> Array:
         """Rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
         check_is_fitted(self)
-        return table.cut(self.preprocessor_.encode(self._checked(X)))
+        return cut(self.preprocessor_.encode(self._checked(X)))
 
     def plot_scores(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
         """Histogram of anomaly scores with the threshold; with y, one for each kind of row."""
@@ -286,24 +284,24 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         check_is_fitted(self)
         if isinstance(self.preprocessor_, ImagePreprocessor):
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        return table.count_odd(np.asarray(self._checked(X), dtype=np.float64), self.preprocessor_.columns)
+        return self.preprocessor_.count_odd(np.asarray(self._checked(X), dtype=np.float64))
 
-    def _training_rows(self, X: Any) -> tuple[Any, table.Readings | None]:
+    def _training_rows(self, X: Any) -> tuple[Any, Readings | None]:
         """Training rows, checked and still as they were given, with how to read a data frame."""
         if is_frame(X):
             frame = Frame.of(X)
             self._check_names(X, frame, reset=True)
             if len(frame) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
-            readings = table.learn_readings(frame)
-            return table.require_values(table.frame_to_matrix(frame, readings)), readings
+            readings = learn_readings(frame)
+            return require_values(frame_to_matrix(frame, readings)), readings
         if getattr(X, "ndim", 0) in (3, 4):
             images = check_images(as_images(X))
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             self.n_features_in_ = int(np.prod(images.shape[1:]))
             return images, None
-        return table.require_values(self._matrix(X, reset=True)), None
+        return require_values(self._matrix(X, reset=True)), None
 
     def _checked(self, X: Any) -> Any:
         """Rows that look like those of training, as the preprocessor takes them."""
@@ -313,11 +311,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if is_frame(X):
             frame = Frame.of(X)
             if how.readings is None:  # what is no number is told before that there were no names
-                matrix = table.frame_to_matrix(frame, [Reading()] * frame.shape[1])
+                matrix = frame_to_matrix(frame, [Reading()] * frame.shape[1])
                 self._check_names(X, frame, reset=False)
                 return matrix
             self._check_names(X, frame, reset=False)
-            return table.frame_to_matrix(frame, how.readings)
+            return frame_to_matrix(frame, how.readings)
         if any(reading.kind != "number" for reading in how.readings or ()):
             raise ValueError(
                 f"X must be a data frame as in training, where it had texts or dates, found {type(X).__name__}"
@@ -377,15 +375,6 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
-
-
-def seed_of(random_state: Any) -> int:
-    """A seed from what scikit-learn takes for one; None asks the operating system, not numpy's global generator."""
-    if random_state is None:
-        random_state = np.random.RandomState(np.random.MT19937())
-    if isinstance(random_state, Integral) and not 0 <= int(random_state) < 2**32:
-        raise ValueError(f"random_state must be None, a generator or an integer in [0, 2**32), found {random_state!r}")
-    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def histories_state(histories: Sequence[History]) -> tuple[Any, dict[str, Tensor]]:

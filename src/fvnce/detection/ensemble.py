@@ -40,7 +40,7 @@ from .members.base import (
 )
 from .members.pca import PrincipalComponents, learn_components
 from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .table import cut
+from .preprocessing import cut
 from .trust import trust
 
 #: The largest excess of a column.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
-from .base import Detector, histories_from_state, histories_state, seed_of
+from .base import Detector, histories_from_state, histories_state
 from .calibration import (
     Calibration,
     calibrate_by_share,
@@ -39,7 +39,7 @@ from .evidence import (
 )
 from .explanation import Explanation, importances_over
 from .members import CLASSES, check_names
-from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows, plan_of
+from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows, plan_of, seed_of
 from .preprocessing import learn_preprocessor
 from .rows import check_labels, check_weights, in_parts, merge, take
 from .trust import names_on

@@ -25,8 +25,7 @@ from .. import serialization
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
 from ..scoring.text import parse
 from ..training import History, fit
-from . import table
-from .base import Detector, histories_from_state, histories_state, seed_of
+from .base import Detector, histories_from_state, histories_state
 from .conformal import Conformal
 from .evidence import Findings, make_evidence
 from .explanation import Explanation, importances_over
@@ -34,8 +33,8 @@ from .members.base import require
 from .members.latent_model import SeededEncoder, latent_objective, require_pair, seeded_pair
 from .networks import in_blocks
 from .noise import latent_noise
-from .plan import Array, LatentSettings, TrainingRows, layers_of
-from .preprocessing import learn_preprocessor
+from .plan import Array, LatentSettings, TrainingRows, layers_of, seed_of
+from .preprocessing import cut, learn_preprocessor
 from .rows import check_labels, in_parts
 
 
@@ -148,13 +147,13 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         generator = torch.Generator().manual_seed(seed)
         # The first of these rows are held out, of everything that is learnt: of the scales of columns too.
         order = torch.randperm(rows, generator=generator)
-        cut = max(2, round(settings.validation * rows)) if settings.validation else 0
-        kept = matrix[~known][order[cut:].numpy()]
+        held = max(2, round(settings.validation * rows)) if settings.validation else 0
+        kept = matrix[~known][order[held:].numpy()]
         self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), readings, matrix[known])
-        encoded = table.cut(self.preprocessor_.encode(matrix))
+        encoded = cut(self.preprocessor_.encode(matrix))
         x, outliers = (torch.from_numpy(encoded[which]).float() for which in (~known, known))
-        self._train(x[order[cut:]], x[order[:cut]], outliers, settings, generator, seed)
-        self._find_out(encoded, known, order[:cut], seed)
+        self._train(x[order[held:]], x[order[:held]], outliers, settings, generator, seed)
+        self._find_out(encoded, known, order[:held], seed)
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
@@ -250,7 +249,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         self.offset_ = offset
 
     def _anomaly(self, encoded: Array) -> Array:
-        return np.asarray(in_blocks(self._anomaly_of, torch.from_numpy(table.cut(encoded))).numpy())
+        return np.asarray(in_blocks(self._anomaly_of, torch.from_numpy(cut(encoded))).numpy())
 
     @torch.no_grad()
     def _codes(self, x: Tensor) -> Tensor:
@@ -270,7 +269,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
     @torch.no_grad()
     def _explain(self, encoded: Array) -> Explanation:
         """Squared errors over 2σ² by column; the code and the density of the noise belong to none."""
-        x = torch.from_numpy(table.cut(encoded))
+        x = torch.from_numpy(cut(encoded))
         decoder = self.objective_.model.decoder
         squares = ((x - in_blocks(self._reconstruction, x)).square() / (2 * decoder.scale.square())).numpy()
         # Where a row is its own reconstruction from the code 0, the constants of the density are left.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from .. import _checks
 from ..training.distributed import PRECISIONS
@@ -251,6 +252,15 @@ def _jobs(jobs: Any) -> int | None:
 def _number(value: Any) -> Any:
     """True and False as 1 and 0, for settings that are levels."""
     return int(value) if isinstance(value, bool) else value
+
+
+def seed_of(random_state: Any) -> int:
+    """A seed from what scikit-learn takes for one; None asks the operating system, not numpy's global generator."""
+    if random_state is None:
+        random_state = np.random.RandomState(np.random.MT19937())
+    if isinstance(random_state, Integral) and not 0 <= int(random_state) < 2**32:
+        raise ValueError(f"random_state must be None, a generator or an integer in [0, 2**32), found {random_state!r}")
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,38 @@ def read_labels(y: Any) -> NDArray[Any]:
     return labels
 
 
+def as_images(X: Any) -> Any:
+    """X as an array, which a memory map already is."""
+    if isinstance(X, np.ndarray):
+        return X
+    try:
+        return np.asarray(X)
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of different lengths, tensors that want a gradient
+        raise ValueError(f"X must be an array of images of one shape, found {type(X).__name__}: {error}") from None
+
+
+def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """Finite images of shape (n, H, W), (n, C, H, W) or (n, H, W, C), all of them as in training."""
+    if getattr(X, "dtype", np.dtype(object)).kind not in "biuf":
+        raise ValueError(f"X must hold numbers, found dtype {getattr(X, 'dtype', None)}")
+    if shape is not None and tuple(X.shape[1:]) != shape:
+        raise ValueError(f"X must hold images of shape {shape} as in training, found {tuple(X.shape[1:])}")
+    if len(X) == 0 or 0 in X.shape:
+        raise ValueError(f"X must hold at least one image, found shape {tuple(X.shape)}")
+    for start in range(0, len(X), 1024):
+        if X.dtype.kind == "f" and not np.isfinite(X[start : start + 1024]).all():
+            raise ValueError("X must not hold NaN or infinity, found some")
+    return X
+
+
+def require_values(X: Any) -> Any:
+    """Rows, of which at least one has a value; a memory map is looked at no further than its first value."""
+    rows = 4096
+    if all(np.isnan(X[start : start + rows]).all() for start in range(0, len(X), rows)):
+        raise ValueError("X must hold some value, found only missing ones: all are NaN; give rows that have some")
+    return X
+
+
 def check_weights(sample_weight: Any, X: Any) -> Array:
     """Non-negative weights with a positive and finite sum, ones by default.
 
