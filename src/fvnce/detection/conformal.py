@@ -186,7 +186,7 @@ def fit_split(
     preprocessor = learn(rows[trained], left[trained])
     outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
     encoded = TrainingRows(preprocessor.encode(rows[trained]), left[trained], outliers, weights[known])
-    ensemble, _ = Ensemble.fit(encoded, plan_for(encoded).for_calibration(), seed + 79)
+    ensemble, _, _ = Ensemble.fit(encoded, plan_for(encoded).for_calibration(), seed + 79)
     model = SplitModel(preprocessor, ensemble)
     return Conformal.of(model.anomaly(rows[held]), measure[held], None if inlier is None else inlier[held], model)
 

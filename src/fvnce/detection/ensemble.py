@@ -112,35 +112,17 @@ class Ensemble:
     span: Span | None
 
     @classmethod
-    def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
-        """Train all members of a plan; also the history of each training."""
-        ensemble, histories, _ = cls._fit(rows, plan, seed, None)
-        return ensemble, histories
+    def fit(
+        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None = None
+    ) -> tuple[Self, list[History], HeldOutScores | None]:
+        """Train all members of a plan; also the history of each training.
 
-    @classmethod
-    def fit_held_out(
-        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOutScores]:
-        """The same, and the score of each training row by models that were trained without its fold."""
-        ensemble, histories, held = cls._fit(rows, plan, seed, folds)
-        parts = [
-            each.standardised(centre, scale)
-            for each, centre, scale in zip(held, ensemble.centres, ensemble.scales, strict=True)
-        ]
-        of_rows, of_outliers = (
-            ensemble._mean([part.rows for part in parts]),
-            ensemble._mean([part.outliers for part in parts]),
-        )
-        return ensemble, histories, HeldOutScores(of_rows, of_outliers + ensemble._excess(rows.outliers).sum(1))
-
-    @classmethod
-    def _fit(
-        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None
-    ) -> tuple[Self, list[History], list[HeldOutScores]]:
+        With folds, also the score of each training row by models that were trained without its fold.
+        """
         weights = trust(plan.members, len(rows.outliers), image=plan.image is not None)
         span = Span.of(rows.X) if plan.image is None else None
         ensemble = cls(list(plan.members), [], [], [], weights, span)
-        rows = rows.transformed(ensemble._seen)
+        excess, rows = ensemble._excess(rows.outliers).sum(1), rows.transformed(ensemble._seen)
         histories: list[History] = []
         held: list[HeldOutScores] = []
         kinds = [CLASSES[name] for name in plan.members]
@@ -150,15 +132,18 @@ class Ensemble:
         for position, kind in enumerate(kinds):
             own = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
             member, found, unseen = _fit_member(kind, None if kind.sees_pixels else pca, rows, plan, own, folds)
-            if unseen is not None:
-                held.append(unseen)
             # What a member says of rows that it has not seen is what it will say of others.
             centre, scale = standard(member.anomaly(rows.X) if unseen is None else unseen.rows, rows.weights)
+            if unseen is not None:
+                held.append(unseen.standardised(centre, scale))
             ensemble.members.append(member)
             ensemble.centres.append(centre)
             ensemble.scales.append(scale)
             histories += found
-        return ensemble, histories, held
+        if folds is None:
+            return ensemble, histories, None
+        of_rows, of_outliers = (ensemble._mean([getattr(part, of) for part in held]) for of in ("rows", "outliers"))
+        return ensemble, histories, HeldOutScores(of_rows, of_outliers + excess)
 
     def anomaly(self, X: Array) -> Array:
         """The mean of the standardised anomalies, and what numbers far outside add to it."""

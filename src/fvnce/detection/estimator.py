@@ -39,7 +39,7 @@ from .evidence import (
 )
 from .explanation import Explanation, importances_over
 from .members import CLASSES, check_names
-from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows, plan_of, seed_of
+from .plan import Array, Folds, Plan, TrainingRows, plan_of, seed_of
 from .preprocessing import learn_preprocessor
 from .rows import check_labels, check_weights, in_parts, merge, take
 from .trust import names_on
@@ -179,11 +179,7 @@ class NoiseContrastiveDetector(Detector):
         rows = TrainingRows(encoded[~known_of], weight_of[~known_of], encoded[known_of], weight_of[known_of])
         plan = self._complete(settings, rows)
         folds = self._folds(rows, plan, seed)
-        unseen: HeldOutScores | None = None
-        if folds is None:
-            self.ensemble_, self.history_ = Ensemble.fit(rows, plan, seed)
-        else:
-            self.ensemble_, self.history_, unseen = Ensemble.fit_held_out(rows, plan, seed, folds)
+        self.ensemble_, self.history_, unseen = Ensemble.fit(rows, plan, seed, folds)
         own = self.ensemble_.anomaly(rows.X)
         own_known = self.ensemble_.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
         held = None
