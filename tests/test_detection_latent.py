@@ -200,6 +200,7 @@ def test_a_forged_file_is_refused(forge: Any, tmp_path: Path) -> None:
         ({"learning_rate": None}, "learning_rate must be a number, found None of type NoneType"),
         ({"hidden": 5}, r"hidden must be sizes of layers such as \(64, 64\), found 5 of type int"),
         ({"hidden": "ab"}, r"hidden must be sizes of layers such as \(64, 64\), found 'ab' of type str"),
+        ({"verbose": "loud"}, "verbose must be an integer >= 0, found 'loud' of type str"),
         ({"hidden": (2.5,)}, r"hidden\[0\] must be an integer, found 2.5 of type float"),
     ],
 )

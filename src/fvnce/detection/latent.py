@@ -33,7 +33,7 @@ from .members.base import require
 from .members.latent_model import SeededEncoder, latent_objective, require_pair, seeded_pair
 from .networks import in_blocks
 from .noise import latent_noise
-from .plan import Array, LatentSettings, TrainingRows, layers_of, seed_of
+from .plan import Array, LatentSettings, TrainingRows, is_shown, layers_of, seed_of
 from .preprocessing import cut, learn_preprocessor
 from .rows import check_labels, in_parts
 
@@ -208,7 +208,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
             lr=settings.learning_rate,
             seed=seed,
             seed_globals=False,
-            progress=None if self.verbose is None else self.verbose > 0,
+            progress=None if self.verbose is None else is_shown(self.verbose),
             log_every=10,
             accelerator="cpu",
         )

@@ -203,7 +203,7 @@ def plan_of(detector: NoiseContrastiveDetector, members: tuple[str, ...]) -> Pla
         precision=None
         if detector.precision is None
         else _checks.choice("precision", detector.precision, tuple(PRECISIONS)),
-        progress=_checks.count("verbose", _number(detector.verbose), low=0) > 0,
+        progress=is_shown(detector.verbose),
     )
     return Plan(
         members=members,
@@ -249,9 +249,9 @@ def _jobs(jobs: Any) -> int | None:
     return int(jobs)
 
 
-def _number(value: Any) -> Any:
-    """True and False as 1 and 0, for settings that are levels."""
-    return int(value) if isinstance(value, bool) else value
+def is_shown(verbose: Any) -> bool:
+    """Whether a level of verbosity, of which True is 1, shows progress."""
+    return _checks.count("verbose", int(verbose) if isinstance(verbose, bool) else verbose, low=0) > 0
 
 
 def seed_of(random_state: Any) -> int:
