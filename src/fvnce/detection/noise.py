@@ -38,41 +38,19 @@ IMAGE_BANDWIDTH = 0.25
 SHARE = 0.5
 
 
-def mixture_noise(
-    rows: Tensor,
-    weights: Tensor,
-    outliers: Tensor,
-    outlier_weights: Tensor,
-    *,
-    outlier_share: float,
-    outlier_bandwidth: float,
-    data_bandwidth: float,
-    generator: torch.Generator,
-) -> NoiseMixture:
-    """Smoothed known outliers and smoothed data; without known outliers, smoothed data and a box."""
-    if len(rows) > CENTRES:
+def mixture_noise(rows: TrainingRows, plan: Plan, generator: torch.Generator) -> NoiseMixture:
+    """Smoothed known outliers and smoothed data, in single precision; without known outliers, these and a box."""
+    x, weights = torch.from_numpy(rows.X).float(), torch.from_numpy(rows.weights)
+    if len(x) > CENTRES:
         chosen = torch.multinomial(weights, CENTRES, generator=generator).sort().values
-        rows, weights = rows[chosen], weights.new_ones(CENTRES)
-    smooth = [KernelDensity(rows, data_bandwidth * scale, weights) for scale in DATA_SCALES]
-    if len(outliers) == 0:
-        return NoiseMixture([box(rows), *smooth], [len(smooth), *[1.0] * len(smooth)])
-    near = [KernelDensity(outliers, outlier_bandwidth * scale, outlier_weights) for scale in OUTLIER_SCALES]
-    shares = [outlier_share / len(near)] * len(near) + [(1 - outlier_share) / len(smooth)] * len(smooth)
+        x, weights = x[chosen], weights.new_ones(CENTRES)
+    smooth = [KernelDensity(x, plan.data_bandwidth * scale, weights) for scale in DATA_SCALES]
+    if len(rows.outliers) == 0:
+        return NoiseMixture([box(x), *smooth], [len(smooth), *[1.0] * len(smooth)])
+    outliers, own = torch.from_numpy(rows.outliers).float(), torch.from_numpy(rows.outlier_weights)
+    near = [KernelDensity(outliers, plan.outlier_bandwidth * scale, own) for scale in OUTLIER_SCALES]
+    shares = [plan.outlier_share / len(near)] * len(near) + [(1 - plan.outlier_share) / len(smooth)] * len(smooth)
     return NoiseMixture([*near, *smooth], shares)
-
-
-def mixture_of(rows: TrainingRows, plan: Plan, generator: torch.Generator) -> NoiseMixture:
-    """:func:`mixture_noise` of training rows, in single precision."""
-    return mixture_noise(
-        torch.from_numpy(rows.X).float(),
-        torch.from_numpy(rows.weights),
-        torch.from_numpy(rows.outliers).float(),
-        torch.from_numpy(rows.outlier_weights),
-        outlier_share=plan.outlier_share,
-        outlier_bandwidth=plan.outlier_bandwidth,
-        data_bandwidth=plan.data_bandwidth,
-        generator=generator,
-    )
 
 
 def draw_mixture(

@@ -30,7 +30,7 @@ from ...scoring import PowerRule
 from ...serialization import describe, fields, rebuild
 from ...training import History
 from ..networks import EPOCHS, LIMIT, OwnDraws, hold_out, in_blocks, initialised, linear_layers, train, without_memory
-from ..noise import mixture_of
+from ..noise import mixture_noise
 from ..plan import Array, Plan, TrainConfig, TrainingRows
 from .base import Member, State, require, require_network
 
@@ -142,7 +142,7 @@ class LatentModel(Member):
         encoder, decoder = seeded_pair(
             rows.X.shape[1], plan.image, plan.hidden, plan.latent, stochastic=cls.stochastic, seed=seed
         )
-        noise = mixture_of(rows, plan, torch.Generator().manual_seed(seed)) if plan.image is None else None
+        noise = mixture_noise(rows, plan, torch.Generator().manual_seed(seed)) if plan.image is None else None
         how = {"rule": PowerRule(alpha=plan.training.alpha), "partition": Profiled(momentum=0)}
         objective = latent_objective(encoder, decoder, plan.latent, noise, **how)
         history = _train(objective, rows, plan.training, seed)
