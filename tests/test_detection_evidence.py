@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fvnce.detection import Evidence, LatentDetector, NoiseContrastiveDetector
+from fvnce.detection.calibration import calibrate_with_outliers, calibrate_without
 from fvnce.detection.evidence import HeldOut, intervals, make_evidence
 
 Array = NDArray[np.float64]
@@ -123,6 +124,47 @@ def test_rows_count_as_often_as_they_occur() -> None:
     assert found.found is not None
     assert found.found % 2 == 0
     assert isinstance(found.flagged, int)
+
+
+def test_intervals_of_repeated_rows_are_those_of_as_many_rows() -> None:
+    # Columns of few values leave few different rows, each of which occurs many times.
+    scores, known = np.array([0.0, 1.0, 2.0]), np.array([1.0, 2.0])
+    weights, known_weights = np.array([150.0, 40.0, 10.0]), np.array([10.0, 20.0])
+    repeated = [np.repeat(s, w.astype(int)) for s, w in ((scores, weights), (known, known_weights))]
+    found = intervals(HeldOut(scores, weights, known, known_weights), 0)
+    expected = intervals(HeldOut(repeated[0], np.ones(200), repeated[1], np.ones(30)), 0)
+    for one, other in zip(found, expected, strict=True):
+        assert one.value == pytest.approx(other.value)
+        assert one.low < one.value < one.high
+        # The ends of 200 resamples have a deviation of some 0.01.
+        np.testing.assert_allclose([one.low, one.high], [other.low, other.high], atol=0.05)
+    # Only the proportion of both kinds of weights matters where they are no counts.
+    half = intervals(HeldOut(scores, weights / 400, known, known_weights / 400), 0)
+    assert all(one.low < one.value < one.high for one in half)
+
+
+def test_a_repeated_row_counts_as_often_as_it_occurs_in_the_prior() -> None:
+    rng = np.random.default_rng(0)
+    scores, counts = np.array([0.0, 0.5, 1.0, 6.0]), np.array([90, 60, 40, 2])
+    known, known_counts = np.array([2.0, 5.0, 7.0]), np.array([4, 6, 5])
+    once, often = (scores, counts.astype(float)), (np.repeat(scores, counts), np.ones(counts.sum()))
+    known_once, known_often = (known, known_counts.astype(float)), (np.repeat(known, known_counts), np.ones(15))
+    assert calibrate_without(*once, None).prior == pytest.approx(calibrate_without(*often, None).prior) == 2 / 192
+    found, expected = (calibrate_with_outliers(*a, *b, None) for a, b in ((once, known_once), (often, known_often)))
+    np.testing.assert_allclose(
+        [found.slope, found.intercept, found.prior], [expected.slope, expected.intercept, expected.prior]
+    )
+    # Four different rows, none of them strange: no share of a seventh is outliers.
+    flags = rng.integers(0, 2, size=(300, 2)).astype(float)
+    assert NoiseContrastiveDetector(**QUICK).fit(flags).prior_ < 0.01
+
+
+def test_known_outliers_that_are_one_row_are_not_called_one_outlier() -> None:
+    X, y = problem()
+    X[y == 1] = 6.0
+    found = NoiseContrastiveDetector(**QUICK).fit(X, y).evidence_
+    assert found.known == 8
+    assert found.reason == "all 8 known outliers are the same row, which cannot be learnt from and held out at once"
 
 
 @pytest.mark.parametrize(

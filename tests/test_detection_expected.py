@@ -175,6 +175,28 @@ def test_dots_of_many_rows_are_their_contributions(fitted: NoiseContrastiveDetec
     assert plt.get_fignums() == []  # a picture of its own is no window
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((5, 6), None), ((3, 5, 6), 0), ((5, 6, 3), 2)])
+def test_a_heat_map_has_the_sides_of_the_image(shape: tuple[int, ...], axis: int | None) -> None:
+    parts = np.random.default_rng(0).normal(size=(2, *shape))
+    found = Explanation(parts, np.zeros_like(parts), np.zeros(2), 0.0)
+    shown = found.plot(row=1).images[0].get_array()
+    np.testing.assert_allclose(shown, parts[1] if axis is None else parts[1].sum(axis))
+
+
+def test_words_mark_outliers_wherever_labels_are_given(fitted: NoiseContrastiveDetector) -> None:
+    X, y = frame(), problem()[1]
+    words = np.where(y == 1, "Outlier", "inlier")
+    for scorer in (scorers.roc_auc, scorers.average_precision, scorers.precision_at_k):
+        assert scorer(fitted, X, words) == scorer(fitted, X, y)
+    assert fitted.score(X, words) == fitted.score(X, y)
+    assert len(fitted.plot_scores(X, words).patches) == len(fitted.plot_scores(X, y).patches)
+    for refused in (np.where(y == 1, "a", "b"), np.where(y == 1, -1, 1)):
+        with pytest.raises(ValueError, match="y must be 1 for"):
+            fitted.score(X, refused)
+        with pytest.raises(ValueError, match="y must be 1 for"):
+            fitted.plot_scores(X, refused)
+
+
 def test_a_notebook_shows_the_fit_and_not_only_the_settings(fitted: NoiseContrastiveDetector) -> None:
     first = str(fitted.evidence_).splitlines()[0]
     for shown in (fitted._repr_html_(), fitted._repr_mimebundle_()["text/html"]):

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
 from fvnce.detection import NoiseContrastiveDetector
-from fvnce.detection.reading import Reading
+from fvnce.detection.preprocessing import TablePreprocessor
 from fvnce.detection.rows import check_labels, merge
-from fvnce.detection.table import encode, learn_columns
 
 QUICK: dict[str, Any] = {"n_trees": 10, "n_networks": 1, "steps": 10, "batch_size": 32, "calibration_folds": 2}
 HUGE = np.finfo(float).max
@@ -46,7 +45,7 @@ def test_the_largest_float_is_a_number_and_a_missing_value_is_none() -> None:
 def test_one_huge_value_is_strange_and_leaves_its_column_as_it_was(value: float) -> None:
     X = normal(200)
     (plain, _), (column, _) = (
-        learn_columns(table, np.ones(200), [Reading()] * 2) for table in (X, np.r_[X[:-1], [[value, 0]]])
+        TablePreprocessor.learn(table, np.ones(200), None).columns for table in (X, np.r_[X[:-1], [[value, 0]]])
     )
     assert column.scale == pytest.approx(plain.scale, rel=0.05)
     X[7, 0] = value
@@ -79,7 +78,7 @@ def test_columns_at_the_ends_of_the_exponent_give_finite_scores(table: Array, la
 
 def test_a_denormal_column_is_scaled_like_any_other() -> None:
     whole = np.arange(100.0)[:, None]
-    found, expected = (encode(X, learn_columns(X, np.ones(100), [Reading()])) for X in (whole * 1e-320, whole))
+    found, expected = (TablePreprocessor.learn(X, np.ones(100), None).encode(X) for X in (whole * 1e-320, whole))
     np.testing.assert_allclose(found, expected, atol=0.02)  # a denormal has few digits
 
 
@@ -102,6 +101,15 @@ def test_only_ratios_of_weights_count(unit: float, labelled: bool) -> None:
     )
     np.testing.assert_array_equal(found.decision_function(X), expected.decision_function(X))
     assert np.isfinite(expected.decision_function(X)).all()
+
+
+def test_an_image_of_weight_zero_is_as_good_as_none() -> None:
+    images = np.random.default_rng(0).random((40, 4, 4))
+    found = NoiseContrastiveDetector(**QUICK).fit(
+        np.concatenate([images, 9 * np.ones((1, 4, 4))]), sample_weight=np.repeat([1.0, 0.0], [40, 1])
+    )
+    expected = NoiseContrastiveDetector(**QUICK).fit(images)
+    np.testing.assert_array_equal(found.score_samples(images), expected.score_samples(images))
 
 
 def test_nullable_columns_of_data_frames() -> None:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fvnce import NoiseContrastiveDetector
-from fvnce.detection.span import Span
+from fvnce.detection.ensemble import Span
 
 SMALL: dict[str, Any] = {"n_trees": 30, "n_networks": 3, "steps": 60}
 

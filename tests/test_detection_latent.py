@@ -97,6 +97,24 @@ def test_the_threshold_leaves_the_share_asked_for_above_it() -> None:
     assert detector.n_known_ == 8
 
 
+def test_training_rows_have_the_scores_that_they_would_have_later() -> None:
+    # Columns of few values have rows at the threshold, and held-out rows that are as strange as others: ties count.
+    X = np.random.default_rng(3).integers(0, 3, size=(90, 3)) / 3
+    detector = LatentDetector(**QUICK, contamination=0.1).fit(X)
+    np.testing.assert_array_equal(detector.decision_scores_, detector.anomaly_score(X))
+    np.testing.assert_array_equal(detector.labels_, detector.predict(X) == -1)
+    assert detector.evidence_.flagged == (detector.predict(X) == -1).sum()
+    assert detector.conformal_ is not None
+    assert np.isin(detector.conformal_.scores, detector.anomaly_score(X)).all()
+
+
+def test_codes_and_explanations_do_not_depend_on_the_rows_beside() -> None:
+    X, _ = problem()
+    detector = LatentDetector(**QUICK).fit(X)
+    for method in (detector.codes, detector.reconstruction, lambda rows: detector.explain(rows).reconstruction):
+        np.testing.assert_array_equal(np.concatenate([method(row[None]) for row in X]), method(X))
+
+
 def test_a_fit_keeps_to_its_seed_in_threads_and_leaves_global_generators_alone() -> None:
     X, y = problem()
     alone = LatentDetector(**QUICK).fit(X, y).score_samples(X)
@@ -182,6 +200,7 @@ def test_a_forged_file_is_refused(forge: Any, tmp_path: Path) -> None:
         ({"learning_rate": None}, "learning_rate must be a number, found None of type NoneType"),
         ({"hidden": 5}, r"hidden must be sizes of layers such as \(64, 64\), found 5 of type int"),
         ({"hidden": "ab"}, r"hidden must be sizes of layers such as \(64, 64\), found 'ab' of type str"),
+        ({"verbose": "loud"}, "verbose must be an integer >= 0, found 'loud' of type str"),
         ({"hidden": (2.5,)}, r"hidden\[0\] must be an integer, found 2.5 of type float"),
     ],
 )

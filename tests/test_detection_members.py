@@ -110,7 +110,7 @@ def test_every_member_is_listed_by_its_own_name() -> None:
 
 def test_an_ensemble_is_the_mean_of_its_standardised_members() -> None:
     data = rows(None)
-    ensemble, _ = Ensemble.fit(data, replace(PLAN, members=("outlier_forest", "autoencoder")), 0)
+    ensemble, _, _ = Ensemble.fit(data, replace(PLAN, members=("outlier_forest", "autoencoder")), 0)
     for member, centre, scale in zip(ensemble.members, ensemble.centres, ensemble.scales, strict=True):
         standard = (member.anomaly(data.X) - centre) / scale
         assert np.average(standard, weights=data.weights) == pytest.approx(0, abs=1e-9)

@@ -14,11 +14,9 @@ from fvnce import FullyVariationalNCE, NoiseContrastiveDetector, PowerRule
 from fvnce.detection import MEMBERS
 from fvnce.detection.calibration import calibrate_with_outliers
 from fvnce.detection.ensemble import Ensemble
-from fvnce.detection.members.ratio_network import RatioNetworks
-from fvnce.detection.networks import ratio_network
-from fvnce.detection.noise import draw_mixture, mixture_of
+from fvnce.detection.members.ratio_network import RatioNetworks, Stack, StackedRatios, losses, ratio_network
+from fvnce.detection.noise import draw_mixture, mixture_noise
 from fvnce.detection.plan import Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
-from fvnce.detection.stacked import Stack, StackedRatios, losses
 from fvnce.noise import EmpiricalNoise, draw
 from fvnce.objectives import Profiled
 
@@ -133,7 +131,7 @@ def test_draws_with_folds_are_draws_of_the_mixture(known: int) -> None:
     folds = Folds.drawn(3, 900, known, np.random.default_rng(0))
     found, of = draw_mixture(data, PLAN, 4000, torch.Generator().manual_seed(0), folds)
     generator = torch.Generator().manual_seed(1)
-    expected = draw(mixture_of(data, PLAN, generator), 4000, generator)
+    expected = draw(mixture_noise(data, PLAN, generator), 4000, generator)
     # Three columns at a level of 0.001 each.
     for column in range(3):
         assert ks_2samp(found[:, column].numpy(), expected[:, column].numpy()).pvalue > 0.001

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from fvnce.detection import NoiseContrastiveDetector
+from fvnce.detection.preprocessing import Column, TablePreprocessor
 from fvnce.detection.reading import Reading
-from fvnce.detection.table import Column, encode, gather, learn_columns
 from fvnce.models import convolutional_pair
 
 QUICK: dict[str, Any] = {"n_trees": 10, "n_networks": 1, "steps": 20, "batch_size": 32}
@@ -88,9 +88,8 @@ def test_scaling_survives_heavy_tails_and_rare_values() -> None:
     normal = rng.normal(5.0, 2.0, 1000)
     broken = np.r_[normal[:-2], 1e12, -1e12]
     rare = np.r_[np.zeros(999), 1.0]
-    first, second, third, constant = learn_columns(
-        np.stack([normal, broken, rare, np.full(1000, 7.0)], 1), np.ones(1000), [Reading()] * 4
-    )
+    table = np.stack([normal, broken, rare, np.full(1000, 7.0)], 1)
+    first, second, third, constant = TablePreprocessor.learn(table, np.ones(1000), None).columns
     assert first.scale == pytest.approx(2.0, rel=0.1)
     assert second.scale == pytest.approx(first.scale, rel=0.02)
     assert second.centre == pytest.approx(first.centre, rel=0.02)
@@ -100,13 +99,13 @@ def test_scaling_survives_heavy_tails_and_rare_values() -> None:
 
 def test_categories_and_missing_values_are_encoded_and_gathered() -> None:
     X = np.array([[0.0, 1.0], [1.0, np.nan], [1.0, 3.0], [-1.0, 5.0]])
-    columns = learn_columns(X, np.ones(4), [Reading("text"), Reading()])
-    assert columns[0].categories == [0, 1]
-    assert columns[1].missing
-    encoded = encode(X, columns)
+    preprocessor = TablePreprocessor.learn(X, np.ones(4), [Reading("text"), Reading()])
+    assert preprocessor.columns[0].categories == [0, 1]
+    assert preprocessor.columns[1].missing
+    encoded = preprocessor.encode(X)
     np.testing.assert_array_equal(encoded[:, :3], [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1]])
     np.testing.assert_array_equal(encoded[:, 4], [0, 1, 0, 0])
-    np.testing.assert_allclose(gather(encoded, columns)[:, 0], 1.0)
+    np.testing.assert_allclose(preprocessor.fold(encoded)[:, 0], 1.0)
 
 
 def test_data_frames_with_categories_and_missing_values() -> None:

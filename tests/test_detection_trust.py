@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 
 from fvnce import NoiseContrastiveDetector
+from fvnce.detection.noise import Support
 from fvnce.detection.plan import TrainingRows
-from fvnce.detection.support import Support
 from fvnce.detection.trust import trust
 from fvnce.training import RecordError
 

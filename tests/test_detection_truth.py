@@ -15,7 +15,7 @@ from fvnce.detection.members.forest import grow_forest
 from fvnce.detection.members.ratio_network import RatioNetworks
 from fvnce.detection.members.trees import RatioForest
 from fvnce.detection.noise import box, mixture_noise
-from fvnce.detection.plan import TrainConfig
+from fvnce.detection.plan import TrainConfig, TrainingRows, plan_of
 from fvnce.models import mlp
 from fvnce.noise import EmpiricalNoise, draw
 from fvnce.scoring import Logarithmic, ScoringRule
@@ -85,17 +85,9 @@ def test_noise_relative_to_itself_has_density_one_and_the_same_draws() -> None:
 
 
 def test_the_mixture_puts_its_weight_on_the_known_outliers() -> None:
-    rows, outliers = torch.zeros(50, 1), torch.full((5, 1), 100.0)
-    noise = mixture_noise(
-        rows,
-        torch.ones(50, dtype=torch.float64),
-        outliers,
-        torch.ones(5, dtype=torch.float64),
-        outlier_share=0.8,
-        outlier_bandwidth=0.5,
-        data_bandwidth=1.0,
-        generator=torch.Generator().manual_seed(0),
-    )
+    rows = TrainingRows(np.zeros((50, 1)), np.ones(50), np.full((5, 1), 100.0), np.ones(5))
+    plan = plan_of(NoiseContrastiveDetector(outlier_share=0.8), ())
+    noise = mixture_noise(rows, plan, torch.Generator().manual_seed(0))
     near = (noise.draw(10_000, torch.Generator().manual_seed(1)) > 50).double().mean()
     assert abs(float(near) - 0.8) < 5 * 0.004
 

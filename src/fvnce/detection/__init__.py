@@ -4,23 +4,20 @@
 ``estimator``                  the detector: an ensemble with calibrated probabilities
 ``latent``                     a latent-variable model as a detector
 ``base``                       what both do alike, on scikit-learn's contract
-``settings``                   what both are told, checked
 ``frame``, ``reading``         tables of any library; what their texts say
-``preprocessing``, ``table``   real data as matrices
+``preprocessing``              real tables and images as matrices
 ``rows``                       in parts and in memory maps; labels, weights, duplicates
 ``members``                    what the detector averages, one file each
 ``ensemble``, ``trust``        their average, and the score as a sum over columns
-``plan``                       what is trained on what, and how
-``networks``, ``stacked``      first weights and training of networks, many side by side
-``noise``, ``support``         what rows are told apart from
+``plan``                       settings, checked, and what members are trained on
+``networks``                   first weights and training of networks
+``noise``                      what rows are told apart from
 ``calibration``                P(outlier | x), π, the threshold
-``evidence``                   how good it is, by the scores of held-out rows
+``evidence``                   how good it is, by the scores of held-out rows, and what else a fit finds out
 ``conformal``                  p-values, and alarms at a false discovery rate
 ``explanation``                what each column adds to a score, and pictures of both
-``findings``                   what a fit finds out about itself, by names known from elsewhere
 ``scorers``                    for searches and cross-validation, with the right sign
 ``batch_scorer``               scores of batches, on the workers of an engine
-``stored``                     how files that no fit could have made are refused
 =============================  ===============================================================
 """
 

@@ -1,48 +1,53 @@
 """What every detector does alike, on scikit-learn's contract: rows checked and preprocessed, scores, files.
 
 A detector adds ``fit``, the anomaly of preprocessed rows and its explanation, and the state of what it learnt.
+
+What a fit found out is told by names that people know from elsewhere: ``decision_scores_``, ``labels_`` and
+``threshold_`` are PyOD's, ``feature_importances_`` is scikit-learn's. What cannot be had as well is PyOD's sign of
+``decision_function``, which is the opposite of scikit-learn's.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from .. import _checks
 from ..serialization import RecordError, fields, flatten, read_record, reading, unflatten, write_record
 from ..training import History
-from . import table
 from .conformal import Conformal, reject
+from .evidence import Evidence, Findings
 from .explanation import Explanation, plot_scores
-from .findings import Findings, FittedMixin
-from .frame import Frame, is_frame
+from .frame import Frame, Readings, frame_to_matrix, is_frame, learn_readings
+from .members.base import MAX_BYTES, check_size, part_of, require, require_count, require_lengths, require_number
 from .plan import Array
-from .preprocessing import ImagePreprocessor, Preprocessor, as_images, check_images, preprocessor_from_state
+from .preprocessing import ImagePreprocessor, Preprocessor, cut, preprocessor_from_state
 from .reading import Reading
-from .rows import in_parts, release, rows_at_once
+from .rows import as_images, check_images, in_parts, release, require_values, rows_at_once
 from .scorers import roc_auc, warn_if_scored
-from .stored import MAX_BYTES, check_size, part_of, require, require_count, require_lengths, require_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: What the tensors of the findings are called in a file.
 FINDINGS = "findings."
+#: Reads well on light pages and on dark ones.
+BOX = "border-left:3px solid #2c6fad;padding:.2em .8em;margin:.4em 0"
 
 
-class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """A scikit-learn outlier detector over tables, data frames and images."""
 
     #: What its files are called.
@@ -54,6 +59,7 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     # Learnt by fit; offset_ comes last, and says that there is a detector.
     offset_: float
+    findings_: Findings
     preprocessor_: Preprocessor
     n_known_: int
     n_features_in_: int
@@ -78,6 +84,39 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
     @abstractmethod
     def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Set what :meth:`_state` gave, or refuse what ``fit`` could not have made."""
+
+    @property
+    def evidence_(self) -> Evidence:
+        """How good the detector is, as far as held-out rows can tell."""
+        return self.findings_.evidence
+
+    @property
+    def conformal_(self) -> Conformal | None:
+        """What makes p-values."""
+        return self.findings_.conformal
+
+    @property
+    def feature_importances_(self) -> Array:
+        """The share of each column in the variance of the score over the training rows, shape (n_features_in_,)."""
+        return self.findings_.importances
+
+    @property
+    def threshold_(self) -> float:
+        """The anomaly score above which a row is called an outlier, ``−offset_``."""
+        return -self.offset_
+
+    @property
+    def decision_scores_(self) -> Array:
+        """Anomaly scores of the training rows, in their order, shape (n,); high for outliers, as in PyOD."""
+        scores = self.findings_.scores
+        if scores is None:
+            raise AttributeError(f"there are no decision_scores_: {self.findings_.no_scores}")
+        return scores
+
+    @property
+    def labels_(self) -> NDArray[np.int64]:
+        """1 for training rows above the threshold and 0 for others, as in PyOD, shape (n,)."""
+        return (self.decision_scores_ > self.threshold_).astype(np.int64)
 
     def anomaly_score(self, X: Any) -> Array:
         """Higher for stranger rows, shape (n,)."""
@@ -159,7 +198,7 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
     def preprocess(self, X: Any) -> Array:
         """Rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
         check_is_fitted(self)
-        return table.cut(self.preprocessor_.encode(self._checked(X)))
+        return cut(self.preprocessor_.encode(self._checked(X)))
 
     def plot_scores(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
         """Histogram of anomaly scores with the threshold; with y, one for each kind of row."""
@@ -245,24 +284,24 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
         check_is_fitted(self)
         if isinstance(self.preprocessor_, ImagePreprocessor):
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        return table.count_odd(np.asarray(self._checked(X), dtype=np.float64), self.preprocessor_.columns)
+        return self.preprocessor_.count_odd(np.asarray(self._checked(X), dtype=np.float64))
 
-    def _layout(self, X: Any) -> tuple[Any, ImagePreprocessor | None, table.Readings | None]:
-        """Training rows, checked and still as they were given, with how to encode images, or to read a frame."""
+    def _training_rows(self, X: Any) -> tuple[Any, Readings | None]:
+        """Training rows, checked and still as they were given, with how to read a data frame."""
         if is_frame(X):
             frame = Frame.of(X)
             self._check_names(X, frame, reset=True)
             if len(frame) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
-            readings = table.learn_readings(frame)
-            return table.require_values(table.frame_to_matrix(frame, readings)), None, readings
+            readings = learn_readings(frame)
+            return require_values(frame_to_matrix(frame, readings)), readings
         if getattr(X, "ndim", 0) in (3, 4):
             images = check_images(as_images(X))
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             self.n_features_in_ = int(np.prod(images.shape[1:]))
-            return images, ImagePreprocessor.learn(images), None
-        return table.require_values(self._matrix(X, reset=True)), None, None
+            return images, None
+        return require_values(self._matrix(X, reset=True)), None
 
     def _checked(self, X: Any) -> Any:
         """Rows that look like those of training, as the preprocessor takes them."""
@@ -272,11 +311,11 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
         if is_frame(X):
             frame = Frame.of(X)
             if how.readings is None:  # what is no number is told before that there were no names
-                matrix = table.frame_to_matrix(frame, [Reading()] * frame.shape[1])
+                matrix = frame_to_matrix(frame, [Reading()] * frame.shape[1])
                 self._check_names(X, frame, reset=False)
                 return matrix
             self._check_names(X, frame, reset=False)
-            return table.frame_to_matrix(frame, how.readings)
+            return frame_to_matrix(frame, how.readings)
         if any(reading.kind != "number" for reading in how.readings or ()):
             raise ValueError(
                 f"X must be a data frame as in training, where it had texts or dates, found {type(X).__name__}"
@@ -314,6 +353,21 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
                 release(X)
         return checked if whole else X
 
+    @property
+    def _repr_html_(self) -> Callable[[], str]:
+        # A property that scikit-learn has, and leaves out where its display is text.
+        settings = super()._repr_html_
+        if not hasattr(self, "findings_"):
+            return lambda: str(settings())
+        lines = [f'<p style="margin:.2em 0">{escape(line)}</p>' for line in str(self.evidence_).splitlines()]
+        return lambda: f'{settings()}<div style="{BOX}">{"".join(lines)}</div>'
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._repr_html_()
+        return bundle
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
@@ -321,15 +375,6 @@ class Detector(FittedMixin, OutlierMixin, BaseEstimator, ABC):  # type: ignore[m
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
-
-
-def seed_of(random_state: Any) -> int:
-    """A seed from what scikit-learn takes for one; None asks the operating system, not numpy's global generator."""
-    if random_state is None:
-        random_state = np.random.RandomState(np.random.MT19937())
-    if isinstance(random_state, Integral) and not 0 <= int(random_state) < 2**32:
-        raise ValueError(f"random_state must be None, a generator or an integer in [0, 2**32), found {random_state!r}")
-    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def histories_state(histories: Sequence[History]) -> tuple[Any, dict[str, Tensor]]:

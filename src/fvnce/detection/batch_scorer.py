@@ -24,7 +24,7 @@ from ..serialization import RecordError, checksum_of, kind_of, read_document, re
 from .base import Detector
 from .estimator import NoiseContrastiveDetector
 from .latent import LatentDetector
-from .stored import MAX_BYTES
+from .members.base import MAX_BYTES
 
 SCORE, PROBABILITY, OUTLIER = "score", "probability", "outlier"
 #: Detectors that a process keeps, the last ones that it used.

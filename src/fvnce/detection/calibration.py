@@ -32,8 +32,9 @@ from typing import Any, Self
 import numpy as np
 
 from ..serialization import fields
+from .members.base import require, require_number
 from .plan import Array
-from .stored import require, require_number
+from .rows import as_counts
 
 #: Deviation of the slope beforehand, in units of the scores' own: it matters while known outliers are a handful.
 SLOPE = 5.0
@@ -94,12 +95,13 @@ def calibrate_with_outliers(
     unlabelled: Array, weights: Array, known: Array, known_weights: Array, prior: float | None
 ) -> Calibration:
     """From held-out scores of unlabelled rows and of known outliers."""
+    weights, known_weights = as_counts(weights), as_counts(known_weights)
     pi = prior_bound(unlabelled, weights, known, known_weights) if prior is None else prior
     odds = math.log(pi / (1 - pi))
     inlier = np.ones_like(unlabelled)
     slope = intercept = 0.0
     for _ in range(ROUNDS):
-        slope, intercept = _logistic(unlabelled, weights * inlier, known, known_weights)
+        slope, intercept = _logistic(unlabelled, weights, inlier, known, known_weights)
         inlier = 1 / (1 + np.exp(np.clip(slope * unlabelled + intercept + odds, -30, 30)))
     return Calibration(slope, intercept + odds, pi, True)
 
@@ -129,7 +131,7 @@ def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Cal
     spread = max((upper - middle) / NORMAL_UPPER, 1e-3 * (float(s[-1] - s[0]) or 1.0))
     if prior is None:
         cut = min(middle + FENCE * spread, float(s[-1]) + ROOM * spread)
-        prior = min(0.5, max(float(weights[scores > cut].sum() / weights.sum()), 0.5 / len(s)))
+        prior = min(0.5, max(float(weights[scores > cut].sum() / weights.sum()), 0.5 / float(as_counts(weights).sum())))
     else:
         cut = float(s[min(len(s) - 1, int(np.searchsorted(share, 1 - prior)))])
     return Calibration(2 / spread, -2 * cut / spread, prior, False)
@@ -141,17 +143,17 @@ def calibrate_by_share(centre: float, scale: float) -> Calibration:
 
 
 def prior_bound(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:
-    """The smallest of P_u(s > t)/P_out(s > t) over a few t, within (0, ½]."""
+    """The smallest of P_u(s > t)/P_out(s > t) over a few t, within (0, ½], from counts of rows."""
     order = np.argsort(known, kind="stable")
     share = np.cumsum(known_weights[order]) / known_weights.sum()
     bounds: list[float] = []
     for level in QUARTILES:
         t = known[order][min(len(known) - 1, int(np.searchsorted(share, level)))]
-        if bounds and int((known >= t).sum()) < FEWEST_ABOVE:
+        if bounds and float(known_weights[known >= t].sum()) < FEWEST_ABOVE:
             break  # the smallest of several bounds is too small if one of them rests on a handful
         among_known = float(known_weights[known >= t].sum() / known_weights.sum())
         # One row more: a tail that happens to be empty is no proof that there are no outliers.
-        tail = float(weights[unlabelled >= t].sum() / weights.sum()) + 1 / (1 + len(unlabelled))
+        tail = float(weights[unlabelled >= t].sum() / weights.sum()) + 1 / (1 + float(weights.sum()))
         bounds.append(tail / among_known)
     return float(np.clip(min(bounds), 1e-6, 0.5))
 
@@ -168,13 +170,17 @@ def threshold_at(scores: Array, weights: Array, share: float) -> float:
     return float((scores[order[last - 1]] + scores[order[last]]) / 2)
 
 
-def _logistic(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float]:
+def _logistic(
+    unlabelled: Array, counts: Array, inlier: Array, known: Array, known_counts: Array
+) -> tuple[float, float]:
     """Newton's method for two parameters, both kinds of row with total weight one; the slope stays positive."""
-    s = np.concatenate([unlabelled, known])
+    s, count = np.concatenate([unlabelled, known]), np.concatenate([counts, known_counts])
     y = np.repeat([0.0, 1.0], [len(unlabelled), len(known)])
-    w = np.concatenate([weights / weights.sum(), known_weights / known_weights.sum()])
-    ridge = 1 / (SLOPE**2 * len(known))
-    centre, scale = float(s.mean()), float(s.std()) or 1.0
+    weights = counts * inlier
+    w = np.concatenate([weights / weights.sum(), known_counts / known_counts.sum()])
+    ridge = 1 / (SLOPE**2 * float(known_counts.sum()))
+    centre = float(np.average(s, weights=count))
+    scale = math.sqrt(float(np.average((s - centre) ** 2, weights=count))) or 1.0
     design = np.stack([(s - centre) / scale, np.ones_like(s)], 1)
     found = np.zeros(2)
     for _ in range(50):

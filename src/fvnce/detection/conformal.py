@@ -43,14 +43,13 @@ from torch import Tensor
 from .. import _checks
 from ..serialization import fields
 from .ensemble import Ensemble
+from .members.base import part_of, require, require_array, require_count
 from .plan import Array, Plan, TrainingRows
 from .preprocessing import Preprocessor, preprocessor_from_state
-from .stored import part_of, require, require_array, require_count
+from .rows import are_counts, as_counts
 
 #: The fewest unlabelled rows that are worth a split.
 FEWEST = 8
-#: Whole weights up to this sum are counts of rows, which are split one by one.
-MOST_COUNTED = 10**8
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,7 @@ class Conformal:
     def of(cls, scores: Array, weights: Array, inlier: Array | None = None, model: SplitModel | None = None) -> Self:
         """From scores in any order."""
         order = np.argsort(scores, kind="stable")
-        if not _are_counts(weights):
-            # As many rows as equal weights would give the same variance of a mean.
-            weights = weights * (weights.sum() / (weights**2).sum())
-        return cls(scores[order], weights[order], None if inlier is None else inlier[order], model)
+        return cls(scores[order], as_counts(weights)[order], None if inlier is None else inlier[order], model)
 
     def p_value(self, anomaly: Array, *, discount: bool = False) -> Array:
         """The p-value of scores by the same model, shape (n,)."""
@@ -176,7 +172,7 @@ def fit_split(
     """
     rows, count = raw[~known], weights[~known]
     rng = np.random.default_rng([seed, 79])
-    if _are_counts(count):
+    if are_counts(count):
         counts = count.astype(np.int64)
         if counts.sum() < FEWEST:
             return None
@@ -190,7 +186,7 @@ def fit_split(
     preprocessor = learn(rows[trained], left[trained])
     outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
     encoded = TrainingRows(preprocessor.encode(rows[trained]), left[trained], outliers, weights[known])
-    ensemble, _ = Ensemble.fit(encoded, plan_for(encoded).for_calibration(), seed + 79)
+    ensemble, _, _ = Ensemble.fit(encoded, plan_for(encoded).for_calibration(), seed + 79)
     model = SplitModel(preprocessor, ensemble)
     return Conformal.of(model.anomaly(rows[held]), measure[held], None if inlier is None else inlier[held], model)
 
@@ -203,7 +199,3 @@ def reject(p: Array, fdr: float) -> NDArray[np.bool_]:
     """
     level = _checks.number("fdr", fdr, low=0.0, high=1.0, open_low=True)
     return np.asarray(false_discovery_control(p, method="bh") <= level)
-
-
-def _are_counts(weights: Array) -> bool:
-    return bool((weights == np.floor(weights)).all()) and float(weights.sum()) <= MOST_COUNTED

@@ -9,7 +9,7 @@ possible as models that have not seen them score them. How much each member is t
 *Ratio*: for a forest, how far each column moved the share of noise on the way from root to leaf (exact); for a network,
 integrated gradients from the typical row (exact up to quadrature). *Reconstruction*: the squared error of each column
 under a latent-variable model. *Rest*: the size of the code, which belongs to no column. On a table, numbers far outside
-of the training rows add to both the score and the ratio of their column (:mod:`fvnce.detection.span`).
+of the training rows add to both the score and the ratio of their column (:class:`Span`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,85 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
 from .explanation import Explanation, lost_in_folding
 from .members import CLASSES, NAMES, PCAMember
-from .members.base import Member, Scorer, State, standard
+from .members.base import (
+    Member,
+    Scorer,
+    State,
+    part_of,
+    require,
+    require_array,
+    require_lengths,
+    require_standardising,
+    require_weights,
+    standard,
+)
 from .members.pca import PrincipalComponents, learn_components
 from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .span import Span
-from .stored import part_of, require, require_lengths, require_standardising, require_weights
-from .table import cut
+from .preprocessing import cut
 from .trust import trust
+
+#: The largest excess of a column.
+MOST = 30.0
+
+
+@dataclass(frozen=True)
+class Span:
+    r"""The range of each column over the training rows, and how far outside of it a number lies.
+
+    What trees and networks say of a number that no model was shown is chance: beyond the last split it falls into the
+    last cell. With known outliers to learn from, they are trusted more than the neighbours, who do see how far away it
+    is. With m_j the middle and h_j half the range of a column over the training rows without a label,
+
+        excess_j(x) = max(0, |x_j − m_j| / h_j − 2),
+
+    at most :data:`MOST`, is zero unless x_j lies more than twice as far from the middle as any training row, and so
+    zero on these. Another row like them is beyond the largest of n numbers with probability 1/(n + 1), beyond twice
+    that far with much less: excess has next to no say in which of two usual rows is stranger.
+
+    Attributes:
+        middle: shape (D,).
+        half: half the range, shape (D,); nothing is far outside of a column in which it is zero.
+
+    >>> Span.of(np.array([[0.0], [2.0]])).excess(np.array([[2.0], [4.0], [1e9]]))
+    array([[ 0.],
+           [ 1.],
+           [30.]])
+    """
+
+    middle: Array
+    half: Array
+
+    @classmethod
+    def of(cls, X: Array) -> Self:
+        """From preprocessed rows, not cut, shape (n, D)."""
+        low, high = X.min(0), X.max(0)
+        return cls((low + high) / 2, (high - low) / 2)
+
+    def excess(self, X: Array) -> Array:
+        """How far outside each number lies, shape (n, D)."""
+        away = np.abs(X - self.middle) / np.where(self.half > 0, self.half, np.inf)
+        return np.clip(away - 2, 0.0, MOST, out=away)
+
+    def state(self) -> dict[str, Tensor]:
+        """Two arrays."""
+        return {"middle": torch.from_numpy(self.middle), "half": torch.from_numpy(self.half)}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], width: int) -> Self:
+        """The span of ``width`` columns, which may be a stranger's."""
+        require(set(tensors) == {"middle", "half"}, "have the ranges of columns", sorted(tensors))
+        made = cls(tensors["middle"].numpy(), tensors["half"].numpy())
+        for name in ("middle", "half"):
+            require_array(f"{name} of the ranges", getattr(made, name), np.float64, (width,))
+        require(bool((made.half >= 0).all()), "have ranges >= 0", made.half.min())
+        return made
 
 
 @dataclass
@@ -46,35 +112,17 @@ class Ensemble:
     span: Span | None
 
     @classmethod
-    def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
-        """Train all members of a plan; also the history of each training."""
-        ensemble, histories, _ = cls._fit(rows, plan, seed, None)
-        return ensemble, histories
+    def fit(
+        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None = None
+    ) -> tuple[Self, list[History], HeldOutScores | None]:
+        """Train all members of a plan; also the history of each training.
 
-    @classmethod
-    def fit_held_out(
-        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOutScores]:
-        """The same, and the score of each training row by models that were trained without its fold."""
-        ensemble, histories, held = cls._fit(rows, plan, seed, folds)
-        parts = [
-            each.standardised(centre, scale)
-            for each, centre, scale in zip(held, ensemble.centres, ensemble.scales, strict=True)
-        ]
-        of_rows, of_outliers = (
-            ensemble._mean([part.rows for part in parts]),
-            ensemble._mean([part.outliers for part in parts]),
-        )
-        return ensemble, histories, HeldOutScores(of_rows, of_outliers + ensemble._excess(rows.outliers).sum(1))
-
-    @classmethod
-    def _fit(
-        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None
-    ) -> tuple[Self, list[History], list[HeldOutScores]]:
+        With folds, also the score of each training row by models that were trained without its fold.
+        """
         weights = trust(plan.members, len(rows.outliers), image=plan.image is not None)
         span = Span.of(rows.X) if plan.image is None else None
         ensemble = cls(list(plan.members), [], [], [], weights, span)
-        rows = rows.transformed(ensemble._seen)
+        excess, rows = ensemble._excess(rows.outliers).sum(1), rows.transformed(ensemble._seen)
         histories: list[History] = []
         held: list[HeldOutScores] = []
         kinds = [CLASSES[name] for name in plan.members]
@@ -84,15 +132,18 @@ class Ensemble:
         for position, kind in enumerate(kinds):
             own = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
             member, found, unseen = _fit_member(kind, None if kind.sees_pixels else pca, rows, plan, own, folds)
-            if unseen is not None:
-                held.append(unseen)
             # What a member says of rows that it has not seen is what it will say of others.
             centre, scale = standard(member.anomaly(rows.X) if unseen is None else unseen.rows, rows.weights)
+            if unseen is not None:
+                held.append(unseen.standardised(centre, scale))
             ensemble.members.append(member)
             ensemble.centres.append(centre)
             ensemble.scales.append(scale)
             histories += found
-        return ensemble, histories, held
+        if folds is None:
+            return ensemble, histories, None
+        of_rows, of_outliers = (ensemble._mean([getattr(part, of) for part in held]) for of in ("rows", "outliers"))
+        return ensemble, histories, HeldOutScores(of_rows, of_outliers + excess)
 
     def anomaly(self, X: Array) -> Array:
         """The mean of the standardised anomalies, and what numbers far outside add to it."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..serialization import fields
 from ..training import History
-from .base import Detector, histories_from_state, histories_state, seed_of
+from .base import Detector, histories_from_state, histories_state
 from .calibration import (
     Calibration,
     calibrate_by_share,
@@ -28,14 +28,20 @@ from .calibration import (
 )
 from .conformal import Conformal, fit_split
 from .ensemble import Ensemble
-from .evidence import Evidence, HeldOut, make_evidence
-from .explanation import Explanation
-from .findings import Findings, importances_over, why_no_evidence, why_no_p_value, why_this_threshold
-from .members import CLASSES
-from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .preprocessing import ImagePreprocessor, learn_preprocessor
+from .evidence import (
+    Evidence,
+    Findings,
+    HeldOut,
+    make_evidence,
+    why_no_evidence,
+    why_no_p_value,
+    why_this_threshold,
+)
+from .explanation import Explanation, importances_over
+from .members import CLASSES, check_names
+from .plan import Array, Folds, Plan, TrainingRows, plan_of, seed_of
+from .preprocessing import learn_preprocessor
 from .rows import check_labels, check_weights, in_parts, merge, take
-from .settings import plan_of
 from .trust import names_on
 
 #: The share of rows known to be clean that lies above the threshold.
@@ -152,29 +158,28 @@ class NoiseContrastiveDetector(Detector):
             y: 1 for known outliers, 0 for all other rows, whatever they are; or yes and no, outlier and inlier, …
             sample_weight: how often a row counts.
         """
-        settings = plan_of(self)
+        settings = plan_of(self, check_names(self.members))
         seed = seed_of(self.random_state)
         self._forget()
-        matrix, images, readings = self._layout(X)
+        matrix, readings = self._training_rows(X)
         known = check_labels(y, len(matrix))
         weights = check_weights(sample_weight, matrix)
         if not (weights[~known] > 0).any():
             raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
         self.n_known_ = int((known & (weights > 0)).sum())
         chosen, spare = self._thinned(known, weights, seed)
-        raw, known_of, weight_of, place = self._raw_rows(take(matrix, chosen), known[chosen], weights[chosen], images)
+        raw, known_of, weight_of, place = self._raw_rows(take(matrix, chosen), known[chosen], weights[chosen])
         learn = partial(learn_preprocessor, readings=readings, outliers=raw[known_of])
         # Rows that are left over must have no part in what scores them, not even in the range of images.
-        self.preprocessor_ = images if images and not len(spare) else learn(raw[~known_of], weight_of[~known_of])
+        ranged = matrix.ndim > 2 and not len(spare)
+        self.preprocessor_ = (
+            learn_preprocessor(raw, weight_of, None) if ranged else learn(raw[~known_of], weight_of[~known_of])
+        )
         encoded = self.preprocessor_.encode(raw)
         rows = TrainingRows(encoded[~known_of], weight_of[~known_of], encoded[known_of], weight_of[known_of])
         plan = self._complete(settings, rows)
         folds = self._folds(rows, plan, seed)
-        unseen: HeldOutScores | None = None
-        if folds is None:
-            self.ensemble_, self.history_ = Ensemble.fit(rows, plan, seed)
-        else:
-            self.ensemble_, self.history_, unseen = Ensemble.fit_held_out(rows, plan, seed, folds)
+        self.ensemble_, self.history_, unseen = Ensemble.fit(rows, plan, seed, folds)
         own = self.ensemble_.anomaly(rows.X)
         own_known = self.ensemble_.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
         held = None
@@ -256,10 +261,10 @@ class NoiseContrastiveDetector(Detector):
         return np.sort(np.concatenate([chosen, np.flatnonzero(known)])), np.sort(spare)
 
     def _raw_rows(
-        self, matrix: Any, known: NDArray[np.bool_], weights: Array, images: ImagePreprocessor | None
+        self, matrix: Any, known: NDArray[np.bool_], weights: Array
     ) -> tuple[Any, NDArray[np.bool_], Array, NDArray[np.int64]]:
         """Rows of positive weight as the preprocessor takes them, equal ones merged, and where each of them is."""
-        if images is None:
+        if matrix.ndim == 2:
             return merge(np.asarray(matrix, dtype=np.float64), known, weights)
         there = weights > 0
         return matrix[there], known[there], weights[there], np.arange(int(there.sum()))

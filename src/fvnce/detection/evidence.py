@@ -21,19 +21,29 @@ an upper bound on false alarms, since hidden outliers are among the y.
 Three things remain: a held-out score averages fewer models than the detector's, which makes the numbers cautious; the
 threshold's two parameters were fitted to the same held-out scores, which makes *found* and *flagged* slightly hopeful;
 and outliers of a kind that nobody knows are in none of these numbers.
+
+Beside it stands whatever else a fit finds out about itself. What is not there has a reason, a sentence for people.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..serialization import fields
-from .plan import Array
-from .stored import require, require_number
+from .calibration import FENCE, UPPER
+from .conformal import FEWEST, Conformal
+from .members.base import part_of, require, require_array, require_count, require_number
+from .plan import Array, TrainingRows
+from .rows import as_counts
+
+if TYPE_CHECKING:
+    from .estimator import NoiseContrastiveDetector
 
 #: Resamples of rows and known outliers for an interval, and what it covers.
 RESAMPLES, LEVEL = 200, 0.95
@@ -209,9 +219,10 @@ def intervals(held: HeldOut, seed: int) -> tuple[Interval, Interval]:
     levels, place = np.unique(np.concatenate([held.scores, held.known]), return_inverse=True)
     of_row, of_known = np.split(place.ravel(), [len(held.scores)])
     rng = np.random.default_rng([seed, 80])
-    share = held.known_weights / held.known_weights.sum()
     # A row counts a random number of times; known outliers are few, so their number is kept.
-    mean = held.weights * (len(held.weights) / held.weights.sum())
+    mean, known_counts = as_counts(held.weights), as_counts(held.known_weights)
+    share, count = known_counts / known_counts.sum(), round(float(known_counts.sum()))
+    unit, known_unit = held.weights.sum() / mean.sum(), held.known_weights.sum() / count
 
     def both(weights: Array, known: Array) -> tuple[float, float]:
         negative = np.bincount(of_row, weights, minlength=len(levels)).astype(np.float64)
@@ -221,8 +232,8 @@ def intervals(held: HeldOut, seed: int) -> tuple[Interval, Interval]:
     value = both(held.weights, held.known_weights)
     drawn = []
     for _ in range(RESAMPLES):
-        weights = rng.poisson(mean).astype(np.float64)
-        known = rng.multinomial(len(share), share).astype(np.float64)
+        weights = unit * rng.poisson(mean)
+        known = known_unit * rng.multinomial(count, share)
         drawn.append(both(weights if weights.any() else held.weights, known))
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
@@ -259,3 +270,112 @@ def _plain(count: float) -> float:
 
 def _shown(count: float) -> str:
     return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a fit found out.
+
+    Attributes:
+        evidence: how good the detector is, as far as it can know.
+        conformal: what makes p-values, or None.
+        no_p_value: why there is none; None if there is.
+        importances: of each column, shape (D,).
+        scores: anomaly scores of the training rows as they were given, shape (n,), or None.
+        no_scores: why there are none; None if there are.
+    """
+
+    evidence: Evidence
+    conformal: Conformal | None
+    no_p_value: str | None
+    importances: Array
+    scores: Array | None
+    no_scores: str | None
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """For a file."""
+        tensors = {"importances": torch.from_numpy(np.ascontiguousarray(self.importances))}
+        if self.scores is not None:
+            tensors["scores"] = torch.from_numpy(np.ascontiguousarray(self.scores))
+        conformal = None
+        if self.conformal is not None:
+            conformal, own = self.conformal.state()
+            tensors |= {f"conformal.{name}": value for name, value in own.items()}
+        return {
+            "evidence": self.evidence.as_dict(),
+            "conformal": conformal,
+            "no_p_value": self.no_p_value,
+            "rows": None if self.scores is None else len(self.scores),
+            "no_scores": self.no_scores,
+        }, tensors
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor], features: int) -> Self:
+        """From what may be a stranger's, for rows with so many columns."""
+        evidence, conformal, no_p_value, rows, no_scores = fields(
+            content, "the findings", "evidence", "conformal", "no_p_value", "rows", "no_scores"
+        )
+        for there, reason in ((conformal is not None, no_p_value), (rows is not None, no_scores)):
+            good = reason is None if there else isinstance(reason, str)
+            require(good, "give the reason for what is not there, and no other", reason)
+        importances = tensors["importances"].numpy()
+        require_array("importances of columns", importances, np.float64, (features,))
+        scores = None
+        if rows is not None:
+            require_count("training rows", rows, 1)
+            scores = tensors["scores"].numpy()
+            require_array("scores of the training rows", scores, np.float64, (rows,))
+        made = None
+        if conformal is not None:
+            made = Conformal.from_state(conformal, part_of(tensors, "conformal."), features)
+        return cls(Evidence.from_dict(evidence), made, no_p_value, importances, scores, no_scores)
+
+
+def why_this_threshold(detector: NoiseContrastiveDetector, *, above_all: bool, in_vain: bool) -> str:
+    """From what its calibration was made, or what it was told.
+
+    Args:
+        detector: fitted, but for its findings.
+        above_all: whether no training row lies above the threshold.
+        in_vain: whether known outliers were held out, and told nothing.
+    """
+    if in_vain and detector.contamination == "auto":
+        how = why_this_threshold(detector, above_all=above_all, in_vain=False)
+        return f"known outliers score like other rows when held out, so labels have no say in it; {how}"
+    if detector.contamination != "auto":
+        return f"contamination = {detector.contamination:g}, and this share of the training rows lies above"
+    told = detector.prior is not None
+    share = f"a share {'prior' if told else 'π'} = {detector.prior_:.3g} of outliers among unlabelled rows"
+    if detector.calibration_.known:
+        return f"P(outlier | x) = 1/2 there, by held-out scores of known outliers and other rows and {share}"
+    if told:
+        return f"{share} lies above it"
+    if tuple(detector.ensemble_.names) == ("broad_forest",):
+        return "above it, noise spread evenly over the range of the data outweighs the data"
+    if detector.clean:
+        return f"a share {detector.prior_:.3g} of the rows, which are known to be clean, lies above it"
+    if above_all:
+        return f"it lies just above the strangest training row, within {FENCE:g} deviations above the median score"
+    how = f"by the scores from there to the quantile {UPPER:g}"
+    return f"it lies {FENCE:g} deviations above the median score, {how}: {share}"
+
+
+def why_no_evidence(detector: NoiseContrastiveDetector, rows: TrainingRows) -> str:
+    """Where no folds were held out."""
+    if len(rows.outliers) == 0:
+        return "no outlier is known (y = 1)"
+    if len(rows.outliers) < 2 and detector.n_known_ > 1:
+        known = detector.n_known_
+        return f"all {known} known outliers are the same row, which cannot be learnt from and held out at once"
+    if len(rows.outliers) < 2:
+        return "one known outlier cannot be learnt from and held out at once, and two can"
+    if detector.calibration_folds < 2:
+        return f"no folds were held out, since calibration_folds = {detector.calibration_folds}"
+    return "there are too few rows to hold some out"
+
+
+def why_no_p_value(detector: NoiseContrastiveDetector) -> str:
+    """Where no rows were left for it."""
+    if not detector.calibration_folds:
+        return "calibration_folds = 0 trains no model beside the detector"
+    return f"there were fewer than {FEWEST} unlabelled rows"

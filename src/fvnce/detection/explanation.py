@@ -2,12 +2,19 @@ r"""Scores in pictures, and what each column adds to the anomaly score of a row,
 
     anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
 
-Every part is there, those below zero too, so that they sum to the score.
+Every part is there, those below zero too, so that they sum to the score. The importance of column j is its share of the
+variance of the score over the training rows,
+
+    Cov(contribution_j, anomaly) / Var(anomaly),
+
+which is exact because contributions sum to the score: the shares, with that of what belongs to no column, sum to one.
+Strange rows vary most and so count most. A column that lowers the score of strange rows has a share below zero, and one
+that no member looks at has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,12 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _checks
+from .plan import Array, TrainingRows
+from .preprocessing import channels_last
+from .rows import read_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Array = NDArray[np.float64]
-
+#: Rows of each kind, at most, on which importance is computed, and numbers in them.
+EXPLAINED, NUMBERS = 256, 2**20
 STRANGER, USUAL = "#c0392b", "#2c6fad"
 
 
@@ -146,7 +156,7 @@ class Explanation:
 
     def _plot_heat(self, ax: Axes) -> Axes:
         heat = self.total.mean(0)
-        heat = heat if heat.ndim == 2 else heat.sum(0)
+        heat = heat if heat.ndim == 2 else heat.sum(2 if channels_last(heat.shape) else 0)
         limit = float(np.abs(heat).max()) or 1.0
         drawn = ax.imshow(heat, cmap="RdBu_r", vmin=-limit, vmax=limit)
         ax.figure.colorbar(drawn, ax=ax, label="part of the anomaly score")
@@ -162,13 +172,41 @@ def lost_in_folding(encoded: Array, folded: Array) -> Array:
     return np.asarray(encoded.sum(1) - folded.reshape(len(folded), -1).sum(1))
 
 
+def importances_of(explanation: Explanation, weights: Array) -> Array:
+    """The share of each column in the variance of the score over weighted rows, shape (D,).
+
+    >>> parts = np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]])
+    >>> importances_of(Explanation(parts, np.zeros((3, 2)), np.zeros(3), 0.0), np.ones(3))
+    array([1., 0.])
+    """
+    share = weights / weights.sum()
+    parts = explanation.total.reshape(len(weights), -1)
+    parts = parts - share @ parts
+    score = explanation.anomaly - share @ explanation.anomaly
+    variance = float(share @ score**2)
+    return np.asarray((share * score) @ parts / variance) if variance > 1e-24 else np.zeros(parts.shape[1])
+
+
+def importances_over(rows: TrainingRows, explain: Callable[[Array], Explanation], seed: int) -> Array:
+    """Importances over some of the rows of each kind, at most :data:`EXPLAINED`, which stand for all of that kind."""
+    rng = np.random.default_rng([seed, 81])
+    most = max(2, min(EXPLAINED, NUMBERS // rows.X.shape[1]))
+    chosen, shares = [], []
+    for X, weights in ((rows.X, rows.weights), (rows.outliers, rows.outlier_weights)):
+        some = np.sort(rng.permutation(len(X))[:most])
+        if len(some):
+            chosen.append(X[some])
+            shares.append(weights[some] * (weights.sum() / weights[some].sum()))
+    return importances_of(explain(np.concatenate(chosen)), np.concatenate(shares))
+
+
 def plot_scores(anomaly: Array, threshold: float, y: Any = None, ax: Axes | None = None) -> Axes:
     """Histogram of anomaly scores on a logarithmic axis, with the threshold; with y, outliers apart."""
     ax = _axes(ax, 5, 3)
     edges = np.histogram_bin_edges(anomaly, 50).tolist()
-    known = np.zeros(len(anomaly), dtype=bool) if y is None else np.asarray(y) == 1
-    if known.shape != anomaly.shape:
-        raise ValueError(f"y must hold one label for each of the {len(anomaly)} rows, found shape {known.shape}")
+    if y is not None and np.shape(y) != anomaly.shape:
+        raise ValueError(f"y must hold one label for each of the {len(anomaly)} rows, found shape {np.shape(y)}")
+    known = np.zeros(len(anomaly), dtype=bool) if y is None else read_labels(y) == 1
     ax.hist(anomaly[~known], edges, color="0.7", label="rows")
     if known.any():
         ax.hist(anomaly[known], edges, color="0.15", label="outliers (y = 1)")

@@ -1,22 +1,28 @@
 """A table in memory: named columns of numbers, of times or of text, made of any library's data frame.
 
 pandas, polars, Arrow and whatever else narwhals knows become the same thing here, so that the detector and the
-readers of files know one kind of table. Numbers are NaN where missing, times NaT, texts None.
+readers of files know one kind of table. Numbers are NaN where missing, times NaT, texts None. How each column is read
+as numbers is learnt here too (:mod:`fvnce.detection.reading`), and columns that name rows are left out.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals.stable.v1 as nw
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from .reading import Reading
+from .plan import Array
+from .reading import Reading, identifier_in, learn_reading, with_codes
+
+#: How each column of a data frame is read.
+Readings = list[Reading]
 
 
 class Frame:
@@ -168,3 +174,89 @@ def _values(column: nw.Series[Any]) -> NDArray[Any]:
     found = np.empty(len(column), dtype=object)
     found[:] = [None if is_missing(value) else value for value in column.to_list()]
     return found
+
+
+def learn_readings(frame: Frame) -> Readings:
+    """How each column of a data frame is to be read; identifiers are left out, and said so."""
+    found: Readings = []
+    for name in frame.columns:
+        values = frame[name]
+        reading = frame.readings.get(name)
+        if reading is not None:
+            found.append(with_codes(reading, values.tolist()) if reading.kind == "text" else reading)
+            continue
+        kind = values.dtype.kind
+        if kind == "O":
+            reading = _learn_objects(name, values)
+        else:
+            reading = Reading({"M": "time", "m": "duration", "b": "truth"}.get(kind, "number"))
+        why = identifier_in(name, values) if reading.kind == "text" or kind in "iu" else None
+        if why is not None:
+            warnings.warn(
+                f"column {name!r} {why} and is left out; to keep it, make it a column of floats or, if it is text, of "
+                "fewer different texts",
+                stacklevel=4,
+            )
+            reading = replace(reading, ignored=True)
+        found.append(reading)
+    if all(reading.ignored for reading in found):
+        raise ValueError(
+            f"X must hold a column that is no identifier, found only {', '.join(map(str, frame.columns[:5]))}; "
+            "make those to keep columns of floats"
+        )
+    return found
+
+
+def _learn_objects(name: Any, values: NDArray[Any]) -> Reading:
+    texts = as_texts(values)
+    reading, odd = learn_reading(texts)
+    if odd is not None:
+        row = next(row for row, text in enumerate(texts) if text is not None and text.strip() == odd)
+        raise ValueError(
+            f"column {name!r} must hold one kind of values, found {reading.told} and {odd[:40]!r} in row {row}; "
+            "correct it, or leave it missing"
+        )
+    return with_codes(reading, texts) if reading.kind == "text" else reading
+
+
+def as_texts(values: NDArray[Any]) -> list[str | None]:
+    """Values of any kind as text, whole numbers without a point."""
+    kind = values.dtype.kind
+    if kind == "f":
+        return [None if value != value else f"{value:.15g}" for value in values.tolist()]
+    return [None if value is None else value if type(value) is str else str(value) for value in values.tolist()]
+
+
+def frame_to_matrix(frame: Frame, readings: Readings) -> Array:
+    """Numbers as they are, NaN for missing; categories as their codes, −1 for missing and −2 for those never seen."""
+    result = np.empty((len(frame), len(readings)))
+    for position, (name, reading) in enumerate(zip(frame.columns, readings, strict=True)):
+        result[:, position] = 0.0 if reading.ignored else _numbers(name, frame[name], reading)
+    if np.isinf(result).any():
+        row, position = np.argwhere(np.isinf(result))[0]
+        raise ValueError(f"X must not hold infinity, found it in row {row} of column {frame.columns[position]!r}")
+    return result
+
+
+def _numbers(name: Any, values: NDArray[Any], reading: Reading) -> Array:
+    kind = values.dtype.kind
+    if reading.kind == "text":
+        numbers, _ = reading.numbers(as_texts(values))
+        return np.where(np.isnan(numbers), -1.0, numbers)
+    fits = {"time": "M", "duration": "m"}.get(reading.kind, "biuf")
+    if kind in fits or (kind == "f" and name is not None and np.isnan(values).all()):
+        if kind in "mM":
+            unit = "datetime64[us]" if kind == "M" else "timedelta64[ns]"
+            seconds = values.astype(unit).astype(np.int64) / (1e6 if kind == "M" else 1e9)
+            return np.where(np.isnat(values), np.nan, seconds)
+        return np.asarray(values, dtype=np.float64)
+    if kind == "O":
+        texts = as_texts(values)
+        numbers, bad = reading.numbers(texts)
+        if bad is None:
+            return numbers
+        raise ValueError(
+            f"column {name!r} must hold {reading.told} as in training, found {str(texts[bad])[:40]!r} in row {bad}; "
+            "correct it, or leave it missing"
+        )
+    raise ValueError(f"column {name!r} must hold {reading.told} as in training, found {values.dtype}")

@@ -25,20 +25,17 @@ from .. import serialization
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
 from ..scoring.text import parse
 from ..training import History, fit
-from . import table
-from .base import Detector, histories_from_state, histories_state, seed_of
+from .base import Detector, histories_from_state, histories_state
 from .conformal import Conformal
-from .evidence import make_evidence
-from .explanation import Explanation
-from .findings import Findings, importances_over
+from .evidence import Findings, make_evidence
+from .explanation import Explanation, importances_over
+from .members.base import require
 from .members.latent_model import SeededEncoder, latent_objective, require_pair, seeded_pair
+from .networks import in_blocks
 from .noise import latent_noise
-from .plan import Array, TrainingRows
-from .preprocessing import learn_preprocessor
+from .plan import Array, LatentSettings, TrainingRows, is_shown, layers_of, seed_of
+from .preprocessing import cut, learn_preprocessor
 from .rows import check_labels, in_parts
-from .settings import LatentSettings, layers_of
-from .stacked import in_blocks
-from .stored import require
 
 
 @dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
@@ -140,9 +137,9 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         whole = isinstance(self.random_state, Integral) and 0 <= int(self.random_state) < 2**63
         seed = int(self.random_state) if whole else seed_of(self.random_state)
         self._forget()
-        matrix, images, readings = self._layout(X)
+        matrix, readings = self._training_rows(X)
         known = check_labels(y, len(matrix))
-        if images is None:
+        if matrix.ndim == 2:
             matrix = np.asarray(matrix, dtype=np.float64)
         if (rows := int((~known).sum())) < 4:
             raise ValueError(f"a model needs at least 4 rows that are no known outliers, found {rows}")
@@ -150,13 +147,13 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         generator = torch.Generator().manual_seed(seed)
         # The first of these rows are held out, of everything that is learnt: of the scales of columns too.
         order = torch.randperm(rows, generator=generator)
-        cut = max(2, round(settings.validation * rows)) if settings.validation else 0
-        kept = matrix[~known][order[cut:].numpy()]
+        held = max(2, round(settings.validation * rows)) if settings.validation else 0
+        kept = matrix[~known][order[held:].numpy()]
         self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), readings, matrix[known])
-        encoded = torch.from_numpy(table.cut(self.preprocessor_.encode(matrix))).float()
-        x, outliers = encoded[~known], encoded[known]
-        self._train(x[order[cut:]], x[order[:cut]], outliers, settings, generator, seed)
-        self._find_out(encoded, known, order[:cut], seed)
+        encoded = cut(self.preprocessor_.encode(matrix))
+        x, outliers = (torch.from_numpy(encoded[which]).float() for which in (~known, known))
+        self._train(x[order[held:]], x[order[:held]], outliers, settings, generator, seed)
+        self._find_out(encoded, known, order[:held], seed)
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
@@ -165,9 +162,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def codes(self, X: Any) -> Array:
         """g(x), shape (n, latent)."""
-        x = aligned(self.preprocess(X))
-        with torch.no_grad():
-            return np.asarray(self.objective_.encoder(x).mean.numpy())
+        return np.asarray(in_blocks(self._codes, torch.from_numpy(self.preprocess(X))).numpy())
 
     def transform(self, X: Any) -> Array:
         """g(x), as :meth:`codes` gives it, for pipelines; ``set_output`` makes it a data frame."""
@@ -179,7 +174,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def reconstruction(self, X: Any) -> Array:
         """x̂, the mean of the decoder at g(x), in the columns that the model sees."""
-        return self._reconstruction(aligned(self.preprocess(X))).numpy()
+        return np.asarray(in_blocks(self._reconstruction, torch.from_numpy(self.preprocess(X))).numpy())
 
     def _settings(self) -> LatentSettings:
         given = {name: getattr(self, name) for name in (f.name for f in fields(LatentSettings)) if name != "score"}
@@ -213,7 +208,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
             lr=settings.learning_rate,
             seed=seed,
             seed_globals=False,
-            progress=None if self.verbose is None else self.verbose > 0,
+            progress=None if self.verbose is None else is_shown(self.verbose),
             log_every=10,
             accelerator="cpu",
         )
@@ -223,9 +218,8 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         self.objective_, self.settings_ = objective.eval().double(), settings
         self.held_out_ = held_out if len(held_out) else rows
 
-    def _find_out(self, encoded: Tensor, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
+    def _find_out(self, x: Array, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
         """The threshold, and what the fit says about itself."""
-        x = encoded.double().numpy()
         scores = in_parts(x, self._anomaly)
         own, contamination = scores[~known], self.settings_.contamination
         offset = -float(np.quantile(own, 1 - contamination))
@@ -255,24 +249,29 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         self.offset_ = offset
 
     def _anomaly(self, encoded: Array) -> Array:
-        return np.asarray(in_blocks(self._anomaly_of, torch.from_numpy(table.cut(encoded))).numpy())
+        return np.asarray(in_blocks(self._anomaly_of, torch.from_numpy(cut(encoded))).numpy())
+
+    @torch.no_grad()
+    def _codes(self, x: Tensor) -> Tensor:
+        codes: Tensor = self.objective_.encoder(x).mean
+        return codes
 
     @torch.no_grad()
     def _anomaly_of(self, x: Tensor) -> Tensor:
-        density: Tensor = self.objective_.model.log_joint(x, self.objective_.encoder(x).mean)
+        density: Tensor = self.objective_.model.log_joint(x, self._codes(x))
         return self.objective_.noise.log_prob(x) - density if self.settings_.score == "ratio" else -density
 
     @torch.no_grad()
     def _reconstruction(self, x: Tensor) -> Tensor:
-        mean: Tensor = self.objective_.model.decoder(self.objective_.encoder(x).mean).mean
+        mean: Tensor = self.objective_.model.decoder(self._codes(x)).mean
         return mean
 
     @torch.no_grad()
     def _explain(self, encoded: Array) -> Explanation:
         """Squared errors over 2σ² by column; the code and the density of the noise belong to none."""
-        x = aligned(table.cut(encoded))
+        x = torch.from_numpy(cut(encoded))
         decoder = self.objective_.model.decoder
-        squares = ((x - self._reconstruction(x)).square() / (2 * decoder.scale.square())).numpy()
+        squares = ((x - in_blocks(self._reconstruction, x)).square() / (2 * decoder.scale.square())).numpy()
         # Where a row is its own reconstruction from the code 0, the constants of the density are left.
         code = torch.zeros(1, self.settings_.latent, dtype=x.dtype)
         base = -float(self.objective_.model.log_joint(decoder(code).mean, code))
@@ -313,8 +312,3 @@ def _options(settings: LatentSettings) -> dict[str, Any]:
     """What fully variational NCE is told beside the noise."""
     names = ("partition", "log_scale", "noise_ratio")
     return {"rule": parse(settings.rule), **{name: getattr(settings, name) for name in names}}
-
-
-def aligned(X: NDArray[Any]) -> Tensor:
-    """X in memory of torch's own, which is aligned: the last bit of a product may depend on where its factors lie."""
-    return torch.from_numpy(X).clone()

@@ -1,4 +1,4 @@
-r"""The networks of detectors: their shapes, the weights they begin with, and their training.
+r"""What the networks of detectors share: the weights they begin with, their training, and scores in blocks of rows.
 
 Torch's layers fill themselves from the global generator as they are made, which every thread of a process shares. Here
 they are made without memory, then given some, and filled from a generator of their own with torch's distribution: with
@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from ..models import mlp
-from ..noise import EmpiricalNoise
-from ..objectives import Objective
+from .. import _random
 from ..training import EarlyStopping, History, fit
-from .plan import Array, TrainConfig
-from .stacked import StackedRatios
+from .plan import TrainConfig
 
 #: Inputs of networks are cut here: a row a thousand deviations away is an outlier, not a thousand times one.
 LIMIT = 4.0
 #: Into how many epochs the steps are divided.
 EPOCHS = 10
+#: Rows of a product. Always as many, the last block filled up: products of another shape may differ in the last bit,
+#: and the score of a row must not depend on the rows beside it.
+BLOCK = 256
 
 Made = TypeVar("Made")
-
-
-def ratio_network(width: int, hidden: Sequence[int]) -> nn.Module:
-    """f of a row with ``width`` columns."""
-    return nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), mlp([width, *hidden, 1], nn.SiLU))
 
 
 def initialised(make: Callable[[], Sequence[nn.Module]], seed: int) -> list[nn.Module]:
@@ -70,40 +65,7 @@ def _filled(module: nn.Module, generator: torch.Generator) -> nn.Module:
     return module
 
 
-def train_network(objective: Objective, rows: Array, weights: Array, how: TrainConfig, seed: int) -> History:
-    """Train an objective whose parts draw from generators of their own, on weighted rows."""
-    generator = torch.Generator().manual_seed(seed)
-    kept, held_out = _held_out(len(rows), how, generator)
-    wanted = max(1, how.steps // EPOCHS) * how.batch_size
-    # Rows are drawn by weight once, which makes a weight of 2 the same as two rows.
-    chosen = kept[torch.multinomial(torch.from_numpy(weights)[kept], wanted, replacement=True, generator=generator)]
-    x = torch.from_numpy(rows).float()
-    validation = None if held_out is None else x[held_out]
-    return _train(objective, x[chosen], validation, how, seed, _pool(objective, EPOCHS * wanted))
-
-
-def train_stacked(
-    networks: Sequence[nn.Module],
-    rows: Tensor,
-    weights: Tensor,
-    noise: Tensor,
-    allowed: Tensor,
-    how: TrainConfig,
-    seed: int,
-) -> History:
-    """Train networks side by side; see :class:`~fvnce.detection.stacked.StackedRatios` for what they are trained on."""
-    generator = torch.Generator().manual_seed(seed)
-    kept, held_out = _held_out(len(rows), how, generator)
-    seen = torch.zeros_like(weights)
-    seen[:, kept] = weights[:, kept]
-    objective = StackedRatios(networks, rows, seen, noise, allowed, how.alpha, seed)
-    wanted = max(1, how.steps // EPOCHS) * how.batch_size
-    history = _train(objective, torch.zeros(wanted, dtype=torch.long), held_out, how, seed, None)
-    objective.cpu().float().stack.copy_to(networks)
-    return history
-
-
-def _held_out(count: int, how: TrainConfig, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+def hold_out(count: int, how: TrainConfig, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
     """Numbers of the rows to train on, and of those to validate on, if training may stop early."""
     if how.early_stopping is None or count < 20:
         return torch.arange(count), None
@@ -111,9 +73,11 @@ def _held_out(count: int, how: TrainConfig, generator: torch.Generator) -> tuple
     return order[count // 10 :], order[: count // 10]
 
 
-def _train(
+def train(
     objective: nn.Module, rows: Tensor, validation: Tensor | None, how: TrainConfig, seed: int, noise_pool: int | None
 ) -> History:
+    """Train an objective whose parts draw from generators of their own."""
+
     def optimiser(groups: list[dict[str, Any]]) -> Optimizer:
         return AdamW(groups, lr=how.learning_rate, weight_decay=how.weight_decay, fused=True)
 
@@ -136,8 +100,35 @@ def _train(
     )
 
 
-def _pool(objective: Objective, rows: int) -> int | None:
-    """As many noise rows as training takes, drawn in one go; 8,192 at most where each needs its density."""
-    if objective.noise is None:
-        return None
-    return rows if isinstance(objective.noise, EmpiricalNoise) else min(rows, 8192)
+class OwnDraws(nn.Module):
+    """A module that draws from generators of its own: one for training, one that begins anew at every validation."""
+
+    _generator: torch.Generator | None
+
+    def begin(self, seed: int) -> None:
+        """Seed both, and choose that of training."""
+        self._for_training = _random.generator(seed, _random.GLOBAL, 0, 0)
+        self._seed = seed
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        """Choose the generator."""
+        fresh = _random.generator(self._seed, _random.VALIDATION, 0, 0)
+        self._generator = self._for_training if mode else fresh
+        return super().train(mode)
+
+
+def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``function`` of rows, in blocks of one size.
+
+    >>> in_blocks(lambda rows: rows.sum(1), torch.ones(300, 2)).shape
+    torch.Size([300])
+    """
+    filled = torch.cat([x, x.new_zeros(-len(x) % BLOCK, *x.shape[1:])]) if len(x) % BLOCK or not len(x) else x
+    # Each block in memory of torch's own, which is aligned: the last bit may depend on where factors lie as well.
+    return torch.cat([function(block.clone()) for block in filled.split(BLOCK)])[: len(x)]
+
+
+def linear_layers(network: nn.Module) -> list[nn.Linear]:
+    """Its linear layers, from the input on."""
+    return [layer for layer in network.modules() if isinstance(layer, nn.Linear)]

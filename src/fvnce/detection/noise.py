@@ -5,6 +5,9 @@ r"""The noise of the detector: what rows are told apart from.
 each over several bandwidths at once, because the best one differs from table to table. Without known outliers the noise
 is broad: uniform over the box that holds the data.
 
+A Gaussian around an integer is told from integers by its fraction alone, and a ratio learns nothing else. So
+:class:`Support` keeps draws to the values that a column has: integers stay integers, flags stay flags, zeros zeros.
+
 A model can be written relative to the noise, p_θ = e^f p_n. Densities are then taken with respect to the measure p_n,
 under which the noise has density one and Δ = f: :class:`~fvnce.noise.EmpiricalNoise` is the noise as it looks there,
 and p_n is drawn from but never evaluated.
@@ -12,17 +15,16 @@ and p_n is drawn from but never evaluated.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
 from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
-from .plan import Folds, Plan, TrainingRows
-
-if TYPE_CHECKING:
-    from .settings import LatentSettings
+from .plan import Array, Folds, LatentSettings, Plan, TrainingRows
 
 #: Shares of the outlier bandwidth, and of the data bandwidth, that are used side by side.
 OUTLIER_SCALES = (0.2, 0.6, 1.0)
@@ -32,43 +34,23 @@ CENTRES, LATENT_CENTRES = 1024, 5000
 #: Deviations of a column, or of the range of images, that a kernel of the latter spans unless told.
 TABLE_BANDWIDTHS = {"outliers": 0.5, "data": 1.0}
 IMAGE_BANDWIDTH = 0.25
+#: A column has a grid if its values are at most this share of its rows.
+SHARE = 0.5
 
 
-def mixture_noise(
-    rows: Tensor,
-    weights: Tensor,
-    outliers: Tensor,
-    outlier_weights: Tensor,
-    *,
-    outlier_share: float,
-    outlier_bandwidth: float,
-    data_bandwidth: float,
-    generator: torch.Generator,
-) -> NoiseMixture:
-    """Smoothed known outliers and smoothed data; without known outliers, smoothed data and a box."""
-    if len(rows) > CENTRES:
+def mixture_noise(rows: TrainingRows, plan: Plan, generator: torch.Generator) -> NoiseMixture:
+    """Smoothed known outliers and smoothed data, in single precision; without known outliers, these and a box."""
+    x, weights = torch.from_numpy(rows.X).float(), torch.from_numpy(rows.weights)
+    if len(x) > CENTRES:
         chosen = torch.multinomial(weights, CENTRES, generator=generator).sort().values
-        rows, weights = rows[chosen], weights.new_ones(CENTRES)
-    smooth = [KernelDensity(rows, data_bandwidth * scale, weights) for scale in DATA_SCALES]
-    if len(outliers) == 0:
-        return NoiseMixture([box(rows), *smooth], [len(smooth), *[1.0] * len(smooth)])
-    near = [KernelDensity(outliers, outlier_bandwidth * scale, outlier_weights) for scale in OUTLIER_SCALES]
-    shares = [outlier_share / len(near)] * len(near) + [(1 - outlier_share) / len(smooth)] * len(smooth)
+        x, weights = x[chosen], weights.new_ones(CENTRES)
+    smooth = [KernelDensity(x, plan.data_bandwidth * scale, weights) for scale in DATA_SCALES]
+    if len(rows.outliers) == 0:
+        return NoiseMixture([box(x), *smooth], [len(smooth), *[1.0] * len(smooth)])
+    outliers, own = torch.from_numpy(rows.outliers).float(), torch.from_numpy(rows.outlier_weights)
+    near = [KernelDensity(outliers, plan.outlier_bandwidth * scale, own) for scale in OUTLIER_SCALES]
+    shares = [plan.outlier_share / len(near)] * len(near) + [(1 - plan.outlier_share) / len(smooth)] * len(smooth)
     return NoiseMixture([*near, *smooth], shares)
-
-
-def mixture_of(rows: TrainingRows, plan: Plan, generator: torch.Generator) -> NoiseMixture:
-    """:func:`mixture_noise` of training rows, in single precision."""
-    return mixture_noise(
-        torch.from_numpy(rows.X).float(),
-        torch.from_numpy(rows.weights),
-        torch.from_numpy(rows.outliers).float(),
-        torch.from_numpy(rows.outlier_weights),
-        outlier_share=plan.outlier_share,
-        outlier_bandwidth=plan.outlier_bandwidth,
-        data_bandwidth=plan.data_bandwidth,
-        generator=generator,
-    )
 
 
 def draw_mixture(
@@ -160,3 +142,44 @@ def box(rows: Tensor) -> Box:
     flat = (high - low) < 1e-6
     low, high = torch.where(flat, low - 0.5, low), torch.where(flat, high + 0.5, high)
     return Box(low, high)
+
+
+@dataclass(frozen=True)
+class Support:
+    r"""The values of columns. In a column with few values, measured by how many rows share them, a draw x′ is moved to
+    the nearest value v that occurs,
+
+        P(v | x) = ∫ over the cell of v of N(x′; x, h²) dx′,     the cell of v = all that is nearer to v than to others,
+
+    which is a step along the grid for integers and a flip for flags; where most values are zero, half of the steps from
+    there go outside of the values and come back to zero. Other columns are left as they are.
+
+    Attributes:
+        grids: for each column its values in order, or None if any number will do.
+    """
+
+    grids: list[Tensor | None]
+
+    @classmethod
+    def learn(cls, rows: TrainingRows) -> Self:
+        """From training rows and known outliers.
+
+        >>> rows = np.array([[0.0, 0.1], [1.0, 0.2], [1.0, 0.3], [0.0, 0.5]])
+        >>> Support.learn(TrainingRows(rows, np.ones(4), rows[:0], np.empty(0))).grids
+        [tensor([0., 1.]), None]
+        """
+        return cls([_grid(column) for column in np.concatenate([rows.X, rows.outliers]).T])
+
+    def nearest(self, x: Tensor) -> Tensor:
+        """x with the nearest value of each column that has a grid, shape (n, D)."""
+        found = x.clone()
+        for place, grid in enumerate(self.grids):
+            if grid is not None:
+                borders = (grid[1:] + grid[:-1]) / 2
+                found[:, place] = grid[torch.searchsorted(borders, x[:, place].contiguous())]
+        return found
+
+
+def _grid(column: Array) -> Tensor | None:
+    values = np.unique(column.astype(np.float32))
+    return torch.from_numpy(values) if len(values) <= SHARE * len(column) else None

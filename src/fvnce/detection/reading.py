@@ -30,7 +30,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from .members.base import require
+from .plan import Array
+
 KINDS = ("number", "truth", "time", "clock", "duration", "text")
 #: Below this share of values that cannot be read, a column is neither clearly text nor clearly something else.
 FEW = 0.1
@@ -246,8 +248,6 @@ _READERS: dict[str, Callable[[Reading, str], float | None]] = {
 
 def require_reading(state: Any) -> Reading:
     """A reading from its state, or an error for what none has."""
-    from .stored import require
-
     reading = Reading(**state)
     require(reading.kind in KINDS, f"have columns of kinds {', '.join(KINDS)}", reading.kind)
     require(reading.decimal in (".", ","), "have '.' or ',' before fractions", reading.decimal)

@@ -38,6 +38,8 @@ INLIER = frozenset({
 # fmt: on
 #: Weights whose largest has a binary exponent beyond this are scaled.
 EXPONENT = 500
+#: Whole weights up to this sum are counts of rows.
+MOST_COUNTED = 10**8
 #: Rows that are looked at together, at most, and numbers in them.
 BATCH, NUMBERS = 8192, 2**21
 #: Rows of a memory map gathered before their pages are let go; the system reads some 64 kB around each.
@@ -54,9 +56,36 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
     """
     if y is None:
         return np.zeros(n, dtype=bool)
-    labels = column_or_1d(y, warn=True)
+    labels = read_labels(y)
     if len(labels) != n:
         raise ValueError(f"y must hold one label for each of the {n} rows, found {len(labels)}")
+    others = sorted({float(v) for v in np.unique(labels)} - {0.0, 1.0})
+    if others:
+        shown = ", ".join(f"{value:g}" for value in others[:5])
+        warnings.warn(
+            f"y must be 1 for known outliers and 0 for unlabelled rows, found also {shown}: those rows count "
+            "as unlabelled",
+            stacklevel=3,
+        )
+    known: NDArray[np.bool_] = labels == 1
+    if known.all():
+        raise ValueError(
+            f"y must leave some rows unlabelled (0), found all {n} rows marked as outliers (1 class): there is nothing "
+            "to tell them from"
+        )
+    count = int(known.sum())
+    if 2 * count > n:
+        warnings.warn(
+            f"y must be 1 for known outliers and 0 for unlabelled rows, found 1 in {count:,} of {n:,} rows "
+            f"({100 * count / n:.0f} %): more than half; pass 1 - y if 1 marks those that are usual",
+            stacklevel=3,
+        )
+    return known
+
+
+def read_labels(y: Any) -> NDArray[Any]:
+    """Labels as numbers, of which 1 marks an outlier, whether they are given as numbers or in words."""
+    labels: NDArray[Any] = column_or_1d(y, warn=True)
     if labels.dtype.kind == "O":
         for value in labels:
             if is_missing(value):
@@ -82,28 +111,39 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
             "y must be 1 for known outliers and 0 for unlabelled rows, found -1: scikit-learn's predictions use -1 for "
             "outliers and +1 for inliers, the opposite; pass (y == -1).astype(int) if that is what these are"
         )
-    others = sorted({float(v) for v in np.unique(labels)} - {0.0, 1.0})
-    if others:
-        shown = ", ".join(f"{value:g}" for value in others[:5])
-        warnings.warn(
-            f"y must be 1 for known outliers and 0 for unlabelled rows, found also {shown}: those rows count "
-            "as unlabelled",
-            stacklevel=3,
-        )
-    known: NDArray[np.bool_] = labels == 1
-    if known.all():
-        raise ValueError(
-            f"y must leave some rows unlabelled (0), found all {n} rows marked as outliers (1 class): there is nothing "
-            "to tell them from"
-        )
-    count = int(known.sum())
-    if 2 * count > n:
-        warnings.warn(
-            f"y must be 1 for known outliers and 0 for unlabelled rows, found 1 in {count:,} of {n:,} rows "
-            f"({100 * count / n:.0f} %): more than half; pass 1 - y if 1 marks those that are usual",
-            stacklevel=3,
-        )
-    return known
+    return labels
+
+
+def as_images(X: Any) -> Any:
+    """X as an array, which a memory map already is."""
+    if isinstance(X, np.ndarray):
+        return X
+    try:
+        return np.asarray(X)
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of different lengths, tensors that want a gradient
+        raise ValueError(f"X must be an array of images of one shape, found {type(X).__name__}: {error}") from None
+
+
+def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """Finite images of shape (n, H, W), (n, C, H, W) or (n, H, W, C), all of them as in training."""
+    if getattr(X, "dtype", np.dtype(object)).kind not in "biuf":
+        raise ValueError(f"X must hold numbers, found dtype {getattr(X, 'dtype', None)}")
+    if shape is not None and tuple(X.shape[1:]) != shape:
+        raise ValueError(f"X must hold images of shape {shape} as in training, found {tuple(X.shape[1:])}")
+    if len(X) == 0 or 0 in X.shape:
+        raise ValueError(f"X must hold at least one image, found shape {tuple(X.shape)}")
+    for start in range(0, len(X), 1024):
+        if X.dtype.kind == "f" and not np.isfinite(X[start : start + 1024]).all():
+            raise ValueError("X must not hold NaN or infinity, found some")
+    return X
+
+
+def require_values(X: Any) -> Any:
+    """Rows, of which at least one has a value; a memory map is looked at no further than its first value."""
+    rows = 4096
+    if all(np.isnan(X[start : start + rows]).all() for start in range(0, len(X), rows)):
+        raise ValueError("X must hold some value, found only missing ones: all are NaN; give rows that have some")
+    return X
 
 
 def check_weights(sample_weight: Any, X: Any) -> Array:
@@ -121,6 +161,22 @@ def check_weights(sample_weight: Any, X: Any) -> Array:
     # Only ratios of weights count. A power of two changes no digit of them, and leaves sums an exponent to grow into.
     exponent = math.frexp(largest)[1]
     return np.ldexp(weights, -exponent) if abs(exponent) > EXPONENT else weights
+
+
+def are_counts(weights: Array) -> bool:
+    """Whether weights say how often rows occur."""
+    return bool((weights == np.floor(weights)).all()) and float(weights.sum()) <= MOST_COUNTED
+
+
+def as_counts(weights: Array) -> Array:
+    """Weights whose sum is the number of rows that they stand for: as they are if they are counts.
+
+    Otherwise as many rows as equal weights would give the same variance of a mean.
+
+    >>> as_counts(np.array([3.0, 1.0])), as_counts(np.array([0.1, 0.1]))
+    (array([3., 1.]), array([1., 1.]))
+    """
+    return weights if are_counts(weights) else weights * (weights.sum() / (weights**2).sum())
 
 
 def merge(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from .. import _checks
+from .rows import read_labels
 
 #: How far up the stack a scorer of scikit-learn is looked for: behind a pipeline or two and their wrappers.
 DEPTH = 16
@@ -90,7 +91,7 @@ def outliers_of(y: Any) -> NDArray[np.bool_]:
         raise ValueError(
             "y must be 1 for outliers and 0 for other rows, found -1; pass (y == -1).astype(int) if -1 marks outliers"
         )
-    truth: NDArray[np.bool_] = np.asarray(labels == 1)
+    truth: NDArray[np.bool_] = np.asarray(read_labels(labels) == 1)
     if truth.all() or not truth.any():
         raise ValueError(f"y must hold outliers (1) and other rows, found {int(truth.sum())} outliers in {len(truth)}")
     return truth

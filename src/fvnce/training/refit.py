@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .. import _checks
-from .. import _random as randomness
+from .. import _checks, _random
 from ..models import GaussianDecoder, LatentVariableModel
 from ..noise import FlowNoise, KernelDensity, NoiseMixture, draw, fit_gaussian
 from ..objectives import ContrastiveObjective
@@ -72,7 +71,7 @@ class RefitNoise(Callback):
         done = run.epoch + 1
         if done % self.every or done >= run.settings.epochs or (self.last is not None and done > self.last):
             return
-        objective, generator = run.objective, randomness.generator(run.seed, randomness.REFIT, run.epoch)
+        objective, generator = run.objective, _random.generator(run.seed, _random.REFIT, run.epoch)
         rows = run.sample_rows(self.rows, generator)
         objective.eval()
         try:

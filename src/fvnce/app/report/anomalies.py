@@ -5,7 +5,7 @@ Top anomalies are the strangest rows that are no known outliers, with
     score = base + rest + Σ parts of columns,
 
 those below zero too. The importance of a column is its share in the variance of the score over the training rows;
-shares of columns, with that of what belongs to no column, sum to one (:mod:`fvnce.detection.findings` says why). For
+shares of columns, with that of what belongs to no column, sum to one (:mod:`fvnce.detection.explanation` says why). For
 images both are maps, red where a pixel makes the image strange and blue where it makes it usual.
 """
 

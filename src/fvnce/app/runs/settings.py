@@ -4,7 +4,7 @@
 [data]      path, outliers, label, mostly_outliers, drop, keep, id, delimiter, header, missing, categorical, array,
             sha256
 [detector]  parameters of NoiseContrastiveDetector          (kind = "detector")
-[model]     :class:`~fvnce.detection.settings.LatentSettings`   (kind = "latent")
+[model]     :class:`~fvnce.detection.plan.LatentSettings`       (kind = "latent")
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
-from ...detection.settings import LatentSettings
+from ...detection.plan import LatentSettings
 from ..readers.arrays import images_below
 
 KINDS = ("detector", "latent")

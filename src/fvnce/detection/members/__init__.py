@@ -12,6 +12,10 @@
 ==================  ========================================================================================
 """
 
+from collections.abc import Sequence
+from typing import Any
+
+from ... import _checks
 from .base import Member
 from .forest import BroadForest, MarginalForest, MixtureForest, OutlierForest
 from .latent_model import AutoencoderMember, VariationalMember
@@ -34,4 +38,13 @@ CLASSES: dict[str, type[Member]] = {
 }
 NAMES = tuple(CLASSES)
 
-__all__ = ["CLASSES", "NAMES", "Member", "PCAMember"]
+__all__ = ["CLASSES", "NAMES", "Member", "PCAMember", "check_names"]
+
+
+def check_names(members: Any) -> tuple[str, ...]:
+    """The members that are named, none for "auto"."""
+    if isinstance(members, str):
+        return () if members == "auto" else (_checks.choice("members", members, ("auto", *NAMES)),)
+    if not isinstance(members, Sequence) or isinstance(members, bytes) or len(members) == 0:
+        raise TypeError(f"members must be 'auto' or names of members, found {members!r}")
+    return tuple(_checks.choice("members", name, NAMES) for name in members)

@@ -78,7 +78,7 @@ class Forest(RatioForest, Member):
     @classmethod
     @abstractmethod
     def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator, folds: Folds | None) -> Noise:
-        """What rows are told apart from, with weights and folds."""
+        """What rows are told apart from, with weights and the fold whose rows each was made of, −1 for none."""
 
     @classmethod
     def _shape(cls, plan: Plan) -> dict[str, Any]:
@@ -97,70 +97,57 @@ class OutlierForest(Forest):
         return rows.outliers, rows.outlier_weights, of
 
 
-class DrawnForest(Forest):
-    """Against draws, as many as there are rows."""
-
-    @classmethod
-    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator, folds: Folds | None) -> Noise:
-        count = max(len(rows.X), FEWEST_DRAWS)
-        drawn, of = cls._draw(rows, plan, count, generator, folds)
-        return drawn.double().numpy(), np.ones(len(drawn)), of.numpy()
-
-    @classmethod
-    @abstractmethod
-    def _draw(
-        cls, rows: TrainingRows, plan: Plan, count: int, generator: torch.Generator, folds: Folds | None
-    ) -> tuple[Tensor, Tensor]:
-        """``count`` draws of p_n, and the fold whose rows each was made of, −1 for none."""
-
-
-class MixtureForest(DrawnForest):
+class MixtureForest(Forest):
     """Against smoothed known outliers and smoothed rows."""
 
     name: ClassVar[str] = "mixture_forest"
 
     @classmethod
-    def _draw(
-        cls, rows: TrainingRows, plan: Plan, count: int, generator: torch.Generator, folds: Folds | None
-    ) -> tuple[Tensor, Tensor]:
-        return draw_mixture(rows, plan, count, generator, folds)
+    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator, folds: Folds | None) -> Noise:
+        return _drawn(*draw_mixture(rows, plan, _count(rows), generator, folds))
 
 
-class BroadForest(DrawnForest):
+class BroadForest(Forest):
     """Against the box that holds the rows, with few rows and single columns in each tree."""
 
     name: ClassVar[str] = "broad_forest"
 
     @classmethod
-    def _draw(
-        cls, rows: TrainingRows, plan: Plan, count: int, generator: torch.Generator, folds: Folds | None
-    ) -> tuple[Tensor, Tensor]:
-        return draw(box(torch.from_numpy(rows.X)), count, generator), torch.full((count,), -1)
+    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator, folds: Folds | None) -> Noise:
+        count = _count(rows)
+        return _drawn(draw(box(torch.from_numpy(rows.X)), count, generator), torch.full((count,), -1))
 
     @classmethod
     def _shape(cls, plan: Plan) -> dict[str, Any]:
         return {"leaf": 1, "features": 1, "sample": BROAD_ROWS}
 
 
-class MarginalForest(DrawnForest):
+class MarginalForest(Forest):
     """Against the product of the columns' own distributions: which of them go together?"""
 
     name: ClassVar[str] = "marginal_forest"
 
     @classmethod
-    def _draw(
-        cls, rows: TrainingRows, plan: Plan, count: int, generator: torch.Generator, folds: Folds | None
-    ) -> tuple[Tensor, Tensor]:
-        X, weights = torch.from_numpy(rows.X), torch.from_numpy(rows.weights)
+    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator, folds: Folds | None) -> Noise:
+        X, weights, count = torch.from_numpy(rows.X), torch.from_numpy(rows.weights), _count(rows)
         if folds is None:
-            return draw_from_marginals(X, weights, count, generator), torch.full((count,), -1)
+            return _drawn(draw_from_marginals(X, weights, count, generator), torch.full((count,), -1))
         # A draw is made of rows of one fold, and belongs to it.
         of, own = torch.from_numpy(folds.rows), torch.arange(count) % folds.count
         drawn = X.new_empty(count, X.shape[1])
         for fold in range(folds.count):
             here = own == fold
             drawn[here] = draw_from_marginals(X[of == fold], weights[of == fold], int(here.sum()), generator)
-        return drawn, own
+        return _drawn(drawn, own)
+
+
+def _count(rows: TrainingRows) -> int:
+    """As many draws as there are rows."""
+    return max(len(rows.X), FEWEST_DRAWS)
+
+
+def _drawn(draws: Tensor, folds: Tensor) -> Noise:
+    return draws.double().numpy(), np.ones(len(draws)), folds.numpy()
 
 
 def grow_forest(
@@ -249,20 +236,17 @@ def _grow_tree(part: _Part, seed: int, *, sample: int | None, shape: Mapping[str
 
 
 def _flat(trees: Sequence[Any]) -> RatioForest:
-    parts: dict[str, list[NDArray[np.generic]]] = {
-        name: [] for name in ("left", "right", "feature", "threshold", "share")
-    }
-    roots, first = [], 0
-    for tree in trees:
-        own = np.arange(tree.node_count)
-        leaf = tree.children_left < 0
-        roots.append(first)
-        parts["left"].append(np.where(leaf, own, tree.children_left) + first)
-        parts["right"].append(np.where(leaf, own, tree.children_right) + first)
-        parts["feature"].append(np.where(leaf, 0, tree.feature))
-        parts["threshold"].append(np.where(leaf, 0.0, tree.threshold))
-        parts["share"].append(np.clip(tree.value[:, 0, 0], 0.0, 1.0))
-        first += tree.node_count
-    left, right, feature = (np.concatenate(parts[name]).astype(np.int64) for name in ("left", "right", "feature"))
-    threshold, share = (np.concatenate(parts[name]).astype(np.float64) for name in ("threshold", "share"))
-    return RatioForest(np.array(roots, dtype=np.int64), left, right, feature, threshold, share)
+    sizes = [tree.node_count for tree in trees]
+    roots = np.cumsum([0, *sizes])[:-1]
+    own, first = np.arange(sum(sizes)), np.repeat(roots, sizes)
+    names = ("children_left", "children_right", "feature", "threshold")
+    left, right, feature, threshold = (np.concatenate([getattr(tree, name) for tree in trees]) for name in names)
+    leaf = left < 0
+    return RatioForest(
+        roots=roots.astype(np.int64),
+        left=np.where(leaf, own, left + first).astype(np.int64),
+        right=np.where(leaf, own, right + first).astype(np.int64),
+        feature=np.where(leaf, 0, feature).astype(np.int64),
+        threshold=np.where(leaf, 0.0, threshold).astype(np.float64),
+        share=np.concatenate([np.clip(tree.value[:, 0, 0], 0.0, 1.0) for tree in trees]).astype(np.float64),
+    )

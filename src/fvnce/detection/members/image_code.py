@@ -20,9 +20,9 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 from torch.nn import functional
 
+from ..networks import in_blocks
 from ..plan import Array
-from ..stacked import in_blocks
-from ..stored import require, require_array
+from .base import require, require_array
 
 #: Directions, where there are images enough, and images from which they are learnt.
 DIRECTIONS, MOST_IMAGES = 64, 5000

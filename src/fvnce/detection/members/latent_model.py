@@ -29,12 +29,10 @@ from ...objectives import VAE, Autoencoder, FullyVariationalNCE, Objective, Prof
 from ...scoring import PowerRule
 from ...serialization import describe, fields, rebuild
 from ...training import History
-from ..networks import LIMIT, initialised, train_network, without_memory
-from ..noise import mixture_of
-from ..plan import Array, Plan, TrainingRows
-from ..stacked import OwnDraws, in_blocks, linear_layers
-from ..stored import require, require_network
-from .base import Member, State
+from ..networks import EPOCHS, LIMIT, OwnDraws, hold_out, in_blocks, initialised, linear_layers, train, without_memory
+from ..noise import mixture_noise
+from ..plan import Array, Plan, TrainConfig, TrainingRows
+from .base import Member, State, require, require_network
 
 #: Channels of the first feature map of images.
 CHANNELS = 16
@@ -144,10 +142,10 @@ class LatentModel(Member):
         encoder, decoder = seeded_pair(
             rows.X.shape[1], plan.image, plan.hidden, plan.latent, stochastic=cls.stochastic, seed=seed
         )
-        noise = mixture_of(rows, plan, torch.Generator().manual_seed(seed)) if plan.image is None else None
+        noise = mixture_noise(rows, plan, torch.Generator().manual_seed(seed)) if plan.image is None else None
         how = {"rule": PowerRule(alpha=plan.training.alpha), "partition": Profiled(momentum=0)}
         objective = latent_objective(encoder, decoder, plan.latent, noise, **how)
-        history = train_network(objective, rows.X, rows.weights, plan.training, seed)
+        history = _train(objective, rows, plan.training, seed)
         trained = encoder.trained() if isinstance(encoder, SeededEncoder) else encoder
         return cls(trained.cpu(), decoder.cpu()), [history]
 
@@ -204,3 +202,16 @@ class VariationalMember(LatentModel):
 
     name: ClassVar[str] = "variational"
     stochastic: ClassVar[bool] = True
+
+
+def _train(objective: Objective, rows: TrainingRows, how: TrainConfig, seed: int) -> History:
+    generator = torch.Generator().manual_seed(seed)
+    kept, held_out = hold_out(len(rows.X), how, generator)
+    wanted = max(1, how.steps // EPOCHS) * how.batch_size
+    # Rows are drawn by weight once, which makes a weight of 2 the same as two rows.
+    weights = torch.from_numpy(rows.weights)[kept]
+    chosen = kept[torch.multinomial(weights, wanted, replacement=True, generator=generator)]
+    x = torch.from_numpy(rows.X).float()
+    # As many noise rows as training takes, drawn in one go; 8,192 at most, since each needs its density.
+    pool = None if objective.noise is None else min(EPOCHS * wanted, 8192)
+    return train(objective, x[chosen], None if held_out is None else x[held_out], how, seed, pool)

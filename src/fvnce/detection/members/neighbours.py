@@ -29,8 +29,7 @@ from torch import Tensor
 from ...serialization import fields
 from ...training import History
 from ..plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from ..stored import require, require_number
-from .base import Member, State
+from .base import Member, State, require, require_number
 from .image_code import ImageCode
 from .reference import Reference
 from .warps import Warps

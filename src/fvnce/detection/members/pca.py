@@ -20,10 +20,9 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
 from ...training import History
+from ..networks import in_blocks
 from ..plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from ..stacked import in_blocks
-from ..stored import require, require_array
-from .base import Member, Scorer, State, refitted
+from .base import Member, Scorer, State, refitted, require, require_array
 
 #: K, where there are images enough.
 COMPONENTS = 32

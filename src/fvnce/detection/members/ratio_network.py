@@ -2,11 +2,19 @@ r"""Ratio networks: p_θ = e^f p_n, relative to the noise, so that Δ⁰ = f; th
 
 With A = E_data e^(αΔ⁰) and B = E_noise e^((1+α)Δ⁰), the loss is −(1/α) log A + log B/(1+α). α > 0 weighs data by
 (p_θ/p_n)^α and so discounts the outliers that hide among them.
+
+Networks of the same layers are trained side by side, with one batched product for a layer of all of them,
+
+    z_m ← activation(z_m W_m + b_m),   m = 1 … M,
+
+each on rows and noise of its own. The loss is the mean of theirs, and AdamW moves a weight by its own gradient alone:
+each network goes its own way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -14,15 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...models import mlp
 from ...serialization import describe, fields, rebuild
 from ...training import History
-from ..networks import initialised, ratio_network, train_stacked, without_memory
-from ..noise import draw_mixture
+from ..networks import EPOCHS, LIMIT, OwnDraws, hold_out, in_blocks, initialised, linear_layers, train, without_memory
+from ..noise import Support, draw_mixture
 from ..plan import Array, Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
-from ..stacked import Stack, in_blocks, linear_layers
-from ..stored import require, require_lengths, require_network, require_standardising
-from ..support import Support
-from .base import Member, State, standard
+from .base import Member, State, require, require_lengths, require_network, require_standardising, standard
 
 #: Draws of the noise that networks are trained against, and numbers in them at most.
 POOL, NUMBERS = 2**14, 2**24
@@ -97,7 +103,13 @@ class RatioNetworks(Member):
             of_row, of_noise = folds
             own = (torch.arange(count) % (int(of_row.max()) + 1))[:, None]
             w, allowed = w * (of_row != own), of_noise != own
-        history = train_stacked(networks, data, w, noise, allowed, how, seed)
+        kept, held_out = hold_out(len(data), how, torch.Generator().manual_seed(seed))
+        seen = torch.zeros_like(w)
+        seen[:, kept] = w[:, kept]
+        objective = StackedRatios(networks, data, seen, noise, allowed, how.alpha, seed)
+        batches = torch.zeros(max(1, how.steps // EPOCHS) * how.batch_size, dtype=torch.long)
+        history = train(objective, batches, held_out, how, seed, None)
+        objective.cpu().float().stack.copy_to(networks)
         plain = cls(networks, [0.0] * count, [1.0] * count)
         units = [standard(found, weights) for found in plain._parts(torch.from_numpy(rows)).numpy()]
         return cls(networks, [centre for centre, _ in units], [scale for _, scale in units]), [history]
@@ -151,7 +163,7 @@ class RatioNetworks(Member):
     def from_state(
         cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor], width: int, image: tuple[int, int, int] | None
     ) -> Self:
-        """Networks of exactly the layers of :func:`fvnce.detection.networks.ratio_network`, whatever their sizes."""
+        """Networks of exactly the layers of :func:`ratio_network`, whatever their sizes."""
         module, centres, scales = fields(content, "ratio networks", "module", "centres", "scales")
         require(image is None, "have ratio networks over columns", "pixels")
         networks = list(rebuild(module, tensors, nn.Sequential))
@@ -162,3 +174,115 @@ class RatioNetworks(Member):
             hidden = [layer.out_features for layer in linear_layers(network)[:-1]]
             require_network(network, without_memory(partial(ratio_network, width, hidden)))
         return cls(networks, centres, scales)
+
+
+def ratio_network(width: int, hidden: Sequence[int]) -> nn.Module:
+    """f of a row with ``width`` columns."""
+    return nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), mlp([width, *hidden, 1], nn.SiLU))
+
+
+class Stack(nn.Module):
+    """M networks of linear layers and activations as one, with weights of its own.
+
+    >>> networks = [nn.Sequential(nn.Linear(2, 3), nn.SiLU(), nn.Linear(3, 1)) for _ in range(4)]
+    >>> Stack(networks)(torch.zeros(4, 5, 2)).shape
+    torch.Size([4, 5, 1])
+    """
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        alike = list(zip(*(linear_layers(network) for network in networks), strict=True))
+        self.weights = nn.ParameterList(torch.stack([layer.weight.detach().T for layer in same]) for same in alike)
+        self.biases = nn.ParameterList(torch.stack([layer.bias.detach()[None] for layer in same]) for same in alike)
+        #: The layers of one network in their order, None for those that are stacked.
+        self.order = [
+            None if isinstance(layer, nn.Linear) else layer
+            for layer in networks[0].modules()
+            if not list(layer.children())
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From the inputs of each network, shape (M, n, inputs), to its outputs, (M, n, outputs)."""
+        stacked = zip(self.weights, self.biases, strict=True)
+        for activation in self.order:
+            if activation is None:
+                weight, bias = next(stacked)
+                x = torch.baddbmm(bias, x, weight)
+            else:
+                x = activation(x)
+        return x
+
+    @torch.no_grad()
+    def copy_to(self, networks: Sequence[nn.Module]) -> None:
+        """Give the networks, which are as those of the start, the weights that they have here."""
+        for member, network in enumerate(networks):
+            for layer, weight, bias in zip(linear_layers(network), self.weights, self.biases, strict=True):
+                layer.weight.copy_(weight[member].T)
+                layer.bias.copy_(bias[member, 0])
+
+
+class StackedRatios(OwnDraws):
+    r"""The loss of M networks f_m, relative to the noise, each at its own rows and its own noise:
+
+        mean_m  −(1/α) log A_m + log B_m/(1 + α),    A_m = mean_data e^(α f_m),   B_m = mean_noise e^((1+α) f_m),
+
+    which at α = 0 is −mean_data f_m + log B_m (:mod:`fvnce.objectives.profiled`). In training each network draws its
+    rows by weight, as many as the batch has entries; in validation the batch holds the numbers of rows. As many noise
+    rows are drawn.
+
+    Args:
+        networks: f_1 … f_M.
+        rows: data, shape (n, D).
+        weights: how often each network sees each row, shape (M, n).
+        noise: draws of p_n, shape (p, D).
+        allowed: which of them each network may see, shape (M, p).
+        alpha: of the scoring rule.
+        seed: of the draws.
+    """
+
+    rows: Tensor
+    noise: Tensor
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        rows: Tensor,
+        weights: Tensor,
+        noise: Tensor,
+        allowed: Tensor,
+        alpha: float,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.stack, self.alpha = Stack(networks), alpha
+        self.register_buffer("rows", rows)
+        self.register_buffer("noise", noise)
+        # Draws are made where the generator is, whatever the device: it may know no float64.
+        self._cumulative = weights.cumsum(1)
+        self._order = torch.argsort(~allowed, dim=1, stable=True)  # those allowed come first
+        self._counts = allowed.sum(1, keepdim=True)
+        self.begin(seed)
+
+    def forward(self, index: Tensor) -> Tensor:
+        """The loss at a batch of n row numbers, or in training at n other rows."""
+        n, members = len(index), len(self._counts)
+        level = torch.rand(2, members, n, generator=self._generator, dtype=torch.float64)
+        chosen = index.expand(members, n)
+        if self.training:
+            # Right of a row's own weight, so that a row of weight zero is never found.
+            chosen = torch.searchsorted(self._cumulative, level[0] * self._cumulative[:, -1:], right=True)
+            chosen = chosen.clamp_max(len(self.rows) - 1)
+        other = self._order.gather(1, (level[1] * self._counts).long())
+        x = torch.cat([self.rows[chosen.to(index.device)], self.noise[other.to(index.device)]], 1)
+        values = self.stack(x).squeeze(-1)
+        return losses(values[:, :n], values[:, n:], self.alpha).mean()
+
+
+def losses(data: Tensor, noise: Tensor, alpha: float) -> Tensor:
+    """The loss of each network, shape (M,), from f at its data and at its noise, shapes (M, n) and (M, p)."""
+    log_b = _log_mean_exp((1 + alpha) * noise) / (1 + alpha)
+    return log_b - (data.mean(1) if alpha == 0 else _log_mean_exp(alpha * data) / alpha)
+
+
+def _log_mean_exp(values: Tensor) -> Tensor:
+    return values.logsumexp(1) - math.log(values.shape[1])

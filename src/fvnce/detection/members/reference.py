@@ -23,8 +23,7 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from ..plan import Array
-from ..stored import require, require_array, require_count, require_number
-from .base import State
+from .base import State, require, require_array, require_count, require_number
 
 #: Share of rows that are no reference since they may be outliers, and neighbours by which they are found.
 STRANGE, CROWD = 0.2, 100

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..plan import Array
-from ..stored import require, require_array
+from .base import require, require_array
 
 #: Places of rows in trees that are followed at a time.
 PLACES = 2**20

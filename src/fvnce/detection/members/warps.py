@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..plan import Array
-from ..stored import require, require_array
+from .base import require, require_array
 from .image_code import AT_ONCE, ImageCode, resampled
 
 #: How many, and the deviations of A, b and e in units of half an image.
