@@ -104,8 +104,9 @@ def images(record: Record) -> list[str]:
             values = [found.get((task, method)) for task in tasks]
             there = [value for value in values if value is not None]
             mean = f"{statistics.fmean(there):.3f}" + ("" if len(there) == len(tasks) else f" of {len(there)}")
-            body.append([_bold(method), mean, *("–" if value is None else f"{value:.3f}" for value in values)])
-        lines += [f"**{data}, {protocol}**", "", *_table(["method", "mean", *tasks], body)]
+            seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in mine if row["method"] == method}))
+            body.append([_bold(method), seeds, mean, *("–" if value is None else f"{value:.3f}" for value in values)])
+        lines += [f"**{data}, {protocol}**", "", *_table(["method", "seeds", "mean", *tasks], body)]
     return lines
 
 

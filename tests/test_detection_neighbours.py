@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 
 from fvnce.detection.members.image_code import straightened
-from fvnce.detection.members.neighbours import LOCAL, OF_ROWS, NeighbourMember
+from fvnce.detection.members.neighbours import LOCAL, LOCAL_OF_IMAGES, OF_ROWS, NeighbourMember
 from fvnce.detection.members.reference import Reference
 from fvnce.detection.members.warps import Warps
 from fvnce.detection.plan import Plan, TrainConfig, TrainingRows
@@ -114,6 +114,40 @@ def test_the_column_that_is_away_is_the_reason() -> None:
     assert (parts[:, 2] > 0.8 * parts.sum(1)).all()
 
 
+def reference_of(X: Any, weights: Any = None) -> Reference:
+    weights = np.ones(len(X)) if weights is None else np.asarray(weights, dtype=np.float64)
+    return Reference.learn(np.asarray(X), weights, 5, clean=True, most=10_000, smoothing=0.01, seed=0)
+
+
+def test_neighbours_explain_the_share_of_the_variance_of_distances_that_goes_with_their_own() -> None:
+    rng = np.random.default_rng(9)
+    X = np.concatenate([rng.normal(size=(80, 3)), rng.normal(5, 0.3, size=(40, 3))])
+    away = cdist(X, X) + np.diag(np.full(120, np.inf))
+    nearest = np.argsort(away, axis=1)[:, :5]
+    distance = np.take_along_axis(away, nearest, 1).mean(1)
+    distance += 0.01 * distance.mean()
+    r = np.corrcoef(np.log(distance), np.log(distance[nearest].mean(1)))[0, 1]
+    assert reference_of(X).explained() == pytest.approx(r**2, abs=1e-4)
+
+
+def test_neighbours_explain_much_where_regions_differ_in_density_and_nothing_where_all_is_alike() -> None:
+    rng = np.random.default_rng(10)
+    even = rng.uniform(size=(600, 2))
+    apart = np.concatenate([even[:300], 1 + 0.02 * even[300:]])
+    assert reference_of(apart).explained() > 0.9
+    assert reference_of(even).explained() < 0.6
+    for alike in (np.zeros((1, 2)), np.zeros((30, 2)), np.array([[0.0, 0.0], [1.0, 1.0]])):
+        assert 0 <= reference_of(alike).explained() <= 1
+
+
+def test_what_neighbours_explain_takes_a_weight_for_repeated_rows() -> None:
+    rng = np.random.default_rng(11)
+    X, often, distances = rng.normal(size=(50, 2)), rng.integers(1, 4, 50), rng.uniform(1, 2, 50)
+    weighted = Reference(X, often.astype(float), distances, 5, 0.1)
+    repeated = Reference(np.repeat(X, often, 0), np.ones(often.sum()), np.repeat(distances, often), 5, 0.1)
+    assert weighted.explained() == pytest.approx(repeated.explained(), abs=1e-9)
+
+
 def digits(normal: int) -> tuple[Any, Any, Any]:
     """Training images of one digit, flattened; test images of all; 1 for the others."""
     content = load_digits()
@@ -130,6 +164,16 @@ def test_other_digits_are_found_without_labels(normal: int) -> None:
     found = member(train, image=(1, 8, 8))
     # Deterministic: .999, .985 and .984 when written; 64 pixels, 90 training images.
     assert roc_auc_score(truth, found.anomaly(test)) > 0.97
+
+
+def test_the_local_noise_of_images_has_the_exponent_that_the_training_images_vouch_for() -> None:
+    one, _, _ = digits(0)
+    several = np.concatenate([digits(normal)[0] for normal in (0, 1, 4)])
+    members = [member(train, image=(1, 8, 8)) for train in (one, several)]
+    for found in members:
+        assert found.local == LOCAL_OF_IMAGES * found.reference.explained() ** 2
+    # Digits differ in density: among several of them the neighbours tell more.
+    assert 0 < members[0].local < members[1].local < LOCAL_OF_IMAGES
 
 
 def test_warps_are_a_conditional_noise_that_cancels_how_much_there_is_to_see() -> None:

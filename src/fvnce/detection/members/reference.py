@@ -33,6 +33,8 @@ JITTER = 1e-6
 SPARE = 3
 #: Numbers in memory while distances are taken exactly.
 NUMBERS = 2**21
+#: Reference rows by which it is seen how much of a distance the neighbours' own explain.
+WITNESSES = 4096
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,16 @@ class Reference:
         """d + ε of each row, and the mean of that of its neighbours, each of shape (n,)."""
         distance, index, mass = self._nearest(X)
         return _average(distance, mass) + self.smoothing, _average(self.distances[index], mass)
+
+    def explained(self) -> float:
+        """r²: the share of the variance of log d over reference rows that the distances of their neighbours explain.
+
+        Near one where regions differ in density, near zero where it is each row's own affair how far away it lies.
+        """
+        count = len(self.points)
+        chosen = np.arange(0, count, -(-count // WITNESSES))
+        distance, around = self.local(self.points[chosen])
+        return _squared_correlation(np.log(distance), np.log(around), self.weights[chosen])
 
     def differences(self, X: Array) -> Array:
         """Of each row from its k nearest reference rows but itself, shape (n, k, D)."""
@@ -157,3 +169,14 @@ def _average(values: Array, mass: Array) -> Array:
     """The mean over neighbours; the nearest where none counts, which is a row that has no neighbour but itself."""
     total = mass.sum(1)
     return np.where(total > 0, (mass * values).sum(1) / np.where(total > 0, total, 1.0), values[:, 0])
+
+
+def _squared_correlation(x: Array, y: Array, weights: Array) -> float:
+    """Of two variables that go together, weighted; zero where they do not, or where one is constant.
+
+    >>> _squared_correlation(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]), np.ones(3))
+    1.0
+    """
+    x, y = x - np.average(x, weights=weights), y - np.average(y, weights=weights)
+    both, of_x, of_y = (float((weights * product).sum()) for product in (x * y, x * x, y * y))
+    return min(1.0, both / of_x * (both / of_y)) if both > 0 and of_x > 0 and of_y > 0 else 0.0
