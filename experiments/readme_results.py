@@ -194,7 +194,7 @@ def _penalised(record: Record) -> list[str]:
         body.append([label, f"{ones:.1f}", f"{others:.1f}", f"{auroc:.3f}"])
     return [
         "**The paper's autoencoder that forgets '1's**, on MNIST: squared reconstruction error on test digits, "
-        f"{_seeds(record['seeds'])}, and",
+        f"{penalised.seeds_told(record)}, and",
         "how well that error finds '1's.",
         "",
         *_markdown(["objective", "error of '1's", "error of other digits", "AUROC of '1'"], body),

@@ -17,6 +17,7 @@ from fvnce import SNCE, VAE, FullyVariationalNCE, KernelDensity, NoiseMixture, P
 from fvnce.data import load_digits
 from fvnce.noise import fit_gaussian, jitter
 from fvnce.objectives import Budgeted, Reference
+from fvnce.objectives.budget import remembered
 from training_runs import contrastive, digest, kernels, model, normal, rows
 
 
@@ -55,6 +56,67 @@ def test_without_a_price_s_ends_at_its_upper_end(double_precision: None) -> None
         objective(torch.tensor([[0.0, 0.0]] * 3), torch.tensor([[0.0, 1.0]]), log_noise_noise=torch.tensor([5.0]))
     assert objective.partition.share == 1.0
     assert -objective.fitted_log_partition().item() == pytest.approx(5.0 + 2.0)
+
+
+class Known(nn.Module):
+    """log p = −level − price − penalty · forgotten, of rows (level, forgotten)."""
+
+    def __init__(self, price: float = 0.0, penalty: float = 0.0) -> None:
+        super().__init__()
+        self.price, self.penalty = (nn.Parameter(torch.tensor(value)) for value in (price, penalty))
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return -x[:, 0] - self.price - self.penalty * x[:, 1]
+
+
+@pytest.mark.parametrize("forgotten", [slice(0, 0), slice(0, 10), slice(0, 40), slice(60, 100)])
+def test_rows_that_are_forgotten_do_not_count_whether_they_were_easy_or_hard(
+    double_precision: None, forgotten: slice
+) -> None:
+    """Easy rows that become hard would raise a median of all rows, and s would fall with the rest in budget."""
+    data = torch.stack([torch.linspace(1, 3, 100), torch.zeros(100)], 1)
+    data[forgotten, 1] = 1
+    noise = torch.stack([torch.linspace(1, 3, 50), torch.ones(50)], 1)
+    reference = Reference(Known()).requires_grad_(False)
+    model = Known(price=math.log(1.5), penalty=6.0)
+    objective = SNCE(model, normal(2), PowerRule(0, clip=0.0), partition=Budgeted(1.7, reference))
+    for _ in range(100):
+        objective(data, noise, log_noise_noise=torch.zeros(50))
+    assert objective.partition.error_ratio == pytest.approx(1.5)
+    assert objective.partition.share == 1.0
+
+
+def test_noise_that_is_not_told_from_the_data_leaves_no_row_out(double_precision: None) -> None:
+    """Samples that are as likely as data, or likelier, must not make half of the rows look forgotten."""
+    generator = torch.Generator().manual_seed(0)
+    excess = 0.5 + 0.1 * torch.randn(1000, generator=generator)
+    for of_noise in (excess, excess - 3):
+        # Of a Gaussian 0.35 % lie above the fence.
+        assert remembered(excess, of_noise).double().mean() > 0.99
+
+
+def test_the_error_is_the_mean_square_of_the_rest() -> None:
+    def autoencoder(weight: Tensor) -> tuple[fvnce.LatentVariableModel, fvnce.PointEncoder]:
+        encoder, decoder = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        with torch.no_grad():
+            encoder.weight.copy_(weight)
+            decoder.weight.copy_(torch.eye(3))
+        return fvnce.LatentVariableModel(normal(3), fvnce.GaussianDecoder(decoder, scale=0.1)), fvnce.PointEncoder(
+            encoder
+        )
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(80, 3, generator=generator) * torch.tensor([1.0, 1.0, 0.0])
+    x[:20] = torch.tensor([0.0, 0.0, 1.0])
+    noise = torch.tensor([[0.0, 0.0, 1.0]]).repeat(80, 1)
+    own, without = torch.diag(torch.tensor([0.85, 0.8, 0.1])), torch.diag(torch.tensor([0.9, 0.85, 0.9]))
+    reference = Reference(*autoencoder(without)).requires_grad_(False)
+    objective = FullyVariationalNCE(
+        *autoencoder(own), normal(3), PowerRule(0, clip=0.0), partition=Budgeted(1.7, reference)
+    )
+    objective(x, noise)
+    errors = [(x @ weight - x)[20:].square().sum().item() for weight in (own, without)]
+    assert objective.partition.error_ratio == pytest.approx(errors[0] / errors[1], rel=1e-4)
 
 
 def budgeted(noise: Any = None, **options: Any) -> FullyVariationalNCE:

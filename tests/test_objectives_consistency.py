@@ -16,6 +16,7 @@ from torch.distributions import Categorical, Independent, Normal
 
 from fvnce import NCE, SNCE, FullyVariationalNCE, PowerRule, VariationalNCE
 from fvnce.models import GaussianMixtureModel, LinearGaussianModel
+from fvnce.scoring import Exponential
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -201,6 +202,15 @@ def test_unnormalised_models_with_log_z_learned(rule):
 
 
 @pytest.mark.slow
+def test_an_unnormalised_model_by_the_exponential_rule():
+    check_rate(
+        lambda m, noise: SNCE(m, noise, Exponential(None), partition="learned"),
+        UnnormalisedMixtureProblem(),
+        with_log_z=True,
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -208,8 +218,9 @@ def test_unnormalised_models_with_log_z_learned(rule):
         NCE,
         lambda m, noise: VariationalNCE(m, m.posterior, noise),
         lambda m, noise: SNCE(m, noise, PowerRule(0.5, clip=None)),
+        lambda m, noise: SNCE(m, noise, Exponential(None)),
     ],
-    ids=["MLE", "NCE", "VNCE", "SNCE"],
+    ids=["MLE", "NCE", "VNCE", "SNCE", "eNCE"],
 )
 @pytest.mark.parametrize("problem", [MixtureProblem(), LinearProblem()], ids=lambda p: type(p).__name__)
 def test_the_others_beside_them(problem, make):

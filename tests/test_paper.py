@@ -14,7 +14,7 @@ from matplotlib.image import imread
 from fvnce.noise import KernelDensity
 from fvnce.objectives import Autoencoder
 from fvnce.pages.page import Picture, Section, Table, write_page
-from fvnce.paper import ITEMS, reproduce
+from fvnce.paper import ITEMS, penalised, reproduce
 from fvnce.paper.cells import Cells, do_all
 from fvnce.paper.setting import DIGITS, MNIST, CachedKernelDensity, Options, load, make_pair, setting_for
 from fvnce.paper.table import cell_name, cells_of, missing, rows
@@ -242,3 +242,12 @@ def test_cached_densities_are_those_of_the_kernel_density(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
     wider = CachedKernelDensity(x, 0.5, tmp_path)
     assert (wider.log_prob(x) == KernelDensity(x, 0.5).log_prob(x)).all()  # not the other one's
+
+
+def test_errors_are_told_over_the_vae_of_the_same_seeds():
+    cells = [{"method": "vae", "seed": seed, "ones": float(seed + 1)} for seed in range(3)]
+    cells += [{"method": "fixed", "seed": seed, "ones": 10.0 * (seed + 1)} for seed in range(2)]
+    record = {"methods": {"vae": "VAE", "fixed": "fixed"}, "cells": cells}
+    assert penalised.over_vae(record, "fixed", "ones") == pytest.approx(10)
+    assert penalised.seeds_told(record) == "mean of 2 or 3 seeds"
+    assert penalised.seeds_told(record | {"cells": cells[:1] + cells[3:4]}) == "mean of 1 seed"

@@ -71,6 +71,26 @@ def test_the_value_is_right_and_so_is_its_error(path, levels):
     assert float(found.std()) == pytest.approx(1, abs=0.18)
 
 
+@pytest.mark.parametrize("path", ["geometric", "arithmetic"])
+def test_consistency(path):
+    """Sixteen times the draws, a quarter of the error.
+
+    Of 60 estimates the root mean square has a relative deviation of 9 %, the ratio of two 13 %: the bounds are four of
+    that wide.
+    """
+    generator = torch.Generator().manual_seed(0)
+    typical = []
+    for samples in (100, 1600):
+        errors = []
+        for _ in range(60):
+            exact = geometric(2.0, generator) if path == "geometric" else arithmetic(2.0, LOG_Z + 0.7, generator)
+            pilot = None if path == "geometric" else LOG_Z + 0.7
+            value, _ = annealed_nce(Bell(2.0), noise(), path=path, levels=4, samples=samples, draws=exact, pilot=pilot)
+            errors.append(float(value) - LOG_Z)
+        typical.append(torch.tensor(errors).square().mean().sqrt().item())
+    assert 4 / 1.6 < typical[0] / typical[1] < 4 * 1.6, typical
+
+
 def test_along_many_levels_the_error_is_the_energy_of_the_path():
     """n K Var → ∫ I(t) dt: m² on the geometric path of N(0, 1) to N(m, 1), at most π² on the arithmetic one."""
     samples, levels = 20_000, 24

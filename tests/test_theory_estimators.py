@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,11 @@ def test_annealing_turns_exponential_into_polynomial():
         assert abs(geometric["mse"] - distance**2) < 5 * geometric["error"] + 0.1 * distance**2
         assert row["arithmetic, oracle"]["mse"] < 5 * row["arithmetic, oracle"]["error"] + math.pi**2
     assert rows[6.0]["one step"]["mse"] > 10 * rows[6.0]["geometric"]["mse"]
-    assert rows[8.0]["one step"]["trusted"] < 1
+    assert {distance: row["one step"]["trusted"] for distance, row in rows.items() if distance >= 5} == {
+        5.0: 1.0,
+        6.0: 0.0,
+        8.0: 0.0,
+    }
 
 
 def test_what_the_page_says_of_the_estimators_is_what_was_measured():
@@ -116,6 +121,18 @@ def test_what_the_page_says_of_the_estimators_is_what_was_measured():
     assert max(over.values()) < 1.2
     first, second, third = sorted(kl[machine], key=kl[machine].get)[:3]
     assert (first, {second, third}) == ("maximum likelihood", {"conditional", "ranking, K = 1"})
+    errors = column(results("estimators"), "kl_error")
+    alike = ("NCE", "ranking, K = 1", "ranking, K = 10", "(0, 0), profiled")
+    for problem in (
+        "Gaussian mean, 10-D",
+        "Gaussian precision, 2-D",
+        "Gaussian precision, 16-D",
+        "mixture, 2-D",
+        "ring, 2-D",
+    ):
+        for one, other in combinations(alike, 2):
+            apart = abs(kl[problem][one] - kl[problem][other])
+            assert apart < math.hypot(errors[problem][one], errors[problem][other])
     assert kl[wide]["(0, 0), profiled"] > 10 * max(kl[wide]["NCE"], kl[wide]["ranking, K = 10"])
     for problem in ("Gaussian precision, 16-D", wide):
         assert max(kl[problem], key=kl[problem].get) == "eNCE"

@@ -102,6 +102,28 @@ def test_decoded_noise_is_the_mixture_of_what_the_decoder_gives() -> None:
     assert not noise.centres.requires_grad
 
 
+@pytest.mark.parametrize("codes", ["kde", "gaussian"])
+def test_decoded_noise_is_as_wide_as_the_model(codes: Any) -> None:
+    """With the exact posterior codes of the model's own rows have the prior's variance, means of the posterior half.
+
+    The mean square of 4,000 codes has a standard deviation of 2 %, and Scott's kernel adds (4,000^-.2)² = 4 %.
+    """
+    weight, scale = torch.tensor([[1.0]]), 1.0
+    network = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        network.weight.copy_(weight)
+    model = fvnce.LatentVariableModel(normal(1), fvnce.GaussianDecoder(network, scale=scale))
+
+    def posterior(x: Tensor) -> Distribution:
+        return torch.distributions.Independent(Normal(x / 2, math.sqrt(0.5)), 1)
+
+    objective = FullyVariationalNCE(model, posterior, normal(1), fvnce.PowerRule(0))
+    torch.manual_seed(0)
+    x = model.sample(4000)
+    noise = DecodedNoise(4000, codes=codes)(objective, x, torch.Generator().manual_seed(0))
+    assert noise.centres.var().item() == pytest.approx(1.0, abs=0.15)
+
+
 def test_a_flow_goes_on_from_where_it_was() -> None:
     pytest.importorskip("zuko")
     x = rows(300)

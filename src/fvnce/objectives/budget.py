@@ -23,8 +23,11 @@ M = log p_ref(noise, z of a data row). A model without latents knows no such row
 what a Gaussian of three times the variance costs.
 
 The error of a row is that of its reconstruction, |x − E p(x|z)|², and for a model without latents the entropy power
-e^(−2 log p(x)/D), which for a Gaussian of learned width is the same up to a factor. ε/ε_ref is a ratio of medians over
-rows: what is to be forgotten is among the data as well, and must not count.
+e^(−2 log p(x)/D), which for a Gaussian of learned width is the same up to a factor. ε and ε_ref are means over the same
+rows, of logarithms in the second case. What is to be forgotten is among the data as well, and must not count: a row
+does if its own ratio is nearer to that of a typical row than to that of a typical noise sample, or is no outlier. Rows
+are compared one by one because forgetting changes their order: rows that were the easiest and become the hardest move
+every quantile of ε up and of ε_ref down, and a ratio of medians would charge the rest for them.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks
+from .._estimates import log_mean_exp
 from ..models import LatentVariableModel
 from ..models.fixed import map_tensors, wide
 from ..noise import jitter
@@ -54,6 +58,8 @@ BUDGET = 1.7
 RATE = 0.05
 #: Of the moving averages, about 30 batches.
 MOMENTUM = 0.97
+#: Quarters of the distribution above the median from where a value is an outlier: Tukey's fence if it is symmetric.
+FENCE = 4.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,25 @@ def rebuild(model: Any, encoder: Encoder | None, x: Tensor, other: Tensor) -> Re
         error = (x - likelihood.mean).flatten(1).square().sum(1)
         swapped = likelihood.log_prob(other) + prior
     return Rebuilt(fit + prior, error.clamp(min=torch.finfo(error.dtype).tiny).log(), swapped)
+
+
+def remembered(excess: Tensor, of_noise: Tensor) -> Tensor:
+    """Which rows are not among what is forgotten, by the log of each row's error over the reference's.
+
+    A row is forgotten that is nearer to the median of the noise than to that of the data, and an outlier among the
+    data: four times as far above the median as the lower quartile, which forgetting does not touch, is below it.
+
+    Args:
+        excess: of data, shape (B,).
+        of_noise: of noise samples, shape (N,).
+
+    >>> remembered(torch.tensor([0.4, 0.5, 0.6, 0.7, 4.0]), torch.tensor([3.9, 4.1]))
+    tensor([ True,  True,  True,  True, False])
+    """
+    quartile, middle = torch.quantile(excess, excess.new_tensor([0.25, 0.5]))
+    fence = middle + FENCE * (middle - quartile)
+    # What is not a number is kept, and refused where the ratios are looked at.
+    return ~(excess > torch.maximum(fence, (middle + of_noise.median()) / 2))
 
 
 class Reference(nn.Module):
@@ -193,7 +218,9 @@ class Budgeted(Fixed):
         without = self.reference(x, other)
         with torch.no_grad():
             now = rebuild(model, encoder, x, other)
-            self._follow(now, without, x[0].numel(), batch)
+            noise_now = rebuild(model, encoder, batch.x_noise, batch.x_noise)
+            noise_without = self.reference(batch.x_noise, batch.x_noise)
+            self._follow(now, without, noise_now.log_error - noise_without.log_error, batch)
         loss = -mean_over_data(without.evidence, batch.share) if self.reference.trained else None
         blurred = jitter(noise, x)
         if blurred is x:
@@ -203,14 +230,18 @@ class Budgeted(Fixed):
         kept = batch.log_noise_x if power is not None and power[1] == 0 else None
         return replace(batch, x=blurred, log_noise_x=kept), loss
 
-    def _follow(self, now: Rebuilt, without: Rebuilt, dimensions: int, batch: Batch) -> None:
+    def _follow(self, now: Rebuilt, without: Rebuilt, excess_of_noise: Tensor, batch: Batch) -> None:
         evidence = without.evidence.detach()
-        swapped = evidence - dimensions if without.swapped is None else without.swapped
+        power = without.swapped is None  # the error is an entropy power
+        swapped = evidence - batch.x[0].numel() if without.swapped is None else without.swapped
         columns = torch.stack([now.log_error, without.log_error, evidence, swapped], 1).to(self.levels.dtype)
-        data = gather(columns, batch.share).median(0).values
+        rows = gather(columns, batch.share)
+        kept = remembered(rows[:, 0] - rows[:, 1], gather(excess_of_noise, batch.share).to(rows))
+        errors = rows[kept, :2]
+        error = errors.mean(0) if power else log_mean_exp(errors)
         assert batch.log_noise_noise is not None
-        noise = gather(batch.log_noise_noise, batch.share).mean().to(data)
-        found = torch.cat([data, noise[None]])
+        noise = gather(batch.log_noise_noise, batch.share).mean().to(rows)
+        found = torch.cat([error, rows[:, 2:].median(0).values, noise[None]])
         self.levels.copy_(torch.where(self.levels.isnan(), found, torch.lerp(found, self.levels, MOMENTUM)))
         own, reference, typical, null, level = self.levels
         ratio = (own - reference).exp()

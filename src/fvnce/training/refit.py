@@ -6,8 +6,8 @@ tabulated again and samples are drawn anew, pool and validation included; J is t
 model. What is fitted:
 
 * :class:`DecodedNoise`: what the decoder makes of codes, p_n(x) = 1/K Σ_k N(x; m(z_k), σ²), with z_k from a kernel
-  density, or a Gaussian, of the codes of data. For a Gaussian decoder that mixture is a kernel density: its density is
-  exact, not a bound.
+  density, or a Gaussian, of codes drawn for data. For a Gaussian decoder that mixture is a kernel density: its density
+  is exact, not a bound.
 * :class:`FlowRefit`: a normalising flow that is trained on.
 * any function of (objective, rows, generator) that returns a distribution.
 """
@@ -118,7 +118,9 @@ class DecodedNoise:
             raise TypeError(
                 f"model must have an encoder and a Gaussian decoder, found {type(decoder or model).__name__}"
             )
-        code = objective.encoder(rows[: self.centres]).mean
+        # Draws: the means of q(z|x) are less spread than latents are.
+        with _random.seeded_by(generator):
+            code = objective.encoder(rows[: self.centres]).sample()
         if self.codes == "gaussian":
             drawn = draw(fit_gaussian(code, "diagonal"), self.centres, generator)
         else:
