@@ -15,6 +15,7 @@ from fvnce.detection import MEMBERS
 from fvnce.detection.calibration import calibrate_with_outliers
 from fvnce.detection.ensemble import Ensemble
 from fvnce.detection.members.ratio_network import RatioNetworks, Stack, StackedRatios, losses, ratio_network
+from fvnce.detection.networks import BLOCK, in_blocks
 from fvnce.detection.noise import draw_mixture, mixture_noise
 from fvnce.detection.plan import Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
 from fvnce.noise import EmpiricalNoise, draw
@@ -229,3 +230,29 @@ def test_probabilities_from_folds_left_out_are_those_of_refits() -> None:
     assert np.abs(ours.probability(scores) - theirs.probability(scores)).mean() < 0.05
     # Both are probabilities: among rows said to be outliers at p ≥ ½, most are.
     assert truth[ours.probability(scores) > 0.5].mean() > 0.7
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("outputs", [1, 5, 8, 33])
+@pytest.mark.parametrize("inputs", [1, 5, 8, 13, 31])
+def test_a_product_in_blocks_does_not_depend_on_the_place_of_a_row(
+    inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    # Whether it would without care depends on the processor: some take the last rows and columns by other code.
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(n, inputs, generator=generator, dtype=dtype) for n in (BLOCK, outputs))
+    bias = torch.randn(outputs, generator=generator, dtype=dtype)
+    ways = {
+        "linear": lambda block: torch.nn.functional.linear(block, weight, bias),
+        "no bias": lambda block: torch.nn.functional.linear(block, weight),
+        "product": lambda block: block @ weight.T,
+        "stacked": lambda block: torch.baddbmm(bias[None, None], block[None], weight.T[None])[0],
+    }
+    for name, way in ways.items():
+        together = in_blocks(way, x)
+        assert together.shape == (BLOCK, outputs), name
+        torch.testing.assert_close(together, way(x))
+        for places in (1, 7, 40, 128, 251):
+            moved = in_blocks(way, x.roll(places, 0)).roll(-places, 0)
+            assert torch.equal(moved, together), name
+        assert torch.equal(in_blocks(way, x[:3]), together[:3]), name

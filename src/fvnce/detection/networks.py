@@ -13,7 +13,9 @@ from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.optim import AdamW, Optimizer
+from torch.overrides import TorchFunctionMode
 
 from .. import _random
 from ..training import EarlyStopping, History, fit
@@ -26,6 +28,8 @@ EPOCHS = 10
 #: Rows of a product. Always as many, the last block filled up: products of another shape may differ in the last bit,
 #: and the score of a row must not depend on the rows beside it.
 BLOCK = 256
+#: Sizes of the factors of a product are multiples of this.
+EVEN = 16
 
 Made = TypeVar("Made")
 
@@ -119,14 +123,51 @@ class OwnDraws(nn.Module):
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """``function`` of rows, in blocks of one size.
+    """``function`` of rows, in blocks of one size, with even products.
 
     >>> in_blocks(lambda rows: rows.sum(1), torch.ones(300, 2)).shape
     torch.Size([300])
     """
     filled = torch.cat([x, x.new_zeros(-len(x) % BLOCK, *x.shape[1:])]) if len(x) % BLOCK or not len(x) else x
-    # Each block in memory of torch's own, which is aligned: the last bit may depend on where factors lie as well.
-    return torch.cat([function(block.clone()) for block in filled.split(BLOCK)])[: len(x)]
+    with EvenProducts():
+        # Each block in memory of torch's own, which is aligned: the last bit may depend on where factors lie as well.
+        return torch.cat([function(block.clone()) for block in filled.split(BLOCK)])[: len(x)]
+
+
+class EvenProducts(TorchFunctionMode):
+    """Products of matrices with zeros added until their sizes are multiples of :data:`EVEN`.
+
+    Kernels take several rows and columns at a time, and what remains at the end by other code that may add in another
+    order: the last bit of a row would depend on its place among the others. Where nothing remains, it does not.
+
+    >>> with EvenProducts():
+    ...     (torch.ones(2, 3) @ torch.ones(3, 4)).shape
+    torch.Size([2, 4])
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Products are made even, everything else is left as it is."""
+        if func is functional.linear and not kwargs:
+            x, weight, *bias = args
+            bias = [_even(b, 1) for b in bias if b is not None]
+            return func(_even(x, 1), _even(weight, 2), *bias)[..., : len(weight)]
+        if func is torch.baddbmm and not kwargs:
+            bias, x, weight = args
+            return func(_even(bias, 1), _even(x, 1), _even(weight, 2))[..., : weight.shape[-1]]
+        if func in _MATMUL and args[0].ndim > 1 and args[1].ndim > 1:
+            return func(_even(args[0], 1), _even(args[1], 2))[..., : args[1].shape[-1]]
+        return func(*args, **(kwargs or {}))
+
+
+_MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
+
+
+def _even(x: Tensor, dims: int) -> Tensor:
+    """With zeros at the end of its last dimensions."""
+    wanted = [added for size in reversed(x.shape[-dims:]) for added in (0, -size % EVEN)]
+    return functional.pad(x, wanted) if any(wanted) else x
 
 
 def linear_layers(network: nn.Module) -> list[nn.Linear]:
