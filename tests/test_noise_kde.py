@@ -100,7 +100,7 @@ def test_block_boundaries_change_nothing(monkeypatch, h: float, dtype: torch.dty
     # Another shape of tile may round a product in another order, within the promised accuracy.
     relative, absolute = (5e-7, 2e-4) if dtype == torch.float32 else (1e-15, 1e-10)
     for columns in (1, 64, 129, 1299, 1300, 1301):
-        monkeypatch.setattr(_logsum, "_TILE_COLUMNS", columns)
+        monkeypatch.setattr(_logsum, "TILE_COLUMNS", columns)
         for block_bytes in (2**16, 2**18):
             part = KernelDensity(centres, h, block_bytes=block_bytes).log_prob(x)
             assert torch.allclose(part, whole, rtol=relative, atol=absolute)

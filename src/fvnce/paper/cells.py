@@ -41,7 +41,7 @@ from joblib import Parallel, delayed, parallel_config
 from scipy import stats
 
 from .._version import __version__
-from ..serialization import write_text
+from ..serialization import decode, write_text
 
 #: Seconds after which a process without work leaves, and between two looks whether its parent still lives. On a busy
 #: machine work may be seconds on its way. A process that leaves meanwhile makes loky warn, and where warnings are
@@ -64,7 +64,8 @@ class Cells:
 
     def read(self, name: str) -> dict[str, Any]:
         """A cell that is on disk."""
-        content: dict[str, Any] = json.loads(self.path(name).read_text())
+        path = self.path(name)
+        content: dict[str, Any] = decode(path.read_bytes(), path)
         return content
 
     def get(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
