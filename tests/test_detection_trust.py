@@ -30,6 +30,15 @@ def test_the_neighbours_count_less_the_more_outliers_are_known() -> None:
     assert trust(("neighbours",), 0, image=False) == [1.0]
 
 
+def test_on_images_the_neighbours_keep_their_share_however_many_are_known() -> None:
+    names = ("neighbours", "outlier_forest", "mixture_forest", "network")
+    weights = [trust(names, known, image=True) for known in (1, 10, 1000)]
+    assert weights[0] == weights[1] == weights[2]
+    assert sum(weights[0]) == pytest.approx(1)
+    assert weights[0][0] > 0.9
+    assert weights[0][1] == weights[0][2] == weights[0][3] > 0
+
+
 def test_an_outlier_unlike_the_one_that_is_known_is_still_found() -> None:
     rng = np.random.default_rng(0)
     X = np.concatenate([rng.normal(size=(300, 3)), rng.normal([5, 0, 0], 0.3, size=(3, 3))])

@@ -4,10 +4,11 @@ Members that put known outliers to use learn what those look like: the more ther
 none, and see what is like no known outlier. With m known outliers the neighbours' share of the weight is
 
     w(m) = m₀ / (m₀ + m)        on a table,   as if they were worth m₀ known outliers,
-    w = 0.85                    on images,
+    w = 0.95                    on images,
 
 and the others share what is left evenly. Columns of a table often hold nothing but what known outliers tell, whereas
-the known images are of one kind among many: whoever learns only that kind forgets the others. Members that somebody
+the known images are of one kind among many: whoever learns only that kind forgets the others. So the share on images is
+that at which known images of one kind cost the other kinds no more than they bring for their own. Members that somebody
 names count evenly, but for the neighbours, whose share is the same. They come first, and so are the same neighbours, to
 the last bit, with known outliers and without.
 """
@@ -23,7 +24,7 @@ WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
 #: Members that need none.
 WITHOUT = ("neighbours",)
 #: m₀ of tables, and the share on images.
-WORTH, ON_IMAGES = 1.0, 0.85
+WORTH, ON_IMAGES = 1.0, 0.95
 
 
 def names_on(*, outliers: bool, chosen: Sequence[str]) -> tuple[str, ...]:
