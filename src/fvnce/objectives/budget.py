@@ -114,7 +114,8 @@ def remembered(excess: Tensor, of_noise: Tensor) -> Tensor:
     quartile, middle = torch.quantile(excess, excess.new_tensor([0.25, 0.5]))
     fence = middle + FENCE * (middle - quartile)
     # What is not a number is kept, and refused where the ratios are looked at.
-    return ~((excess > fence) & (excess >= of_noise.median()))
+    forgotten: Tensor = (excess > fence) & (excess >= of_noise.median())
+    return ~forgotten
 
 
 class Reference(nn.Module):
