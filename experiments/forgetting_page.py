@@ -28,6 +28,8 @@ def page(results: Path) -> str:
     record: dict[str, Any] = json.loads((results / "forgetting.json").read_text("utf-8"))
     settings = ", ".join(f"{name} = {value}" for name, value in record["settings"].items())
     parts = [OPENING.format(budget=record["settings"]["budget"], command=record["command"], settings=settings)]
+    if "note" in record:
+        parts.append(f"{record['note']}\n")
     for data, title in NAMES.items():
         lines = [line for line in record["summary"] if line["data"] == data]
         if lines:
@@ -74,55 +76,138 @@ def _tempering(record: dict[str, Any]) -> str:
         columns = (("live_noise", 3), ("effective_samples", 1), ("scale", 3), ("ones", 2), ("others", 2), ("auroc", 3))
         rows.append(f"| {title} | {' | '.join(mean(*column) for column in columns)} |")
     seeds = len({cell["seed"] for cell in record["cells"]})
-    return f"""## What does not work: the profiled form, tempered
+    return f"""## What does not work: the profiled form, tempered or bridged
 
 The same task on scikit-learn's digits, means of {seeds} seeds, noise judged on 360 fresh samples. Where log Z is
 profiled out one noise sample carries the noise term, and its gradient, another in every batch, spoils all digits alike.
 A σ that is learnt does not temper the model: the data want it smaller, not larger, and Δ of noise falls all the more
 steeply. Kernels of several widths add samples that are told apart at a glance, not ones that count.
 
+{_bridges(record)}
+
 {chr(10).join(rows)}
 
 `{record["command"]}`
 """
+
+
+def _bridges(record: dict[str, Any]) -> str:
+    """What the bridges show, with the means over seeds and both kinds of the median bridge and of the last."""
+    bridged = [cell["bridges"] for cell in record["cells"] if "bridges" in cell]
+    live = statistics.fmean(statistics.median(bridges["live_noise"][:-1]) for bridges in bridged)
+    carried = statistics.fmean(statistics.median(bridges["effective_samples"][:-1]) for bridges in bridged)
+    last = statistics.fmean(bridges["effective_samples"][-1] for bridges in bridged)
+    levels = record["settings"]["levels"]
+    ways: dict[str, list[float]] = {}
+    for cell in record["cells"]:
+        if "auroc_without" in cell:
+            ways.setdefault(cell["way"], []).append(cell["auroc_without"])
+    without = ", ".join(f"{statistics.fmean(found):.2f} ({way})" for way, found in ways.items())
+    return f"""With bridges Δ is split among {levels} steps between data and noise, each a ratio of two densities of one
+autoencoder that is told the level (`experiments/latent_bridges.py`). Inside, that brings the noise to life: in the
+median bridge {live:.0%} of the samples are felt and {carried:.0f} carry the noise term. Only the last step, to the
+known density of the noise, stays dead ({last:.1f}; the table shows the worst bridge). But nothing is forgotten, and the
+other digits suffer most of what they suffer without bridges: a ratio of two autoencoders does not ask either of them to
+rebuild anything, and what tells neighbours apart, how much of another image is blended in, need not be the digit.
+Nor is it that '1's are among the data: where none was, their AUROC is {without}."""
+
+
+PROBLEMS = {
+    "the plane": (
+        "An energy network, its log Z by a grid, for {rows_in_the_plane:,} rows of four densities in the plane; the "
+        "error is KL(truth‖model) in nats."
+    ),
+    "components": (
+        "Independent components, p⁰(x) = Π sech(b_k·x), whose log Z is known, from {rows:,} rows, training begun "
+        "{off:.0%} off the truth; the error is that of B, relative to its size."
+    ),
+    "factors": (
+        "Probabilistic PCA, x|z ~ N(Wz + b, σ²I), with a quarter as many factors as dimensions and the exact posterior "
+        "for an encoder, log Z = 0, from {rows:,} rows, begun {off:.0%} off; the error is that of the covariance, "
+        "relative to its size. Here noise may also be what the decoder makes of codes, with an exact density. The data "
+        "are Gaussian themselves, and so the fixed Gaussian is at home."
+    ),
+}
 
 
 def _adaptive(record: dict[str, Any]) -> str:
-    noises = list(dict.fromkeys(cell["noise"] for cell in record["cells"]))
-    rows = [f"| dimensions | {' | '.join(noises)} |", "|---" * (len(noises) + 1) + "|"]
-    for dimensions in dict.fromkeys(cell["dimensions"] for cell in record["cells"]):
-        shown = []
-        for noise in noises:
-            last = [c["course"][-1] for c in record["cells"] if (c["dimensions"], c["noise"]) == (dimensions, noise)]
-            names = ("parameter_error", "log_z_error", "effective_samples", "seconds")
-            error, log_z, carried, seconds = (statistics.fmean(abs(each[name]) for each in last) for name in names)
-            shown.append(f"{error:.3f} / {log_z:.2f} / {carried:.0f} / {seconds:.1f}")
-        rows.append(f"| {dimensions} | {' | '.join(shown)} |")
-    best = ", ".join(f"{name} in {' and '.join(map(str, where))}" for name, where in _best(record).items())
     settings = record["settings"]
-    return f"""## Noise that is refitted
+    seeds = len({cell["seed"] for cell in record["cells"]})
+    parts = [
+        "## Noise that is refitted\n\n"
+        f"The profiled (0, 0) with {settings['noise_samples']:.0f} noise samples a row, {settings['epochs']} epochs. "
+        "Each entry: the error / the error of log Z in nats / effective samples of 5,000 that carry log Z / seconds "
+        f"of one processor core, fits of the noise included; means of {seeds} seeds. The courses over steps and "
+        "seconds are in the file.\n"
+    ]
+    never = {cell["noise"] for cell in record["cells"]}
+    for kind, text in PROBLEMS.items():
+        cells = [cell for cell in record["cells"] if _kind(cell) == kind]
+        noises = list(dict.fromkeys(cell["noise"] for cell in cells))
+        head = "density" if kind == "the plane" else "dimensions"
+        known = ["maximum likelihood"] if "likelihood_error" in cells[0] else []
+        rows = [f"| {' | '.join([head, *noises, *known])} |", "|---" * (len(noises) + len(known) + 1) + "|"]
+        rows += [_adaptive_row(cells, where, noises) for where in dict.fromkeys(map(_where, cells))]
+        best = _best(cells)
+        never -= set(best)
+        won = "; ".join(f"{noise}: {', '.join(where)}" for noise, where in best.items())
+        table = "\n".join(rows)
+        won += _of_decoded(cells)
+        parts.append(f"### {kind.capitalize()}\n\n{text.format(**settings)}\n\n{table}\n\nThe smallest error: {won}.\n")
+    if never:
+        parts.append(f"Never the best: {', '.join(sorted(never))}.\n")
+    return "\n".join([*parts, f"`{record['command']}`\n"])
 
-Independent components, p⁰(x) = Π sech(b_k·x), whose log Z is known, from {settings["rows"]:,} rows in
-{settings["epochs"]} epochs with the profiled (0, 0), training begun {settings["off"]:.0%} off the truth: relative error
-of the parameters / error of log Z in nats / effective samples of 5,000 that carry log Z / seconds of one processor
-core, fits of the noise included. The courses over steps and seconds are in the file.
 
-{chr(10).join(rows)}
+def _of_decoded(cells: list[dict[str, Any]]) -> str:
+    """Where noise that the decoder makes is better than other noise that is fitted to more than two moments."""
+    errors = _errors(cells)
+    others = ("kernel density", "flow", "flow, refitted")
+    decoded = "decoded, kernels of codes"
+    where = [
+        place
+        for place, found in errors.items()
+        if decoded in found and found[decoded] < min(map(found.__getitem__, others))
+    ]
+    if not where:
+        return ""
+    told = "What the decoder makes of kernels of codes is nearer than kernels and flows in"
+    return f". {told} {', '.join(where)} dimensions"
 
-The smallest parameter error: {best} dimensions.
 
-`{record["command"]}`
-"""
-
-
-def _best(record: dict[str, Any]) -> dict[str, list[int]]:
-    """The dimensions in which each noise has the smallest mean error of the parameters."""
-    errors: dict[int, dict[str, list[float]]] = {}
-    for cell in record["cells"]:
-        own = errors.setdefault(cell["dimensions"], {}).setdefault(cell["noise"], [])
+def _errors(cells: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """The mean error of each noise, by place."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for cell in cells:
+        own = found.setdefault(_where(cell), {}).setdefault(cell["noise"], [])
         own.append(cell["course"][-1]["parameter_error"])
-    found: dict[str, list[int]] = {}
-    for dimensions, by_noise in errors.items():
-        name = min(by_noise, key=lambda noise, means=by_noise: statistics.fmean(means[noise]))  # type: ignore[misc]
-        found.setdefault(name, []).append(dimensions)
+    return {place: {noise: statistics.fmean(own) for noise, own in by.items()} for place, by in found.items()}
+
+
+def _kind(cell: dict[str, Any]) -> str:
+    return cell["problem"] if cell["problem"] in PROBLEMS else "the plane"
+
+
+def _where(cell: dict[str, Any]) -> str:
+    return str(cell["dimensions"]) if cell["problem"] in PROBLEMS else str(cell["problem"])
+
+
+def _adaptive_row(cells: list[dict[str, Any]], where: str, noises: list[str]) -> str:
+    shown = []
+    for noise in noises:
+        last = [cell["course"][-1] for cell in cells if (_where(cell), cell["noise"]) == (where, noise)]
+        names = ("parameter_error", "log_z_error", "effective_samples", "seconds")
+        error, log_z, carried, seconds = (statistics.fmean(abs(each[name]) for each in last) for name in names)
+        shown.append(f"{error:.3f} / {log_z:.2f} / {carried:.0f} / {seconds:.1f}")
+    known = [cell["likelihood_error"] for cell in cells if _where(cell) == where and "likelihood_error" in cell]
+    if known:
+        shown.append(f"{statistics.fmean(known):.3f}")
+    return f"| {where} | {' | '.join(shown)} |"
+
+
+def _best(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Where each noise has the smallest mean error."""
+    found: dict[str, list[str]] = {}
+    for where, errors in _errors(cells).items():
+        found.setdefault(min(errors, key=errors.__getitem__), []).append(where)
     return found

@@ -25,9 +25,9 @@ what a Gaussian of three times the variance costs.
 The error of a row is that of its reconstruction, |x − E p(x|z)|², and for a model without latents the entropy power
 e^(−2 log p(x)/D), which for a Gaussian of learned width is the same up to a factor. ε and ε_ref are means over the same
 rows, of logarithms in the second case. What is to be forgotten is among the data as well, and must not count: a row
-does if its own ratio is nearer to that of a typical row than to that of a typical noise sample, or is no outlier. Rows
-are compared one by one because forgetting changes their order: rows that were the easiest and become the hardest move
-every quantile of ε up and of ε_ref down, and a ratio of medians would charge the rest for them.
+does if its own ratio is less than that of a typical noise sample, or is no outlier. Rows are compared one by one
+because forgetting changes their order: rows that were the easiest and become the hardest move every quantile of ε up
+and of ε_ref down, and a ratio of medians would charge the rest for them.
 """
 
 from __future__ import annotations
@@ -99,20 +99,23 @@ def rebuild(model: Any, encoder: Encoder | None, x: Tensor, other: Tensor) -> Re
 def remembered(excess: Tensor, of_noise: Tensor) -> Tensor:
     """Which rows are not among what is forgotten, by the log of each row's error over the reference's.
 
-    A row is forgotten that is nearer to the median of the noise than to that of the data, and an outlier among the
-    data: four times as far above the median as the lower quartile, which forgetting does not touch, is below it.
+    A row is forgotten that fares as badly as the median of the noise and is an outlier among the data: four times as
+    far above the median as the lower quartile, which forgetting does not touch, is below it. Kernels blur noise, so
+    that its ratio is less than that of rows like its centres; without kernels half of what is forgotten may count with
+    the rest, which errs on the side of the budget.
 
     Args:
         excess: of data, shape (B,).
         of_noise: of noise samples, shape (N,).
 
-    >>> remembered(torch.tensor([0.4, 0.5, 0.6, 0.7, 4.0]), torch.tensor([3.9, 4.1]))
+    >>> remembered(torch.tensor([0.4, 0.5, 0.6, 0.7, 4.0]), torch.tensor([3.7, 3.9, 4.1]))
     tensor([ True,  True,  True,  True, False])
     """
     quartile, middle = torch.quantile(excess, excess.new_tensor([0.25, 0.5]))
     fence = middle + FENCE * (middle - quartile)
     # What is not a number is kept, and refused where the ratios are looked at.
-    return ~(excess > torch.maximum(fence, (middle + of_noise.median()) / 2))
+    forgotten: Tensor = (excess > fence) & (excess >= of_noise.median())
+    return ~forgotten
 
 
 class Reference(nn.Module):
