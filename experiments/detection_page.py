@@ -11,6 +11,40 @@ from fvnce.pages.page import Table
 
 Record = dict[str, Any]
 
+#: Names of peers and data sets as their authors write them.
+NAMES = {
+    "catboost": "CatBoost",
+    "copod": "COPOD",
+    "deepsad": "Deep SAD",
+    "deepsvdd": "Deep SVDD",
+    "devnet": "DevNet",
+    "ecod": "ECOD",
+    "feawad": "FEAWAD",
+    "feawad_fixed": "FEAWAD, labels put right",
+    "iforest": "isolation forest",
+    "knn": "nearest neighbours",
+    "knn (mean)": "nearest neighbours (mean)",
+    "lightgbm": "LightGBM",
+    "lof": "LOF",
+    "mcd": "robust covariance (MCD)",
+    "mlp": "multi-layer perceptron",
+    "ocsvm": "one-class SVM",
+    "prenet": "PReNet",
+    "pyod_ae": "autoencoder of PyOD",
+    "pyod_vae": "VAE of PyOD",
+    "rf": "random forest",
+    "rosas": "RoSAS",
+    "xgbod": "XGBOD",
+    "xgboost": "XGBoost",
+    "kmnist": "KMNIST",
+    "fashion_mnist": "Fashion-MNIST",
+}
+
+
+def named(name: str) -> str:
+    """A peer or a data set as its authors write it."""
+    return NAMES.get(name, name)
+
 
 def unseen(record: Record) -> list[str]:
     """Tables that nobody had looked at when the defaults were chosen."""
@@ -46,14 +80,26 @@ def known(record: Record) -> list[str]:
         cost = f", median fit {statistics.median(seconds):.1f} s of one core" if seconds else ""
         what = f"{float(share):.0%} of the anomalies known" if float(share) else "no anomaly known"
         lines += [f"**{what}, {seeds}, {tables} tables{cost}; means over tables**", ""]
-        lines += _ranking(ranking, seeds.removeprefix("seeds ").removeprefix("seed "))
+        numbers = seeds.removeprefix("seeds ").removeprefix("seed ").split(",")
+        lines += _ranking(ranking, ", ".join(numbers))
         for part, own in record.get("parts", {}).get(name, {}).items():
             [ours] = [row for row in own if row["detector"] == "fvnce"]
             best = [row for row in own if row["detector"] != "fvnce"][:2]
-            beside = ", ".join(f"{row['detector']} {row['auroc']:.3f} / {row['ap']:.3f}" for row in best)
-            lines += [f"* {part}: **fvnce** {ours['auroc']:.3f} / {ours['ap']:.3f}; {beside}"]
-        lines += [""]
+            shown = [f"**fvnce** {ours['auroc']:.3f} / {ours['ap']:.3f}"]
+            shown += [f"{named(row['detector'])} {row['auroc']:.3f} / {row['ap']:.3f}" for row in best]
+            lines += [f"* {part}: {', '.join(shown)}"]
+        lines += ["* " + _at_threshold([row for row in mine if str(row["seed"]) in numbers]), ""]
     return lines
+
+
+def _at_threshold(rows: Sequence[Record]) -> str:
+    """What the threshold that nobody guessed does, means over tables and seeds."""
+    flagged, true = (statistics.fmean(row[name] for row in rows) for name in ("flagged", "true share"))
+    precision, recall = (statistics.fmean(row[name] for row in rows) for name in ("precision", "recall"))
+    return (
+        f"at the threshold: {flagged:.1%} of the test rows are flagged where {true:.1%} are anomalies; "
+        f"precision {precision:.2f}, recall {recall:.2f}"
+    )
 
 
 def novelty(record: Record) -> list[str]:
@@ -73,7 +119,7 @@ def novelty(record: Record) -> list[str]:
         lines += [f"**{titles[setting]}, {tables} tables; means over tables and seeds**", ""]
         rows = [
             [
-                _bold(row["detector"]),
+                _bold(named(row["detector"])),
                 ", ".join(map(str, row["seeds"])),
                 f"{row['auroc']:.3f}",
                 f"{row['ap']:.3f}",
@@ -87,11 +133,13 @@ def novelty(record: Record) -> list[str]:
 
 def images(record: Record) -> list[str]:
     """Images of a class that was not in training."""
-    settings = ", ".join(f"{name} {value}" for name, value in record["settings"].items())
+    settings = record["settings"]
+    rows, tests = settings["training rows, held out"], settings["test rows"]
     lines = [
         "## Detection on images",
         "",
-        f"`{plain(record['command'])}`: {settings}. AUROC on test images; the program tells what each protocol is.",
+        f"`{plain(record['command'])}`: AUROC on {tests} test images; {rows:,} training images where one digit is held",
+        "out, else all of the class. The program tells what each protocol is, and the budget of autoencoder and VAE.",
         "",
     ]
     groups = dict.fromkeys((row["protocol"], row["data"]) for row in record["rows"])
@@ -106,7 +154,7 @@ def images(record: Record) -> list[str]:
             mean = f"{statistics.fmean(there):.3f}" + ("" if len(there) == len(tasks) else f" of {len(there)}")
             seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in mine if row["method"] == method}))
             body.append([_bold(method), seeds, mean, *("–" if value is None else f"{value:.3f}" for value in values)])
-        lines += [f"**{data}, {protocol}**", "", *_table(["method", "seeds", "mean", *tasks], body)]
+        lines += [f"**{named(data)}, {protocol}**", "", *_table(["method", "seeds", "mean", *tasks], body)]
     return lines
 
 
@@ -119,7 +167,7 @@ def _ranking(ranking: Sequence[Record], seeds: str) -> list[str]:
     ranked = any("mean rank" in row for row in ranking)
     body = [
         [
-            _bold(row["detector"]),
+            _bold(named(row["detector"])),
             seeds,
             f"{row['auroc']:.3f}",
             f"{row['ap']:.3f}",

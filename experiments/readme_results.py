@@ -15,26 +15,12 @@ from typing import Any
 from fvnce.pages.page import Table
 from fvnce.paper import penalised, table
 
+from .detection_page import named
+
 Record = dict[str, Any]
 Parts = dict[str, Callable[[Record], list[str]]]
 BEGIN, END = "<!-- results: made by `make pages`, do not edit -->", "<!-- end of results -->"
 FIRST, END_OF_FIRST = "<!-- first result: made by `make pages`, do not edit -->", "<!-- end of first result -->"
-#: Names of peers as their authors write them.
-NAMES = {
-    "catboost": "CatBoost",
-    "devnet": "DevNet",
-    "xgbod": "XGBOD",
-    "xgboost": "XGBoost",
-    "iforest": "isolation forest",
-    "ecod": "ECOD",
-    "copod": "COPOD",
-    "knn": "nearest neighbours",
-    "knn (mean)": "nearest neighbours (mean)",
-    "ocsvm": "one-class SVM",
-    "lof": "LOF",
-    "kmnist": "KMNIST",
-    "fashion_mnist": "Fashion-MNIST",
-}
 
 
 def readme(text: str, results: Path) -> str:
@@ -76,7 +62,7 @@ def _unseen(record: Record) -> list[str]:
         peers = [row for row in ranking if row["detector"] != "fvnce" and row["seeds"] == ours["seeds"]]
         if "," not in name:
             best = max(peers, key=lambda row: row["ap"])
-            shown = f"{NAMES.get(best['detector'], best['detector'])} {_pair(best, [ours])}"
+            shown = f"{named(best['detector'])} {_pair(best, [ours])}"
             body.append([name.removesuffix(" known"), f"{ours['seeds']}", _pair(ours, [best]), shown])
     return [
         f"**On {len(record['tables'])} tables that played no part in choosing defaults**, with a share of the outliers "
@@ -96,7 +82,7 @@ def _novelty(record: Record) -> list[str]:
     for setting, ranking in record["summary"].items():
         [ours] = [row for row in ranking if row["detector"] == "fvnce"]
         peers = [row for row in ranking if row["detector"] != "fvnce"][:2]
-        shown = ", ".join(f"{NAMES.get(row['detector'], row['detector'])} {_pair(row, [ours])}" for row in peers)
+        shown = ", ".join(f"{named(row['detector'])} {_pair(row, [ours])}" for row in peers)
         body.append([names[setting], f"{len(ours['seeds'])}", _pair(ours, peers), shown])
     tables = max(row["tables"] for ranking in record["summary"].values() for row in ranking)
     count = max(len(ranking) for ranking in record["summary"].values()) - 1
@@ -119,7 +105,7 @@ def _images(record: Record) -> list[str]:
             key=lambda row: -row["mean auroc"],
         )
         shown = ", ".join(f"{row['method']} {row['mean auroc']:.3f}" for row in peers[:2]) or "–"
-        body.append([f"{NAMES.get(data, data)}, {protocol}", f"{ours['tasks']}", f"{ours['mean auroc']:.3f}", shown])
+        body.append([f"{named(data)}, {protocol}", f"{ours['tasks']}", f"{ours['mean auroc']:.3f}", shown])
     return [
         "**Images of a class that was not in training**: mean AUROC, one seed "
         "([the protocols](docs/benchmarks.md#detection-on-images)).",
@@ -148,7 +134,7 @@ def _detection(record: Record) -> list[str]:
                 f"{100 * share:g} %" if share else "none",
                 f"{seeds}",
                 _pair(ours, shown),
-                ", ".join(f"{NAMES.get(row['detector'], row['detector'])} {_pair(row, [ours])}" for row in shown),
+                ", ".join(f"{named(row['detector'])} {_pair(row, [ours])}" for row in shown),
             ]
         )
     return [
