@@ -24,7 +24,6 @@ Takes about half an hour of one core, 11 minutes of it for the detector itself a
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import sys
@@ -43,6 +42,7 @@ from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from sklearn.svm import OneClassSVM
 
 from fvnce import NoiseContrastiveDetector
+from fvnce.data import read_idx
 
 Images = NDArray[np.uint8]
 Array = NDArray[np.float64]
@@ -75,10 +75,7 @@ def idx(folder: Path, name: str) -> Images:
     path = next(iter(sorted(folder.glob(f"{name}*"))), None)
     if path is None:
         raise FileNotFoundError(f"{folder} must hold {name}, found no such file")
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    dims = raw[3]
-    shape = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(dims)]
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
+    return read_idx(path)
 
 
 def test_set(folder: Path) -> tuple[Images, Images] | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import gzip
 import math
 import os
 import platform
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fvnce.data import read_idx
 from fvnce.noise import KernelDensity, select_bandwidth
 from fvnce.paper.cells import write_json
 
@@ -51,8 +51,7 @@ def images(n: int) -> tuple[torch.Tensor, str]:
     """n images as rows of 784 numbers in [0, 1], and where they come from."""
     found = sorted(Path(os.environ.get("FVNCE_DATA", "missing"), "mnist").glob("train-images*gz"))
     if found:
-        raw = np.frombuffer(gzip.decompress(found[0].read_bytes()), np.uint8, offset=16)
-        return torch.tensor(raw.reshape(-1, 784)[:n], dtype=torch.float32).div_(255), "MNIST"
+        return torch.tensor(read_idx(found[0]).reshape(-1, 784)[:n], dtype=torch.float32).div_(255), "MNIST"
     generator = torch.Generator().manual_seed(SEED)
     strokes = torch.randn(40, 784, generator=generator)
     mixed = torch.randn(n, 40, generator=generator) @ strokes / 12

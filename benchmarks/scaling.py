@@ -31,30 +31,31 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.optimize import nnls
-from torch.distributions import Independent, Normal
 
 from fvnce import KernelDensity, PowerRule
 from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.noise import log_prob_of_rows
 from fvnce.objectives import FullyVariationalNCE
 from fvnce.paper.cells import write_json
+from fvnce.paper.setting import standard_normal
 from fvnce.training import fit
 
 BATCH, HIDDEN, CODE = 128, 128, 16
 
 
-def normal(width: int) -> Independent[Normal]:
-    """The standard Gaussian."""
-    return Independent(Normal(torch.zeros(width), torch.ones(width)), 1)
-
-
 def objective(width: int, ratio: float, draws: int) -> FullyVariationalNCE:
     """A small model of rows of this width."""
     torch.manual_seed(0)
-    model = LatentVariableModel(normal(CODE), GaussianDecoder(mlp([CODE, HIDDEN, width])))
+    model = LatentVariableModel(standard_normal(CODE), GaussianDecoder(mlp([CODE, HIDDEN, width])))
     encoder = GaussianEncoder(mlp([width, HIDDEN, 2 * CODE]))
     return FullyVariationalNCE(
-        model, encoder, normal(width), PowerRule(0), noise_ratio=ratio, latent_samples=draws, partition="profiled"
+        model,
+        encoder,
+        standard_normal(width),
+        PowerRule(0),
+        noise_ratio=ratio,
+        latent_samples=draws,
+        partition="profiled",
     )
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments import estimator_sections
-from fvnce.pages.page import Table
-
-from . import detection_page
-from .detection_page import plain
+from . import detection_page, estimator_sections
+from .detection_page import markdown_table, plain
 
 Record = dict[str, Any]
 
@@ -65,12 +62,12 @@ def _kde(record: Record) -> list[str]:
         "",
         "**784 dimensions: time over that of the bare matrix product, largest error**",
         "",
-        *_table(["what", *names, "error: ours", "naive torch", "scikit-learn"], rows),
+        *markdown_table(["what", *names, "error: ours", "naive torch", "scikit-learn"], rows),
         *(f"* {name}: {' '.join(note.split())}" for name, note in notes.items()),
         "",
         "**Few dimensions: time over that of scikit-learn, largest error**",
         "",
-        *_table(["what", *peers, "error: ours", "scikit-learn", "torch-kde"], low),
+        *markdown_table(["what", *peers, "error: ours", "scikit-learn", "torch-kde"], low),
         f"{large['centres']:,} centres and {large['queries']:,} queries took {large['seconds']:.0f} s and "
         f"{large['peak MiB']:.0f} MiB. The leave-one-out bandwidth of {loo['rows']:,} images took {loo['ratio']:.1f} "
         "times the product of the images with one another.",
@@ -92,7 +89,7 @@ def _speed(record: Record) -> list[str]:
         [what, _number(part["fvnce seconds"]), *(_ratio(part["ours / theirs"].get(name)) for name in names)]
         for what, part in record["summary"].items()
     ]
-    return [*lines, *_table(["", "fvnce, s", *names], rows)]
+    return [*lines, *markdown_table(["", "fvnce, s", *names], rows)]
 
 
 def _rows_to_train_on(record: Record) -> list[str]:
@@ -104,7 +101,7 @@ def _rows_to_train_on(record: Record) -> list[str]:
         f"`{record['command']}`, seeds {record['seeds']}.",
         "Mean average precision against `max_rows`: the largest tables of ADBench, and MNIST by principal components.",
         "",
-        *_table(
+        *markdown_table(
             ["", *(f"{size:,}" for size in sizes)],
             [[name, *(_number(part.get(str(size)), 3) for size in sizes)] for name, part in means.items()],
         ),
@@ -122,9 +119,9 @@ def _training(record: Record) -> list[str]:
         f"`python benchmarks/training.py`, torch {record['torch']}, {record['threads']} threads, "
         f"{record['rows']:,} rows, {record['centres']:,} centres. The targets were set before.",
         "",
-        *_table(["ratio", "found"], [[name, f"{value:.2f}"] for name, value in record["ratios"].items()]),
-        *_table(["an epoch", "seconds"], [[name, f"{value:.2f}"] for name, value in record["seconds"].items()]),
-        *_table(
+        *markdown_table(["ratio", "found"], [[name, f"{value:.2f}"] for name, value in record["ratios"].items()]),
+        *markdown_table(["an epoch", "seconds"], [[name, f"{value:.2f}"] for name, value in record["seconds"].items()]),
+        *markdown_table(
             ["before the first step", "tabulating log p_n of the data, s", "filling the pool, s", "live noise"],
             [
                 [
@@ -160,14 +157,14 @@ def _scaling(record: Record) -> list[str]:
         f"`python benchmarks/scaling.py`, torch {record['torch']}, {record['threads']} threads.",
         "What follows from it for large data is told [elsewhere](scaling.md).",
         "",
-        *_table(["a step", "parameters", "ms"], steps),
+        *markdown_table(["a step", "parameters", "ms"], steps),
         f"Fitted: an overhead of {1000 * model['overhead_seconds']:.1f} ms, "
         f"{model['flops_per_second'] / 1e9:.0f} GFLOP/s and "
         f"{model['updates_per_second'] / 1e6:.0f} M parameter updates a second, within "
         f"{model['largest_relative_error']:.0%} of every step. At 16 times the rows a step took "
         f"{record['seconds_of_a_step_at_16_times_the_rows']:.2f} times as long.",
         "",
-        *_table(["log p_n of a row", "µs"], table),
+        *markdown_table(["log p_n of a row", "µs"], table),
         f"That is {1e12 * record['seconds_per_centre_and_dimension']:.0f} ps a centre and dimension.",
         "",
     ]
@@ -182,7 +179,7 @@ def _one_class(record: Record) -> list[str]:
         "",
         f"`{plain(record['command'])}`, AUROC. What the rows are: [one-class methods as limits](one-class.md).",
         "",
-        *_table(["method", *data], rows),
+        *markdown_table(["method", *data], rows),
     ]
 
 
@@ -203,7 +200,7 @@ def _density_ratio(record: Record) -> list[str]:
         "E[(r̂ − r)²]/E[r²] under the denominator, and processor seconds with cross-validation. The seed decides the "
         "data; a mean far above the median comes from one or two data sets on which cross-validation chose badly.",
         "",
-        *_table(["method", *problems, *(f"{name}, s" for name in problems)], [[m, *cells(m)] for m in methods]),
+        *markdown_table(["method", *problems, *(f"{name}, s" for name in problems)], [[m, *cells(m)] for m in methods]),
     ]
 
 
@@ -225,10 +222,6 @@ SECTIONS: dict[str, Callable[[Record], list[str]]] = {
     "annealing.json": estimator_sections.annealing,
     "bridges.json": estimator_sections.bridges,
 }
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [Table("", header, rows).markdown(), ""]
 
 
 def _number(value: float | None, digits: int = 2) -> str:

@@ -127,7 +127,7 @@ def novelty(record: Record) -> list[str]:
             ]
             for row in ranking
         ]
-        lines += _table(["detector", "seeds", "AUROC", "average precision", "median fit, s of one core"], rows)
+        lines += markdown_table(["detector", "seeds", "AUROC", "average precision", "median fit, s of one core"], rows)
     return lines
 
 
@@ -154,7 +154,7 @@ def images(record: Record) -> list[str]:
             mean = f"{statistics.fmean(there):.3f}" + ("" if len(there) == len(tasks) else f" of {len(there)}")
             seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in mine if row["method"] == method}))
             body.append([_bold(method), seeds, mean, *("–" if value is None else f"{value:.3f}" for value in values)])
-        lines += [f"**{named(data)}, {protocol}**", "", *_table(["method", "seeds", "mean", *tasks], body)]
+        lines += [f"**{named(data)}, {protocol}**", "", *markdown_table(["method", "seeds", "mean", *tasks], body)]
     return lines
 
 
@@ -175,12 +175,15 @@ def _ranking(ranking: Sequence[Record], seeds: str) -> list[str]:
         ]
         for row in ranking
     ]
-    return _table(["detector", "seeds", "AUROC", "average precision", *(["mean rank by it"] if ranked else [])], body)
+    return markdown_table(
+        ["detector", "seeds", "AUROC", "average precision", *(["mean rank by it"] if ranked else [])], body
+    )
 
 
 def _bold(name: str) -> str:
     return f"**{name}**" if name == "fvnce" else name
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table and the empty one below it."""
     return [Table("", header, rows).markdown(), ""]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from fvnce.pages.page import Table
+from .detection_page import markdown_table
 
 Record = dict[str, Any]
 
@@ -28,10 +27,10 @@ def estimators(record: Record) -> list[str]:
         "",
         "**KL(truth‖model), in thousandths of a nat**",
         "",
-        *_table(["problem", *names], rows("kl", "kl_error")),
+        *markdown_table(["problem", *names], rows("kl", "kl_error")),
         "**Error of log Z, root mean square, in thousandths of a nat**",
         "",
-        *_table(
+        *markdown_table(
             ["problem", *names[1:]],
             [[row[0], *row[2:]] for row in rows("log_z", "log_z_error")],
         ),
@@ -55,7 +54,7 @@ def flat_landscape(record: Record) -> list[str]:
         f"`{record['command']}`, `results/bench/flat_landscape.json`: steps until the error is {record['near']:g}, and "
         "the condition number of the Hessian at the truth.",
         "",
-        *_table(["distance", *names, *(f"condition, {name}" for name in record["rows"][0]["condition"])], rows),
+        *markdown_table(["distance", *names, *(f"condition, {name}" for name in record["rows"][0]["condition"])], rows),
     ]
 
 
@@ -79,7 +78,7 @@ def annealing(record: Record) -> list[str]:
         f"`{record['command']}`, `results/bench/annealing.json`: N times the mean squared error of log Z, N = "
         f"{record['budget']:,} draws in all, {record['repetitions']} repetitions.",
         "",
-        *_table(["distance", *names], rows),
+        *markdown_table(["distance", *names], rows),
     ]
 
 
@@ -100,12 +99,8 @@ def bridges(record: Record) -> list[str]:
         f"`{record['command']}`, `results/bench/bridges.json`: error of the log-ratio on data / on noise in nats, "
         f"{record['levels']} levels, {record['rows']:,} rows, mean of {len(record['seeds'])} seeds; processor seconds.",
         "",
-        *_table(["problem", *ways, *(f"{way}, s" for way in ways)], rows),
+        *markdown_table(["problem", *ways, *(f"{way}, s" for way in ways)], rows),
     ]
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [Table("", header, rows).markdown(), ""]
 
 
 def _with_error(value: float, error: float | None) -> str:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import gzip
 import os
 import statistics
 import time
@@ -37,7 +36,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from fvnce import VAE, FullyVariationalNCE, KernelDensity, PowerRule, fit
-from fvnce.data import load_mnist
+from fvnce.data import load_mnist, read_idx
 from fvnce.objectives import Budgeted
 from fvnce.paper.cells import Cells, made_by, measured, write_json
 from fvnce.paper.setting import Pair, Setting, make_pair
@@ -89,8 +88,7 @@ def mnist(task: Task) -> Split:
 def fashion(task: Task) -> Split:
     """The test set of Fashion-MNIST in halves."""
     folder = Path(os.environ["FVNCE_DATA"]) / "fashion_mnist"
-    pixels = np.frombuffer(gzip.decompress((folder / "t10k-images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16)
-    labels = np.frombuffer(gzip.decompress((folder / "t10k-labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8)
+    pixels, labels = (read_idx(folder / f"t10k-{name}-ubyte.gz") for name in ("images-idx3", "labels-idx1"))
     x, y = torch.from_numpy(pixels.reshape(-1, 784) / np.float32(255)), torch.from_numpy(labels.astype(np.int64))
     return Split(x[:5000], y[:5000], x[:5000], y[:5000], x[5000:], y[5000:])
 

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fvnce.pages.page import Table
 from fvnce.paper import penalised, table
 
-from .detection_page import named
+from .detection_page import markdown_table, named
 
 Record = dict[str, Any]
 Parts = dict[str, Callable[[Record], list[str]]]
@@ -71,7 +70,7 @@ def _unseen(record: Record) -> list[str]:
         "splits and labels; the higher",
         "number is bold.",
         "",
-        *_markdown(["known", "seeds", "fvnce", "best peer"], body),
+        *markdown_table(["known", "seeds", "fvnce", "best peer"], body),
     ]
 
 
@@ -89,7 +88,7 @@ def _novelty(record: Record) -> list[str]:
     return [
         f"**With no outlier known**, on {tables} tables; the two best of {count} peers.",
         "",
-        *_markdown(["training", "seeds", "fvnce", "best peers"], body),
+        *markdown_table(["training", "seeds", "fvnce", "best peers"], body),
     ]
 
 
@@ -110,7 +109,7 @@ def _images(record: Record) -> list[str]:
         "**Images of a class that was not in training**: mean AUROC, one seed "
         "([the protocols](docs/benchmarks.md#detection-on-images)).",
         "",
-        *_markdown(["images", "tasks", "fvnce", "best peers"], body),
+        *markdown_table(["images", "tasks", "fvnce", "best peers"], body),
     ]
 
 
@@ -142,7 +141,7 @@ def _detection(record: Record) -> list[str]:
         "rows, and the two best peers",
         "([all of them](docs/benchmarks.md); [how the defaults were chosen](docs/detection.md#every-default-and-why)).",
         "",
-        *_markdown(["known", "seeds", "fvnce", "best peers"], body),
+        *markdown_table(["known", "seeds", "fvnce", "best peers"], body),
     ]
 
 
@@ -169,7 +168,7 @@ def _table(record: Record) -> list[str]:
         f"{_seeds(record['seeds'])}, with the",
         "paper's number in brackets ([the whole reproduction](docs/reproduction.md)).",
         "",
-        *_markdown(header, body),
+        *markdown_table(header, body),
     ]
 
 
@@ -183,7 +182,7 @@ def _penalised(record: Record) -> list[str]:
         f"{penalised.seeds_told(record)}, and",
         "how well that error finds '1's.",
         "",
-        *_markdown(["objective", "error of '1's", "error of other digits", "AUROC of '1'"], body),
+        *markdown_table(["objective", "error of '1's", "error of other digits", "AUROC of '1'"], body),
     ]
 
 
@@ -194,10 +193,6 @@ def _seeds(count: int) -> str:
 def _mean(values: Sequence[float]) -> str:
     mean = f"{statistics.fmean(values):.0f}"
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.0f}"
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [Table("", header, rows).markdown(), ""]
 
 
 #: Which results open the README and the start page, and which stand further down in the README.

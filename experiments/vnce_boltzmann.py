@@ -1,4 +1,4 @@
-r"""The predecessor's second problem: a restricted Boltzmann machine small enough to enumerate.
+r"""Variational NCE, problem 2: a restricted Boltzmann machine small enough to enumerate.
 
     python -m experiments.vnce_boltzmann --out out
 

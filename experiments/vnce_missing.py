@@ -1,4 +1,4 @@
-r"""The predecessor's fourth problem: a truncated normal graphical model, estimated from rows with missing entries.
+r"""Variational NCE, problem 4: a truncated normal graphical model, estimated from rows with missing entries.
 
     python -m experiments.vnce_missing --out out
 

@@ -1,4 +1,4 @@
-r"""The predecessor's first problem: an unnormalised mixture of two Gaussians, and which rule estimates it best.
+r"""Variational NCE, problem 1: an unnormalised mixture of two Gaussians, and which rule estimates it best.
 
     python -m experiments.vnce_mixture --out out
 
@@ -88,7 +88,7 @@ def run(out: Path, options: Options) -> Section:
     crude = crude_encoder_bias(settings)
     joint = _joint_training(settings)
     figures = [*_figure_errors(out, settings, measured), *figure_of_theory(out, settings, theory, robust)]
-    tables = [_table_errors(settings, measured), table_of_efficiency(settings, theory), table_of_crude(crude)]
+    tables = [_table_errors(settings, measured), table_of_efficiency(theory), table_of_crude(crude)]
     seconds = time.perf_counter() - start
     results = {
         "measured": measured,
@@ -100,7 +100,7 @@ def run(out: Path, options: Options) -> Section:
     files = [*figures, write_results(out, "vnce-mixture", options, asdict(settings), seconds, results)]
     return Section(
         "Unnormalised mixture of two Gaussians",
-        _reading(settings, measured, theory, joint, robust),
+        _reading(settings, measured, joint, robust),
         pictures=[
             Picture(
                 figures[0],
@@ -283,7 +283,6 @@ def _table_errors(settings: Settings, measured: dict[str, Any]) -> Table:
 def _reading(
     settings: Settings,
     measured: dict[str, Any],
-    theory: dict[str, Any],
     joint: dict[str, dict[str, float]],
     robust: dict[str, Any],
 ) -> list[str]:

@@ -84,7 +84,7 @@ def starts(count: int, settings: Settings) -> list[Tensor]:
     return found
 
 
-def _grid(settings: Settings) -> tuple[Tensor, Tensor]:
+def _grid() -> tuple[Tensor, Tensor]:
     """Points and cell widths over which densities are integrated."""
     x = torch.linspace(-160, 160, 4001, dtype=torch.float64)
     return x, torch.full_like(x, float(x[1] - x[0]))
@@ -102,7 +102,7 @@ def _normal_density(x: Tensor, scale: float) -> Tensor:
 
 def relative_variance(rule: ScoringRule, noise_scale: float, settings: Settings, truths: int = 9) -> float:
     """n·Var(log σ_0) of the rule over that of maximum likelihood, averaged over true σ_0, by quadrature."""
-    x, cell = _grid(settings)
+    x, cell = _grid()
     if not _has_variance(rule, noise_scale, max(settings.highest, settings.known_scale)):
         return math.inf
     ratios = []
@@ -149,7 +149,7 @@ def efficiency(settings: Settings) -> dict[str, Any]:
 
 def contaminated_bias(settings: Settings) -> dict[str, Any]:
     """Bias of σ_0 = 3 in an infinite sample of which a share are outliers, against α, and of NCE and MLE."""
-    x, cell = _grid(settings)
+    x, cell = _grid()
     clean = _true_density(x, 3.0, settings)
     density = (1 - settings.contamination) * clean + settings.contamination * _normal_density(x, settings.outlier_scale)
     found: dict[str, Any] = {"alphas": ALPHAS, "noise_scale": {}}
@@ -167,7 +167,7 @@ def contaminated_bias(settings: Settings) -> dict[str, Any]:
 
 def crude_encoder_bias(settings: Settings) -> dict[str, float]:
     """σ_0 found in an infinite sample, truth 3, by an encoder q(z) that does not see x."""
-    x, cell = _grid(settings)
+    x, cell = _grid()
     weights = [d * cell for d in (_true_density(x, 3.0, settings), _normal_density(x, settings.noise_scale))]
     log_noise = _normal_density(x, settings.noise_scale).log().clamp(min=-1e4)
     found = {}
@@ -229,7 +229,7 @@ def _number(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:.3g}"
 
 
-def table_of_efficiency(settings: Settings, theory: dict[str, Any]) -> Table:
+def table_of_efficiency(theory: dict[str, Any]) -> Table:
     """Relative variances; infinite where the noise is too narrow for the rule."""
     rows = [
         [name, *(_number(v) for v in theory["by_noise"][name]), _number(min(theory["by_noise"][name]))]

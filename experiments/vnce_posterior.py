@@ -114,7 +114,7 @@ def run(out: Path, options: Options) -> Section:
     seconds = kept + time.perf_counter() - start
     return Section(
         "Stars and moons: learned posteriors",
-        _reading(settings, measured),
+        _reading(measured),
         pictures=[
             Picture(
                 figures[0],
@@ -293,7 +293,7 @@ def _table(measured: dict[str, Any]) -> Table:
     return Table("Learned posteriors against the truth, nats", header, rows)
 
 
-def _reading(settings: Settings, measured: dict[str, Any]) -> list[str]:
+def _reading(measured: dict[str, Any]) -> list[str]:
     def mean(shape: str, method: str, key: str) -> float:
         values = measured[shape][method][key]
         return float(sum(values) / len(values))

@@ -11,7 +11,7 @@ import pytest
 import experiments
 from experiments import search
 from experiments.reproduction_page import page
-from fvnce.diagnostics import SHARES
+from fvnce.diagnostics.report import SHARES
 from fvnce.paper.setting import MNIST
 from fvnce.paper.table import rows
 

@@ -1,4 +1,4 @@
-"""The predecessor's problems: the machinery against closed forms, and every item end to end on tiny settings."""
+"""The problems of variational NCE: the machinery against closed forms, and every item end to end on tiny settings."""
 
 import json
 import math

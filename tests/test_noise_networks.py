@@ -16,6 +16,7 @@ from torch.distributions import (
     Independent,
     Normal,
     TransformedDistribution,
+    Uniform,
     constraints,
 )
 
@@ -304,3 +305,15 @@ def test_references_and_priors_made_of_flows_move_too() -> None:
     assert latent.double().log_joint(x, torch.zeros(6, 2).double()).dtype == torch.float64
     with pytest.raises(ValueError, match="prior must not hold tensors that require gradients"):
         fvnce.LatentVariableModel(by_hand("NSF"), fvnce.GaussianDecoder(nn.Linear(2, WIDTH)))
+
+
+def test_what_an_objective_holds_checks_nothing_itself_and_inverts_anew() -> None:
+    affine = AffineTransform(torch.tensor(1.0), torch.tensor(2.0))
+    inverse = affine.inv  # kept by the transform, in the precision it has now
+    noise = TransformedDistribution(Uniform(torch.zeros(2), torch.ones(2)), [affine])
+    held = FixedDistribution(noise).double().distribution
+    assert held.log_prob(torch.full((2,), 9.0, dtype=torch.float64)).tolist() == [-math.inf] * 2
+    assert held.transforms[0].inv(torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
+    assert affine.inv is inverse
+    back = TransformedDistribution(Uniform(torch.zeros(2), torch.ones(2)), [inverse])
+    assert FixedDistribution(back).double().distribution.sample().dtype == torch.float64

@@ -52,6 +52,16 @@ def test_one_pass_hands_out_every_row_once() -> None:
     assert pool.renewed == 0
 
 
+def test_batches_that_are_to_renew_nothing_leave_the_pool_as_it_is() -> None:
+    pool = NoisePool(line(), 500, torch.Generator().manual_seed(0), refresh=64)
+    before = pool.state_dict()["x"]
+    for _ in range(5):
+        pool.batch(10, renew=False)
+    assert torch.equal(pool.state_dict()["x"], before)
+    pool.batch(10)
+    assert pool.renewed == 64
+
+
 def test_as_many_rows_are_renewed_as_asked_for() -> None:
     pool = NoisePool(line(), 500, torch.Generator().manual_seed(0), refresh=2.5)
     before = pool.state_dict()["x"]

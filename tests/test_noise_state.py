@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import safetensors.torch
 import torch
-from torch.distributions import Independent, MultivariateNormal, Normal, StudentT, Uniform
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, StudentT, Uniform
 
 from fvnce.noise import KernelDensity, NoiseMixture, draw, from_state, load_noise, save_noise, to_state
 from fvnce.serialization import RecordError, describe
@@ -30,7 +31,27 @@ def test_plain_torch_distributions_come_back_bit_for_bit(noise, tmp_path) -> Non
     x = torch.rand(20, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(noise.mean.dtype)
     assert torch.equal(back.log_prob(x), noise.log_prob(x))
     assert torch.equal(*(draw(n, 10, torch.Generator().manual_seed(0)) for n in (noise, back)))
-    assert back._validate_args == noise._validate_args
+    assert checks(back) == checks(noise)
+
+
+def checks(noise: Distribution) -> bool:
+    try:
+        noise.log_prob(torch.full((WIDTH,), math.nan, dtype=noise.mean.dtype))
+    except ValueError:
+        return True
+    return False
+
+
+def test_one_factor_for_a_whole_batch_is_written_once() -> None:
+    noise = MultivariateNormal(torch.arange(12.0).reshape(4, 3), covariance_matrix=torch.eye(3) + 0.3)
+    _, tensors = describe(noise)
+    assert sorted(tensor.numel() for tensor in tensors.values()) == [9, 12]
+    each = MultivariateNormal(torch.zeros(3), scale_tril=torch.stack([torch.eye(3), 2 * torch.eye(3)]))
+    for one in (noise, each):
+        back = from_state(*describe(one))
+        assert back.batch_shape == one.batch_shape
+        x = data(one.batch_shape[0], WIDTH, torch.float32)
+        assert torch.equal(back.log_prob(x), one.log_prob(x))
 
 
 def test_mixtures_of_mixtures_pass_through_json(tmp_path) -> None:

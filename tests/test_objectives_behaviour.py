@@ -151,14 +151,19 @@ def test_skipping_dead_noise_with_a_latent_that_is_summed_over(name, partition):
         torch.testing.assert_close(grads[1][key], grad, rtol=1e-4, atol=1e-5)
 
 
-def test_batch_statistics_and_dropout_are_computed_whole():
+@pytest.mark.parametrize("name", [*(name for name in vars(nn) if "BatchNorm" in name or "Dropout" in name), "ReLU"])
+def test_batch_statistics_and_dropout_are_computed_whole(name):
+    """The encoder sees the data once and the noise once; without such a layer noise that counts is seen again."""
     torch.manual_seed(0)
-    model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 8, 6]), 0.05))
-    network = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    given = (8,) if "BatchNorm" in name and "Lazy" not in name else ()
+    network, seen = mlp([6, 8, 2]), []
+    network.beside = getattr(nn, name)(*given)  # found, though it is not asked for anything
+    network.forward = lambda x: seen.append(len(x)) or network[2](network[1](network[0](x)))
+    model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 8, 6])))
     objective = FullyVariationalNCE(model, PointEncoder(network), standard(6, 2.0), PowerRule(0))
     objective.live_share.fill_(0.0)
-    objective(torch.randn(5, 6), 50 * torch.randn(7, 6))
-    assert network[1].num_batches_tracked == 2  # one pass over the data, one over the noise
+    objective(torch.randn(5, 6), torch.randn(7, 6))
+    assert seen == [5, 7] if name != "ReLU" else len(seen) == 3
 
 
 def test_noise_outside_the_models_support_has_ratio_zero():

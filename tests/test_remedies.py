@@ -13,7 +13,7 @@ from torch.distributions import Independent, Normal
 import fvnce
 from fvnce import SNCE, FullyVariationalNCE, GaussianDecoder, GaussianEncoder, KernelDensity, PointEncoder, PowerRule
 from fvnce.diagnostics import Diagnostics, diagnose
-from fvnce.remedies import ENOUGH_LIVE, Remedy
+from fvnce.diagnostics.remedies import ENOUGH_LIVE, Remedy
 
 WIDTH = 50
 

@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from torch.autograd import forward_ad
 
 from contracts import CLASSICAL, DOUBLE, EVERY_RULE, FAMILY, VARIATIONAL, derivatives, rules
-from fvnce import Logarithmic, PowerRule
+from fvnce import Logarithmic, PowerRule, _checks
 from fvnce.scoring import check_double_elbo, from_generator, from_pair, from_weight
 
 GRID = torch.linspace(-30, 30, 601, dtype=DOUBLE)
@@ -365,6 +365,27 @@ def test_works_under_function_transforms(rule):
         torch.testing.assert_close(torch.func.vmap(function)(delta), value)
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(function))(delta), first)
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(torch.func.grad(function)))(delta), second)
+
+
+def test_transforms_are_noticed_without_the_private_name_of_torch(monkeypatch):
+    class Public:
+        _C = None
+
+        def __getattr__(self, name):
+            return getattr(torch, name)
+
+    def noticed(x):
+        seen.append(_checks.is_transformed())
+        return x * x
+
+    for _ in range(2):
+        seen = []
+        noticed(torch.ones(()))
+        for transform in (torch.func.vmap, torch.func.grad, torch.func.jacrev):
+            transform(noticed)(torch.ones(2 if transform is torch.func.vmap else ()))
+        assert seen == [False, True, True, True]
+        monkeypatch.setattr(_checks, "torch", Public())
+    test_works_under_function_transforms(PowerRule(0.25, 1.0))
 
 
 # torch itself calls what it deprecates when forward mode is first used.

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fvnce
 from fvnce.noise import FlowNoise, KernelDensity, fit_gaussian
 from fvnce.objectives import FullyVariationalNCE
+from fvnce.serialization import RecordError, read_record, write_record
 from fvnce.training import DecodedNoise, FlowRefit, RefitNoise, fit, fit_flow
 from training_runs import contrastive, digest, kernels, normal, rows, vae
 
@@ -81,6 +82,20 @@ def test_resumed_to_the_bit(name: str, tmp_path: Path) -> None:
     x = rows(9, seed=4)
     assert torch.equal(resumed.noise.log_prob(x), never.noise.log_prob(x))
     assert not torch.allclose(never.noise.log_prob(x), start().noise.log_prob(x))
+
+
+def test_a_checkpoint_that_does_not_tell_since_when_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    def go(**more: Any) -> None:
+        objective = contrastive(noise=normal(scale=2.0), partition="profiled")
+        fit(objective, rows(60), checkpoint_dir=tmp_path, callbacks=[RefitNoise(shifted)], **SETTINGS, **more)
+
+    go(epochs=2)
+    path = sorted(tmp_path.glob("step-*.safetensors"))[-1]
+    content, tensors = read_record(path, "checkpoint")
+    del content["state"]["noise"]["since"]
+    write_record(path, "checkpoint", content, tensors)
+    with pytest.raises(RecordError, match=r"the noise in .*step-.* must hold .* and since, found no 'since'; write it"):
+        go(epochs=3, resume=path)
 
 
 def test_a_folder_holds_the_noise_in_use(tmp_path: Path) -> None:

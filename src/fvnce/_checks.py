@@ -15,7 +15,27 @@ from torch.distributions import Distribution
 
 def values_are_hidden() -> bool:
     """Whether a compiler or a function transform is tracing, so that no value can be looked at, let alone checked."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return torch.compiler.is_compiling() or is_transformed()
+
+
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func``, such as vmap or grad, is at work."""
+    # Torch tells under a private name only. Where that is gone, a function is tried which every transform refuses.
+    return bool(getattr(torch._C, "_are_functorch_transforms_active", _is_refused)())
+
+
+def _is_refused() -> bool:
+    try:
+        _WithoutSetup.apply(torch.zeros(()))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return True
+    return False
+
+
+class _WithoutSetup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, value: Tensor) -> Tensor:
+        return value.clone()
 
 
 def is_half(value: Tensor) -> bool:
@@ -94,10 +114,9 @@ def outcome(value: object) -> int:
     Traceback (most recent call last):
     ValueError: outcome must be 1 (data) or 0 (noise), found 2
     """
-    if value == 1:
-        return 1
-    if value == 0:
-        return 0
+    for known in (0, 1):
+        if value == known:
+            return known
     raise ValueError(f"outcome must be 1 (data) or 0 (noise), found {value!r}")
 
 
@@ -376,8 +395,6 @@ def binary(name: str, value: Tensor, remedy: str) -> None:
     Traceback (most recent call last):
     ValueError: x must hold zeros and ones, found 0.5; round it
     """
-    if values_are_hidden():
-        return
     good = (value == 0) | (value == 1)
-    if not bool(good.all()):
+    if not values_are_hidden() and not bool(good.all()):
         raise ValueError(f"{name} must hold zeros and ones, found {value[~good].flatten()[0].item():g}; {remedy}")

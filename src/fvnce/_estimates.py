@@ -64,9 +64,9 @@ class LogPartition(tuple[Tensor, Tensor]):
         return f"{float(self[0]):.4g} ± {float(self[1]):.2g} ({self.effective_samples:.1f} effective samples{note})"
 
 
-def log_mean_exp(values: Tensor) -> Tensor:
-    """log of the mean of e^values over the first dimension."""
-    return values.logsumexp(0) - math.log(len(values))
+def log_mean_exp(values: Tensor, dim: int = 0) -> Tensor:
+    """log of the mean of e^values over a dimension, the first unless told."""
+    return values.logsumexp(dim) - math.log(values.shape[dim])
 
 
 def log_power_mean(values: Tensor, power: float, log_weights: Tensor | None = None) -> Tensor:

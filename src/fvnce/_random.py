@@ -135,10 +135,10 @@ def restore(state: Mapping[str, Any], device: torch.device) -> None:
 
 
 @contextmanager
-def preserve_rng_state(device: torch.device | None = None, really: bool = True) -> Iterator[None]:
+def preserve_rng_state(device: torch.device | None = None, enabled: bool = True) -> Iterator[None]:
     """Whatever is done to the global generators inside is undone at the end, and no other borrower sees it.
 
-    Unless ``really``, they are not even looked at.
+    Unless ``enabled``, they are not even looked at.
 
     >>> before = torch.get_rng_state()
     >>> with preserve_rng_state():
@@ -146,7 +146,7 @@ def preserve_rng_state(device: torch.device | None = None, really: bool = True) 
     >>> torch.equal(torch.get_rng_state(), before)
     True
     """
-    if not really:
+    if not enabled:
         yield
         return
     place = torch.device("cpu") if device is None else device

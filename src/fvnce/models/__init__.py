@@ -31,7 +31,7 @@ from .energy import EnergyDecoder, EnergyModel
 from .exact import GaussianMixtureModel, LinearGaussianModel, RestrictedBoltzmannMachine
 from .fixed import FixedDistribution
 from .latent import LatentVariableModel
-from .networks import _Images, convolutional_pair, mlp
+from .networks import convolutional_pair, mlp
 from .ratios import AveragedRatio, DistributionRatio, KernelRatio, MultinomialRatio, TelescopedRatio
 
 __all__ = [
@@ -66,7 +66,7 @@ __all__ = [
 register(
     *(BernoulliDecoder, BinaryEncoder, CategoricalEncoder, ContinuousBernoulliDecoder, CouplingEncoder),
     *(CoveringEncoder, EnergyDecoder, EnergyModel, GaussianDecoder, GaussianEncoder, KernelRatio, PointEncoder),
-    *(AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio, _Images),
+    *(AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio),
     omit=("scale",),
 )
 register(RestrictedBoltzmannMachine, methods=("posterior",))

@@ -11,13 +11,13 @@ from __future__ import annotations
 import copy
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform, constraints
-from torch.distributions.transforms import _InverseTransform
 
 from .. import _checks
 
@@ -169,9 +169,9 @@ class _Walk:
         if id(value) in self.made:
             return self.made[id(value)][1]
         held = dict(vars(value))
-        if isinstance(value, Transform) and not isinstance(value, _InverseTransform):
-            # Its inverse, once asked for, is kept and refers back to it; a new one is made when asked.
-            held["_inv"] = None
+        if isinstance(value, Transform):
+            # Its inverse, once asked for, is referred to weakly and refers back to it; a new one is made when asked.
+            held = {name: None if isinstance(item, weakref.ref) else item for name, item in held.items()}
         moved = copy.copy(value)
         self.made[id(value)] = (value, moved)
         alone = getattr(value, "kept_as_is", ())

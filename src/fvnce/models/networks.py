@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
+from ..serialization import register
 from .fixed import wide
 
 
@@ -61,6 +62,9 @@ class _Images(nn.Module):
         batch = x.shape[: x.dim() - self.event_dims]
         result: Tensor = self.network(x.reshape(-1, *x.shape[len(batch) :]))
         return result.reshape(*batch, *result.shape[1:])
+
+
+register(_Images)
 
 
 def convolutional_pair(

@@ -89,15 +89,15 @@ class NoisePool:
         self._seconds = 0.0
         self._started: float | None = None
 
-    def batch(self, n: int) -> tuple[Tensor, Tensor]:
-        """n samples and their log densities, shapes (n,) + event_shape and (n,)."""
+    def batch(self, n: int, *, renew: bool = True) -> tuple[Tensor, Tensor]:
+        """n samples and their log densities, shapes (n,) + event_shape and (n,); no row is due without ``renew``."""
         n = _checks.count("n", n)
         if n > self.size:
             raise ValueError(f"n must be at most the pool's size {self.size}, found {n}")
         if self._started is None:
             self._started = time.perf_counter()
         if self.batches:
-            self._renew(self.refresh_rows(n))
+            self._renew(self.refresh_rows(n) if renew else 0.0)
         if self._cursor + n > self.size:
             self._order = self._shuffled()
             self._cursor = 0

@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from .. import _checks
 from .._estimates import LogPartition, estimate_log_mean
@@ -34,6 +32,11 @@ from .ratios import BatchRatios, Encoder, LogRatio, check_finite, check_model, l
 LOWEST = -1e30
 #: Where at most this share of the last noise batch counted, samples that do not count are not differentiated.
 SKIP_BELOW = 0.5
+#: Layers under which a second pass over some of the rows would be another function.
+_OF_WHOLE_BATCHES = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d),
+    *(nn.SyncBatchNorm, nn.AlphaDropout, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout),
+)
 
 _NONE = torch.empty((0, 1), dtype=torch.long)
 
@@ -146,8 +149,7 @@ class ContrastiveObjective(Objective):
         self.partition = _partition(partition, log_scale)
         self.partition.check(rule)
         self.partition.attach(model, encoder)
-        # A second pass over some of the rows would be another function under these.
-        self._can_skip = not any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in self.modules())
+        self._can_skip = not any(isinstance(module, _OF_WHOLE_BATCHES) for module in self.modules())
         # Part of the state: what the last batch showed decides how the next one is computed, to the last bit.
         self.register_buffer("live_share", torch.ones(()))
 

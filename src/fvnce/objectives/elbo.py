@@ -1,4 +1,4 @@
-r"""Objectives without a noise term: autoencoder, VAE, IWAE.
+r"""Objectives without a noise term: autoencoder, VAE, IWAE; and log p_θ(x) by importance sampling.
 
     J_AE    = E_data log p_θ(x|g(x))
     J_VAE   = E_data[ E_q log p_θ(x|z) − KL(q(z|x) ‖ p_Z) ]

@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch.distributions import Distribution
 
-from ..diagnostics import SHARES, diagnose
+from ..diagnostics import diagnose
+from ..diagnostics.report import SHARES
 from ..noise import KernelDensity
 from ..objectives import VAE, Autoencoder, ContrastiveObjective, FullyVariationalNCE, Objective
 from ..pages.page import Section, Table

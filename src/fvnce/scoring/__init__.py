@@ -6,6 +6,7 @@
 ``classical``           the logarithmic, quadratic, spherical and exponential rules
 ``construct``           rules from a weight, a generator, or a pair of functions
 ``check``               the double-ELBO property, examined
+``chords``              the same laws between points, where no derivative sees them
 ``text``                rules as text
 ======================  ===============================================================
 """

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _checks
+
 
 class _WithSlope(torch.autograd.Function):
     """Forward returns ``value``; backward multiplies by ``slope``, which carries its own graph.
@@ -80,7 +82,7 @@ def with_slope(delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
     function: type[torch.autograd.Function] = _WithSlopeEager
     if torch.compiler.is_compiling():
         function = _WithSlope
-    elif torch._C._are_functorch_transforms_active():
+    elif _checks.is_transformed():
         function = _WithSlopeTransformed
     result: Tensor = function.apply(delta, value.detach(), slope)
     return result

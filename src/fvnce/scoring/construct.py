@@ -25,7 +25,7 @@ Function = Callable[[Tensor], Tensor]
 
 #: f0 grows like r² at most, and e^(2·35) · 1e4 is still a float32.
 MAX_CLIP = 35.0
-#: e^±LIMIT is where r, and r² at the upper end, can still be represented in float64.
+#: The Δ between which r, and r² at the upper end, can still be represented in float64.
 LOWEST, HIGHEST = -700.0, 350.0
 #: Gauss–Legendre quadrature on [−1, 1], and the polynomial through its nodes at −1, 0 and 1.
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)

@@ -167,14 +167,23 @@ register(
 )
 add(Kind("torch.Sequential", nn.Sequential, _parts, _sequential))
 
-_validated = {"validate_args": lambda noise: bool(noise._validate_args)}
+
+def _factor(noise: MultivariateNormal) -> Tensor:
+    """The factor as it may have been given: torch spreads one over the whole batch."""
+    found = noise.scale_tril
+    while found.ndim > 2 and bool((found == found[:1]).all()):
+        found = found[0]
+    return found
+
+
+# An attribute without a public name; without it, what torch does unless told.
+_validated = {"validate_args": lambda noise: bool(getattr(noise, "_validate_args", True))}
 register(Normal, Uniform, prefix="torch.", stand_ins=_validated)
 register(
     MultivariateNormal,
     prefix="torch.",
     omit=("covariance_matrix", "precision_matrix"),
-    # The factor as it was given: the property would spread it over the batch.
-    stand_ins={**_validated, "scale_tril": lambda noise: noise._unbroadcasted_scale_tril},
+    stand_ins={**_validated, "scale_tril": _factor},
 )
 register(
     Independent,

@@ -68,8 +68,8 @@ def fit(
         batch_size: rows of a step on each process; a DataLoader has its own.
         optimizer: "adam", "adamw", "sgd", "normalised-sgd", or a function from parameter groups to an optimiser.
         lr: learning rate.
-        schedule: None, "cosine", "linear", "warmup-cosine", or a function (optimizer, total steps) → LRScheduler,
-            stepped every step.
+        schedule: None or "constant", "cosine", "linear", "warmup-cosine", or a function (optimizer, total steps) →
+            LRScheduler, stepped every step.
         grad_clip: the largest norm of the gradient.
         seed: an integer; by default drawn from torch's global generator. The caller's random states are the same after
             as before.

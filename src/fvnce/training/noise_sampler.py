@@ -46,8 +46,7 @@ class NoiseSampler:
         """n samples and their log densities; ``live`` tells whether any of the last step's had a gradient."""
         if self.pool is None:
             return draw_with_log_prob(self.noise, n, self.generator)
-        self.pool.refresh = None if live else 0.0
-        return self.pool.batch(n)
+        return self.pool.batch(n, renew=live)
 
     def state_dict(self) -> dict[str, Any]:
         """The generator's state, and the rows of the pool."""

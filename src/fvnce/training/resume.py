@@ -29,7 +29,7 @@ from ..models.fixed import FixedDistribution
 from ..models.latent import LatentVariableModel
 from ..noise import from_state, to_state
 from ..scoring import ScoringRule
-from ..serialization import RecordError, decode
+from ..serialization import RecordError, decode, fields
 from .checkpoint import UNREADABLE, read_checkpoint
 from .distributed import first_failure, on_main
 from .optimiser import take_over
@@ -66,8 +66,9 @@ def resume(run: Run, how: bool | str | Path, *, accept_changes: bool) -> None:
         warnings.warn(f"{path} is of another run, and it goes on as this one: {listed(changes, 99)}", stacklevel=4)
     noise = state.get("noise")
     if noise is not None:
-        run.replace_noise(from_state(decode(noise["config"], path), noise["tensors"]))
-        run.noise_since = noise["since"]
+        config, tensors, since = fields(noise, f"the noise in {path}", "config", "tensors", "since")
+        run.replace_noise(from_state(decode(config, path), tensors))
+        run.noise_since = since
     run.objective.load_state_dict(state["objective"])
     run.step, run.epoch, run.position = state["step"], state["epoch"], state["position"]
     run.stopped = state["stopped"]

@@ -13,7 +13,6 @@ each network goes its own way.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..._estimates import log_mean_exp
 from ...models import mlp
 from ...serialization import describe, fields, rebuild
 from ...training import History
@@ -280,9 +280,5 @@ class StackedRatios(OwnDraws):
 
 def losses(data: Tensor, noise: Tensor, alpha: float) -> Tensor:
     """The loss of each network, shape (M,), from f at its data and at its noise, shapes (M, n) and (M, p)."""
-    log_b = _log_mean_exp((1 + alpha) * noise) / (1 + alpha)
-    return log_b - (data.mean(1) if alpha == 0 else _log_mean_exp(alpha * data) / alpha)
-
-
-def _log_mean_exp(values: Tensor) -> Tensor:
-    return values.logsumexp(1) - math.log(values.shape[1])
+    log_b = log_mean_exp((1 + alpha) * noise, 1) / (1 + alpha)
+    return log_b - (data.mean(1) if alpha == 0 else log_mean_exp(alpha * data, 1) / alpha)

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from . import _checks
-from ._random import seeded_by
-from .noise import log_prob_or_minus_inf
-from .objectives import ContrastiveObjective, Fixed, RankingNCE
-from .scoring import ScoringRule
+from .. import _checks
+from .._random import seeded_by
+from ..noise import log_prob_or_minus_inf
+from ..objectives import ContrastiveObjective, Fixed, RankingNCE
+from ..scoring import ScoringRule
 
 #: Steps of the search for the best noise.
 _SEARCH = 600

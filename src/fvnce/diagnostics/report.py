@@ -22,16 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _checks
-from ._efficiency import NoiseEfficiency, noise_efficiency
-from ._estimates import ENOUGH
-from ._random import seeded_by
-from .noise import draw_with_log_prob, log_prob_or_minus_inf
-from .objectives import ContrastiveObjective, Profiled
-from .objectives.ratios import Encoder, log_ratio
+from .. import _checks
+from .._estimates import ENOUGH
+from .._random import seeded_by
+from ..noise import draw_with_log_prob, log_prob_or_minus_inf
+from ..objectives import ContrastiveObjective, Profiled
+from ..objectives.ratios import Encoder, log_ratio
 from .remedies import Remedy, remedies
-
-__all__ = ["Diagnostics", "NoiseEfficiency", "ReliabilityCurve", "calibrate", "diagnose", "noise_efficiency"]
 
 SHARES = ("live_noise", "zero_noise", "ess_noise", "ess_data", "clipped_noise", "clipped_data")
 LATENTS_AT_ONCE = 65_536

@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ._random import seeded_by
-from .models import GaussianDecoder, LatentVariableModel
-from .models.distributions import PointMass
-from .noise import KernelDensity, NoiseMixture, draw_with_log_prob, log_prob_or_minus_inf, smoothed
-from .objectives import ContrastiveObjective, Fixed
-from .objectives.base import effective_share, ratio_statistics
-from .objectives.profiled import power_of
-from .objectives.ratios import log_ratio
+from .._random import seeded_by
+from ..models import GaussianDecoder, LatentVariableModel
+from ..models.distributions import PointMass
+from ..noise import KernelDensity, NoiseMixture, draw_with_log_prob, log_prob_or_minus_inf, smoothed
+from ..objectives import ContrastiveObjective, Fixed
+from ..objectives.base import effective_share, ratio_statistics
+from ..objectives.profiled import power_of
+from ..objectives.ratios import log_ratio
 
 #: A live share that is worth having.
 ENOUGH_LIVE = 0.05
