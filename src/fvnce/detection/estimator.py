@@ -27,7 +27,7 @@ from .calibration import (
     threshold_at,
 )
 from .conformal import Conformal, fit_split
-from .ensemble import Ensemble
+from .ensemble import Ensemble, names_on
 from .evidence import (
     Evidence,
     Findings,
@@ -42,7 +42,6 @@ from .members import CLASSES, check_names
 from .plan import Array, Folds, Plan, TrainingRows, plan_of, seed_of
 from .preprocessing import learn_preprocessor
 from .rows import check_labels, check_weights, in_parts, merge, take
-from .trust import names_on
 
 #: The share of rows known to be clean that lies above the threshold.
 CLEAN_SHARE = 0.01
