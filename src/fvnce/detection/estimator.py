@@ -77,7 +77,7 @@ class NoiseContrastiveDetector(Detector):
         weight_decay: of AdamW.
         early_stopping: tenths of the steps without a better held-out loss after which to stop; None for never.
         contamination: "auto" puts the threshold where P(outlier | x) = ½; a number in (0, 0.5] puts it where that share
-            of the training rows lies below.
+            of the training rows lies below, rounded down to whole rows.
         prior: π, the share of outliers among unlabelled rows; estimated by default.
         calibration_folds: folds of the training rows, each of which is left out of some trees and networks, so that
             its rows have scores by models that have not seen them: these make P(outlier | x) and ``evidence_``. With 0
