@@ -38,7 +38,7 @@ def present(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class ColumnSummary:
-    """What a column holds, added up over its parts.
+    """What a column holds, added up over its parts; durations are in seconds.
 
     >>> found = ColumnSummary()
     >>> found.add(np.array([3.0, np.nan]))
@@ -62,6 +62,8 @@ class ColumnSummary:
             if len(self.texts) < 10_000:
                 self.texts.update(there.tolist())
         elif len(there):
+            if self.kind == "m":
+                there = there / np.timedelta64(1, "s")
             low, high = there.min(), there.max()
             self.low, self.high = (low, high) if self.low is None else (min(self.low, low), max(self.high, high))
 
