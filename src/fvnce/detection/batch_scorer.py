@@ -31,7 +31,7 @@ SCORE, PROBABILITY, OUTLIER = "score", "probability", "outlier"
 #: Detectors that a process keeps, the last ones that it used.
 KEPT = 4
 #: The file of a run of ``fvnce fit`` that holds its detector.
-_MODEL = "model.safetensors"
+MODEL = "model.safetensors"
 
 _CLASSES: dict[str, type[NoiseContrastiveDetector] | type[LatentDetector]] = {
     detector.KIND: detector for detector in (NoiseContrastiveDetector, LatentDetector)
@@ -148,7 +148,7 @@ class BatchScorer:
     @property
     def _file(self) -> Path:
         place = Path(self.path)
-        return place / _MODEL if place.is_dir() else place
+        return place / MODEL if place.is_dir() else place
 
     def _load(self) -> Detector:
         detector = _CLASSES[self.kind].load(self._file, max_bytes=self.max_bytes)

@@ -138,7 +138,8 @@ class Evidence:
         flagged = f"{count_told(self.flagged)} of {count_told(self.rows)} other rows are flagged"
         if self.reason is None:
             lines = [
-                f"{count_told(self.found or 0)} of {count_told(self.known)} known outliers are found when held out, {flagged}.",
+                f"{count_told(self.found or 0)} of {count_told(self.known)} known outliers are found when held out, "
+                f"{flagged}.",
                 f"AUROC {self.auroc}, average precision {self.average_precision}: lower bounds if outliers hide among "
                 "the other rows.",
             ]

@@ -37,6 +37,15 @@ def present(values: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(values[there])
 
 
+def numbered(count: int) -> list[str]:
+    """What columns without names are called.
+
+    >>> numbered(2)
+    ['column_1', 'column_2']
+    """
+    return [f"column_{i + 1}" for i in range(count)]
+
+
 class ColumnSummary:
     """What a column holds, added up over its parts; durations are in seconds.
 
