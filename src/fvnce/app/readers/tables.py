@@ -139,7 +139,10 @@ class ColumnReader:
         if not (pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)):
             typed = Frame.of(pyarrow.table({name: values}))[name]
             if self.kinds.get(name, Reading()).kind != "text" and typed.dtype.kind != "O":
-                return typed if typed.dtype.kind in "mM" else np.asarray(typed, dtype=np.float64)
+                if typed.dtype.kind not in "mM":
+                    return np.asarray(typed, dtype=np.float64)
+                self.kinds.setdefault(name, Reading("time" if typed.dtype.kind == "M" else "duration"))
+                return typed
             if typed.dtype.kind == "O":
                 values = pyarrow.array([None if value is None else str(value) for value in typed])
             else:
