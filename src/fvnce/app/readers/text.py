@@ -1,9 +1,9 @@
 """Text tables, with any delimiter, header or not, read in parts by pyarrow.
 
-Delimiter and header are found in the first lines unless given; what columns hold is for :mod:`.tables` to say. The
-bytes are looked at on their way: UTF-8, no zero byte, no line without end. They are given in blocks of whole rows, and
-what pyarrow would misunderstand is put right: blanks between a delimiter and a quote, and runs of blanks where blanks
-are the delimiter.
+Delimiter and header are found in the first lines unless given; what columns hold is for
+:mod:`fvnce.app.readers.tables` to say. The bytes are looked at on their way: UTF-8, no zero byte, no line without end.
+They are given in blocks of whole rows, and what pyarrow would misunderstand is put right: blanks between a delimiter
+and a quote, and runs of blanks where blanks are the delimiter.
 """
 
 from __future__ import annotations
