@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,19 @@ def test_text_and_missing_values_come_in_any_table(kind, tmp_path):
     new = table.iloc[::-3].assign(other=1.0)[["other", "hue", "size"]]
     result = BatchScorer(detector.save(tmp_path / "detector"))(CONTAINERS[kind](new))
     np.testing.assert_array_equal(np.asarray(result["score"]), detector.anomaly_score(new[["size", "hue"]]))
+
+
+@pytest.mark.parametrize("kind", sorted(set(CONTAINERS) - {"pandas"}))
+def test_other_tables_are_scored_where_pandas_is_not_installed(kind, saved, expected, monkeypatch):
+    batch, scorer = CONTAINERS[kind](frame_of(NEW)), BatchScorer(saved)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    np.testing.assert_array_equal(np.asarray(scorer(batch)["score"]), expected["score"])
+
+
+def test_a_dict_holds_one_value_for_each_row(saved):
+    batch = {name: NEW[:, [i]] for i, name in enumerate(NAMES)}
+    with pytest.raises(ValueError, match=r"column 'height' must have one value for each row, found .* \(50, 1\)"):
+        BatchScorer(saved)(batch)
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)

@@ -34,6 +34,16 @@ def test_an_array_without_a_value(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (found["low"], found["high"], found["missing"]) == (None, None, 8)
 
 
+def test_durations_are_told_in_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    taken = pyarrow.array(np.array([90_000, 7_200_000, "NaT"], dtype="timedelta64[ms]"))
+    parquet.write_table(pyarrow.table({"taken": taken}), path)
+    assert told(capsys, path).splitlines()[-1].split() == ["taken", "duration", "1", "90", "to", "7200", "seconds"]
+    column = strict(told(capsys, path, "--json"))["columns"]["taken"]
+    assert column == {"kind": "duration", "missing": 1, "low": 90.0, "high": 7200.0}
+
+
 def test_values_without_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "a.npy", np.array([[1.0, np.inf], [2.0, 3.0]]))
     assert "values from 1 to inf" in told(capsys, tmp_path / "a.npy")

@@ -284,6 +284,16 @@ def test_a_number_that_no_column_has_names_none(name, tmp_path):
             read_training_data(replace(settings, path=str(tmp_path / settings.path)), lambda text: None)
 
 
+def test_times_of_a_parquet_file_are_known_for_what_they_are(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"at": np.array(["2024-03-01", "NaT"], "datetime64[s]"), "taken": np.array([90, 60], "timedelta64[s]")}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    frame = open_source(tmp_path / "t.parquet").read()
+    assert {name: reading.kind for name, reading in frame.readings.items()} == {"at": "time", "taken": "duration"}
+
+
 def test_a_parquet_file_without_rows_is_refused_as_a_text_table_is(tmp_path):
     import pyarrow
     from pyarrow import parquet

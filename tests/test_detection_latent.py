@@ -97,6 +97,16 @@ def test_the_threshold_leaves_the_share_asked_for_above_it() -> None:
     assert detector.n_known_ == 8
 
 
+def test_a_share_that_is_no_whole_number_of_rows_is_rounded_down_by_every_detector() -> None:
+    X = problem()[0][:115]
+    others: dict[str, Any] = {"members": "neighbours", "calibration_folds": 0}
+    for detector in (
+        LatentDetector(**QUICK, contamination=0.05),
+        NoiseContrastiveDetector(**others, contamination=0.05),
+    ):
+        assert (detector.fit(X).predict(X) == -1).sum() == 5
+
+
 def test_training_rows_have_the_scores_that_they_would_have_later() -> None:
     # Columns of few values have rows at the threshold, and held-out rows that are as strange as others: ties count.
     X = np.random.default_rng(3).integers(0, 3, size=(90, 3)) / 3
@@ -141,7 +151,7 @@ def test_images_keep_their_shape() -> None:
     ("options", "match"),
     [
         ({"noise": "pink"}, "noise must be one of"),
-        ({"anomaly": "loud"}, "score must be one of"),
+        ({"anomaly": "loud"}, "anomaly must be one of"),
         ({"noise": "none", "anomaly": "ratio"}, "needs a noise"),
         ({"epochs": 0}, "epochs and batch_size must be positive"),
         ({"contamination": 0.7}, r"contamination must be in \[0, 0.5\]"),

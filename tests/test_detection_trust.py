@@ -10,9 +10,9 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 
 from fvnce import NoiseContrastiveDetector
+from fvnce.detection.ensemble import trust
 from fvnce.detection.noise import Support
 from fvnce.detection.plan import TrainingRows
-from fvnce.detection.trust import trust
 from fvnce.training import RecordError
 
 QUICK: dict[str, Any] = {"n_trees": 20, "n_networks": 1, "steps": 40, "batch_size": 64}

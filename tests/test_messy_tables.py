@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
@@ -461,3 +462,15 @@ def test_a_table_too_large_to_keep_is_thinned_and_known_outliers_stay(tmp_path: 
     assert abs(early - 1_000) < 5 * np.sqrt(500)
     again = training_data.read_training_data(DataSettings(str(path), label="bad"), said.append)
     assert again.names == data.names
+
+
+def test_the_page_of_a_run_tells_durations_in_seconds(tmp_path: Path, fvnce: Run) -> None:
+    rng = np.random.default_rng(0)
+    taken = rng.integers(60_000, 7_200_000, 80).astype("timedelta64[ms]")
+    taken[3] = np.timedelta64("NaT")
+    pa.parquet.write_table(pa.table({"taken": taken, "size": rng.normal(size=80)}), tmp_path / "t.parquet")
+    fvnce("fit", tmp_path / "t.parquet", "--out", tmp_path / "run", *OPTIONS)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "nanoseconds" not in page
+    longest = np.nanmax(taken) / np.timedelta64(1, "s")
+    assert f" to {longest:.4g} seconds" in page

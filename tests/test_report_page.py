@@ -15,7 +15,7 @@ import torch
 from browser import Browser, needs_browser
 from fvnce import PowerRule
 from fvnce.app.commands import main
-from fvnce.app.report import write_run_page
+from fvnce.app.report import training, write_run_page
 from fvnce.pages.charts import histogram_chart, line_chart, ticks
 from fvnce.scoring import check_double_elbo
 
@@ -265,3 +265,10 @@ def test_charts_put_numbers_where_they_belong():
     label = float(re.search(r'y="([\d.]+)" text-anchor="\w+">here', marked).group(1))
     highest = min(float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", marked))
     assert label < highest  # the label stands above the bars
+
+
+def test_remedies_stand_below_the_advice_that_they_belong_to() -> None:
+    history = {"name": "model", "epochs": {"epoch": [1, 2], "loss": [1.0, 0.5]}, "steps": {}}
+    advice = ["the noise term is dead", "→ move the noise", "· build bridges"]
+    [section] = training.show({"histories": [history], "advice": advice, "ratios": "none"}, {})
+    assert section.reading == ["Advice: the noise term is dead.", "→ move the noise.", "· build bridges."]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from fvnce.serialization import atomic_write, write_text
-from fvnce.serialization.files import sweep
+from fvnce.serialization.files import locked, sweep
 
 
 def test_a_link_in_the_way_is_replaced_and_not_followed(tmp_path: Path) -> None:
@@ -77,6 +78,20 @@ def test_a_folder_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with pytest.raises(IsADirectoryError, match=r"run must be a file, found a folder"):
         write_text(tmp_path / "run", "x")
+
+
+def test_a_place_that_cannot_be_written_is_called_as_it_was_named(tmp_path: Path) -> None:
+    target = tmp_path / "nowhere" / "scores.csv"
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(target):
+        pass
+    assert caught.value.filename == str(target)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder in which nobody can make a file")
+def test_a_folder_that_cannot_be_locked_is_called_as_it_was_named() -> None:
+    with pytest.raises(OSError, match="/proc/run'") as caught, locked(Path("/proc/.run.lock"), Path("/proc/run")):
+        pass
+    assert caught.value.filename == "/proc/run"
 
 
 def test_sweeping_removes_only_what_this_package_left(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@
 ``preprocessing``              real tables and images as matrices
 ``rows``                       in parts and in memory maps; labels, weights, duplicates
 ``members``                    what the detector averages, one file each
-``ensemble``, ``trust``        their average, and the score as a sum over columns
+``ensemble``                   which are taken, their weighted average, and the score as a sum over columns
 ``plan``                       settings, checked, and what members are trained on
 ``networks``                   first weights and training of networks
 ``noise``                      what rows are told apart from

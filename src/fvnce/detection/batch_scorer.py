@@ -20,17 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _checks
-from ..serialization import RecordError, checksum_of, kind_of, read_document, reading
+from ..serialization import RecordError, checksum_of, kind_of
 from .base import Detector
 from .estimator import NoiseContrastiveDetector
+from .frame import Frame, is_missing
 from .latent import LatentDetector
 from .members.base import MAX_BYTES
 
 SCORE, PROBABILITY, OUTLIER = "score", "probability", "outlier"
 #: Detectors that a process keeps, the last ones that it used.
 KEPT = 4
-#: The files of a run of ``fvnce fit`` that hold its detector and the names of its columns.
-_MODEL, _RECORD = "model.safetensors", "run.json"
+#: The file of a run of ``fvnce fit`` that holds its detector.
+MODEL = "model.safetensors"
 
 _CLASSES: dict[str, type[NoiseContrastiveDetector] | type[LatentDetector]] = {
     detector.KIND: detector for detector in (NoiseContrastiveDetector, LatentDetector)
@@ -147,7 +148,7 @@ class BatchScorer:
     @property
     def _file(self) -> Path:
         place = Path(self.path)
-        return place / _MODEL if place.is_dir() else place
+        return place / MODEL if place.is_dir() else place
 
     def _load(self) -> Detector:
         detector = _CLASSES[self.kind].load(self._file, max_bytes=self.max_bytes)
@@ -157,12 +158,6 @@ class BatchScorer:
                 f"{self.path} must be the detector that this scorer was made for, of SHA-256 {self.checksum[:12]}…, "
                 f"found one of {found[:12]}…; make a new BatchScorer, or put the file back"
             )
-        if not hasattr(detector, "feature_names_in_") and Path(self.path).is_dir():
-            record = Path(self.path) / _RECORD
-            with reading(record):
-                names = read_document(record, "run")["layout"]["kinds"]
-                if names is not None:
-                    detector.feature_names_in_ = np.array([str(name) for name in names], dtype=object)
         return detector
 
     def _scores(self, rows: Any) -> dict[str, NDArray[Any]]:
@@ -185,7 +180,8 @@ class BatchScorer:
         columns = {name: batch[name] for name in self._names(list(batch))}
         if self._trained_names is None:
             return kept | self._scores(_matrix(columns))
-        return kept | self._scores(_pandas().DataFrame(dict(zip(self._trained_names, columns.values(), strict=True))))
+        found = zip(self._trained_names, (_column(*column) for column in columns.items()), strict=True)
+        return kept | self._scores(Frame(dict(found)))
 
     def _of_frame(self, frame: nw.DataFrame[Any]) -> Any:
         _present(self.keep, frame.columns)
@@ -197,7 +193,8 @@ class BatchScorer:
             rows = _matrix({name: frame[name].to_numpy() for name in self._names(frame.columns)})
         else:
             chosen = frame.select(self._names(frame.columns))
-            rows = chosen.rename(dict(zip(chosen.columns, trained, strict=True))).to_pandas()
+            rows = chosen.rename(dict(zip(chosen.columns, trained, strict=True))).to_native()
+            rows = Frame.of(rows) if len(frame) else rows
         backend = nw.get_native_namespace(frame)
         scores = [nw.new_series(name, values, backend=backend) for name, values in self._scores(rows).items()]
         names = [*self.keep, *(series.name for series in scores)]
@@ -250,17 +247,17 @@ def _matrix(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     return np.column_stack([values.astype(np.float64) for values in columns.values()])
 
 
+def _column(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """An array of whatever it holds as a column of a frame."""
+    if values.ndim != 1:
+        raise ValueError(f"column {name!r} must have one value for each row, found an array of shape {values.shape}")
+    if values.dtype.kind in "biufmM":
+        return values
+    found = np.empty(len(values), dtype=object)
+    found[:] = [None if is_missing(value) else value for value in values.tolist()]
+    return found
+
+
 def _is_record_batch(batch: Any) -> bool:
     arrow = sys.modules.get("pyarrow")  # whoever has a batch of Arrow has imported it
     return arrow is not None and isinstance(batch, arrow.RecordBatch)
-
-
-def _pandas() -> Any:
-    try:
-        import pandas  # type: ignore[import-untyped]
-    except ImportError:
-        raise ImportError(
-            "pandas must be installed to score a dict of columns with a detector that was trained on a data frame, "
-            "found none; run pip install pandas"
-        ) from None
-    return pandas

@@ -27,7 +27,7 @@ from .calibration import (
     threshold_at,
 )
 from .conformal import Conformal, fit_split
-from .ensemble import Ensemble
+from .ensemble import Ensemble, names_on
 from .evidence import (
     Evidence,
     Findings,
@@ -42,7 +42,6 @@ from .members import CLASSES, check_names
 from .plan import Array, Folds, Plan, TrainingRows, plan_of, seed_of
 from .preprocessing import learn_preprocessor
 from .rows import check_labels, check_weights, in_parts, merge, take
-from .trust import names_on
 
 #: The share of rows known to be clean that lies above the threshold.
 CLEAN_SHARE = 0.01
@@ -78,7 +77,7 @@ class NoiseContrastiveDetector(Detector):
         weight_decay: of AdamW.
         early_stopping: tenths of the steps without a better held-out loss after which to stop; None for never.
         contamination: "auto" puts the threshold where P(outlier | x) = ½; a number in (0, 0.5] puts it where that share
-            of the training rows lies below.
+            of the training rows lies below, rounded down to whole rows.
         prior: π, the share of outliers among unlabelled rows; estimated by default.
         calibration_folds: folds of the training rows, each of which is left out of some trees and networks, so that
             its rows have scores by models that have not seen them: these make P(outlier | x) and ``evidence_``. With 0

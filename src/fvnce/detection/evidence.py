@@ -135,10 +135,11 @@ class Evidence:
         return min(1.0, (self.auroc.value - self.prior / 2) / (1 - self.prior))
 
     def __str__(self) -> str:
-        flagged = f"{_shown(self.flagged)} of {_shown(self.rows)} other rows are flagged"
+        flagged = f"{count_told(self.flagged)} of {count_told(self.rows)} other rows are flagged"
         if self.reason is None:
             lines = [
-                f"{_shown(self.found or 0)} of {_shown(self.known)} known outliers are found when held out, {flagged}.",
+                f"{count_told(self.found or 0)} of {count_told(self.known)} known outliers are found when held out, "
+                f"{flagged}.",
                 f"AUROC {self.auroc}, average precision {self.average_precision}: lower bounds if outliers hide among "
                 "the other rows.",
             ]
@@ -268,7 +269,12 @@ def _plain(count: float) -> float:
     return int(count) if count.is_integer() else float(count)
 
 
-def _shown(count: float) -> str:
+def count_told(count: float) -> str:
+    """A number of rows as people read it; by weight, it need not be whole.
+
+    >>> count_told(1963), count_told(0.5)
+    ('1,963', '0.5')
+    """
     return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
 
 

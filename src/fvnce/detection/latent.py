@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from torch import Tensor
 
-from .. import serialization
+from .. import _checks, serialization
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE
 from ..scoring.text import parse
 from ..training import History, fit
 from .base import Detector, histories_from_state, histories_state
+from .calibration import threshold_at
 from .conformal import Conformal
 from .evidence import Findings, make_evidence
 from .explanation import Explanation, importances_over
@@ -33,7 +34,7 @@ from .members.base import require
 from .members.latent_model import SeededEncoder, latent_objective, require_pair, seeded_pair
 from .networks import in_blocks
 from .noise import latent_noise
-from .plan import Array, LatentSettings, TrainingRows, is_shown, layers_of, seed_of
+from .plan import SCORES, Array, LatentSettings, TrainingRows, is_shown, layers_of, seed_of
 from .preprocessing import cut, learn_preprocessor
 from .rows import check_labels, in_parts
 
@@ -63,7 +64,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         learning_rate: of Adam.
         validation: share of the rows held out; ``p_value`` compares with them, and is at least 1/(their number + 1).
         anomaly: "density" is −log p_θ(x, g(x)), "ratio" adds log p_n(x); "auto" is ratio with known outliers.
-        contamination: share of the training rows above the threshold.
+        contamination: share of the unlabelled training rows above the threshold, rounded down to whole rows.
         verbose: 1 shows a progress bar, None shows it in a terminal.
         random_state: an integer for scores that are the same every time, to the last bit; None for others every time.
 
@@ -178,7 +179,8 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     def _settings(self) -> LatentSettings:
         given = {name: getattr(self, name) for name in (f.name for f in fields(LatentSettings)) if name != "score"}
-        return LatentSettings(**{**given, "hidden": layers_of(self.hidden)}, score=self.anomaly)
+        score = _checks.choice("anomaly", self.anomaly, SCORES)
+        return LatentSettings(**{**given, "hidden": layers_of(self.hidden)}, score=score)
 
     def _train(
         self,
@@ -222,8 +224,8 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         """The threshold, and what the fit says about itself."""
         scores = in_parts(x, self._anomaly)
         own, contamination = scores[~known], self.settings_.contamination
-        offset = -float(np.quantile(own, 1 - contamination))
         ones = np.ones(len(own))
+        offset = threshold_at(-own, ones, contamination)
         conformal = Conformal.of(own[held.numpy()], ones[: len(held)]) if len(held) else None
         rows = TrainingRows(x[~known], ones, x[known], np.ones(int(known.sum())))
         self.findings_ = Findings(

@@ -60,7 +60,10 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["wb", "w"] = "wb") 
     if target.is_dir() and not target.is_symlink():
         raise IsADirectoryError(f"{target} must be a file, found a folder; name a file in it")
     hidden = target.with_name(f".fvnce-{secrets.token_hex(8)}.incomplete")
-    handle = os.open(hidden, _EXCLUSIVE, 0o666)  # less the umask, as for any new file
+    try:
+        handle = os.open(hidden, _EXCLUSIVE, 0o666)  # less the umask, as for any new file
+    except OSError as error:
+        raise _about(target, error) from None
     try:
         text = {} if mode == "wb" else {"encoding": "utf-8", "newline": ""}
         with open(handle, mode, **text) as file:  # type: ignore[call-overload]
@@ -85,6 +88,12 @@ def sweep(folder: Path) -> None:
     for entry in os.scandir(folder):
         if _INCOMPLETE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             Path(entry).unlink(missing_ok=True)
+
+
+def _about(place: Path, error: OSError) -> OSError:
+    """The error of a file that nobody named, told of the place that somebody did; of a link in the way, as it is."""
+    named = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+    return OSError(error.errno, error.strerror, str(place)) if named else error
 
 
 def _flush_folder(folder: Path) -> None:
@@ -143,7 +152,10 @@ def _take(path: Path, folder: Path) -> int | None:
         return None  # two writers there are not told apart
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        except OSError as error:
+            raise _about(folder, error) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -216,7 +216,7 @@ def _describe(source: Any) -> dict[str, Any]:
 
 
 def _column(found: Any, kind: str | None) -> dict[str, Any]:
-    usual = {"O": "text", "M": "time"}.get(found.kind, "number")
+    usual = {"O": "text", "M": "time", "m": "duration"}.get(found.kind, "number")
     content = {"kind": kind or usual, "missing": found.missing}
     if usual == "text":
         return content | {"different": len(found.texts)}
@@ -254,7 +254,8 @@ def _span(entry: dict[str, Any]) -> str:
         return f"{entry['different']:,} different"
     if "low" not in entry:
         return "none"
-    return " to ".join(edge if isinstance(edge, str) else f"{edge:.6g}" for edge in (entry["low"], entry["high"]))
+    edges = [edge if isinstance(edge, str) else f"{edge:.6g}" for edge in (entry["low"], entry["high"])]
+    return " to ".join(edges) + (" seconds" if entry["kind"] == "duration" else "")
 
 
 class Data(StrEnum):

@@ -3,7 +3,7 @@
 ======================  ===============================================================
 ``text``                text tables
 ``tables``              parquet files, and what the columns of a table hold
-``arrays``              npy, npz and idx
+``arrays``              npy, npz and idx, and folders of PNG images
 ``errors``              what is said of a file that cannot be used, or takes too much memory
 ======================  ===============================================================
 

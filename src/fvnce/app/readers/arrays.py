@@ -169,7 +169,7 @@ def open_npz(path: Path, array: str | None) -> ArrayReader:
         return npy_from(archive.open(members[chosen]), f"{path} ({chosen})")
 
 
-def read_labels(path: Path, name: str, count: int) -> NDArray[Any] | None:
+def read_npz_labels(path: Path, name: str, count: int) -> NDArray[Any] | None:
     """The array of that name beside the rows of an npz file, one entry for each row; None if there is none."""
     with _members(path) as (archive, members):
         if name not in members:

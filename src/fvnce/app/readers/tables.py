@@ -37,8 +37,17 @@ def present(values: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(values[there])
 
 
+def numbered(count: int) -> list[str]:
+    """What columns without names are called.
+
+    >>> numbered(2)
+    ['column_1', 'column_2']
+    """
+    return [f"column_{i + 1}" for i in range(count)]
+
+
 class ColumnSummary:
-    """What a column holds, added up over its parts.
+    """What a column holds, added up over its parts; durations are in seconds.
 
     >>> found = ColumnSummary()
     >>> found.add(np.array([3.0, np.nan]))
@@ -62,6 +71,8 @@ class ColumnSummary:
             if len(self.texts) < 10_000:
                 self.texts.update(there.tolist())
         elif len(there):
+            if self.kind == "m":
+                there = there / np.timedelta64(1, "s")
             low, high = there.min(), there.max()
             self.low, self.high = (low, high) if self.low is None else (min(self.low, low), max(self.high, high))
 
@@ -128,7 +139,10 @@ class ColumnReader:
         if not (pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)):
             typed = Frame.of(pyarrow.table({name: values}))[name]
             if self.kinds.get(name, Reading()).kind != "text" and typed.dtype.kind != "O":
-                return typed if typed.dtype.kind in "mM" else np.asarray(typed, dtype=np.float64)
+                if typed.dtype.kind not in "mM":
+                    return np.asarray(typed, dtype=np.float64)
+                self.kinds.setdefault(name, Reading("time" if typed.dtype.kind == "M" else "duration"))
+                return typed
             if typed.dtype.kind == "O":
                 values = pyarrow.array([None if value is None else str(value) for value in typed])
             else:

@@ -1,9 +1,9 @@
 """Text tables, with any delimiter, header or not, read in parts by pyarrow.
 
-Delimiter and header are found in the first lines unless given; what columns hold is for :mod:`.tables` to say. The
-bytes are looked at on their way: UTF-8, no zero byte, no line without end. They are given in blocks of whole rows, and
-what pyarrow would misunderstand is put right: blanks between a delimiter and a quote, and runs of blanks where blanks
-are the delimiter.
+Delimiter and header are found in the first lines unless given; what columns hold is for
+:mod:`fvnce.app.readers.tables` to say. The bytes are looked at on their way: UTF-8, no zero byte, no line without end.
+They are given in blocks of whole rows, and what pyarrow would misunderstand is put right: blanks between a delimiter
+and a quote, and runs of blanks where blanks are the delimiter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...detection.frame import Frame
 from ...detection.reading import Reading
 from .arrays import CHUNK, DAMAGED
 from .errors import VARIABLE, DataError, budget, explained, listed, one_line
-from .tables import ColumnReader, TableOptions
+from .tables import ColumnReader, TableOptions, numbered
 
 #: A line of text may be as long as this part of the budget: split into short fields, it takes many times its length.
 LINE_SHARE = 256
@@ -70,7 +70,7 @@ class DelimitedReader:
         if options.header is None and options.kinds is not None:
             # Names known from training settle it.
             self.header = self.header or set(options.kinds) <= {text.strip() for text in rows[0]}
-        self.columns = _names(name, rows[0]) if self.header else [f"column_{i + 1}" for i in range(len(rows[0]))]
+        self.columns = _names(name, rows[0]) if self.header else numbered(len(rows[0]))
         self._match(options.kinds)
         # Where a comma is no delimiter it is likely to stand before a fraction.
         self.column_reader = ColumnReader(name, self.columns, options, "." if self.delimiter == "," else ",")
@@ -246,7 +246,7 @@ def _split(sample: Sequence[str], delimiter: str, *, whole: bool) -> list[list[s
 
 
 def _names(name: str, fields: list[str]) -> list[str]:
-    names = [text.strip() or f"column_{i + 1}" for i, text in enumerate(fields)]
+    names = [text.strip() or number for text, number in zip(fields, numbered(len(fields)), strict=True)]
     twice = [text for text, count in Counter(names).items() if count > 1]
     if twice:
         raise DataError(f"{name} names column {twice[0]!r} twice; rename one, or pass --no-header if that is no header")

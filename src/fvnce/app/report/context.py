@@ -188,4 +188,6 @@ def _cell(value: Any) -> str:
         return "missing"
     if isinstance(value, np.datetime64):
         return str(value.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
+    if isinstance(value, np.timedelta64):
+        return f"{value / np.timedelta64(1, 's'):.4g} seconds"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -102,8 +102,8 @@ def _told(found: ColumnSummary) -> str:
     """What the values of a column are, in short."""
     if found.kind == "O":
         return f"{len(found.texts):,} different"
-    if found.kind == "m" or found.low is None:
-        return "–" if found.kind in "mM" else "none"
+    if found.low is None:
+        return "none"
     if found.kind == "M":
         return f"{found.low.astype('datetime64[D]')} to {found.high.astype('datetime64[D]')}"
-    return f"{float(found.low):.4g} to {float(found.high):.4g}"
+    return f"{float(found.low):.4g} to {float(found.high):.4g}{' seconds' if found.kind == 'm' else ''}"

@@ -118,7 +118,8 @@ def _show_training(histories: list[dict[str, Any]], advice: list[str]) -> Sectio
                     alt="Shares of live noise and of effective samples over training",
                 )
             )
-    reading = [f"Advice: {sentence}." for sentence in advice]
+    # Remedies are marked, and stand below what they are for.
+    reading = [f"{'' if sentence.startswith(('→', '·')) else 'Advice: '}{sentence}." for sentence in advice]
     if len(histories) > 4:
         reading.append(f"Of {len(histories)} networks the first four are shown; history.json has all.")
     return Section("Training", reading, charts=charts, appendix=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...detection import Evidence, NoiseContrastiveDetector
-from ...detection.evidence import LEVEL
+from ...detection.evidence import LEVEL, count_told
 from ...pages.charts import histogram_chart, line_chart
 from ...pages.page import Section, render
 from .. import shapes
@@ -94,7 +94,7 @@ def _headline(evidence: Evidence) -> str:
     if evidence.auroc is None or evidence.found is None:
         return (
             f"How good this is cannot be said: {str(evidence.reason).removesuffix(' (y = 1)')}. "
-            f"{_count(evidence.flagged)} of {_count(evidence.rows)} rows without a label {verb} flagged."
+            f"{count_told(evidence.flagged)} of {count_told(evidence.rows)} rows without a label {verb} flagged."
         )
     how = next(
         (words for low, words in WORDS if evidence.auroc.low > low), "no better than by chance, as far as is known"
@@ -103,9 +103,9 @@ def _headline(evidence: Evidence) -> str:
     if how in BETTER and 2 * evidence.found < evidence.known:
         how += " by their rank, but few are above the threshold"
     return (
-        f"Known outliers are told from other rows {how}: {_count(evidence.found)} of {_count(evidence.known)} known "
-        f"outliers are found when held out, {_count(evidence.flagged)} of {_count(evidence.rows)} other rows {verb} "
-        "flagged."
+        f"Known outliers are told from other rows {how}: {count_told(evidence.found)} of {count_told(evidence.known)} "
+        f"known outliers are found when held out, {count_told(evidence.flagged)} of {count_told(evidence.rows)} other "
+        f"rows {verb} flagged."
     )
 
 
@@ -120,7 +120,11 @@ def _meaning(evidence: Evidence, record: dict[str, Any]) -> list[str]:
         f"than another row with probability {auroc.value:.3f} (AUROC; {LEVEL:.0%} interval {auroc.low:.3f} to "
         f"{auroc.high:.3f}, and 0.5 by chance), and average precision is {precision.value:.3f} ({precision.low:.3f} to "
         f"{precision.high:.3f}, and {chance:.3f} by chance)."
-        + (f" {_count(evidence.rows)} of the {used:,} rows without a label took part." if evidence.rows < used else "")
+        + (
+            f" {count_told(evidence.rows)} of the {used:,} rows without a label took part."
+            if evidence.rows < used
+            else ""
+        )
     ]
     hidden = (
         "Rows without a label may be outliers that nobody has found. To rank them high is right, and counts as wrong "
@@ -162,7 +166,7 @@ def _next(evidence: Evidence, record: dict[str, Any]) -> list[str]:
         )
     if evidence.known < FEW:
         steps.append(
-            f"Label a few more outliers: {_count(evidence.known)} known ones make every number here rough, as the "
+            f"Label a few more outliers: {count_told(evidence.known)} known ones make every number here rough, as the "
             "intervals show."
         )
     if evidence.flagged:
@@ -175,10 +179,6 @@ def _next(evidence: Evidence, record: dict[str, Any]) -> list[str]:
             "If that is too many to look at, take the strangest you have time for, or those whose `p_value` is small."
         )
     return [*steps, test]
-
-
-def _count(count: float) -> str:
-    return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
 
 
 def _show_scores(facts: dict[str, Any], record: dict[str, Any]) -> Section:

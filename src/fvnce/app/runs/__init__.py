@@ -26,6 +26,7 @@ from torch import nn
 
 from ... import training
 from ...detection import LatentDetector, NoiseContrastiveDetector
+from ...detection.batch_scorer import MODEL
 from ...detection.reading import KINDS, Reading
 from ...serialization import RecordError, fields, kind_of, read_document, reading
 from ...training import History
@@ -36,7 +37,6 @@ from .training_data import Layout
 
 Array = NDArray[np.float64]
 Detector = NoiseContrastiveDetector | LatentDetector
-MODEL = "model.safetensors"
 RECORD = "run.json"
 HISTORY = "history.json"
 ANALYSIS = "analysis.json"

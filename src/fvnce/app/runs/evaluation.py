@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from ...detection.evidence import LEVEL, Interval, auroc_and_precision
 from ...pages.page import Table
 from ..readers import ArraySource, DataError, Part, Source, TableSource
-from ..readers.arrays import read_labels
+from ..readers.arrays import read_npz_labels
+from ..readers.tables import numbered
 from . import FittedRun
 from .scoring import Tick, Unlike
 from .settings import DataSettings
@@ -259,7 +260,7 @@ def _in_table(source: TableSource, label: str) -> tuple[Labels, Split]:
 def _in_array(source: ArraySource, path: str, label: str, width: int) -> tuple[Labels, Split]:
     """Labels are an array of an npz file, or a column of the matrix beside the ``width`` columns of training."""
     name, value = split_label(label)
-    beside = read_labels(Path(path), name, source.shape[0]) if source.kind == "npz" else None
+    beside = read_npz_labels(Path(path), name, source.shape[0]) if source.kind == "npz" else None
     if beside is not None:
         if len(source.shape) == 2 and source.shape[1] != width:
             raise DataError(f"{source.name} must hold rows of {width} columns as in training, found {source.shape[1]}")
@@ -269,7 +270,7 @@ def _in_array(source: ArraySource, path: str, label: str, width: int) -> tuple[L
             f"{source.name} must hold labels as an array {name!r} of an npz file, or as a column beside those of "
             f"training, found rows of shape {source.shape[1:]} and none"
         )
-    columns = [f"column_{i + 1}" for i in range(width + 1)]
+    columns = numbered(width + 1)
     position = columns.index(find_column(columns, name, source.name))
     return Labels(name, value), lambda part: (np.delete(part.rows, position, axis=1), part.rows[:, position])
 
@@ -289,6 +290,6 @@ def labels_in(source: Source, path: str, run: FittedRun) -> str | None:
         return None
     name, _ = split_label(label)
     try:
-        return None if read_labels(Path(path), name, source.shape[0]) is None else name
+        return None if read_npz_labels(Path(path), name, source.shape[0]) is None else name
     except DataError:
         return None

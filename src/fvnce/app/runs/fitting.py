@@ -27,12 +27,13 @@ from typing import Any
 
 from ..._version import __version__
 from ...detection import LatentDetector, NoiseContrastiveDetector
+from ...detection.batch_scorer import MODEL
 from ...detection.frame import Frame
 from ...serialization import locked, write_document, write_text
 from ...serialization.records import checksum
 from ..report import analyse, rule_of, write_run_page
 from ..report.context import build_context
-from . import ANALYSIS, HISTORY, MODEL, RECORD, FittedRun, RunError
+from . import ANALYSIS, HISTORY, RECORD, FittedRun, RunError
 from .settings import RunSettings, SettingsError, fingerprint
 from .training_data import Say, TrainingData, read_training_data
 

@@ -20,9 +20,9 @@ from ...detection.frame import Frame
 from ...detection.reading import Reading, identifier_in
 from ...detection.rows import INLIER, OUTLIER, release, take
 from ..readers import ArraySource, ReadOptions, Rows, Source, TableOptions, TableSource, open_source
-from ..readers.arrays import read_labels
+from ..readers.arrays import read_npz_labels
 from ..readers.errors import DataError, budget, listed, over_budget
-from ..readers.tables import present
+from ..readers.tables import numbered, present
 from .settings import DataSettings
 
 Say = Callable[[str], None]
@@ -53,7 +53,7 @@ class Layout:
         """Names of the columns of a table; none for images."""
         if self.kinds is not None:
             return list(self.kinds)
-        return [f"column_{i + 1}" for i in range(self.shape[0])] if self.shape and len(self.shape) == 1 else []
+        return numbered(self.shape[0]) if self.shape and len(self.shape) == 1 else []
 
     def prepare(self, rows: Rows, start: int = 0) -> Rows:
         """Rows as the model takes them, whatever file they came in; the first is row ``start`` of it."""
@@ -224,7 +224,7 @@ def _read_array(source: ArraySource, settings: DataSettings, say: Say) -> tuple[
     if settings.label is None:
         return rows, np.zeros(len(rows), dtype=bool), source.names
     name, value = split_label(settings.label)
-    values = read_labels(Path(settings.path), name, len(rows)) if source.kind == "npz" else None
+    values = read_npz_labels(Path(settings.path), name, len(rows)) if source.kind == "npz" else None
     if values is None:
         if rows.ndim != 2:
             raise DataError(
@@ -261,7 +261,7 @@ def _tell_of_empty_columns(rows: Rows, source: Source, say: Say) -> None:
         names = rows.columns.tolist()
         empty = [name for name in names if not len(present(rows[name]))]
     elif rows.ndim == 2 and rows.dtype.kind == "f" and np.isnan(rows[0]).any():
-        names = [f"column_{i + 1}" for i in range(rows.shape[1])]
+        names = numbered(rows.shape[1])
         empty = [name for i, name in enumerate(names) if np.isnan(rows[:, i]).all()]
     else:
         return

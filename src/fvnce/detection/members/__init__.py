@@ -10,6 +10,9 @@
 ``autoencoder``     latent-variable model with a deterministic encoder
 ``variational``     latent-variable model with a stochastic encoder
 ==================  ========================================================================================
+
+``base`` is the contract of all of them, ``trees`` what forests are made of, and ``reference`` the search for
+neighbours, on images with ``image_code`` and ``warps``; ``pca`` is how the other members see images.
 """
 
 from collections.abc import Sequence

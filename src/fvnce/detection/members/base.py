@@ -153,6 +153,17 @@ def standard(anomaly: Array, weights: Array) -> tuple[float, float]:
     return centre, spread if spread > 1e-12 else 1.0
 
 
+def shares_of(values: Array) -> Array:
+    """Each row divided by its sum; of a row without any, the same share for every column.
+
+    >>> shares_of(np.array([[1.0, 3.0], [0.0, 0.0]]))
+    array([[0.25, 0.75],
+           [0.5 , 0.5 ]])
+    """
+    total = values.sum(1, keepdims=True)
+    return np.where(total > 0, values / np.where(total > 0, total, 1.0), 1 / values.shape[1])
+
+
 def check_size(path: Path, max_bytes: int) -> None:
     """Refuse a file that is too large before it is read."""
     if path.is_file() and path.stat().st_size > max_bytes:

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from ..networks import in_blocks
 from ..plan import Array
-from .base import require, require_array
+from .base import require, require_array, shares_of
 
 #: Directions, where there are images enough, and images from which they are learnt.
 DIRECTIONS, MOST_IMAGES = 64, 5000
@@ -70,9 +70,7 @@ class ImageCode:
     def at_pixels(self, X: Array, differences: Array) -> Array:
         """Which share of differences of coordinates, shape (n, k, K), each pixel of an image has, shape (n, D)."""
         found = np.stack([((row @ self.directions) ** 2).mean(0) for row in differences])
-        found = np.maximum(_resampled(found, self.image, _inverse(_upright(X, self.image))), 0.0)
-        total = found.sum(1, keepdims=True)
-        return np.where(total > 0, found / np.where(total > 0, total, 1.0), 1 / found.shape[1])
+        return shares_of(np.maximum(_resampled(found, self.image, _inverse(_upright(X, self.image))), 0.0))
 
     def state(self) -> dict[str, Tensor]:
         """Both arrays."""

@@ -31,7 +31,7 @@ from torch import Tensor
 from ...serialization import fields
 from ...training import History
 from ..plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .base import Member, State, require, require_number
+from .base import Member, State, require, require_number, shares_of
 from .image_code import ImageCode
 from .reference import Reference
 from .warps import Warps
@@ -71,7 +71,6 @@ class NeighbourMember(Member):
     @classmethod
     def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
         """Keep rows to compare with; there is no network."""
-
         is_table = plan.image is None
         code = None if plan.image is None else ImageCode.learn(rows.X, rows.weights, plan.image, seed)
         reference = Reference.learn(
@@ -115,9 +114,7 @@ class NeighbourMember(Member):
     def _shares(self, X: Array) -> Array:
         if self.code is not None:
             return self.code.at_pixels(X, self.reference.differences(self.code.encode(X)))
-        squares = (self.reference.differences(X) ** 2).mean(1)
-        total = squares.sum(1, keepdims=True)
-        return np.asarray(np.where(total > 0, squares / np.where(total > 0, total, 1.0), 1 / X.shape[1]))
+        return shares_of((self.reference.differences(X) ** 2).mean(1))
 
     def state(self) -> State:
         """Reference rows, exponents, and the code and warps of images."""

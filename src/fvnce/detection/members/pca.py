@@ -22,7 +22,7 @@ from torch import Tensor
 from ...training import History
 from ..networks import in_blocks
 from ..plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .base import Member, Scorer, State, refitted, require, require_array
+from .base import Member, Scorer, State, refitted, require, require_array, shares_of
 
 #: K, where there are images enough.
 COMPONENTS = 32
@@ -62,9 +62,9 @@ class PrincipalComponents:
         away = X - self.mean
         found = np.zeros_like(X)
         for k, direction in enumerate(self.directions):
-            found += parts[:, k, None] * _shares(np.abs(away * direction))
+            found += parts[:, k, None] * shares_of(np.abs(away * direction))
         rest = away - (away @ self.directions.T) @ self.directions
-        return found + parts[:, -1, None] * _shares(rest**2)
+        return found + parts[:, -1, None] * shares_of(rest**2)
 
     def state(self) -> dict[str, Tensor]:
         """Every number as a tensor."""
@@ -184,8 +184,3 @@ class PCAMember(Scorer):
             parts[part][name] = value
         pca = PrincipalComponents.from_state(parts["pca"], width)
         return cls(pca, kind.from_state(content, parts["member"], len(pca.centre), None))
-
-
-def _shares(values: Array) -> Array:
-    total = values.sum(1, keepdims=True)
-    return np.where(total > 0, values / np.where(total > 0, total, 1.0), 1 / values.shape[1])
