@@ -305,3 +305,15 @@ def test_a_parquet_file_without_rows_is_refused_as_a_text_table_is(tmp_path):
             open_source(path).read()
         with pytest.raises(DataError, match="no rows; give a file that has some"):
             read_training_data(DataSettings(str(path)), lambda text: None)
+
+
+def test_a_column_that_sounds_like_labels_is_told_of(tmp_path):
+    path = tmp_path / "payments.csv"
+    path.write_text("amount,isFraud\n1,0\n2,1\n3,0\n4,0\n")
+    said: list[str] = []
+    read_training_data(DataSettings(str(path)), said.append)
+    assert said == ["column 'isFraud' is data here: if it marks known outliers, pass --label isFraud"]
+    for settings in (DataSettings(str(path), label="isFraud"), DataSettings(str(path), drop=("isFraud",))):
+        said.clear()
+        read_training_data(settings, said.append)
+        assert not any("is data here" in text for text in said)

@@ -29,6 +29,8 @@ Say = Callable[[str], None]
 Marks = NDArray[np.bool_]
 #: Shares of known outliers above which something is likely to be the wrong way round.
 MANY, MOST = 0.25, 0.5
+#: Words in the name of a column that known outliers are marked by.
+LABEL_WORDS = {"label", "labels", "fraud", "fraudulent", "outlier", "outliers", "anomaly", "anomalies", "anomalous"}
 #: Rows beyond these bytes are thinned to so many of each kind, known outliers and others.
 LARGE_BYTES = 128 * 2**20
 LARGE_ROWS = 200_000
@@ -176,6 +178,9 @@ def _read_table(
             raise over_budget(source.name, "a table")
     if labels is not None:
         labels.check(say, mostly=settings.mostly_outliers)
+    else:
+        for column in (column for column in columns if column not in dropped and _sounds_like_labels(column)):
+            say(f"column {column!r} is data here: if it marks known outliers, pass --label {listed([column])}")
     for note in source.column_reader.notes:
         say(note)
     rows, known, ids, seen = sample.result()
@@ -312,6 +317,16 @@ def split_label(label: str) -> tuple[str, str]:
     """
     column, _, value = label.rpartition("=")
     return (column, value) if column else (label, "")
+
+
+def _sounds_like_labels(column: str) -> bool:
+    """Whether one of the words of its name is what known outliers are called.
+
+    >>> [_sounds_like_labels(name) for name in ("isFraud", "is_outlier", "Label", "labelling", "amount")]
+    [True, True, True, False, False]
+    """
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column)
+    return not LABEL_WORDS.isdisjoint(word.lower() for word in words)
 
 
 class Labels:
