@@ -18,7 +18,8 @@ Each runs from the root of a checkout with ``python -m experiments.NAME``, and t
 =====================  ================================================================================
 
 The others are parts of these, and do nothing by themselves: ``vnce_common``, ``vnce_mixture_theory``,
-``vnce_boltzmann_estimates``, ``truncated_normal``, ``toys`` and ``scoring_method`` of the problems; ``benchmark_page``,
-``detection_page``, ``estimator_sections``, ``forgetting_page``, ``reliability_page``, ``reproduction_page``,
-``readme_results`` and ``commands_page`` of the pages.
+``vnce_boltzmann_estimates``, ``truncated_normal``, ``toys`` and ``scoring_method`` of the problems; ``latent_bridges``
+and ``adaptive_problems`` of tempering and adaptive noise; ``benchmark_page``, ``detection_page``,
+``estimator_sections``, ``forgetting_page``, ``reliability_page``, ``reproduction_page``, ``readme_results`` and
+``commands_page`` of the pages.
 """

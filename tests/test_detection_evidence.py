@@ -201,5 +201,5 @@ def test_a_latent_detector_says_why_it_cannot_know() -> None:
     found = LatentDetector(epochs=1, hidden=(4,), contamination=0.1).fit(X, y).evidence_
     assert found.reason is not None
     assert "holds none out" in found.reason
-    assert found.flagged == 26
+    assert found.flagged == 25  # the whole rows of a tenth of 256
     assert "contamination = 0.1" in found.threshold_reason

@@ -249,7 +249,7 @@ def test_the_batch_machinery_has_the_librarys_objective_and_its_gradient(rule):
 def test_asymptotic_variances_have_their_known_limits():
     """Much noise: NCE and (0, 0) are maximum likelihood. And the logarithmic rule is the best at any amount."""
     settings = mixture.Settings()
-    x, cell = mixture._grid(settings)
+    x, cell = mixture._grid()
     density = mixture._true_density(x, 3.0, settings)
     noise_density = mixture._normal_density(x, 8.0)
     tau = torch.tensor([math.log(3.0)], dtype=torch.float64)
@@ -273,7 +273,7 @@ def test_asymptotic_variances_have_their_known_limits():
 
 def test_the_maximum_of_the_population_is_the_truth():
     settings = mixture.Settings()
-    x, cell = mixture._grid(settings)
+    x, cell = mixture._grid()
     weights = [(p * cell)[None] for p in (mixture._true_density(x, 3.0, settings), mixture._normal_density(x, 8.0))]
 
     def sides(theta):
