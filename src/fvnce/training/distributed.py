@@ -7,6 +7,8 @@ several, and on several machines.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import gc
 import logging
 import os
 import warnings
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 #: Precisions in which parameters stay float32 or float64; log-ratios of hundreds of nats need no less.
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
+
+#: How long a process that is done waits for the others.
+_LEAVING_SECONDS = 5
 
 
 def make_fabric(
@@ -85,7 +90,15 @@ def _leave_group() -> None:
     whose work is done, and torchrun takes the whole run for a failure. Fabric ends groups of nccl alone.
     """
     if torch.distributed.is_initialized():
+        # What still refers to the group, a wrapped module in a cycle for one, would keep its threads beyond this.
+        gc.collect()
+        if torch.distributed.get_backend() == "gloo":
+            # Who leaves first takes the store with it that the others' threads still ask. One that died is not waited
+            # for longer than this.
+            with contextlib.suppress(RuntimeError):
+                torch.distributed.monitored_barrier(timeout=timedelta(seconds=_LEAVING_SECONDS))
         torch.distributed.destroy_process_group()
+        gc.collect()
 
 
 def first_failure(fabric: Fabric, failure: Exception | None) -> Exception | None:
