@@ -93,8 +93,8 @@ def _leave_group() -> None:
         # What still refers to the group, a wrapped module in a cycle for one, would keep its threads beyond this.
         gc.collect()
         if torch.distributed.get_backend() == "gloo":
-            # Who leaves first takes the store with it that the others' threads still ask. One that died is not waited
-            # for longer than this.
+            # Aborted was, wherever it was seen, a process that may have outlived the one that holds the store: they
+            # leave together. One that died is not waited for longer than this.
             with contextlib.suppress(RuntimeError):
                 torch.distributed.monitored_barrier(timeout=timedelta(seconds=_LEAVING_SECONDS))
         torch.distributed.destroy_process_group()
