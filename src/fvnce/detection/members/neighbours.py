@@ -14,10 +14,10 @@ every scoring rule has its optimum is that of the two densities. The noise is a 
   (:mod:`fvnce.detection.members.warps`).
 
 On images b = 0.4 and a = 0.7 r⁴, with r² the share of the variance of log d over the training images that their
-neighbours' distances explain: s is trusted as far as it foretells the density of the data. Nine digits differ in density
-(a ≈ 0.63), coats hardly do (a ≈ 0.23). On a table b = 0, and a = ½ on rows known to be clean; where outliers may hide
-among the rows a = 0, since they are dense where they lie together. What a column adds is its share of the squared
-differences from the neighbours.
+neighbours' distances explain: s is trusted as far as it foretells the density of the data. Nine digits differ in
+density (a ≈ 0.63), coats hardly do (a ≈ 0.23). On a table b = 0, and a = ½ on rows known to be clean; where outliers
+may hide among the rows a = 0, since they are dense where they lie together. What a column adds is its share of the
+squared differences from the neighbours.
 """
 
 from __future__ import annotations
