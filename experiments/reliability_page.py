@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from . import coverage
+
 #: What each attack does, and what must hold.
 ATTACKS = {
     "kills": "SIGKILL at an evaluation, between two files or inside a write: resumed, every bit is the same",
@@ -47,7 +49,7 @@ CLOSING = """
 
 def page(results: Path) -> str:
     """The page, from what is in a folder of results."""
-    parts = [OPENING]
+    parts = [part for part in (OPENING, coverage.section(results.parent / "coverage")) if part]
     runs, files = _read(results / "reliability-runs.json"), _read(results / "reliability-flips.json")
     if runs is not None:
         rows = [[ATTACKS[row["what"]], *_counts(row)] for row in runs["attacks"]]
