@@ -1,8 +1,8 @@
 """Promises and how often they held: the rows of the table, their files, and the table itself.
 
-A promise is anything that comes with an error, an interval, a probability or a guarantee. A study draws many data sets whose
-truth is known, runs the code with its default settings and its default seed on each of them, and counts. Each study is a
-program of its own (``experiments/coverage_*.py``) that writes ``results/coverage/NAME.json`` by `record`;
+A promise is anything that comes with an error, an interval, a probability or a guarantee. A study draws many data sets
+whose truth is known, runs the code with its default settings and its default seed on each of them, and counts. Each study
+is a program of its own (``experiments/coverage_*.py``) that writes ``results/coverage/NAME.json`` by `record`;
 ``docs/howto/reliability.md`` shows all of them.
 """
 
@@ -97,9 +97,9 @@ def section(folder: Path = FOLDER) -> str:
         return ""
     opening = (
         "## Promises and how often they held\n\n"
-        "Every p-value, interval, error and probability that the library reports, on data whose truth is known, with default\n"
-        "settings and the default seed. *Measured* is a frequency over the data sets with its standard error; a promise is kept if\n"
-        "it agrees with the nominal value within two of them."
+        "Every p-value, interval, error and probability that the library reports, on data whose truth is known, with\n"
+        "default settings and the default seed. *Measured* is a frequency over the data sets with its standard error; a\n"
+        "promise is kept if it agrees with the nominal value within two of them."
     )
     return "\n\n".join([opening, *parts])
 
@@ -107,9 +107,7 @@ def section(folder: Path = FOLDER) -> str:
 def _table(rows: Sequence[Promise]) -> list[str]:
     lines = ["| promise | data | nominal | measured | data sets | kept |", "|---|---|---:|---:|---:|---|"]
     for row in rows:
-        verdict = "yes" if row.kept else "**no**"
-        lines.append(
-            f"| {row.promise} | {row.setting} | {SENSES[row.sense]} {row.nominal:.3g} | {row.measured:.3f} ± {row.error:.3f} "
-            f"| {row.data_sets:,} | {verdict}{': ' + row.note if row.note else ''} |"
-        )
+        nominal, measured = f"{SENSES[row.sense]} {row.nominal:.3g}", f"{row.measured:.3f} ± {row.error:.3f}"
+        verdict = ("yes" if row.kept else "**no**") + (f": {row.note}" if row.note else "")
+        lines.append(f"| {row.promise} | {row.setting} | {nominal} | {measured} | {row.data_sets:,} | {verdict} |")
     return lines
