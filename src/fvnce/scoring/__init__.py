@@ -4,6 +4,7 @@
 ``rule``                a rule, the cone of rules, normalisation
 ``power``               the paper's family (α, β)
 ``classical``           the logarithmic, quadratic, spherical and exponential rules
+``categorical``         rules of more than two outcomes
 ``construct``           rules from a weight, a generator, or a pair of functions
 ``check``               the double-ELBO property, examined
 ``chords``              the same laws between points, where no derivative sees them
@@ -12,6 +13,7 @@
 """
 
 from ..serialization import Kind, add
+from .categorical import CategoricalRule
 from .check import DoubleElboReport, Law, check_double_elbo
 from .classical import Exponential, Logarithmic, Quadratic, Spherical
 from .construct import from_generator, from_pair, from_weight
@@ -20,6 +22,7 @@ from .rule import ScoringRule
 from .text import parse
 
 __all__ = [
+    "CategoricalRule",
     "DoubleElboReport",
     "Exponential",
     "Law",
