@@ -51,22 +51,94 @@ def unseen(record: Record) -> list[str]:
     lines = [
         "## Detection on tables on which nothing was chosen",
         "",
-        f"{len(record['tables'])} further tables of ADBench, looked at once, after every default was fixed: the",
-        f"detector of version {record['version']} as it was released, everyone with the defaults of their library, the",
-        "protocol of `benchmarks/detection.py`. Means over tables. What the present version changed was chosen on the",
-        "tables of the next sections, and has not been run on these.",
+        f"Version {record['version']} (commit {record['commit']}), {record['what']}. Protocol: {record['protocol']}.",
+        "",
+        *differences(record),
         "",
     ]
-    for name, ranking in record["settings"].items():
-        known = name.partition(",")[0]
-        for count in sorted({row["seeds"] for row in ranking}, reverse=True):
-            own = [row for row in ranking if row["seeds"] == count]
-            if all(row["detector"] != "fvnce" for row in own):
-                known_count = f"{known}, peers with {count} seeds"
-            else:
-                known_count = f"{known}, {'one seed (0)' if count == 1 else f'{count} seeds'}"
-            lines += [f"**{known_count}**", "", *_ranking(own, str(count))]
+    for source, found in record["sources"].items():
+        note = "; later versions choose their defaults on them" if found.get("chosen on since") else ""
+        lines += [f"### Means on {source}", "", f"{found['tables']} tables{note}.", ""]
+        for setting, ranking in found["settings"].items():
+            lines += [f"**{setting}**", "", *_means(ranking)]
     return lines
+
+
+def differences(record: Record) -> list[str]:
+    """Ours minus a peer's, over all tables and by source, and this version next to the one before."""
+    body = []
+    for setting, row in record["pooled"].items():
+        cells = [_signed(row[key], row[f"{key}_se"]) for key in ("auroc", "ap")]
+        wins = f"{row['wins_ap']} of {row['tables']}"
+        body.append([setting.removesuffix(" known"), named(row["against"]), *cells, wins])
+    settings = list(record["pooled"])
+    rows = []
+    for source, found in record["sources"].items():
+        cells = [_minus(found["settings"].get(setting, []), record["pooled"][setting]) for setting in settings]
+        rows.append([source, f"{found['tables']}", *cells])
+    return [
+        *markdown_table(["known", "compared with", "AUROC", "average precision", "higher precision on"], body),
+        "By source, AUROC / average precision:",
+        "",
+        *markdown_table(["source", "tables", *settings], rows),
+        *_last_version(record),
+    ]
+
+
+def _minus(ranking: Sequence[Record], pooled: Record) -> str:
+    """Ours minus the peer's; without a standard error where tables were not paired."""
+    if not ranking:
+        return "–"
+    [ours] = [row for row in ranking if row["detector"] == "fvnce"]
+    [peer] = [row for row in ranking if row["detector"] == pooled["against"]]
+    found = ours.get("minus") or {key: ours[key] - peer[key] for key in ("auroc", "ap")}
+    return " / ".join(_signed(found[key], found.get(f"{key}_se")) for key in ("auroc", "ap"))
+
+
+def _last_version(record: Record) -> list[str]:
+    """Where the version before was measured on the same tables, both, with the higher number bold."""
+    lines = []
+    for source, found in record["sources"].items():
+        body = []
+        for setting, ranking in found["settings"].items():
+            ours = {row["detector"]: row for row in ranking if row["detector"].startswith("fvnce")}
+            if len(ours) > 1:
+                now, before = ours["fvnce"], next(row for name, row in ours.items() if name != "fvnce")
+                version = before["detector"].removeprefix("fvnce ")
+                body.append([setting.removesuffix(" known"), pair(now, [before]), pair(before, [now])])
+        if body:
+            text = f"Compared with version {version} on the {found['tables']} tables of {source}"
+            lines += [
+                f"{text}; the higher mean is bold:",
+                "",
+                *markdown_table(["known", record["version"], version], body),
+            ]
+    return lines
+
+
+def pair(row: Record, compared: Sequence[Record]) -> str:
+    """AUROC and AP, each bold where it is above all others that are shown."""
+    cells = []
+    for key in ("auroc", "ap"):
+        value = f"{row[key]:.3f}".removeprefix("0")
+        cells.append(f"**{value}**" if all(row[key] > other[key] for other in compared) else value)
+    return " / ".join(cells)
+
+
+def _signed(value: float, error: float | None) -> str:
+    """A difference and its standard error, bold where it is more than two of them from 0."""
+    shown = f"{'−' if value < 0 else '+'}{abs(value):.3f}".replace("0.", ".", 1)
+    if error is None:
+        return shown
+    shown += f" ± {error:.3f}".replace("0.", ".", 1)
+    return f"**{shown}**" if abs(value) > 2 * error else shown
+
+
+def _means(ranking: Sequence[Record]) -> list[str]:
+    body = [
+        [_bold(named(row["detector"])), f"{row['seeds']}", f"{row['auroc']:.3f}", f"{row['ap']:.3f}"] for row in ranking
+    ]
+    return markdown_table(["detector", "seeds", "AUROC", "average precision"], body)
 
 
 def known(record: Record) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fvnce.paper import penalised, table
 
-from .detection_page import markdown_table, named
+from .detection_page import differences, markdown_table, named, pair
 
 Record = dict[str, Any]
 Parts = dict[str, Callable[[Record], list[str]]]
@@ -54,23 +54,15 @@ def block(results: Path, parts: Parts) -> list[str]:
 
 
 def _unseen(record: Record) -> list[str]:
-    """Ours and the best peer with as many seeds."""
-    body = []
-    for name, ranking in record["settings"].items():
-        [ours] = [row for row in ranking if row["detector"] == "fvnce"]
-        peers = [row for row in ranking if row["detector"] != "fvnce" and row["seeds"] == ours["seeds"]]
-        if "," not in name:
-            best = max(peers, key=lambda row: row["ap"])
-            shown = f"{named(best['detector'])} {_pair(best, [ours])}"
-            body.append([name.removesuffix(" known"), f"{ours['seeds']}", _pair(ours, [best]), shown])
+    """Ours minus a peer's, over all tables and by source."""
+    most = max(row["tables"] for row in record["pooled"].values())
     return [
-        f"**On {len(record['tables'])} tables that played no part in choosing defaults**, with a share of the outliers "
-        "known: mean AUROC / mean average",
-        f"precision of version {record['version']} and of the best peer, each with one set of defaults, on the same "
-        "splits and labels; the higher",
-        "number is bold.",
+        f"**On {most} tables that played no part in choosing its defaults**, version {record['version']} minus a peer: "
+        "mean differences, paired by table,",
+        "± standard errors. Each has one set of defaults and the same splits and labels. Bold: more than two standard "
+        "errors from 0.",
         "",
-        *markdown_table(["known", "seeds", "fvnce", "best peer"], body),
+        *differences(record),
     ]
 
 
@@ -81,8 +73,8 @@ def _novelty(record: Record) -> list[str]:
     for setting, ranking in record["summary"].items():
         [ours] = [row for row in ranking if row["detector"] == "fvnce"]
         peers = [row for row in ranking if row["detector"] != "fvnce"][:2]
-        shown = ", ".join(f"{named(row['detector'])} {_pair(row, [ours])}" for row in peers)
-        body.append([names[setting], f"{len(ours['seeds'])}", _pair(ours, peers), shown])
+        shown = ", ".join(f"{named(row['detector'])} {pair(row, [ours])}" for row in peers)
+        body.append([names[setting], f"{len(ours['seeds'])}", pair(ours, peers), shown])
     tables = max(row["tables"] for ranking in record["summary"].values() for row in ranking)
     count = max(len(ranking) for ranking in record["summary"].values()) - 1
     return [
@@ -132,26 +124,17 @@ def _detection(record: Record) -> list[str]:
             [
                 f"{100 * share:g} %" if share else "none",
                 f"{seeds}",
-                _pair(ours, shown),
-                ", ".join(f"{named(row['detector'])} {_pair(row, [ours])}" for row in shown),
+                pair(ours, shown),
+                ", ".join(f"{named(row['detector'])} {pair(row, [ours])}" for row in shown),
             ]
         )
     return [
-        f"**On the {tables} tables by which defaults were chosen**: mean AUROC / mean average precision on held-out "
-        "rows, and the two best peers",
+        f"**On the {tables} tables on which the defaults were chosen**, so that these numbers flatter: mean AUROC / mean "
+        "average precision on held-out rows, and the two best peers",
         "([all of them](docs/benchmarks.md); [how the defaults were chosen](docs/detection.md#every-default-and-why)).",
         "",
         *markdown_table(["known", "seeds", "fvnce", "best peers"], body),
     ]
-
-
-def _pair(row: Record, beside: Sequence[Record]) -> str:
-    """AUROC and AP, each bold where it is above all others that are shown."""
-    cells = []
-    for key in ("auroc", "ap"):
-        value = f"{row[key]:.3f}".removeprefix("0")
-        cells.append(f"**{value}**" if all(row[key] > other[key] for other in beside) else value)
-    return " / ".join(cells)
 
 
 def _table(record: Record) -> list[str]:

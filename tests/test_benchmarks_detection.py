@@ -89,16 +89,87 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| MNIST, held out | 2 |" in "\n".join(readme_results.block(tmp_path, readme_results.FURTHER))
 
 
-def test_peers_with_other_seeds_stand_in_tables_of_their_own() -> None:
-    settings = {
-        "10 % known": [
-            {"detector": "fvnce", "seeds": 3, "auroc": 0.9, "ap": 0.7},
-            {"detector": "a", "seeds": 3, "auroc": 0.8, "ap": 0.6},
-            {"detector": "b", "seeds": 2, "auroc": 0.95, "ap": 0.9},
+UNSEEN = {
+    "what": "w",
+    "version": "2",
+    "commit": "c",
+    "protocol": "p",
+    "sources": {
+        "a": {
+            "tables": 3,
+            "settings": {
+                "10 % known": [
+                    {
+                        "detector": "fvnce",
+                        "seeds": 3,
+                        "auroc": 0.9,
+                        "ap": 0.7,
+                        "minus": {"peer": "catboost", "auroc": 0.1, "auroc_se": 0.04, "ap": -0.02, "ap_se": 0.05},
+                    },
+                    {"detector": "fvnce 1", "seeds": 3, "auroc": 0.8, "ap": 0.75},
+                    {"detector": "catboost", "seeds": 3, "auroc": 0.8, "ap": 0.72},
+                ]
+            },
+        },
+        "b": {
+            "tables": 2,
+            "chosen on since": True,
+            "settings": {
+                "10 % known": [
+                    {"detector": "fvnce", "seeds": 1, "auroc": 0.5, "ap": 0.1},
+                    {"detector": "catboost", "seeds": 1, "auroc": 0.625, "ap": 0.1},
+                ]
+            },
+        },
+        "c": {"tables": 1, "settings": {"none known": []}},
+    },
+    "pooled": {
+        "10 % known": {
+            "against": "catboost",
+            "tables": 3,
+            "auroc": 0.1,
+            "auroc_se": 0.04,
+            "ap": -0.2,
+            "ap_se": 0.05,
+            "wins_ap": 1,
+        }
+    },
+}
+
+
+def test_the_first_result_shows_losses_and_marks_only_what_exceeds_its_error() -> None:
+    text = "\n".join(readme_results._unseen(UNSEEN))
+    assert "**On 3 tables" in text
+    assert "| 10 % | CatBoost | **+.100 ± .040** | **−.200 ± .050** | 1 of 3 |" in text
+    assert "| a | 3 | **+.100 ± .040** / −.020 ± .050 |" in text
+    # no standard error where tables were not paired, no number where nothing was measured
+    assert "| b | 2 | −.125 / +.000 |" in text
+    assert "| c | 1 | – |" in text
+    # the version before is named where it is better
+    assert "version 1 on the 3 tables of a" in text
+    assert "| 10 % | **.900** / .700 | .800 / **.750** |" in text
+
+
+def test_the_page_of_benchmarks_shows_every_detector_and_where_defaults_are_chosen_now() -> None:
+    text = "\n".join(detection_page.unseen(UNSEEN))
+    assert "| **fvnce** | 3 | 0.900 | 0.700 |" in text
+    assert "| fvnce 1 | 3 | 0.800 | 0.750 |" in text
+    assert "2 tables; later versions choose their defaults on them." in text
+
+
+def test_pooled_differences_are_those_of_the_sources() -> None:
+    """The file is a copy of measurements: its parts must agree with each other."""
+    record = json.loads((ROOT / "results" / "bench" / "detection_unseen.json").read_text("utf-8"))
+    for setting, pooled in record["pooled"].items():
+        found = [
+            (source["tables"], row["minus"])
+            for source in record["sources"].values()
+            for row in source["settings"].get(setting, [])
+            if row["detector"] == "fvnce" and "minus" in row
         ]
-    }
-    record = {"what": "", "version": "0", "tables": ["t"], "settings": settings}
-    text = "\n".join(detection_page.unseen(record))
-    first, second = text.index("10 % known, 3 seeds"), text.index("peers with 2 seeds")
-    assert first < text.index("| a | 3 |") < second < text.index("| b | 2 |")
-    assert "| 10 % | 3 | **.900** / **.700** | a .800 / .600 |" in "\n".join(readme_results._unseen(record))
+        count = sum(tables for tables, _ in found)
+        assert count == pooled["tables"]
+        for key in ("auroc", "ap"):
+            mean = sum(tables * minus[key] for tables, minus in found) / count
+            assert mean == pytest.approx(pooled[key], abs=1e-4)
+        assert {minus["peer"] for _, minus in found} == {pooled["against"]}

@@ -91,7 +91,7 @@ def _zuko() -> Any:
     try:
         import zuko
     except ImportError:
-        raise ImportError("flows as noise need the zuko package: pip install 'fvnce[flows]'") from None
+        raise ImportError("flows as noise need the zuko package: pip install zuko") from None
     finally:
         Distribution.set_default_validate_args(before)
     return zuko

@@ -204,9 +204,7 @@ class TensorBoardLog(Callback):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ImportError(
-                "TensorBoardLog needs the tensorboard package: pip install 'fvnce[tensorboard]'"
-            ) from None
+            raise ImportError("TensorBoardLog needs the tensorboard package: pip install tensorboard") from None
         self._writer = SummaryWriter(str(self.folder), purge_step=run.step)
         self._written = len(run.history.steps)
 
