@@ -291,9 +291,9 @@ def test_the_mean_gradient_at_the_truth_is_zero_whatever_the_noise_batch(problem
     alpha = alpha / 2 if problem == "tilt" else alpha  # there the weights e^((1+α)Δ) are log-normal
     mean, error = gradients_at_the_truth(problem, PowerRule(alpha), samples, 1500)
     assert abs(mean) < 4 * error
-    if samples == 8:  # all batches alike, as with momentum 0, lead away from the truth
+    if samples == 8:  # all batches equal, as with momentum 0, lead away from the truth: J rises, the loss falls
         mean, error = gradients_at_the_truth(problem, PowerRule(alpha), samples, 500, momentum=0)
-        assert abs(mean) > 8 * error
+        assert mean < -8 * error
 
 
 @pytest.mark.slow

@@ -363,3 +363,39 @@ def test_the_limits_of_the_noise_term_of_deep_svdd():
 
     objective = FullyVariationalNCE(Collapsed(), None, standard, PowerRule(0), partition="profiled")
     torch.testing.assert_close(objective(torch.randn(8, 1), torch.randn(9, 1)), torch.tensor(0.0))
+
+
+def test_the_only_maximiser_needs_noise_that_covers_the_data():
+    """J sees p_θ only where noise is: elsewhere mass can be divided in any way, Eq. S_NCE."""
+    p_d = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    other = torch.tensor([0.4, 0.3, 0.05, 0.25])
+
+    def value(p_theta, p_n):
+        """Of the logarithmic rule, in p_θ and p_n themselves, because r may be infinite."""
+        mu = p_theta / (p_theta + p_n)
+        return float(p_d @ mu.log() + torch.special.xlogy(p_n, 1 - mu).sum())
+
+    covers, misses = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.5, 0.5, 0.0, 0.0])
+    assert value(other, covers) < value(p_d, covers) - 1e-3
+    assert value(other, misses) == pytest.approx(value(p_d, misses), abs=1e-7)
+    for seed in range(20):
+        assert value(simplex(seed, 4), covers) < value(p_d, covers)
+
+
+def test_the_log_scale_is_the_multiplier_of_the_data_term_and_not_of_the_error():
+    """E_d[Δ⁰] = −u² − h v², noise term e^(−u−v), ε = u² + v² = 1: both agree if h = 1, and differ at h = 3.
+
+    At a given s training ends where ∇(e^s e^(−u−v) + u² + h v²) = 0, hence at u = h v; the budget fixes v and so s.
+    Eq. budget itself has the solution u = v, whatever h is.
+    """
+    least = math.exp(-math.sqrt(2))
+    for h, reached in ((1.0, least), (3.0, math.exp(-4 / math.sqrt(10)))):
+        v = 1 / math.sqrt(1 + h * h)
+        u = h * v
+        s = math.log(2 * u) + u + v
+        # a minimum of −J at this s, by moving about it
+        points = np.array([u, v]) + 0.01 * np.random.default_rng(0).normal(size=(200, 2))
+        loss = np.exp(s - points.sum(1)) + points[:, 0] ** 2 + h * points[:, 1] ** 2
+        assert (loss > math.exp(s - u - v) + u * u + h * v * v).all()
+        assert math.exp(-u - v) == pytest.approx(reached)
+    assert reached > 1.15 * least

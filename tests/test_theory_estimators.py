@@ -46,9 +46,20 @@ def test_no_proper_loss_of_pairs_is_concave_in_both_densities():
 
 
 def test_the_ranking_objective_is_bounded_by_rule_00():
-    """−log s ≥ 1 − log c − s/c for every c, with equality at c = s."""
-    s, c = torch.logspace(-2, 2, 41).unsqueeze(1), torch.logspace(-2, 2, 41)
-    assert (-s.log() - 1 + c.log() + s / c > -1e-5).all()
+    """−log R ≥ 1 − c − e^(−c) R for every c; over states, that is rule (0, 0) and the datum's own e^(−c) E_d[r]."""
+    total, c = torch.logspace(-2, 2, 41).unsqueeze(1), torch.linspace(-4.6, 4.6, 41)
+    assert (-total.log() - 1 + c + (-c).exp() * total > -1e-5).all()
+    p_d, p_n, p0 = (torch.rand(5, generator=torch.Generator().manual_seed(seed)).double() + 0.1 for seed in range(3))
+    p_d, p_n = p_d / p_d.sum(), p_n / p_n.sum()
+    r = p0 / p_n
+    for noise_samples in (1, 2, 3):
+        sums, weights = r.clone(), torch.ones((), dtype=torch.double)
+        for _ in range(noise_samples):
+            sums, weights = sums.unsqueeze(-1) + r, weights.unsqueeze(-1) * p_n
+        ranking = p_d @ r.log() - (p_d.view(-1, *[1] * noise_samples) * weights * sums.log()).sum()
+        for scale in (-1.0, 0.0, 1.0, float((p_d @ r + noise_samples * (p_n @ r)).log())):
+            rule_00 = p_d @ r.log() - scale + 1 - math.exp(-scale) * noise_samples * (p_n @ r)
+            assert ranking >= rule_00 - math.exp(-scale) * (p_d @ r)
 
 
 @pytest.mark.parametrize("distance", [1.0, 3.0, 6.0])

@@ -4,12 +4,14 @@ What is optimised is a constrained problem, with b the budget and ε the error o
 
     minimise  E_noise[r_θ]   over θ,   subject to   ε(θ) ≤ b · ε_ref,                                   (Eq. budget)
 
-where ε_ref is that of a *reference*: the same model, trained on the same batches without noise. With a multiplier λ on
-the data's side the Lagrangian is E_noise[e^Δ⁰] − λ E_data[Δ⁰] and a constant: −λ J of (0, 0) without a clip, where
+where ε_ref is that of a *reference*: the same model, trained on the same batches without noise. A constraint on
+the data term instead, with a multiplier λ, has the Lagrangian E_noise[e^Δ⁰] − λ E_data[Δ⁰]: −λ J of (0, 0) without a
+clip, where
 
-    s = −log λ,       J = E_data[Δ⁰] − e^s E_noise[e^Δ⁰]:
+    s = −log λ,       J = E_data[Δ⁰] − e^s E_noise[e^Δ⁰].
 
-the log-scale *is* the multiplier. It follows the constraint by dual ascent in log λ,
+So e^(−s) is the multiplier of the data term, and that of ε only if the data term is a function of ε alone; the budget
+is met either way. s moves as in dual ascent,
 
     s ← s + η M (b − ε/ε_ref),       s_0 ≤ s ≤ s_0 + M,
 

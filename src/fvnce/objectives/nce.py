@@ -11,7 +11,8 @@ joint, :class:`FullyVariationalNCE`:
     J_fvNCE(θ, q1, q0) = E_{x~data, z~q1} f1(Δ(x, z)) + E_{x~noise, z~q0} f0(Δ(x, z)),            (Eq. fvNCE)
     Δ(x, z) = log p_θ(x, z) − log p_n(x) − log q(z|x),
 
-with equality at q1 = q0 = p_θ(z|x). With noise ν times as frequent as data: J = E_d f1(r/ν) + ν E_n f0(r/ν).
+for any q1 and any q0 that covers the model, with equality at q1 = q0 = p_θ(z|x). With noise ν times as frequent as
+data: J = E_d f1(r/ν) + ν E_n f0(r/ν).
 """
 
 from __future__ import annotations

@@ -32,12 +32,12 @@ of all batches at first and then with weight 1 − momentum for the newest. Two 
 * where fewer than two batches carry P̄ (effective number (ΣP)²/ΣP²), because P is too uneven for its mean to be known or
   because the model moves fast, P/P̄ is mixed with 1, the more so the fewer they are.
 
-For other rules, c̄ is a moving average of e^c*, and with Ĝ1 = E_data[df1/dΔ], Ĝ0 = ν E_noise[−df0/dΔ] of the batch at c̄
+For other rules, c̄ is a moving average of e^c*, and with Â = E_data[df1/dΔ], B̂ = ν E_noise[−df0/dΔ] of the batch at c̄
 
-    Ĝ0 ∇E_data[f1] + Ĝ1 ∇ν E_noise[f0]      (f1, f0 at Δ⁰ − c̄ − log ν)
+    B̂ ∇E_data[f1] + Â ∇ν E_noise[f0]      (f1, f0 at Δ⁰ − c̄ − log ν)
 
 is unbiased, because data and noise are independent and c̄ is of earlier batches. At the truth e^Δ p_n ∝ p_d, so that
-both terms cancel on average whatever c̄ is. It is P = Ĝ1 Ĝ0 times ∇E_data[f1]/Ĝ1 + ∇ν E_noise[f0]/Ĝ0, a difference of
+both terms cancel on average whatever c̄ is. It is P = Â B̂ times ∇E_data[f1]/Â + ∇ν E_noise[f0]/B̂, a difference of
 two weighted means of ∇Δ⁰, as for (α, 0).
 """
 

@@ -1,20 +1,20 @@
-r"""Relatives of NCE in which a factor of φ cancels, so that there is no log Z to learn.
+r"""Relatives of NCE in which a factor of p⁰ cancels, so that there is no log Z to learn.
 
 Conditional NCE (Ceylan & Gutmann 2018) tells data from noise that starts at the data: every data point x is given a
 step u ~ c(·|x), and asked is which of the two came first,
 
-    J = −2 E log(1 + e^(−G)),      G = log φ(x) c(u|x) − log φ(u) c(x|u)                       (conditional NCE)
+    J = −2 E log(1 + e^(−L)),      L = log p⁰(x) k(u|x) − log p⁰(u) k(x|u)                     (conditional NCE)
 
 Both orders are told apart by the same G with its sign turned, so that J is the log-likelihood of a classifier, and
-φ ∝ p_d its maximiser wherever steps connect the data. Small Gaussian steps make it score matching.
+p⁰ ∝ p_d its maximiser wherever steps connect the data. Small Gaussian steps make it score matching.
 
 Ranking NCE (Ma & Collins 2018) asks which of K + 1 points is the datum, the others being noise,
 
-    J = E log r(x) / (r(x) + r(y_1) + … + r(y_K)),      r = φ/p_n,  y_k ~ p_n                        (ranking NCE)
+    J = E log r(x) / (r(x) + r(y_1) + … + r(y_K)),      r = p⁰/p_n,  y_k ~ p_n                       (ranking NCE)
 
-φ ∝ p_d is the maximiser for every K ≥ 1. As K grows the gradient becomes that of maximum likelihood. InfoNCE (van den
-Oord et al. 2018) is the special case of a model of y given a context whose noise is the marginal of y: r is then the
-critic, and J + log(K + 1) bounds the mutual information from below.
+p⁰ ∝ p_d is the maximiser for every K ≥ 1 if p_n covers p_d. As K grows the gradient becomes that of maximum likelihood.
+InfoNCE (van den Oord et al. 2018) is the special case of a model of y given a context whose noise is the marginal of y:
+r is then the critic, and J + log(K + 1) bounds the mutual information from below.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class ConditionalNCE(Objective):
     The model need not be normalised, and there is no noise distribution to choose. What it cannot see is the weight of
     modes that no step connects.
 
-    With latents φ(x) = E_q[p_θ(x, z)/q(z|x)] is estimated from draws. J is concave in φ(x), so that the data's side is
-    a lower bound; in φ(u) it is convex, and no proper loss of pairs is concave in both (Eq. no_pairs). There it is an
+    With latents p⁰(x) = E_q[p⁰(x, z)/q(z|x)] is estimated from draws. J is concave in p⁰(x), so that the data's side is
+    a lower bound; in p⁰(u) it is convex, and no proper loss of pairs is concave in both (Eq. no_pairs). There it is an
     importance estimate, too high by what a finite number of draws leaves; a discrete latent is summed over, exactly.
 
     Args:
         model: ``log_prob(x)``, or ``log_joint(x, z)`` with an encoder; unnormalised or not.
         encoder: q(z|x), which must cover p_θ(z|x); None for a model without latents.
-        conditional: from rows x to a distribution of steps, c(·|x). By default Gaussian steps of 2.38/√D standard
+        conditional: from rows x to a distribution of steps, k(·|x). By default Gaussian steps of 2.38/√D standard
             deviations of each column, which the first batch tells; a column that does not vary there is not moved.
         steps: κ, steps taken from each data point.
         latent_samples: draws of the latent of x, and of u.
@@ -102,7 +102,7 @@ class ConditionalNCE(Objective):
 
     @torch.no_grad()
     def _step(self, x: Tensor, share: BatchShare | None) -> tuple[Tensor, Tensor | None]:
-        """u, shape (κ, B, …), and log c(u|x) − log c(x|u), shape (κ, B), or None where c is symmetric."""
+        """u, shape (κ, B, …), and log k(u|x) − log k(x|u), shape (κ, B), or None where k is symmetric."""
         if self.conditional is None:
             scale = self._spread(x, share).to(x) * (STEP / math.sqrt(x[0].numel()))
             return x + scale * torch.randn((self.steps, *x.shape), dtype=x.dtype, device=x.device), None
@@ -159,7 +159,7 @@ class RankingNCE(ContrastiveObjective):
 
     With latents both kinds of ratio are estimated from draws. J is concave in r(x), so that the data's side is a lower
     bound; in the r(y_k) it is convex, and the estimate is too high by what a finite number of draws leaves. A bound on
-    both sides exists, −log s ≥ 1 − log c − s/c, and is rule (0, 0) of
+    both sides exists, −log R ≥ 1 − c − e^(−c) R with R the sum of the ratios, and is, but for r(x) in R, rule (0, 0) of
     :class:`~fvnce.objectives.FullyVariationalNCE`. A discrete latent is summed over, exactly.
 
     Args:
