@@ -129,8 +129,9 @@ def _detection(record: Record) -> list[str]:
             ]
         )
     return [
-        f"**On the {tables} tables on which the defaults were chosen**, so that these numbers flatter: mean AUROC / mean "
-        "average precision on held-out rows, and the two best peers",
+        f"**On the {tables} tables on which the defaults were chosen**, so that these numbers flatter: mean AUROC / "
+        "mean average precision on held-out rows,",
+        "and the two best peers",
         "([all of them](docs/benchmarks.md); [how the defaults were chosen](docs/detection.md#every-default-and-why)).",
         "",
         *markdown_table(["known", "seeds", "fvnce", "best peers"], body),

@@ -43,12 +43,12 @@ def test_compatible_anywhere_in_the_family(alpha, beta):
 
 @rules(EVERY_RULE)
 def test_proper(rule):
-    """For random μ, the expected score μ S(1, ν) + (1−μ) S(0, ν) is largest at ν = μ."""
+    """For random μ*, the expected score μ* S(1, μ) + (1−μ*) S(0, μ) is largest at μ = μ*."""
     rng = np.random.default_rng(0)
-    for mu in rng.uniform(0.02, 0.98, size=20):
-        nu = torch.from_numpy(np.sort(np.r_[np.linspace(0.001, 0.999, 997), mu]))
-        expected = mu * rule.score(1, nu) + (1 - mu) * rule.score(0, nu)
-        assert nu[expected.argmax()].item() == pytest.approx(mu, abs=1e-12)
+    for truth in rng.uniform(0.02, 0.98, size=20):
+        mu = torch.from_numpy(np.sort(np.r_[np.linspace(0.001, 0.999, 997), truth]))
+        expected = truth * rule.score(1, mu) + (1 - truth) * rule.score(0, mu)
+        assert mu[expected.argmax()].item() == pytest.approx(truth, abs=1e-12)
 
 
 @rules(EVERY_RULE)

@@ -3,7 +3,7 @@
 import pytest
 import sympy as sp
 
-r, mu, nu = sp.symbols("r mu nu", positive=True)
+r, mu, truth = sp.symbols("r mu truth", positive=True)
 beta = sp.symbols("beta", nonnegative=True)
 beta_positive = sp.symbols("beta", positive=True)
 alpha = sp.symbols("alpha", positive=True)
@@ -49,19 +49,19 @@ def test_zero_can_fail():
 
 def test_scores_of_a_generator_are_proper_and_give_it_back():
     G = sp.Function("G")
-    S1 = G(nu) + (1 - nu) * sp.diff(G(nu), nu)
-    S0 = G(nu) - nu * sp.diff(G(nu), nu)
-    assert zero(nu * S1 + (1 - nu) * S0 - G(nu))  # Eq. G_from_S, with x ~ Ber(ν), not Ber(μ)
-    expected = mu * S1 + (1 - mu) * S0
-    assert zero(sp.diff(expected, nu) - (mu - nu) * sp.diff(G(nu), nu, 2))  # peaks at ν = μ iff G'' ≥ 0
-    bregman = G(mu) - G(nu) - (mu - nu) * sp.diff(G(nu), nu)
-    assert zero(bregman - (G(mu) - expected))
+    S1 = G(mu) + (1 - mu) * sp.diff(G(mu), mu)
+    S0 = G(mu) - mu * sp.diff(G(mu), mu)
+    assert zero(mu * S1 + (1 - mu) * S0 - G(mu))  # Eq. G_from_S: over the forecast, not over the truth
+    expected = truth * S1 + (1 - truth) * S0
+    assert zero(sp.diff(expected, mu) - (truth - mu) * sp.diff(G(mu), mu, 2))  # peaks at μ = μ* iff G'' ≥ 0
+    bregman = G(truth) - G(mu) - (truth - mu) * sp.diff(G(mu), mu)
+    assert zero(bregman - (G(truth) - expected))
 
 
 def test_with_ber_mu_the_printed_equation_is_wrong():
-    G = nu**2
-    S1, S0 = G + (1 - nu) * sp.diff(G, nu), G - nu * sp.diff(G, nu)
-    assert differs(mu * S1 + (1 - mu) * S0 - G)
+    G = mu**2
+    S1, S0 = G + (1 - mu) * sp.diff(G, mu), G - mu * sp.diff(G, mu)
+    assert differs(truth * S1 + (1 - truth) * S0 - G)
 
 
 def test_sign_of_the_bregman_expansion():
