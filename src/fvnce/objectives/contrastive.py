@@ -328,7 +328,7 @@ class ContrastiveObjective(Objective):
     def fitted_log_partition(self) -> Tensor:
         """c, the log-scale the objective works with: given, learned, or c* of the last training batch.
 
-        For α > 0 it estimates log Z only if the model is well specified; :meth:`log_partition` always does.
+        For α > 0 it estimates log Z only where p_θ = p_d; :meth:`log_partition` always does.
         """
         return self.partition.fitted_log_partition().detach()
 
