@@ -1,8 +1,8 @@
 """Promises and how often they held: the rows of the table, their files, and the table itself.
 
 A promise is anything that comes with an error, an interval, a probability or a guarantee. A study draws many data sets
-whose truth is known, runs the code with its default settings and its default seed on each of them, and counts. Each study
-is a program of its own (``experiments/coverage_*.py``) that writes ``results/coverage/NAME.json`` by `record`;
+whose truth is known, runs the code with its default settings and its default seed on each of them, and counts. Each
+study is a program of its own (``experiments/coverage_*.py``) that writes ``results/coverage/NAME.json`` by `record`;
 ``docs/howto/reliability.md`` shows all of them.
 """
 
@@ -98,8 +98,8 @@ def section(folder: Path = FOLDER) -> str:
     opening = (
         "## Promises and how often they held\n\n"
         "Every p-value, interval, error and probability that the library reports, on data whose truth is known, with\n"
-        "default settings and the default seed. *Measured* is a frequency over the data sets with its standard error; a\n"
-        "promise is kept if it agrees with the nominal value within two of them."
+        "default settings and the default seed. *Measured* is a frequency over the data sets with its standard error;\n"
+        "a promise is kept if it agrees with the nominal value within two of them."
     )
     return "\n\n".join([opening, *parts])
 
