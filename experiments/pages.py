@@ -9,7 +9,9 @@ No number in them is typed by hand. Results that are not there leave their part 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,16 @@ from . import benchmark_page, commands_page, forgetting_page, readme_results, re
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 
+
+def _explorer() -> str:
+    """The page of the rule explorer."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    explorer = importlib.import_module("explorer")
+    with tempfile.TemporaryDirectory() as folder:
+        text: str = explorer.write_explorer(Path(folder) / "explorer.html").read_text("utf-8")
+        return text
+
+
 #: What each file should hold.
 PAGES: dict[str, Callable[[], str]] = {
     "docs/benchmarks.md": lambda: benchmark_page.page(RESULTS / "bench"),
@@ -27,6 +39,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reproduction.md": lambda: reproduction_page.page(RESULTS / "paper-mnist"),
     "docs/howto/reliability.md": lambda: reliability_page.page(RESULTS / "bench"),
     "docs/reference/commands.md": commands_page.page,
+    "docs/assets/explorer.html": _explorer,
     "docs/index.md": lambda: readme_results.start_page((ROOT / "docs" / "index.md").read_text("utf-8"), RESULTS),
     "README.md": lambda: readme_results.readme((ROOT / "README.md").read_text("utf-8"), RESULTS),
 }

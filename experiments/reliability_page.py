@@ -26,7 +26,7 @@ ATTACKS = {
 }
 TARGETS = {
     "detector": "tables, labels, weights, settings and images that nobody would make on purpose",
-    "readers": "damaged and crafted csv, npy, npz, idx, png and toml files, pages and files of a run",
+    "readers": "damaged and crafted csv, npy, npz, idx, png and toml files, and records of runs",
 }
 
 OPENING = """# How reliable is it?

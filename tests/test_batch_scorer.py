@@ -235,7 +235,7 @@ def test_a_run_of_the_command_line_is_scored_by_the_names_of_its_file(tmp_path):
     table.to_csv(tmp_path / "rows.csv", index=False)
     out, scores_file = str(tmp_path / "run"), str(tmp_path / "scores.csv")
     for command in (
-        ["fit", str(tmp_path / "rows.csv"), "--out", out, "--trees", "8", "-q"],
+        ["fit", str(tmp_path / "rows.csv"), "--out", out, "--set", "n_trees=8", "-q"],
         ["score", out, str(tmp_path / "rows.csv"), "--out", scores_file],
     ):
         with pytest.raises(SystemExit) as stop:

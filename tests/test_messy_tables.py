@@ -24,7 +24,7 @@ from fvnce.app.runs import load_run
 from fvnce.detection import LatentDetector, NoiseContrastiveDetector
 
 QUICK: dict[str, Any] = {"n_trees": 20, "n_networks": 1, "steps": 30, "calibration_folds": 0}
-OPTIONS = ["--trees", "20", "--networks", "1", "--steps", "30", "--set", "calibration_folds=0"]
+OPTIONS = ["--set", "n_trees=20", "--set", "n_networks=1", "--set", "steps=30", "--set", "calibration_folds=0"]
 Run = Callable[..., tuple[str, str]]
 
 
@@ -337,18 +337,6 @@ def test_a_run_on_images_with_their_channels_last(fvnce: Run, tmp_path: Path) ->
         line, column = (int(part) for part in row["reason_1"].split()[1].split(","))
         assert max(line, column) < 8
         assert int(row["reason_1"].split()[-1]) < 3
-
-
-# --- Which model ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("option", [["--epochs", "5"], ["--latent", "2"], ["--rule", "power(0)"]])
-def test_an_option_of_another_model_is_refused(option: list[str], fvnce: Run, ledger: Path, tmp_path: Path) -> None:
-    said = fvnce("fit", ledger, *option, "--out", tmp_path / "run", code=2)[1]
-    assert f"{option[0]} belongs to a latent-variable model" in said
-    assert "--model latent" in said
-    said = fvnce("fit", ledger, "--model", "latent", "--trees", 5, "--out", tmp_path / "run", code=2)[1]
-    assert "--trees belongs to the detector" in said
 
 
 # --- Rows to come -----------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from fvnce.app.runs import load_run
 from fvnce.app.runs.fitting import sole_writer
 from fvnce.training import FolderInUse
 
-DETECTOR = ["--trees", "5", "--members", "broad_forest", "--set", "calibration_folds=0", "-q"]
-LATENT = ["--model", "latent", "--latent", "2", "--epochs", "1", "-q"]
+DETECTOR = ["--set", "n_trees=5", "--set", "members=broad_forest", "--set", "calibration_folds=0", "-q"]
+NETWORK = ["--set", "members=network", "--set", "n_networks=1", "--set", "steps=5", *DETECTOR[-3:]]
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def files(folder: Path) -> set[str]:
 
 def test_overwrite_leaves_what_no_run_wrote(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert fit(data, "--out", out, *LATENT) == 0
+    assert fit(data, "--out", out, *NETWORK) == 0
     first = files(out)
     mine = {"notes.txt": "mine", "scores.csv": "row,score\n", "figures/mine.svg": "<svg>mine</svg>", "deep/er.txt": "x"}
     (out / "deep").mkdir()
     for name, text in mine.items():
         (out / name).write_text(text)
     assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 0
-    assert load_run(out).config.kind == "detector"
+    assert load_run(out).detector.ensemble_.names == ["broad_forest"]
     for name, text in mine.items():
         assert (out / name).read_text() == text
     # No figure of the run before is left: the folder holds what a run made here would, and the user's.
@@ -74,6 +74,14 @@ def test_overwrite_does_not_write_through_a_link(data: Path, tmp_path: Path, cap
     assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 1
     assert "is a link" in capsys.readouterr().err
     assert files(elsewhere) == before
+    (out / "figures").unlink()
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (out / "report.html").unlink()
+    (out / "report.html").symlink_to(victim)
+    assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 0
+    assert victim.read_text() == "mine"
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
 
 
 def test_a_folder_that_another_process_writes_is_refused_in_one_line(data: Path, tmp_path: Path, capsys: Any) -> None:

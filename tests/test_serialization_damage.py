@@ -216,7 +216,7 @@ def test_a_config_that_was_edited_after_the_run_is_named(tmp_path: Path) -> None
     x = np.random.default_rng(0).normal(size=(40, 2))
     np.savetxt(tmp_path / "t.csv", x, delimiter=",", header="a,b", comments="")
     run = tmp_path / "run"
-    options = ["--trees", "5", "--networks", "1", "--steps", "5", "--set", "calibration_folds=0"]
+    options = ["--set", "n_trees=5", "--set", "n_networks=1", "--set", "steps=5", "--set", "calibration_folds=0"]
     with pytest.raises(SystemExit, match="0"):
         main(["fit", str(tmp_path / "t.csv"), "--out", str(run), "-q", *options])
     load_run(run)

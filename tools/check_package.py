@@ -85,7 +85,10 @@ def use(python: Path, folder: Path) -> None:
     if not figure.is_file() or not figure.read_bytes().startswith(b"\x89PNG"):
         sys.exit(f"fvnce reproduce pairs must draw {figure}, found none")
     (folder / "table.csv").write_text("a,b\n" + "".join(f"{i % 7},{i % 5}\n" for i in range(40)))
-    for words in (["fit", "table.csv", "--trees", "5", "--out", "run", "-q"], ["score", "run", "table.csv", "-q"]):
+    for words in (
+        ["fit", "table.csv", "--set", "n_trees=5", "--out", "run", "-q"],
+        ["score", "run", "table.csv", "-q"],
+    ):
         done = subprocess.run(
             [command[0], *words], cwd=folder, env=clean, check=True, stdout=subprocess.PIPE, text=True
         )

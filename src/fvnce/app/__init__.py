@@ -5,7 +5,5 @@
 ``readers``         files as rows
 ``runs``            folders that hold a trained model and all that belongs to it
 ``report``          the page of a run
-``explorer``        a scoring rule with its curves, and sliders, on a page
-``shapes``          what the JSON of a run must be for its page to be drawn
 ==================  ===============================================================
 """

@@ -31,7 +31,6 @@ SUMMARIES = {
     "fit": "Train on DATA and write a run folder: the model, config.toml, history, figures and report.html.",
     "score": "Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability, p_value and outlier.",
     "evaluate": "Tell how well a run finds the outliers that the labels of LABELLED mark.",
-    "report": "Draw report.html and figures of a run anew from its files, and print the page's path.",
     "rules": "List the scoring rules, or check one for the double-ELBO property.",
     "data": "Fetch a data set (mnist) and print its folder; or tell how a file will be read; or list the data sets.",
     "reproduce": "Reproduce the paper: the items named, or all and a page, report.html.",
@@ -39,7 +38,15 @@ SUMMARIES = {
 
 
 #: The module of each command.
-MODULES = {name: "runs" if name in ("fit", "score", "evaluate", "report") else "library" for name in SUMMARIES}
+MODULES = {name: "runs" if name in ("fit", "score", "evaluate") else "library" for name in SUMMARIES}
+
+
+#: Options of ``fvnce fit`` until 0.2, and the settings of the detector that ``--set`` gives now.
+RENAMED = {
+    "--trees": "n_trees",
+    "--networks": "n_networks",
+    **{f"--{name.replace('_', '-')}": name for name in ("steps", "members", "hidden", "batch_size", "learning_rate")},
+}
 
 
 class DeferredGroup(TyperGroup):
@@ -105,6 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in words[:cut]
     # Wherever it stands: people add it to the end of the line that failed.
     words = [word for word in words[:cut] if word != "--debug"] + words[cut:]
+    words = _renamed(words) if words[:1] == ["fit"] else words
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn  # type: ignore[assignment]
@@ -126,6 +134,20 @@ def main(arguments: list[str] | None = None) -> None:
     if code == 130:  # so typer reports Ctrl-C
         _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _renamed(words: list[str]) -> list[str]:
+    """Replace options of earlier versions, and say so.
+
+    >>> _renamed(["fit", "t.csv", "--set", "n_trees=5"])
+    ['fit', 't.csv', '--set', 'n_trees=5']
+    """
+    words = [part for word in words for part in (word.split("=", 1) if word.split("=")[0] in RENAMED else [word])]
+    for i, word in enumerate(words[:-1]):
+        if word in RENAMED:
+            words[i : i + 2] = ["--set", f"{RENAMED[word]}={words[i + 1]}"]
+            make_echo(False)(f"fvnce: {word} is deprecated and will be removed; write --set {words[i + 1]}")
+    return words
 
 
 def _explained(error: Any, usage: bool) -> tuple[str, int]:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from ...paper import ITEMS
-from . import Array, Categorical, Delimiter, Header, Missing, make_echo, one_character, plot_file, writable
+from . import Array, Categorical, Delimiter, Header, Missing, make_echo, one_character, plot_file
 
 if TYPE_CHECKING:
     from ...scoring.rule import ScoringRule
@@ -51,10 +51,6 @@ def rules(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw f1, f0, the losses and G into a png, pdf or svg file.")
     ] = None,
-    explore: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a page that opens on the rule, with sliders for α, β and T."),
-    ] = None,
     json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
 ) -> None:
     """A rule is a sum of power(alpha, beta, clip=T), logarithmic(), quadratic(), spherical() and normalised(rule) with
@@ -65,14 +61,10 @@ def rules(
     fvnce rules
 
     fvnce rules "0.5*power(1/64)+0.5*power(0,1)" --plot rule.png
-
-    fvnce rules "power(1/4)" --explore rule.html
     """
     if expression is None and plot is not None:
         raise typer.BadParameter("--plot needs a RULE")
     plot_file(plot)
-    if explore is not None:
-        writable(str(explore), "--explore")
     from ...scoring import check_double_elbo, parse
 
     rule = None if expression is None else parse(expression)
@@ -80,17 +72,13 @@ def rules(
         verdicts = {text: check_double_elbo(parse(text)) for text in BUILT_IN}
         if json:
             typer.echo(json_module.dumps([_verdict(text, found) for text, found in verdicts.items()]))
-        elif explore is None:
+        else:
             _list(verdicts)
     else:
         found = check_double_elbo(rule)
         typer.echo(json_module.dumps(_verdict(str(rule), found)) if json else _sentences(str(rule), found))
         if plot is not None:
             typer.echo(_plot(rule, plot))
-    if explore is not None:
-        from ..explorer import write_explorer
-
-        typer.echo(write_explorer(explore, rule))
 
 
 def _list(verdicts: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""``fvnce fit``, ``score``, ``evaluate`` and ``report``: how a run is made, and what is done with it."""
+"""``fvnce fit``, ``score`` and ``evaluate``: how a run is made, and what is done with it."""
 
 import json as json_module
 import sys
@@ -23,11 +23,8 @@ from . import (
     writing,
 )
 
-LATENT = (
-    *("rule", "noise", "bandwidth", "outlier_share", "partition", "log_scale", "noise_ratio"),
-    *("latent", "encoder", "epochs", "score"),
-)
-DETECTOR = ("members", "trees", "networks", "steps", "settings")
+#: Settings of the detector that are lists, of one entry too.
+LISTS = ("hidden", "members")
 
 
 def fit(
@@ -64,37 +61,12 @@ def fit(
     missing: Missing = None,
     categorical: Categorical = None,
     array: Array = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="detector|latent", help="What to train; a detector by default.")
-    ] = None,
-    members: Annotated[str | None, typer.Option(help="Detector: its members, separated by commas.")] = None,
-    trees: Annotated[int | None, typer.Option(min=1, help="Detector: trees of each forest.")] = None,
-    networks: Annotated[int | None, typer.Option(min=1, help="Detector: networks that are averaged.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Detector: steps of each network.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Detector: any of its other settings; repeatable."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any other setting of the detector, as n_trees=50; repeatable."
+        ),
     ] = None,
-    rule: Annotated[
-        str | None, typer.Option(help='Latent: the scoring rule, such as "power(1/64)"; see fvnce rules.')
-    ] = None,
-    noise: Annotated[
-        str | None, typer.Option(help="Latent: auto, outliers, data, mixture, gaussian, or none for a VAE.")
-    ] = None,
-    bandwidth: Annotated[
-        float | None, typer.Option(help="Latent: width of the noise's kernels, in deviations.")
-    ] = None,
-    outlier_share: Annotated[float | None, typer.Option(help="Latent: weight of outliers in mixture noise.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Latent: log Z auto, fixed, learned or profiled.")] = None,
-    log_scale: Annotated[float | None, typer.Option(help="Latent: s of Δ + s, for a fixed partition.")] = None,
-    noise_ratio: Annotated[float | None, typer.Option(help="Latent: noise samples for each row.")] = None,
-    latent: Annotated[int | None, typer.Option(min=1, help="Latent: size of the code.")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Latent: gaussian or point.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Latent: passes over the rows.")] = None,
-    score: Annotated[str | None, typer.Option(help="Latent: auto, ratio or density.")] = None,
-    hidden: Annotated[str | None, typer.Option(help="Sizes of hidden layers, such as 64,64.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=2, help="Rows of a step.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     contamination: Annotated[
         float | None, typer.Option(help="Share of training rows above the threshold; the detector finds its own.")
     ] = None,
@@ -108,20 +80,16 @@ def fit(
     Amounts of money, shares, truths, dates and times are read as what they are. Columns that name rows (identifiers,
     row counters, account numbers) are left out unless --keep names them; --id carries one into the scores.
 
-    By default a detector is trained, which needs no settings and uses the outliers you know. With --model latent it is
-    a latent-variable model p(x, z), by fully variational noise-contrastive estimation, which has options of its own
-    (--rule, --noise, --partition, --log-scale, --latent, --encoder, --epochs, --bandwidth, --noise-ratio, --score).
-
     Examples:
 
     fvnce fit transactions.csv --label fraud --id number --out run
 
     fvnce fit normal.npy --outliers bad.npy --seed 1 --out run
 
-    fvnce fit digits/ --model latent --latent 16 --rule "0.9*power(1/64)+0.1*power(0)" --noise data --epochs 30 --out run
+    fvnce fit digits/ --set members=neighbours,autoencoder --out run
 
     fvnce fit --config run/config.toml --out again
-    """  # noqa: E501
+    """
     given = {name: value for name, value in locals().items() if value is not None}
     if data is None and config is None:
         raise typer.BadParameter("give DATA, or --config of an earlier run")
@@ -147,13 +115,7 @@ def _settings(given: dict[str, Any], config: Path | None) -> Any:
 
     from ..runs.settings import DataSettings, RunSettings, read_config
 
-    if given.get("model") not in (None, "detector", "latent"):
-        raise typer.BadParameter(f"--model must be detector or latent, found {given['model']!r}")
     base = RunSettings(DataSettings("")) if config is None else read_config(config)
-    kind = given.get("model", base.kind)
-    _refuse_options(given, kind)
-    if config is not None and kind != base.kind:
-        raise typer.BadParameter(f"the config is of a {base.kind} run, and the options ask for a {kind} one")
     source: dict[str, Any] = {name: given[name] for name in ("label", "id", "header", "array") if name in given}
     if given["mostly_outliers"]:
         source["mostly_outliers"] = True
@@ -164,59 +126,31 @@ def _settings(given: dict[str, Any], config: Path | None) -> Any:
     if "delimiter" in given:
         source["delimiter"] = one_character(given["delimiter"])
     source |= {name: tuple(given[name]) for name in ("drop", "keep", "missing", "categorical") if given.get(name)}
-    numbers: dict[str, Any] = {
-        name: given[name] for name in ("batch_size", "learning_rate", "contamination") if name in given
-    }
-    if "hidden" in given:
-        numbers["hidden"] = _sizes(given["hidden"])
-    result = replace(base, kind=kind, seed=given.get("seed", base.seed), data=replace(base.data, **source))
-    if kind == "latent":
-        numbers |= {name: given[name] for name in LATENT if name in given}
-        return replace(result, model=replace(base.model, **numbers))
-    names = {"trees": "n_trees", "networks": "n_networks", "steps": "steps"}
-    numbers |= {names[name]: given[name] for name in names if name in given}
-    if "members" in given:
-        listed = [name.strip() for name in given["members"].split(",")]
-        numbers["members"] = "auto" if listed == ["auto"] else listed
-    numbers |= dict(_pair(text) for text in given.get("settings", []))
-    return replace(result, detector={**base.detector, **numbers})
-
-
-def _refuse_options(given: dict[str, Any], kind: str) -> None:
-    """Refuse an option that the kind of model has not."""
-    wrong = next((name for name in (DETECTOR if kind == "latent" else LATENT) if name in given), None)
-    if wrong is not None:
-        has, other = ("the detector", "detector") if kind == "latent" else ("a latent-variable model", "latent")
-        option = "--set" if wrong == "settings" else f"--{wrong.replace('_', '-')}"
-        raise typer.BadParameter(
-            f"{option} belongs to {has}, and this run is of a {kind} model; leave it out, or choose --model {other}"
-        )
+    detector = {name: given[name] for name in ("contamination",) if name in given}
+    detector |= dict(_pair(text) for text in given.get("settings", []))
+    return replace(
+        base,
+        seed=given.get("seed", base.seed),
+        data=replace(base.data, **source),
+        detector={**base.detector, **detector},
+    )
 
 
 def _absolute(path: str) -> str:
     return path if path == "-" else str(Path(path).absolute())
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise typer.BadParameter(
-            f"--hidden must be numbers separated by commas, such as 64,64, found {text!r}"
-        ) from None
-
-
 def _pair(text: str) -> tuple[str, Any]:
     """A setting as text: a number, true, false, a list of either with commas, or a word.
 
-    >>> _pair("alpha=0.5"), _pair("hidden=32,32"), _pair("device=cpu")
-    (('alpha', 0.5), ('hidden', [32, 32]), ('device', 'cpu'))
+    >>> _pair("alpha=0.5"), _pair("hidden=32"), _pair("members=auto")
+    (('alpha', 0.5), ('hidden', [32]), ('members', 'auto'))
     """
     name, found, value = text.partition("=")
     if not found or not name or not value:
         raise typer.BadParameter(f"--set takes NAME=VALUE, found {text!r}")
-    parts = [_plain(part.strip()) for part in value.split(",")]
-    return name.strip(), parts if len(parts) > 1 else parts[0]
+    name, parts = name.strip(), [_plain(part.strip()) for part in value.split(",")]
+    return name, parts if len(parts) > 1 or (name in LISTS and parts != ["auto"]) else parts[0]
 
 
 def _plain(text: str) -> Any:
@@ -365,10 +299,3 @@ def evaluate(
     typer.echo(json_module.dumps(found.content()) if json else found.text())
     if plot is not None:
         typer.echo(found.plot(plot), err=json)
-
-
-def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that fvnce fit wrote.")]) -> None:
-    """Example: fvnce report run"""
-    from ..report import make_page
-
-    typer.echo(make_page(run))

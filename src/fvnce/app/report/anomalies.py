@@ -18,43 +18,12 @@ import numpy as np
 from ...detection import Explanation
 from ...pages import png_uri
 from ...pages.page import Section, render
-from .. import shapes
 from .context import Context, grey_or_colour, heat_png, png, short, take
 
 #: Rows of the list, and parts of each that are seen at once.
 TOP, SEEN = 10, 6
 #: Columns that have a bar of their own.
 SHOWN = 15
-
-
-def _part(value: Any, place: str) -> None:
-    shapes.list_of(lambda value, place: None, length=3)(value, place)
-    for entry, shape in zip(value, (shapes.text, shapes.number, shapes.text), strict=True):
-        shape(entry, place)
-
-
-def _anomaly(value: Any, place: str) -> None:
-    shapes.record(
-        {
-            "name": shapes.text,
-            "score": shapes.reported,
-            "probability": shapes.or_none(shapes.reported),
-            "parts": shapes.list_of(_part),
-            "whole": shapes.list_of(_part),
-        }
-    )(value, place)
-    if "picture" in value or "heat" in value:
-        shapes.record({"picture": shapes.picture, "heat": shapes.picture})(value, place)
-
-
-def _importance(value: Any, place: str) -> None:
-    if isinstance(value, dict) and "heat" in value:
-        shapes.record({"heat": shapes.picture})(value, place)
-        return
-    shapes.alike({"columns": shapes.names, "shares": shapes.gaps})(value, place)
-
-
-check = shapes.record({"top": shapes.list_of(_anomaly), "importance": _importance})
 
 
 def build(context: Context) -> dict[str, Any]:
@@ -86,7 +55,7 @@ def _top(context: Context) -> list[dict[str, Any]]:
     positions = positions[np.argsort(-context.anomaly[positions], kind="stable")[:TOP]]
     part = take(context.rows, positions)
     run = context.run
-    probability = run.probability(context.anomaly[positions])
+    probability = run.detector.calibration_.probability(context.anomaly[positions])
     explanation = run.detector.explain(run.layout.prepare(part))
     found = []
     for i, position in enumerate(positions.tolist()):
@@ -94,7 +63,7 @@ def _top(context: Context) -> list[dict[str, Any]]:
         entry: dict[str, Any] = {
             "name": context.name(position) or str(int(context.numbers[position]) + 1),
             "score": float(context.anomaly[position]),
-            "probability": None if probability is None else float(probability[i]),
+            "probability": float(probability[i]),
             "parts": _parts(context, explanation, i, position),
             "whole": [*([["rest", rest, ""]] if rest else []), ["base", base, ""]],
         }
@@ -118,14 +87,13 @@ def _parts(context: Context, explanation: Explanation, i: int, position: int) ->
 
 def _shown(entry: dict[str, Any], largest: float) -> dict[str, Any]:
     number = entry["name"] if entry["name"].isascii() and entry["name"].isdecimal() else ""
-    chance = "" if entry["probability"] is None else f", P(outlier) = {entry['probability']:.2f}"
     parts = [_line(part, largest) for part in entry["parts"]]
     # One or two more take no more place than a line that would hide them.
     seen = SEEN if len(parts) > SEEN + 2 else len(parts)
     others = entry["parts"][seen:]
     return {
         "name": f"row {int(number):,}" if 0 < len(number) < 20 else entry["name"],
-        "score": f"score {entry['score']:.4g}{chance}",
+        "score": f"score {entry['score']:.4g}, P(outlier) = {entry['probability']:.2f}",
         "sum": f"{entry['score']:.3f}",
         "parts": parts[:seen],
         "others": parts[seen:],

@@ -1,4 +1,4 @@
-"""What every section of a report is built from: the run, the rows that are analysed, and numbers and images for JSON.
+"""What every section of a report is built from: the run, the rows that are analysed, and short numbers and images.
 
 All rows are analysed, or a sample that holds the known outliers. Numbers have five digits, images are PNG as base64.
 """
@@ -17,15 +17,12 @@ from numpy.typing import NDArray
 
 from ...detection.frame import Frame
 from ...detection.rows import take as take_rows
-from ...objectives import ContrastiveObjective
 from ...pages import png_uri
 from ...pages.page import render
 from ..runs import FittedRun
 from ..runs.training_data import TrainingData
 
 Array = NDArray[np.float64]
-#: An entry of ``analysis.json``, or a sentence that says why a run has none.
-Fact = dict[str, Any] | str
 #: Rows scored for the page.
 SCORED = 20_000
 #: Bins of a histogram.
@@ -51,12 +48,6 @@ class Context:
     def image(self) -> bool:
         """Whether rows are pictures."""
         return not isinstance(self.rows, Frame) and self.rows.ndim > 2
-
-    @property
-    def noise(self) -> Any:
-        """p_n of the run, or None."""
-        objective = self.run.objective
-        return objective.noise if isinstance(objective, ContrastiveObjective) else None
 
     def name(self, position: int) -> str | None:
         """The name of the row at a position, such as that of its file."""
@@ -95,7 +86,7 @@ def take(rows: Any, chosen: Any) -> Any:
 
 
 def short(values: Any) -> list[float | None]:
-    """Five digits, and None for what is not finite: what JSON can hold."""
+    """Five digits, and None for what is not finite."""
     return [None if not math.isfinite(v) else float(f"{v:.5g}") for v in np.asarray(values, dtype=np.float64).tolist()]
 
 

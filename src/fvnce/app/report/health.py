@@ -10,7 +10,6 @@ from ...detection.frame import Frame
 from ...detection.preprocessing import TablePreprocessor
 from ...detection.rows import release
 from ...pages.page import Section, Table, render
-from .. import shapes
 from ..readers import Rows
 from ..readers.tables import ColumnSummary
 from .context import Context
@@ -21,17 +20,13 @@ SHOWN = 60
 KINDS = {"truth": "yes or no", "time": "date", "clock": "time of day"}
 #: Rows of a matrix that are looked at together.
 PART = 2**16
-_COLUMN = shapes.record({**dict.fromkeys(("name", "kind", "values", "note"), shapes.text), "missing": shapes.integer()})
-check = shapes.record(
-    {"health": shapes.or_why(shapes.record({"columns": shapes.list_of(_COLUMN), "left_out": shapes.names}))}
-)
 
 
 def build(context: Context) -> dict[str, Any]:
     """A line for each column, and the columns that were left out on request."""
     how = context.run.detector.preprocessor_
     if context.image or not isinstance(how, TablePreprocessor):
-        return {"health": "Images have no columns."}
+        return {"health": None}
     data, layout = context.data, context.data.layout
     columns = []
     for name, found, encoded in zip(layout.columns, _summaries(data.rows), how.columns, strict=True):
@@ -55,7 +50,7 @@ def show(facts: dict[str, Any], record: dict[str, Any]) -> list[Section]:
     """What was said when the file was read, and a table."""
     health, notices = facts["health"], record.get("notices", [])
     blocks = [render("fvnce.app", "notices.html", notices=notices)] if notices else []
-    if isinstance(health, str):
+    if health is None:
         return [Section("How the data were read", [], blocks=blocks)] if notices else []
     columns, rows = health["columns"], max(1, record["rows"])
     troubled = [column for column in columns if column["missing"] or column["note"]]

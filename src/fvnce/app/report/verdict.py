@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ...detection import Evidence, NoiseContrastiveDetector
+from ...detection import Evidence
 from ...detection.evidence import LEVEL, count_told
 from ...pages.charts import histogram_chart, line_chart
 from ...pages.page import Section, render
-from .. import shapes
-from .context import Context, Fact, histogram, short
+from .context import Context, histogram, short
 
 #: By the lower end of the interval of AUROC: how well known outliers are told from other rows.
 WORDS = ((0.95, "very well"), (0.85, "well"), (0.7, "fairly well"), (0.5, "only somewhat better than by chance"))
@@ -25,38 +24,6 @@ BETTER = tuple(words for _, words in WORDS[:3])
 FEW = 20
 #: Share of flagged rows above which somebody needs help to choose.
 MANY = 0.1
-
-_interval = shapes.or_none(shapes.record(dict.fromkeys(("value", "low", "high"), shapes.number)))
-_ENTRIES = shapes.record(
-    {
-        "verdict": shapes.record(
-            {
-                **dict.fromkeys(("rows", "known", "flagged", "threshold"), shapes.number),
-                **dict.fromkeys(("auroc", "average_precision"), _interval),
-                **dict.fromkeys(("found", "prior"), shapes.or_none(shapes.number)),
-                "threshold_reason": shapes.text,
-            }
-        ),
-        "scores": shapes.both(shapes.histogram, shapes.record({"threshold": shapes.number})),
-        "probability": shapes.or_why(
-            shapes.alike(
-                dict.fromkeys(("score", "probability"), shapes.gaps),
-                {"prior": shapes.reported, "known": shapes.integer()},
-            )
-        ),
-        **dict.fromkeys(("flagged", "looked_at", "unlabelled"), shapes.integer()),
-    }
-)
-
-
-def check(content: Any, place: str) -> None:
-    """The evidence is whole, and its shares are shares."""
-    _ENTRIES(content, place)
-    evidence = Evidence.from_dict(content["verdict"])
-    if evidence.prior is not None and not 0 <= evidence.prior < 1:
-        raise shapes.ShapeError(f"verdict.prior must be in [0, 1), found {evidence.prior}")
-    if evidence.rows <= 0 or evidence.known < 0 or (evidence.reason is None and evidence.known == 0):
-        raise shapes.ShapeError(f"verdict must count rows, found {evidence.rows} and {evidence.known} known outliers")
 
 
 def build(context: Context) -> dict[str, Any]:
@@ -155,9 +122,8 @@ def _next(evidence: Evidence, record: dict[str, Any]) -> list[str]:
             if images
             else "Mark those that are what you look for in a column of the file, and train again with `--label COLUMN`"
         )
-        so = ", and lets this page say how many are found when held out" if record["kind"] == "detector" else ""
-        better = f"a handful of known outliers makes the model better{so}"
-        return [f"Look at the top anomalies below. {mark}: {better}.", test]
+        better = "a handful of known outliers makes the model better, and lets this page say how many it finds"
+        return [f"Look at the top anomalies below. {mark}: {better} when they are held out.", test]
     steps = []
     if evidence.auroc.low <= WORDS[2][0]:
         steps.append(
@@ -185,7 +151,7 @@ def _show_scores(facts: dict[str, Any], record: dict[str, Any]) -> Section:
     scores = facts["scores"]
     threshold = scores["threshold"]
     probability = facts["probability"]
-    held_out = not isinstance(probability, str) and probability["known"] > 1
+    held_out = probability["known"] > 1
     flatters = (
         "These are by the model that has learnt from the rows, and flatter it; the verdict counts rows that were held "
         "out. "
@@ -207,35 +173,30 @@ def _show_scores(facts: dict[str, Any], record: dict[str, Any]) -> Section:
             alt=f"Histogram of anomaly scores with the threshold at {threshold:.4g}",
         )
     ]
-    if isinstance(probability, str):
-        reading.append(probability)
-    else:
-        reading.append(
-            f"The share of outliers among rows without a label is put at {probability['prior']:.2%}, from held-out "
-            f"scores of {probability['known']} known outliers."
-            if facts["verdict"]["prior"] is not None
-            else "P(outlier | score) is one half at the threshold, by which it is defined: no label has a say in it."
+    reading.append(
+        f"The share of outliers among rows without a label is put at {probability['prior']:.2%}, from held-out "
+        f"scores of {probability['known']} known outliers."
+        if facts["verdict"]["prior"] is not None
+        else "P(outlier | score) is one half at the threshold, by which it is defined: no label has a say in it."
+    )
+    charts.append(
+        line_chart(
+            "probability",
+            probability["score"],
+            {"P(outlier)": probability["probability"]},
+            labels=("anomaly score", "P(outlier | score)"),
+            range_y=(0.0, 1.05),
+            caption="From score to probability.",
+            alt="The probability of being an outlier rises with the score",
         )
-        charts.append(
-            line_chart(
-                "probability",
-                probability["score"],
-                {"P(outlier)": probability["probability"]},
-                labels=("anomaly score", "P(outlier | score)"),
-                range_y=(0.0, 1.05),
-                caption="From score to probability.",
-                alt="The probability of being an outlier rises with the score",
-            )
-        )
+    )
     return Section("Scores", reading, charts=charts)
 
 
-def _probability(context: Context) -> Fact:
+def _probability(context: Context) -> dict[str, Any]:
     detector = context.run.detector
     at = np.linspace(float(context.anomaly.min()), float(context.anomaly.max()), 80)
-    found = context.run.probability(at)
-    if found is None or not isinstance(detector, NoiseContrastiveDetector):
-        return "A latent-variable model gives a ranking and a threshold, no probability of being an outlier."
+    found = detector.calibration_.probability(at)
     return {
         "score": short(at),
         "probability": short(found),

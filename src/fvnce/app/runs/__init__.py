@@ -14,8 +14,6 @@ an objective and checkpoints. :func:`load` opens both.
 
 from __future__ import annotations
 
-import hashlib
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,19 +25,16 @@ from torch import nn
 from ... import training
 from ...detection import LatentDetector, NoiseContrastiveDetector
 from ...detection.batch_scorer import MODEL
-from ...detection.reading import KINDS, Reading
-from ...serialization import RecordError, fields, kind_of, read_document, reading
+from ...detection.preprocessing import TablePreprocessor
+from ...serialization import RecordError, kind_of, read_document, reading
 from ...training import History
 from ...training.checkpoint import Checkpoints, read_checkpoint
-from .. import shapes
 from .settings import RunSettings, read_config
 from .training_data import Layout
 
 Array = NDArray[np.float64]
-Detector = NoiseContrastiveDetector | LatentDetector
 RECORD = "run.json"
 HISTORY = "history.json"
-ANALYSIS = "analysis.json"
 
 
 class RunError(ValueError):
@@ -60,9 +55,10 @@ class Run:
         folder: where it is.
         config: the settings of the training: of ``fvnce fit`` those of ``config.toml``, of ``fvnce.fit`` by name those
             that decide its bits.
-        detector: a :class:`fvnce.NoiseContrastiveDetector` or a latent-variable detector, if ``fvnce fit`` trained it.
+        detector: the :class:`fvnce.NoiseContrastiveDetector` that ``fvnce fit`` trained; None for an objective.
         objective: in evaluation mode, the best weights if the training was validated, else the newest; None for a
             detector, which is made of several models.
+        history: the record of the training; for a detector a list, with one entry for each of its networks.
 
     >>> import tempfile, torch, fvnce
     >>> noise = fvnce.fit_gaussian(torch.eye(4))
@@ -80,19 +76,11 @@ class Run:
         config: Any,
         *,
         objective: nn.Module | None = None,
-        detector: Detector | None = None,
-        history: History | list[History] | None = None,
+        detector: NoiseContrastiveDetector | None = None,
+        history: History | list[History],
     ) -> None:
         self.folder, self.config = folder, config
-        self.objective, self.detector = objective, detector
-        self._history = history
-
-    @property
-    def history(self) -> History | list[History]:
-        """The record of the training; of a detector a list, with one for each of its networks."""
-        if self._history is None:
-            self._history = _read_history(self.folder / HISTORY)
-        return self._history
+        self.objective, self.detector, self.history = objective, detector, history
 
     def __repr__(self) -> str:
         held = self.detector if self.detector is not None else self.objective
@@ -111,7 +99,7 @@ class FittedRun(Run):
     >>> from fvnce.app.commands import app
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.save(f"{folder}/rows.npy", np.random.default_rng(0).normal(size=(60, 2)))
-    ...     line = f"fit {folder}/rows.npy --trees 9 --out {folder}/run --quiet"
+    ...     line = f"fit {folder}/rows.npy --set n_trees=9 --out {folder}/run --quiet"
     ...     with contextlib.redirect_stdout(io.StringIO()):
     ...         _ = app(line.split(), standalone_mode=False)
     ...     run = load(f"{folder}/run")
@@ -120,31 +108,12 @@ class FittedRun(Run):
     """
 
     config: RunSettings
-    detector: Detector
+    detector: NoiseContrastiveDetector
+    history: list[History]
 
-    def __init__(
-        self,
-        folder: Path,
-        config: RunSettings,
-        detector: Detector,
-        layout: Layout,
-        history: History | list[History] | None = None,
-    ) -> None:
-        objective = detector.objective_ if isinstance(detector, LatentDetector) else None
-        super().__init__(folder, config, objective=objective, detector=detector, history=history)
+    def __init__(self, folder: Path, config: RunSettings, detector: NoiseContrastiveDetector, layout: Layout) -> None:
+        super().__init__(folder, config, detector=detector, history=list(detector.history_))
         self.layout, self.threshold = layout, -float(detector.offset_)
-
-    @property
-    def histories(self) -> dict[str, History]:
-        """The history of each training by its name; ratio networks are trained together."""
-        if isinstance(self.history, History):
-            return {"model": self.history}
-        return {f"network {i + 1}": history for i, history in enumerate(self.history)}
-
-    def probability(self, anomaly: Array) -> Array | None:
-        """P(outlier | score); None for a latent-variable model, whose threshold is a quantile."""
-        detector = self.detector
-        return None if isinstance(detector, LatentDetector) else detector.calibration_.probability(anomaly)
 
     def p_value(self, rows: Any, anomaly: Array) -> Array | None:
         """The conformal p-value of rows whose scores are known; None if training left no rows to measure it by."""
@@ -202,16 +171,11 @@ def load_run(folder: Path) -> FittedRun:
         if not (folder / name).is_file():
             raise RunError(f"{folder} is no whole run: {name} is missing; make it again with fvnce fit")
     config = read_config(folder / "config.toml")
-    record = read_run_record(folder / RECORD)
-    check_config(folder, record)
-    shape = record["layout"]["shape"]
     path = folder / MODEL
-    kind = NoiseContrastiveDetector if config.kind == "detector" else LatentDetector
     try:
-        detector = kind.load(path)
-        kinds = record["layout"]["kinds"]
-        layout = Layout(None if kinds is None else _readings(detector, kinds), shape and tuple(shape))
-        return FittedRun(folder, config, detector, layout)
+        shape = _row_shape(folder / RECORD)
+        detector = NoiseContrastiveDetector.load(path)
+        return FittedRun(folder, config, detector, _layout(detector, shape))
     except ValueError as error:
         raise RunError(f"{error}; make the run again with fvnce fit") from None
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
@@ -221,52 +185,28 @@ def load_run(folder: Path) -> FittedRun:
         ) from error
 
 
-def _readings(detector: Detector, kinds: dict[str, str]) -> dict[str, Reading]:
-    """How each column of a run is read: what its model says, which is of these columns or of another run."""
-    names = getattr(detector, "feature_names_in_", np.empty(0)).tolist()
-    readings = getattr(detector.preprocessor_, "readings", None)
-    if readings is None or names != list(kinds):
-        raise RecordError(f"the columns of the record and of the model differ: {list(kinds)[:5]} and {names[:5]}")
-    return {name: replace(reading, codes=None) for name, reading in zip(names, readings, strict=True)}
+def _row_shape(path: Path) -> tuple[int, ...] | None:
+    """The shape of one row of an array; None for a table with names."""
+    record = read_document(path, "run")
+    with reading(path):
+        shape = record["layout"]["shape"]
+        whole = shape is None or (isinstance(shape, list) and shape and all(type(n) is int and n > 0 for n in shape))
+        if not whole:
+            raise RecordError(
+                f"layout.shape of {path} must be null or a list of positive integers, found {shape!r:.60}"
+            )
+        return shape and tuple(shape)
 
 
-def damaged(path: Path, error: Exception) -> RunError:
-    """The error for a file of a run that is not what a run writes."""
-    said = "its lists are nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
-    return RunError(f"{path} is damaged; make the run again with fvnce fit ({said[:200]})")
-
-
-def read_run_record(path: Path) -> dict[str, Any]:
-    """What ``run.json`` holds, after every entry was looked at."""
-    try:
-        record = read_document(path, "run")
-        check_run_record(record)
-        with reading(path):
-            fields(record["layout"], f"the layout of {path}", "kinds", "shape")
-            _ = record["config_sha256"]
-        return record
-    except RecordError as error:
-        raise RunError(f"{error}; make the run again with fvnce fit") from None
-    except ValueError as error:
-        raise damaged(path, error) from None
-
-
-def check_config(folder: Path, record: dict[str, Any]) -> None:
-    """Refuse a config that was edited after the run was made: it would be told as if it had made the run."""
-    path = folder / "config.toml"
-    if hashlib.sha256(path.read_bytes()).hexdigest() != record["config_sha256"]:
-        raise RunError(
-            f"{path} is not the config that the run was made with; put that back, or make another run with "
-            f"fvnce fit --config {path} --out FOLDER"
-        )
-
-
-def check_run_record(content: Any) -> None:
-    """Refuse a ``run.json`` that no run wrote, with a sentence that names the entry."""
-    _RECORD(content, "")
-    layout = content["layout"]
-    if (layout["kinds"] is None) == (layout["shape"] is None):
-        raise shapes.ShapeError("layout must have either kinds or shape")
+def _layout(detector: NoiseContrastiveDetector, shape: tuple[int, ...] | None) -> Layout:
+    """What rows look like: as the model read them, or arrays of one shape."""
+    if shape is not None:
+        return Layout(None, shape)
+    how = detector.preprocessor_
+    if not isinstance(how, TablePreprocessor) or how.readings is None:
+        raise RecordError("the record is of a table and the model is not")
+    names = detector.feature_names_in_.tolist()
+    return Layout({name: replace(found, codes=None) for name, found in zip(names, how.readings, strict=True)}, None)
 
 
 def _load_checkpoints(folder: Path, max_bytes: int | None) -> Run:
@@ -279,44 +219,3 @@ def _load_checkpoints(folder: Path, max_bytes: int | None) -> Run:
     with reading(latest):
         history.load_state_dict(state["history"])
         return Run(folder, dict(state["settings"]), objective=objective, history=history)
-
-
-def _read_history(path: Path) -> History | list[History]:
-    try:
-        content = read_document(path, "history")
-        with reading(path):
-            histories = [_history(told) for told in content.values()]
-    except FileNotFoundError:
-        raise RunError(f"{path.parent} is no whole run: {path.name} is missing; make it again with fvnce fit") from None
-    except RecordError as error:
-        raise RunError(f"{error}; make the run again with fvnce fit") from None
-    return histories[0] if list(content) == ["model"] else histories
-
-
-def _history(told: dict[str, Any]) -> History:
-    """What :meth:`fvnce.History.to_json` told."""
-    history = History()
-    for table, columns in ((history.steps, told["steps"]), (history.epochs, told["epochs"])):
-        for row in zip(*columns.values(), strict=True):
-            table.add(**{name: math.nan if value is None else value for name, value in zip(columns, row, strict=True)})
-    history.notes.update(told["notes"])
-    return history
-
-
-_RECORD = shapes.record(
-    {
-        "kind": shapes.matching("detector|latent", "'detector' or 'latent'"),
-        "rows": shapes.integer(),
-        "known": shapes.integer(),
-        "frame": shapes.instance(bool, "true or false"),
-        "layout": shapes.record(
-            {
-                "kinds": shapes.or_none(shapes.by_name(shapes.matching("|".join(KINDS), "a kind of column"))),
-                "shape": shapes.or_none(shapes.list_of(shapes.integer(1), low=1)),
-            }
-        ),
-        "versions": shapes.by_name(shapes.text),
-        "made": shapes.text,
-    },
-    {"name": shapes.text, "notices": shapes.names, "members": shapes.names, "seconds": shapes.by_name(shapes.reported)},
-)

@@ -2,8 +2,7 @@
 
     model.safetensors   the model            config.toml    what makes it again
     run.json            layout, versions     history.json   every step and epoch
-    analysis.json       what the page tells  figures/*.svg  its curves
-    report.html         the page
+    report.html         the page             figures/*.svg  its curves
 
 The folder is put together beside its place and moved there whole, so that a run that was killed leaves none. There is
 one writer at a time, and a new run takes the place of an old one file by file: what lies in the folder and was written
@@ -26,21 +25,20 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
-from ...detection import LatentDetector, NoiseContrastiveDetector
+from ...detection import NoiseContrastiveDetector
 from ...detection.batch_scorer import MODEL
 from ...detection.frame import Frame
 from ...serialization import locked, write_document, write_text
-from ...serialization.records import checksum
-from ..report import analyse, rule_of, write_run_page
+from ..report import write_run_page
 from ..report.context import build_context
-from . import ANALYSIS, HISTORY, RECORD, FittedRun, RunError
+from . import HISTORY, RECORD, FittedRun, RunError
 from .settings import RunSettings, SettingsError, fingerprint
 from .training_data import Say, TrainingData, read_training_data
 
 #: Written to the config in full, but for what is no setting of the run.
 _NO_SETTING = ("verbose", "random_state")
 #: Files that a run writes, beside its figures.
-WRITTEN = (RECORD, MODEL, "config.toml", HISTORY, ANALYSIS, "report.html")
+WRITTEN = (RECORD, MODEL, "config.toml", HISTORY, "report.html")
 FIGURES = "figures"
 #: How every figure of a run begins; another svg beside them is the user's.
 _FIGURE = b'<svg class="chart"'
@@ -81,18 +79,15 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
     with _timed(seconds, "training"), warnings.catch_warnings():
         # Who gives outliers a file of their own, or says --mostly-outliers, knows.
         warnings.filterwarnings("ignore", message="y must be 1 for known outliers .* more than half")
-        fit = _fit_detector if settings.kind == "detector" else _fit_latent
-        run = fit(settings, data, out, progress)
+        run = _fit_detector(settings, data, out, progress)
         run.detector.save(place / MODEL)
-    with _timed(seconds, "analysing"):
-        facts = analyse(build_context(run, data))
     config = run.config.to_toml()
     write_text(place / "config.toml", config)
-    record = {**_record(data, run), "notices": notices, "seconds": seconds, "config_sha256": checksum(config)}
+    record = {**_record(data, run), "notices": notices, "seconds": seconds}
     write_document(place / RECORD, "run", record)
-    write_document(place / HISTORY, "history", {name: json.loads(h.to_json()) for name, h in run.histories.items()})
-    write_document(place / ANALYSIS, "analysis", facts)
-    write_run_page(place, record, facts, config, rule_of(run.config, record))
+    histories = {f"network {i + 1}": json.loads(history.to_json()) for i, history in enumerate(run.history)}
+    write_document(place / HISTORY, "history", histories)
+    write_run_page(place, build_context(run, data), record, config)
     return run
 
 
@@ -107,21 +102,12 @@ def _fit_detector(settings: RunSettings, data: TrainingData, out: Path, progress
     detector.set_params(verbose=0)
     full = detector.get_params()
     config = {name: list(full[name]) if isinstance(full[name], tuple) else full[name] for name in allowed}
-    return FittedRun(out, replace(settings, detector=config), detector, data.layout, list(detector.history_))
-
-
-def _fit_latent(settings: RunSettings, data: TrainingData, out: Path, progress: bool | None) -> FittedRun:
-    verbose = None if progress is None else int(progress)
-    detector = LatentDetector.from_settings(settings.model, random_state=settings.seed, verbose=verbose)
-    detector.fit(data.rows, data.known.astype(int))
-    return FittedRun(out, replace(settings, model=detector.settings_), detector, data.layout, detector.history_)
+    return FittedRun(out, replace(settings, detector=config), detector, data.layout)
 
 
 def _record(data: TrainingData, run: FittedRun) -> dict[str, Any]:
-    layout, detector = data.layout, run.detector
-    members = {"members": list(detector.ensemble_.names)} if isinstance(detector, NoiseContrastiveDetector) else {}
+    layout = data.layout
     return {
-        "kind": run.config.kind,
         "name": "standard input" if run.config.data.path == "-" else Path(run.config.data.path).name,
         "rows": len(data.known),
         "known": int(data.known.sum()),
@@ -136,7 +122,7 @@ def _record(data: TrainingData, run: FittedRun) -> dict[str, Any]:
             **{name: version(name) for name in ("torch", "numpy", "scikit-learn")},
         },
         "made": time.strftime("%Y-%m-%d %H:%M:%S"),
-        **members,
+        "members": list(run.detector.ensemble_.names),
     }
 
 

@@ -170,15 +170,13 @@ def _told(
     run: FittedRun, rows: Any, anomaly: Array, chosen: Any, part: Part, ids: Any, explain: bool
 ) -> Iterator[Scored]:
     """What is told of each chosen row of a part."""
-    probability, p_value = run.probability(anomaly), run.p_value(rows, anomaly)
+    probability, p_value = run.detector.calibration_.probability(anomaly), run.p_value(rows, anomaly)
     reasons = _reasons(run, rows, chosen) if explain else None
     for i in chosen.tolist():
         row: dict[str, Any] = {"row": part.start + i + 1 if part.names is None else part.names[i]}
         if ids is not None:
             row["id"] = ids[i] or ""
-        row["score"] = float(anomaly[i])
-        if probability is not None:
-            row["probability"] = float(probability[i])
+        row["score"], row["probability"] = float(anomaly[i]), float(probability[i])
         if p_value is not None:
             row["p_value"] = float(p_value[i])
         row["outlier"] = bool(anomaly[i] > run.threshold)
@@ -214,11 +212,7 @@ def _json_writer(file: IO[str]) -> Write:
 
 def _csv_writer(file: IO[str], run: FittedRun, *, named: bool, explain: bool) -> Write:
     table = csv.writer(file, lineterminator="\n")
-    has = {
-        "id": named,
-        "probability": run.probability(np.zeros(1)) is not None,
-        "p_value": run.detector.findings_.conformal is not None,
-    }
+    has = {"id": named, "p_value": run.detector.findings_.conformal is not None}
     columns = [n for n in ("row", "id", "score", "probability", "p_value", "outlier") if has.get(n, True)]
     reasons = [f"{what}_{i + 1}" for i in range(REASONS) for what in ("reason", "part")] if explain else []
     table.writerow([*columns, *reasons])

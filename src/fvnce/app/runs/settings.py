@@ -1,29 +1,24 @@
 """What a run is made from, and ``config.toml``, from which the same command makes it again.
 
-[run]       kind, seed
+[run]       seed
 [data]      path, outliers, label, mostly_outliers, drop, keep, id, delimiter, header, missing, categorical, array,
             sha256
-[detector]  parameters of NoiseContrastiveDetector          (kind = "detector")
-[model]     :class:`~fvnce.detection.plan.LatentSettings`       (kind = "latent")
+[detector]  parameters of NoiseContrastiveDetector
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
-from ...detection.plan import LatentSettings
 from ..readers.arrays import images_below
-
-KINDS = ("detector", "latent")
 
 
 class SettingsError(ValueError):
@@ -54,21 +49,16 @@ class RunSettings:
     """All of a run."""
 
     data: DataSettings
-    kind: str = "detector"
     seed: int = 0
     detector: dict[str, Any] = field(default_factory=dict)
-    model: LatentSettings = field(default_factory=LatentSettings)
 
     def to_toml(self) -> str:
         """The text of ``config.toml``."""
         content: dict[str, dict[str, Any]] = {
-            "run": {"kind": self.kind, "seed": self.seed},
+            "run": {"seed": self.seed},
             "data": {k: v for k, v in asdict(self.data).items() if v not in (None, (), False) or k == "header"},
+            "detector": dict(self.detector),
         }
-        if self.kind == "detector":
-            content["detector"] = dict(self.detector)
-        else:
-            content["model"] = asdict(self.model)
         comment = f"Written by fvnce {__version__}. Repeat this run with: fvnce fit --config config.toml --out FOLDER"
         return to_toml(content, comment)
 
@@ -89,14 +79,15 @@ def read_config(path: Path) -> RunSettings:
 def _from_content(content: Mapping[str, Any], name: str) -> RunSettings:
     """Settings from the tables of a file; a key that does not exist is named."""
     run = _checked(content.get("run", {}), {"kind", "seed"}, f"{name} [run]")
-    kind = run.get("kind", "detector")
-    if kind not in KINDS:
-        raise SettingsError(f"{name}: kind must be one of {', '.join(KINDS)}, found {_short(kind)}; correct it")
-    _checked(content, {"run", "data", "detector" if kind == "detector" else "model"}, name)
+    if run.get("kind", "detector") != "detector":  # which runs of 0.2 name
+        raise SettingsError(
+            f"{name} [run]: kind must be detector, found {_short(run['kind'])}; latent-variable models are trained in "
+            "Python, by fvnce.detection.LatentDetector"
+        )
+    _checked(content, {"run", "data", "detector"}, name)
     data = _checked(content.get("data", {}), {f.name for f in fields(DataSettings)}, f"{name} [data]")
     if "path" not in data:
         raise SettingsError(f'{name} [data] must name the path of the rows; write path = "rows.csv"')
-    model = _checked(content.get("model", {}), {f.name for f in fields(LatentSettings)}, f"{name} [model]")
     detector = content.get("detector", {})
     _checked(detector, set(detector) if isinstance(detector, Mapping) else set(), f"{name} [detector]")
     for key, value in detector.items():
@@ -107,11 +98,7 @@ def _from_content(content: Mapping[str, Any], name: str) -> RunSettings:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise SettingsError(f"{name} [run]: seed must be an integer >= 0, found {_short(seed)}; correct it")
     source = DataSettings(**_typed(data, DataSettings, f"{name} [data]"))
-    entries = _typed(model, LatentSettings, f"{name} [model]")
-    try:
-        return RunSettings(source, kind, seed, dict(detector), LatentSettings(**entries))
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
+    return RunSettings(source, seed, dict(detector))
 
 
 def fingerprint(path: str) -> str | None:
@@ -183,11 +170,10 @@ def _checked(table: Any, allowed: set[str], where: str) -> dict[str, Any]:
 
 def _typed(table: dict[str, Any], settings: type, where: str) -> dict[str, Any]:
     """The entries of a table, each of the type its setting has: a text is no list of letters, and true is no 1."""
-    kinds = {field.name: str(field.type) for field in fields(settings)}
+    kinds = {field.name: str(field.type).removesuffix(" | None") for field in fields(settings)}
     for key, value in table.items():
-        kind = kinds[key].removesuffix(" | None")
-        if not _fits(value, kind):
-            wanted, example = _TYPES[kind]
+        wanted, example, fits = _TYPES[kinds[key]]
+        if not fits(value):
             raise SettingsError(f"{where}: {key} must be {wanted}, found {_short(value)}; write {key} = {example}")
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
@@ -198,23 +184,13 @@ def _short(value: Any) -> str:
     return repr(value)[:60]
 
 
-def _fits(value: Any, kind: str) -> bool:
-    """Whether a value of TOML is of the type that an annotation names."""
-    if kind.startswith("tuple["):
-        return isinstance(value, list) and all(_fits(item, kind[6:9]) for item in value)
-    if kind in ("str", "bool"):
-        return type(value).__name__ == kind
-    if kind == "float" and isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-
-
-#: By the annotation of a setting: how it is called, and an example.
-_TYPES = {
-    "str": ("a text", '"text"'),
-    "bool": ("true or false", "true"),
-    "int": ("an integer", "1"),
-    "float": ("a finite number", "0.5"),
-    "tuple[str, ...]": ("a list of texts", '["one", "two"]'),
-    "tuple[int, ...]": ("a list of integers", "[64, 64]"),
+#: By the annotation of a setting: what it must be, an example, and whether a value of TOML is that.
+_TYPES: dict[str, tuple[str, str, Callable[[Any], bool]]] = {
+    "str": ("a text", '"text"', lambda value: isinstance(value, str)),
+    "bool": ("true or false", "true", lambda value: isinstance(value, bool)),
+    "tuple[str, ...]": (
+        "a list of texts",
+        '["one", "two"]',
+        lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    ),
 }

@@ -1,4 +1,6 @@
-"""The rule explorer: any rule with its curves and its verdict, and sliders for α, β and T that leave it.
+"""The rule explorer of the documentation: a rule with its curves and its verdict, and sliders for α, β and T.
+
+    python -m explorer [RULE] [--out FILE]      # from tools/; by default docs/assets/explorer.html
 
 A rule that is given, a sum or a classical one too, is drawn from numbers of the library and judged by its checker, so
 that the page says what ``fvnce rules`` says. Once a slider is moved, a script without libraries draws (α, β, T) by the
@@ -8,7 +10,6 @@ formulas of :class:`fvnce.PowerRule`. The slider for α reaches beyond [0, 1], s
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from ..pages import asset, script_json
-from ..pages.page import Section, render, write_page
-from ..scoring import PowerRule, check_double_elbo
-from ..scoring.check import DoubleElboReport
-from ..scoring.rule import Combination, ScoringRule
+from fvnce.pages import asset, script_json
+from fvnce.pages.page import Section, render, write_page
+from fvnce.scoring import PowerRule, check_double_elbo
+from fvnce.scoring.check import DoubleElboReport
+from fvnce.scoring.rule import Combination, ScoringRule
 
 _PRESETS = {
     "VAE (0, 0)": (0, 0),
@@ -36,25 +37,15 @@ _WHAT = (
 _POINTS = 161
 
 
-def explorer_section(rule: ScoringRule) -> Section:
-    """The section of a run's page: the explorer, opened on the rule of the run."""
-    reading = [
-        f"This run was trained with the rule {rule}. {_WHAT} sample earns. Move the sliders to see what α, β and the "
-        "clip T do."
-    ]
-    return Section("Rule explorer", reading, blocks=[_explorer(rule)], appendix=True)
-
-
 def write_explorer(path: Path, rule: ScoringRule | None = None) -> Path:
     """A page that holds the explorer alone, opened on a rule; by default that of the VAE."""
     block = _explorer(PowerRule() if rule is None else rule)
     section = Section("Explore scoring rules", [f"{_WHAT} sample earns."], blocks=[block])
     introduction = "The two-parameter family of double-ELBO scoring rules, drawn live in this page."
-    style, script = (asset("fvnce.app", f"explorer.{kind}") for kind in ("css", "js"))
+    style, script = (asset(__name__, f"explorer.{kind}") for kind in ("css", "js"))
     return write_page(path, "Scoring rules", introduction, [section], style=style, scripts=[script])
 
 
-@lru_cache(maxsize=16)  # a check takes a moment, and many pages have the same rule
 def _explorer(rule: ScoringRule) -> Markup:
     near = _nearest(rule)
     sliders = (  # name, label, lowest, highest, step, value
@@ -64,7 +55,7 @@ def _explorer(rule: ScoringRule) -> Markup:
     )
     given = Markup(script_json(_given(rule)))
     clipped = near.clip is not None
-    return render("fvnce.app", "explorer.html", presets=_PRESETS, sliders=sliders, clipped=clipped, given=given)
+    return render(__name__, "explorer.html", presets=_PRESETS, sliders=sliders, clipped=clipped, given=given)
 
 
 def _nearest(rule: ScoringRule) -> PowerRule:
