@@ -33,7 +33,7 @@ from .explanation import Explanation, plot_scores
 from .frame import Frame, Readings, frame_to_matrix, is_frame, learn_readings
 from .members.base import MAX_BYTES, check_size, part_of, require, require_count, require_lengths, require_number
 from .plan import Array
-from .preprocessing import ImagePreprocessor, Preprocessor, cut, preprocessor_from_state
+from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, cut, preprocessor_from_state
 from .reading import Reading
 from .rows import as_images, check_images, in_parts, release, require_values, rows_at_once
 from .scorers import roc_auc, warn_if_scored
@@ -172,7 +172,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         conformal = self._p_values
         if conformal.model is None:
             return conformal.p_value(self.anomaly_score(X), discount=discount)
-        anomaly = in_parts(self._checked(X), conformal.model.anomaly, jobs=self.n_jobs)
+        rows, how = self._checked(X), conformal.model.preprocessor
+        if isinstance(how, TablePreprocessor) and how.readings is not None and is_frame(X):
+            rows = frame_to_matrix(Frame.of(X), how.readings, strict=False)  # as the held-out rows were read
+        anomaly = in_parts(rows, conformal.model.anomaly, jobs=self.n_jobs)
         return conformal.p_value(anomaly, discount=discount)
 
     @property
@@ -286,22 +289,22 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         return self.preprocessor_.count_odd(np.asarray(self._checked(X), dtype=np.float64))
 
-    def _training_rows(self, X: Any) -> tuple[Any, Readings | None]:
-        """Training rows, checked and still as they were given, with how to read a data frame."""
+    def _training_rows(self, X: Any) -> tuple[Any, Readings | None, Frame | None]:
+        """Training rows, checked and still as they were given, with how to read a data frame, and that frame."""
         if is_frame(X):
             frame = Frame.of(X)
             self._check_names(X, frame, reset=True)
             if len(frame) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
             readings = learn_readings(frame)
-            return require_values(frame_to_matrix(frame, readings)), readings
+            return require_values(frame_to_matrix(frame, readings)), readings, frame
         if getattr(X, "ndim", 0) in (3, 4):
             images = check_images(as_images(X))
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             self.n_features_in_ = int(np.prod(images.shape[1:]))
-            return images, None
-        return require_values(self._matrix(X, reset=True)), None
+            return images, None, None
+        return require_values(self._matrix(X, reset=True)), None, None
 
     def _checked(self, X: Any) -> Any:
         """Rows that look like those of training, as the preprocessor takes them."""
