@@ -16,17 +16,18 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from datetime import date, timedelta
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from experiments.coverage import Promise, record
 from fvnce import NoiseContrastiveDetector
 from fvnce.detection import Conformal, LatentDetector
 from fvnce.detection.conformal import fit_split, reject
+from fvnce.detection.frame import Frame
 from fvnce.detection.members import check_names
 from fvnce.detection.plan import plan_of, seed_of
 from fvnce.detection.preprocessing import learn_preprocessor
@@ -56,16 +57,15 @@ def exponential(rng: np.random.Generator, rows: int) -> Array:
     return rng.exponential(size=(rows, 3))
 
 
-def frame(rng: np.random.Generator, rows: int) -> pd.DataFrame:
-    """Return a data frame of amounts, towns of which many are rare, and dates."""
-    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 700, rows), "D")
-    return pd.DataFrame(
-        {
-            "amount": [f"{value:,.2f}" for value in rng.lognormal(6, 1, rows)],
-            "town": [f"town {int(value)}" for value in rng.zipf(1.6, rows).clip(max=500)],
-            "date": days.strftime("%d/%m/%Y"),
-        }
-    )
+def frame(rng: np.random.Generator, rows: int) -> Frame:
+    """Return a data frame of amounts, towns of which many are rare, and dates, all of them as text."""
+    days = [date(2024, 1, 1) + timedelta(days=int(day)) for day in rng.integers(0, 700, rows)]
+    columns = {
+        "amount": [f"{value:,.2f}" for value in rng.lognormal(6, 1, rows)],
+        "town": [f"town {value}" for value in rng.zipf(1.6, rows).clip(max=500)],
+        "date": [f"{day:%d/%m/%Y}" for day in days],
+    }
+    return Frame({name: np.array(values, dtype=object) for name, values in columns.items()})
 
 
 def outliers(rng: np.random.Generator, rows: int) -> Array:

@@ -2,9 +2,8 @@
 
 A detector adds ``fit``, the anomaly of preprocessed rows and its explanation, and the state of what it learnt.
 
-What a fit found out is told by names that people know from elsewhere: ``decision_scores_``, ``labels_`` and
-``threshold_`` are PyOD's, ``feature_importances_`` is scikit-learn's. What cannot be had as well is PyOD's sign of
-``decision_function``, which is the opposite of scikit-learn's.
+Names are those of other libraries: ``decision_scores_``, ``labels_`` and ``threshold_`` are PyOD's,
+``feature_importances_`` is scikit-learn's, and so is the sign of ``decision_function``, which PyOD has the other way.
 """
 
 from __future__ import annotations
@@ -142,10 +141,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Args:
             X: rows.
-            fdr: instead of the threshold, the share of false alarms among all alarms that is allowed on average, such
-                as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. What is flagged then depends on
-                which rows are given together. Below the smallest p-value that there is, no row can be flagged, and
-                a warning says so.
+            fdr: instead of the threshold, the share of false alarms among all alarms that is allowed on average over
+                training sets and rows, such as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. Which
+                rows are flagged depends on those given together. If no p-value can be as small, a warning says so.
             discount: for ``fdr``, as in :meth:`p_value`.
         """
         warn_if_scored("predict")
@@ -158,10 +156,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return np.where(self.score_samples(X) - self.offset_ < 0, -1, 1)
 
     def p_value(self, X: Any, *, discount: bool = False) -> Array:
-        """The conformal p-value of each row, shape (n,): for a row like the training rows, P(p ≤ t) ≤ t for every t.
+        """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
 
-        It is the share of held-out training rows that are at least as strange, by a model that had not seen them;
-        :mod:`fvnce.detection.conformal` derives the guarantee and what hidden outliers do to it.
+        It is the share of held-out training rows that score at least as high by a model that has not seen them. The
+        probability is over training rows and new row; :mod:`fvnce.detection.conformal` derives it and its limits.
 
         Args:
             X: rows.

@@ -6,10 +6,23 @@ Rows are *split*: a model is trained on one part, and the n rows of the other, w
 
 **Guarantee.** If x is exchangeable with the unlabelled training rows (another draw of the same source), then
 P(p(x) ≤ t) ≤ t for every t, whatever the model, the data and n: the n + 1 scores are exchangeable, so each rank of s(x)
-is as probable as any other, and ties only raise p. It is exact because nothing of the model depends on the n rows: not
-the trees and networks, and not the centres and scales of columns either, which are learnt anew from the model's part.
-The probability is over both the training rows and x. p-values of several rows share the n rows and depend on one
-another, positively (PRDS), so that the procedure of Benjamini and Hochberg on them keeps
+is as probable as any other, and ties only raise p. Two things are needed for that.
+
+*Nothing of the model depends on the n rows*: not the trees and networks, not the centres and scales of columns, and not
+how the columns of a data frame are read (which are numbers, categories or identifiers), all of which are learnt anew
+from the model's part. A function of *all* training rows would not do, since x is none of them: a reading R that is
+learnt from the n rows as well gives P(p(x) ≤ t) ≤ t + P(R changes with one more row). That weaker bound is what holds
+for tables that the command line reads from files, whose columns are read by the whole file.
+
+*Which rows are held out has nothing to do with what they hold.* Rows are sorted, so that their order does not matter;
+a draw of places by a fixed seed would hold out the same ranks of every table. The seed is therefore joined with a hash
+of the rows (`draw_split`): the same table has the same split, and different tables have independent ones.
+
+The probability is over the training rows, the split and x. Where a table has only a few possible contents, such as ten
+rows of one 0/1 column, the same split recurs with the same contents and the probability over splits needs different
+seeds. Equal rows are drawn one by one. With weights that are no counts the p-values are weighted shares, without
+guarantee. p-values of several rows share the n rows and depend on one another, positively (PRDS), so that the procedure
+of Benjamini and Hochberg on them keeps
 
     FDR = E[false alarms / alarms] ≤ q · (share of usual rows)
 

@@ -143,7 +143,8 @@ def learn_reading(texts: Iterable[str | None], decimal: str | None = None) -> tu
 
 def with_codes(reading: Reading, texts: Iterable[str | None]) -> Reading:
     """The reading of a column of text with a code for each of its texts."""
-    return replace(reading, codes={text: code for code, text in enumerate(sorted({t for t in texts if t is not None}))})
+    different = sorted({text.strip() for text in texts if text is not None})
+    return replace(reading, codes={text: code for code, text in enumerate(different)})
 
 
 def _number_style(texts: Sequence[str], default: str | None) -> Reading:

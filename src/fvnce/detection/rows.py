@@ -180,7 +180,7 @@ def hash_words(*arrays: Any) -> list[int]:
             part = np.asarray(array[start : start + step], dtype=np.float64) + 0.0  # −0.0 is 0.0
             digest.update(np.where(np.isnan(part), np.nan, part).astype("<f8").tobytes())
             release(array)
-    return np.frombuffer(digest.digest(), dtype="<u4").tolist()
+    return [int(word) for word in np.frombuffer(digest.digest(), dtype="<u4")]
 
 
 def are_counts(weights: Array) -> bool:
