@@ -1,6 +1,6 @@
 """How often conformal p-values and alarms keep their promise, at the default settings and the default seed.
 
-    python -m experiments.coverage_conformal            # about 15 minutes on one core
+    python -m experiments.coverage_conformal            # about 6 minutes of one core
     python -m experiments.coverage_conformal --sets 40  # fewer data sets
 
 Each data set is drawn anew; the detector's seed is the default one every time. Rows to be tested are drawn like the
