@@ -138,6 +138,17 @@ def test_data_frames_with_categories_and_missing_values() -> None:
         detector.score_samples(frame.assign(amount=np.inf))
 
 
+def test_blanks_around_a_category_make_no_difference() -> None:
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"amount": rng.normal(size=60), "hue": rng.choice(["red", "blue"], 60)})
+    blank = frame.assign(hue=" " + frame["hue"] + " ")
+    plain, other = (NoiseContrastiveDetector(**QUICK).fit(table) for table in (frame, blank))
+    assert plain.preprocessor_ == other.preprocessor_
+    np.testing.assert_array_equal(plain.score_samples(frame), other.score_samples(blank))
+    np.testing.assert_array_equal(plain.score_samples(frame), plain.score_samples(blank))
+
+
 def test_a_frame_of_numbers_scores_as_its_array() -> None:
     pd = pytest.importorskip("pandas")
     X = np.random.default_rng(0).normal(size=(80, 2))

@@ -2,9 +2,8 @@
 
 A detector adds ``fit``, the anomaly of preprocessed rows and its explanation, and the state of what it learnt.
 
-What a fit found out is told by names that people know from elsewhere: ``decision_scores_``, ``labels_`` and
-``threshold_`` are PyOD's, ``feature_importances_`` is scikit-learn's. What cannot be had as well is PyOD's sign of
-``decision_function``, which is the opposite of scikit-learn's.
+Names are those of other libraries: ``decision_scores_``, ``labels_`` and ``threshold_`` are PyOD's,
+``feature_importances_`` is scikit-learn's, and so is the sign of ``decision_function``, which PyOD has the other way.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .explanation import Explanation, plot_scores
 from .frame import Frame, Readings, frame_to_matrix, is_frame, learn_readings
 from .members.base import MAX_BYTES, check_size, part_of, require, require_count, require_lengths, require_number
 from .plan import Array
-from .preprocessing import ImagePreprocessor, Preprocessor, cut, preprocessor_from_state
+from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, cut, preprocessor_from_state
 from .reading import Reading
 from .rows import as_images, check_images, in_parts, release, require_values, rows_at_once
 from .scorers import roc_auc, warn_if_scored
@@ -142,10 +141,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Args:
             X: rows.
-            fdr: instead of the threshold, the share of false alarms among all alarms that is allowed on average, such
-                as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. What is flagged then depends on
-                which rows are given together. Below the smallest p-value that there is, no row can be flagged, and
-                a warning says so.
+            fdr: instead of the threshold, the share of false alarms among all alarms that is allowed on average over
+                training sets and rows, such as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. Which
+                rows are flagged depends on those given together. If no p-value can be as small, a warning says so.
             discount: for ``fdr``, as in :meth:`p_value`.
         """
         warn_if_scored("predict")
@@ -158,10 +156,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return np.where(self.score_samples(X) - self.offset_ < 0, -1, 1)
 
     def p_value(self, X: Any, *, discount: bool = False) -> Array:
-        """The conformal p-value of each row, shape (n,): for a row like the training rows, P(p ≤ t) ≤ t for every t.
+        """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
 
-        It is the share of held-out training rows that are at least as strange, by a model that had not seen them;
-        :mod:`fvnce.detection.conformal` derives the guarantee and what hidden outliers do to it.
+        It is the share of held-out training rows that score at least as high by a model that has not seen them. The
+        probability is over training rows and new row; :mod:`fvnce.detection.conformal` derives it and its limits.
 
         Args:
             X: rows.
@@ -172,7 +170,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         conformal = self._p_values
         if conformal.model is None:
             return conformal.p_value(self.anomaly_score(X), discount=discount)
-        anomaly = in_parts(self._checked(X), conformal.model.anomaly, jobs=self.n_jobs)
+        rows, how = self._checked(X), conformal.model.preprocessor
+        if isinstance(how, TablePreprocessor) and how.readings is not None and is_frame(X):
+            rows = frame_to_matrix(Frame.of(X), how.readings, strict=False)  # as the held-out rows were read
+        anomaly = in_parts(rows, conformal.model.anomaly, jobs=self.n_jobs)
         return conformal.p_value(anomaly, discount=discount)
 
     @property
@@ -286,22 +287,22 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         return self.preprocessor_.count_odd(np.asarray(self._checked(X), dtype=np.float64))
 
-    def _training_rows(self, X: Any) -> tuple[Any, Readings | None]:
-        """Training rows, checked and still as they were given, with how to read a data frame."""
+    def _training_rows(self, X: Any) -> tuple[Any, Readings | None, Frame | None]:
+        """Training rows, checked and still as they were given, with how to read a data frame, and that frame."""
         if is_frame(X):
             frame = Frame.of(X)
             self._check_names(X, frame, reset=True)
             if len(frame) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
             readings = learn_readings(frame)
-            return require_values(frame_to_matrix(frame, readings)), readings
+            return require_values(frame_to_matrix(frame, readings)), readings, frame
         if getattr(X, "ndim", 0) in (3, 4):
             images = check_images(as_images(X))
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             self.n_features_in_ = int(np.prod(images.shape[1:]))
-            return images, None
-        return require_values(self._matrix(X, reset=True)), None
+            return images, None, None
+        return require_values(self._matrix(X, reset=True)), None, None
 
     def _checked(self, X: Any) -> Any:
         """Rows that look like those of training, as the preprocessor takes them."""

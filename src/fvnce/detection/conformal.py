@@ -6,10 +6,23 @@ Rows are *split*: a model is trained on one part, and the n rows of the other, w
 
 **Guarantee.** If x is exchangeable with the unlabelled training rows (another draw of the same source), then
 P(p(x) ≤ t) ≤ t for every t, whatever the model, the data and n: the n + 1 scores are exchangeable, so each rank of s(x)
-is as probable as any other, and ties only raise p. It is exact because nothing of the model depends on the n rows: not
-the trees and networks, and not the centres and scales of columns either, which are learnt anew from the model's part.
-The probability is over both the training rows and x. p-values of several rows share the n rows and depend on one
-another, positively (PRDS), so that the procedure of Benjamini and Hochberg on them keeps
+is as probable as any other, and ties only raise p. Two things are needed for that.
+
+*Nothing of the model depends on the n rows*: not the trees and networks, not the centres and scales of columns, and not
+how the columns of a data frame are read (which are numbers, categories or identifiers), all of which are learnt anew
+from the model's part. A function of *all* training rows would not do, since x is none of them: a reading R that is
+learnt from the n rows as well gives P(p(x) ≤ t) ≤ t + P(R changes with one more row). That weaker bound is what holds
+for tables that the command line reads from files, whose columns are read by the whole file.
+
+*Which rows are held out has nothing to do with what they hold.* Rows are sorted, so that their order does not matter;
+a draw of places by a fixed seed would hold out the same ranks of every table. The seed is therefore joined with a hash
+of the rows (`draw_split`): the same table has the same split, and different tables have independent ones.
+
+The probability is over the training rows, the split and x. Where a table has only a few possible contents, such as ten
+rows of one 0/1 column, the same split recurs with the same contents and the probability over splits needs different
+seeds. Equal rows are drawn one by one. With weights that are no counts the p-values are weighted shares, without
+guarantee. p-values of several rows share the n rows and depend on one another, positively (PRDS), so that the procedure
+of Benjamini and Hochberg on them keeps
 
     FDR = E[false alarms / alarms] ≤ q · (share of usual rows)
 
@@ -43,13 +56,16 @@ from torch import Tensor
 from .. import _checks
 from ..serialization import fields
 from .ensemble import Ensemble
+from .frame import Frame, plain_matrix, read_by
 from .members.base import part_of, require, require_array, require_count
 from .plan import Array, Plan, TrainingRows
-from .preprocessing import Preprocessor, preprocessor_from_state
-from .rows import are_counts, as_counts
+from .preprocessing import Preprocessor, learn_preprocessor, preprocessor_from_state
+from .rows import are_counts, as_counts, hash_words
 
 #: The fewest unlabelled rows that are worth a split.
 FEWEST = 8
+#: The most rows of a data frame that are repeated by their weights to learn how columns are read.
+MOST_READ = 10**6
 
 
 @dataclass(frozen=True)
@@ -148,47 +164,64 @@ class Conformal:
         return cls(arrays["scores"], arrays["weights"], inlier, model)
 
 
+def draw_split(rows: Array, weights: Array, seed: int) -> Array | None:
+    """Draw half of the rows to be held out: how often each of them is, shape (n,), or None for too few rows.
+
+    A row of weight k is k rows, which are drawn one by one; with weights that are no counts, whole rows are. The rows
+    are part of the seed: a draw of places alone would hold out the same ranks of every sorted table.
+
+    Args:
+        rows: without a label, merged and sorted, shape (n, …).
+        weights: how often each counts, shape (n,).
+        seed: of the draw.
+    """
+    if (weights.sum() if are_counts(weights) else len(rows)) < FEWEST:
+        return None
+    rng = np.random.default_rng([seed, 79, *hash_words(rows, weights)])
+    if not are_counts(weights):
+        return np.where(rng.permutation(len(rows)) % 2 == 0, weights, 0.0)
+    counts = weights.astype(np.int64)
+    return rng.multivariate_hypergeometric(counts, int(counts.sum()) // 2, method="marginals").astype(np.float64)
+
+
 def fit_split(
-    raw: Any,
+    table: Any,
     known: NDArray[np.bool_],
     weights: Array,
     inlier: Array | None,
-    learn: Callable[[Any, Array], Preprocessor],
     plan_for: Callable[[TrainingRows], Plan],
     seed: int,
 ) -> Conformal | None:
     """Train on half of the unlabelled rows and all known outliers, and score the other half; None for too few rows.
 
-    A row of weight k is k rows, which are split one by one; with weights that are no counts, whole rows are.
-
     Args:
-        raw: rows as a preprocessor takes them, known outliers among them.
-        known: which these are.
+        table: different rows, known outliers among them: a matrix, images or a :class:`Frame`, in which even how
+            columns are read is learnt without the other half.
+        known: which rows are known outliers.
         weights: how often each row counts.
-        inlier: for each unlabelled row, the probability that it is no outlier, or None.
-        learn: a preprocessor from rows and weights.
+        inlier: for each row, the probability that it is no outlier, or None.
         plan_for: what to train on preprocessed rows.
         seed: of the split and of the training.
     """
-    rows, count = raw[~known], weights[~known]
-    rng = np.random.default_rng([seed, 79])
-    if are_counts(count):
-        counts = count.astype(np.int64)
-        if counts.sum() < FEWEST:
-            return None
-        measure = rng.multivariate_hypergeometric(counts, int(counts.sum()) // 2, method="marginals").astype(np.float64)
-    else:
-        if len(rows) < FEWEST:
-            return None
-        measure = np.where(rng.permutation(len(rows)) % 2 == 0, count, 0.0)
-    left = count - measure
-    trained, held = left > 0, measure > 0
-    preprocessor = learn(rows[trained], left[trained])
+    keys = plain_matrix(table) if isinstance(table, Frame) else table
+    measure = np.zeros(len(weights))
+    drawn = draw_split(keys[~known], weights[~known], seed)
+    if drawn is None:
+        return None
+    measure[~known] = drawn
+    left = weights - measure
+    trained, held = ~known & (left > 0), measure > 0
+    raw, readings = table, None
+    if isinstance(table, Frame):
+        times = weights > 0 if weights.sum() > MOST_READ or not are_counts(weights) else left
+        rows = np.repeat(np.arange(len(left)), np.where(left > 0, times, 0).astype(np.int64))
+        raw, readings = read_by(table, rows, round(len(rows) * weights.sum() / left.sum()))
+    preprocessor = learn_preprocessor(raw[trained], left[trained], readings, raw[known])
     outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
-    encoded = TrainingRows(preprocessor.encode(rows[trained]), left[trained], outliers, weights[known])
+    encoded = TrainingRows(preprocessor.encode(raw[trained]), left[trained], outliers, weights[known])
     ensemble, _, _ = Ensemble.fit(encoded, plan_for(encoded).for_calibration(), seed + 79)
     model = SplitModel(preprocessor, ensemble)
-    return Conformal.of(model.anomaly(rows[held]), measure[held], None if inlier is None else inlier[held], model)
+    return Conformal.of(model.anomaly(raw[held]), measure[held], None if inlier is None else inlier[held], model)
 
 
 def reject(p: Array, fdr: float) -> NDArray[np.bool_]:

@@ -38,10 +38,11 @@ from .evidence import (
     why_this_threshold,
 )
 from .explanation import Explanation, importances_over
+from .frame import Frame, plain_matrix, read_by
 from .members import CLASSES, check_names
 from .plan import Array, Folds, Plan, TrainingRows, plan_of, seed_of
 from .preprocessing import learn_preprocessor
-from .rows import check_labels, check_weights, in_parts, merge, take
+from .rows import check_labels, check_weights, hash_words, in_parts, merge, take
 
 #: The share of rows known to be clean that lies above the threshold.
 CLEAN_SHARE = 0.01
@@ -160,19 +161,22 @@ class NoiseContrastiveDetector(Detector):
         settings = plan_of(self, check_names(self.members))
         seed = seed_of(self.random_state)
         self._forget()
-        matrix, readings = self._training_rows(X)
+        matrix, readings, frame = self._training_rows(X)
         known = check_labels(y, len(matrix))
         weights = check_weights(sample_weight, matrix)
         if not (weights[~known] > 0).any():
             raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
         self.n_known_ = int((known & (weights > 0)).sum())
-        chosen, spare = self._thinned(known, weights, seed)
+        chosen, spare = self._thinned(matrix, known, weights, seed)
+        if frame is not None and len(spare):  # which have no part in how columns are read
+            matrix, readings = read_by(frame, np.arange(len(frame))[chosen], len(frame))
         raw, known_of, weight_of, place = self._raw_rows(take(matrix, chosen), known[chosen], weights[chosen])
-        learn = partial(learn_preprocessor, readings=readings, outliers=raw[known_of])
         # Rows that are left over must have no part in what scores them, not even in the range of images.
         ranged = matrix.ndim > 2 and not len(spare)
         self.preprocessor_ = (
-            learn_preprocessor(raw, weight_of, None) if ranged else learn(raw[~known_of], weight_of[~known_of])
+            learn_preprocessor(raw, weight_of, None)
+            if ranged
+            else learn_preprocessor(raw[~known_of], weight_of[~known_of], readings, raw[known_of])
         )
         encoded = self.preprocessor_.encode(raw)
         rows = TrainingRows(encoded[~known_of], weight_of[~known_of], encoded[known_of], weight_of[known_of])
@@ -195,8 +199,14 @@ class NoiseContrastiveDetector(Detector):
         if len(spare):
             conformal = self._conformal_of_spare(take(matrix, spare), weights[spare], held)
         elif self.calibration_folds:
-            inlier = None if held is None else 1 - self.calibration_.probability(held.scores)
-            conformal = fit_split(raw, known_of, weight_of, inlier, learn, partial(self._complete, settings), seed)
+            inlier = None
+            if held is not None:
+                inlier = np.zeros(len(raw))
+                inlier[~known_of] = 1 - self.calibration_.probability(held.scores)
+            split = raw, known_of, weight_of, inlier
+            if frame is not None:
+                split = _different_rows(frame, known, weights, None if inlier is None else inlier[place])
+            conformal = fit_split(*split, partial(self._complete, settings), seed)
         scores = np.empty(len(raw))
         scores[~known_of], scores[known_of] = own, own_known
         self.findings_ = Findings(
@@ -246,17 +256,19 @@ class NoiseContrastiveDetector(Detector):
         self.ensemble_ = Ensemble.from_state(ensemble, tensors, self.preprocessor_.width, self.preprocessor_.image)
 
     def _thinned(
-        self, known: NDArray[np.bool_], weights: Array, seed: int
+        self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int
     ) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]]:
         """Which rows to train on, at most ``max_rows`` of them without a label, and as many that are left over."""
         there = ~known & (weights > 0)
         if int(there.sum()) <= self.max_rows:
             return slice(None), np.empty(0, dtype=np.int64)
+        # The rows are part of the seed, as in fvnce.detection.conformal.
+        words = hash_words(matrix, weights)
         # Of very many rows no more than one list of their places is held at a time.
-        chosen = np.random.default_rng([seed, 77]).choice(np.flatnonzero(there), self.max_rows, replace=False)
+        chosen = np.random.default_rng([seed, 77, *words]).choice(np.flatnonzero(there), self.max_rows, replace=False)
         there[chosen] = False
         count = min(self.max_rows, int(there.sum()))
-        spare = np.random.default_rng([seed, 82]).choice(np.flatnonzero(there), count, replace=False)
+        spare = np.random.default_rng([seed, 82, *words]).choice(np.flatnonzero(there), count, replace=False)
         return np.sort(np.concatenate([chosen, np.flatnonzero(known)])), np.sort(spare)
 
     def _raw_rows(
@@ -321,3 +333,13 @@ class NoiseContrastiveDetector(Detector):
         if not there.all():
             found[~there] = self.ensemble_.anomaly(self.preprocessor_.encode(matrix[~there]))
         return found
+
+
+def _different_rows(
+    frame: Frame, known: NDArray[np.bool_], weights: Array, inlier: Array | None
+) -> tuple[Frame, NDArray[np.bool_], Array, Array | None]:
+    """Rows of positive weight, equal ones merged before any column is read; ``inlier`` is of such rows as given."""
+    _, known_of, weight_of, place = merge(plain_matrix(frame), known, weights)
+    first = np.unique(place, return_index=True)[1]
+    different = frame.take(np.flatnonzero(weights > 0)[first])
+    return different, known_of, weight_of, None if inlier is None else inlier[first]

@@ -23,6 +23,8 @@ from .reading import Reading, identifier_in, learn_reading, with_codes
 
 #: How each column of a data frame is read.
 Readings = list[Reading]
+#: What columns hold, by the kind of their type; numbers otherwise.
+KIND_OF = {"M": "time", "m": "duration", "b": "truth"}
 
 
 class Frame:
@@ -176,8 +178,14 @@ def _values(column: nw.Series[Any]) -> NDArray[Any]:
     return found
 
 
-def learn_readings(frame: Frame) -> Readings:
-    """How each column of a data frame is to be read; identifiers are left out, and said so."""
+def learn_readings(frame: Frame, of: int | None = None) -> Readings:
+    """How each column of a data frame is to be read; identifiers are left out, and said so.
+
+    Args:
+        frame: the rows to learn from.
+        of: rows of the table, if the frame is a random part of one that was accepted as a whole: then no warning is
+            given twice, and nothing is refused.
+    """
     found: Readings = []
     for name in frame.columns:
         values = frame[name]
@@ -187,19 +195,20 @@ def learn_readings(frame: Frame) -> Readings:
             continue
         kind = values.dtype.kind
         if kind == "O":
-            reading = _learn_objects(name, values)
+            reading = _learn_objects(name, values, strict=of is None)
         else:
-            reading = Reading({"M": "time", "m": "duration", "b": "truth"}.get(kind, "number"))
-        why = identifier_in(name, values) if reading.kind == "text" or kind in "iu" else None
-        if why is not None:
+            reading = Reading(KIND_OF.get(kind, "number"))
+        why = identifier_in(name, values, of) if reading.kind == "text" or kind in "iu" else None
+        if why is not None and of is None:
             warnings.warn(
                 f"column {name!r} {why} and is left out; to keep it, make it a column of floats or, if it is text, of "
                 "fewer different texts",
                 stacklevel=4,
             )
-            reading = replace(reading, ignored=True)
-        found.append(reading)
+        found.append(reading if why is None else replace(reading, ignored=True))
     if all(reading.ignored for reading in found):
+        if of is not None:
+            return [replace(reading, ignored=False) for reading in found]
         raise ValueError(
             f"X must hold a column that is no identifier, found only {', '.join(map(str, frame.columns[:5]))}; "
             "make those to keep columns of floats"
@@ -207,10 +216,12 @@ def learn_readings(frame: Frame) -> Readings:
     return found
 
 
-def _learn_objects(name: Any, values: NDArray[Any]) -> Reading:
+def _learn_objects(name: Any, values: NDArray[Any], *, strict: bool) -> Reading:
     texts = as_texts(values)
     reading, odd = learn_reading(texts)
-    if odd is not None:
+    if odd is not None and not strict:
+        reading = Reading("text")
+    elif odd is not None:
         row = next(row for row, text in enumerate(texts) if text is not None and text.strip() == odd)
         raise ValueError(
             f"column {name!r} must hold one kind of values, found {reading.told} and {odd[:40]!r} in row {row}; "
@@ -227,18 +238,49 @@ def as_texts(values: NDArray[Any]) -> list[str | None]:
     return [None if value is None else value if type(value) is str else str(value) for value in values.tolist()]
 
 
-def frame_to_matrix(frame: Frame, readings: Readings) -> Array:
-    """Numbers as they are, NaN for missing; categories as their codes, −1 for missing and −2 for those never seen."""
+def read_by(frame: Frame, rows: NDArray[np.int64], of: int) -> tuple[Array, Readings]:
+    """Read a data frame as some of its rows suggest, so that the others have no part in how they are read.
+
+    Args:
+        frame: the whole table.
+        rows: positions of the rows to learn from.
+        of: how many rows these are a random part of.
+
+    Returns:
+        All rows, NaN where a value cannot be read so, and the readings.
+    """
+    readings = learn_readings(frame.take(rows), of)
+    return frame_to_matrix(frame, readings, strict=False), readings
+
+
+def plain_matrix(frame: Frame) -> Array:
+    """Return numbers by which rows can be told apart before any column is read: a code for each text."""
+    columns = [frame[name] for name in frame.columns]
+    texts = [as_texts(values) if values.dtype.kind == "O" else None for values in columns]
+    readings = [
+        Reading(KIND_OF.get(values.dtype.kind, "number")) if found is None else with_codes(Reading("text"), found)
+        for values, found in zip(columns, texts, strict=True)
+    ]
+    return frame_to_matrix(frame, readings, strict=False)
+
+
+def frame_to_matrix(frame: Frame, readings: Readings, *, strict: bool = True) -> Array:
+    """Numbers as they are, NaN for missing; categories as their codes, −1 for missing and −2 for those never seen.
+
+    What cannot be read is refused if ``strict``, and missing otherwise.
+    """
     result = np.empty((len(frame), len(readings)))
     for position, (name, reading) in enumerate(zip(frame.columns, readings, strict=True)):
-        result[:, position] = 0.0 if reading.ignored else _numbers(name, frame[name], reading)
+        result[:, position] = 0.0 if reading.ignored else _numbers(name, frame[name], reading, strict=strict)
+    if not strict:
+        result[np.isinf(result)] = np.nan
     if np.isinf(result).any():
         row, position = np.argwhere(np.isinf(result))[0]
         raise ValueError(f"X must not hold infinity, found it in row {row} of column {frame.columns[position]!r}")
     return result
 
 
-def _numbers(name: Any, values: NDArray[Any], reading: Reading) -> Array:
+def _numbers(name: Any, values: NDArray[Any], reading: Reading, *, strict: bool) -> Array:
     kind = values.dtype.kind
     if reading.kind == "text":
         numbers, _ = reading.numbers(as_texts(values))
@@ -253,10 +295,12 @@ def _numbers(name: Any, values: NDArray[Any], reading: Reading) -> Array:
     if kind == "O":
         texts = as_texts(values)
         numbers, bad = reading.numbers(texts)
-        if bad is None:
+        if bad is None or not strict:
             return numbers
         raise ValueError(
             f"column {name!r} must hold {reading.told} as in training, found {str(texts[bad])[:40]!r} in row {bad}; "
             "correct it, or leave it missing"
         )
+    if not strict:
+        return np.full(len(values), np.nan)
     raise ValueError(f"column {name!r} must hold {reading.told} as in training, found {values.dtype}")

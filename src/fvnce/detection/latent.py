@@ -30,13 +30,14 @@ from .calibration import threshold_at
 from .conformal import Conformal
 from .evidence import Findings, make_evidence
 from .explanation import Explanation, importances_over
+from .frame import read_by
 from .members.base import require
 from .members.latent_model import SeededEncoder, latent_objective, require_pair, seeded_pair
 from .networks import in_blocks
 from .noise import latent_noise
 from .plan import SCORES, Array, LatentSettings, TrainingRows, is_shown, layers_of, seed_of
 from .preprocessing import cut, learn_preprocessor
-from .rows import check_labels, in_parts
+from .rows import check_labels, hash_words, in_parts
 
 
 @dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
@@ -138,7 +139,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         whole = isinstance(self.random_state, Integral) and 0 <= int(self.random_state) < 2**63
         seed = int(self.random_state) if whole else seed_of(self.random_state)
         self._forget()
-        matrix, readings = self._training_rows(X)
+        matrix, readings, frame = self._training_rows(X)
         known = check_labels(y, len(matrix))
         if matrix.ndim == 2:
             matrix = np.asarray(matrix, dtype=np.float64)
@@ -146,9 +147,13 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
             raise ValueError(f"a model needs at least 4 rows that are no known outliers, found {rows}")
         self.n_known_ = int(known.sum())
         generator = torch.Generator().manual_seed(seed)
-        # The first of these rows are held out, of everything that is learnt: of the scales of columns too.
-        order = torch.randperm(rows, generator=generator)
+        # The first of these rows are held out, of everything that is learnt: of how columns are read and scaled too.
+        # The rows are part of the seed, as in fvnce.detection.conformal.
+        order = torch.from_numpy(np.random.default_rng([seed, 79, *hash_words(matrix[~known])]).permutation(rows))
         held = max(2, round(settings.validation * rows)) if settings.validation else 0
+        if frame is not None and held:
+            seen = np.concatenate([np.flatnonzero(~known)[order[held:].numpy()], np.flatnonzero(known)])
+            matrix, readings = read_by(frame, np.sort(seen), len(frame))
         kept = matrix[~known][order[held:].numpy()]
         self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), readings, matrix[known])
         encoded = cut(self.preprocessor_.encode(matrix))

@@ -143,7 +143,8 @@ def learn_reading(texts: Iterable[str | None], decimal: str | None = None) -> tu
 
 def with_codes(reading: Reading, texts: Iterable[str | None]) -> Reading:
     """The reading of a column of text with a code for each of its texts."""
-    return replace(reading, codes={text: code for code, text in enumerate(sorted({t for t in texts if t is not None}))})
+    different = sorted({text.strip() for text in texts if text is not None})
+    return replace(reading, codes={text: code for code, text in enumerate(different)})
 
 
 def _number_style(texts: Sequence[str], default: str | None) -> Reading:
@@ -260,15 +261,21 @@ def require_reading(state: Any) -> Reading:
     return reading
 
 
-def identifier_in(name: Any, values: NDArray[Any]) -> str | None:
+def identifier_in(name: Any, values: NDArray[Any], of: int | None = None) -> str | None:
     """What makes a column one that names rows, in words, or None.
+
+    Args:
+        name: of the column.
+        values: of the column, None or NaN where missing.
+        of: rows of the table, if the values are those of a random part of them.
 
     >>> identifier_in("n", np.arange(40)), identifier_in("patient_id", np.arange(100) // 2)
     ('counts rows', 'names rows: its name says so, and it holds 50 different values in 100 rows')
     >>> identifier_in("age", np.arange(100) // 2) is None
     True
     """
-    if len(values) < ENOUGH or values.dtype.kind not in "iufO":
+    share = 1.0 if of is None else len(values) / of
+    if len(values) < share * ENOUGH or values.dtype.kind not in "iufO":
         return None
     if values.dtype.kind == "O":
         there: Any = [value for value in values.tolist() if value is not None]
@@ -279,14 +286,15 @@ def identifier_in(name: Any, values: NDArray[Any]) -> str | None:
             return None
         different = len(np.unique(there))
     count = len(there)
-    if count < ENOUGH:
+    if count < share * ENOUGH:
         return None
     told = f"{different:,} different values in {count:,} rows"
-    if _says_so(name) and different > max(ENOUGH, count // 20):
+    if _says_so(name) and different > max(share * ENOUGH, count // 20):
         return f"names rows: its name says so, and it holds {told}"
     if values.dtype.kind == "O":
-        return f"names rows: it holds {told}" if different > max(50, count // 2) else None
-    if different == count and float(there.max()) - float(there.min()) == count - 1:
+        # Of texts that occur twice each, a part of the rows holds share · (1 − share / 2) · rows different ones.
+        return f"names rows: it holds {told}" if different > max(50 * share, (1 - share / 2) * count) else None
+    if different == count and float(there.max()) - float(there.min()) < (of or count):
         return "counts rows"
     low, high = float(there.min()), float(there.max())
     if different > 0.9 * count and low >= 10 ** (DIGITS - 1) and len(f"{low:.0f}") == len(f"{high:.0f}"):
