@@ -111,7 +111,7 @@ def effective_samples(log_weights: Tensor) -> float:
         return effective
     top = positive.topk(largest + 1).values
     tail = float((top - top[-1]).sum()) / largest * (1 + 2 / math.sqrt(largest))
-    return min(effective, float(len(log_weights)) ** (2 - 2 * tail)) if tail > 0.5 else effective
+    return min(effective, len(log_weights) ** max(0.0, 2 - 2 * tail)) if tail > 0.5 else effective
 
 
 def estimate_log_mean(log_weights: Tensor) -> LogPartition:
