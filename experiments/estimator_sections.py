@@ -76,7 +76,9 @@ def annealing(record: Record) -> list[str]:
         "## Annealed NCE",
         "",
         f"`{record['command']}`, `results/bench/annealing.json`: N times the mean squared error of log Z, N = "
-        f"{record['budget']:,} draws in all, {record['repetitions']} repetitions.",
+        f"{record['budget']:,} draws in all, {record['repetitions']} repetitions. The draws are exact, which a model "
+        "of unknown log Z seldom allows. The last column is `annealed_nce(model, noise)` with its default Langevin "
+        f"chains, N = {record['default_budget']:,}, {record['chain_repetitions']} repetitions.",
         "",
         *markdown_table(["distance", *names], rows),
     ]

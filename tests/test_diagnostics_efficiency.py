@@ -88,6 +88,42 @@ def test_the_best_noise_fills_where_the_score_is_large(nu):
     assert found.best < noise_efficiency(objective, normal(), x, best=False).variance * (1 - 1e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("nu", "count"), [(20.0, 1.0), (1.0, 5.0)])
+def test_noise_samples_count_and_not_only_their_weight(nu, count):
+    """The variance of 300 estimates by the objective itself, by Newton's method: known to 8 %, 33 % is four of that.
+
+    With ν = 20 and one sample, ν alone would promise a variance of 1.04 times that of maximum likelihood.
+    """
+    noise, n, estimates = normal(1.5), 200, []
+    model = Mean()
+    objective = NCE(model, noise, noise_ratio=nu, noise_samples=count)
+    found = noise_efficiency(objective, x=quantiles(), best=False)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        x = torch.randn(n, 1, generator=generator)
+        x_noise = 1.5 * torch.randn(round(count * n), 1, generator=generator)
+        with torch.no_grad():
+            model.mean.zero_()
+        for _ in range(3):
+            (slope,) = torch.autograd.grad(objective(x, x_noise), model.mean, create_graph=True)
+            (curvature,) = torch.autograd.grad(slope, model.mean)
+            with torch.no_grad():
+                model.mean -= slope / curvature
+        estimates.append(model.mean.item())
+    assert n * torch.tensor(estimates).var() == pytest.approx(found.variance, rel=0.33)
+    assert found.variance > 1 + 0.3 / count
+
+
+def test_an_estimate_of_log_z_that_few_samples_carry_is_not_hidden():
+    """The objective's noise, N(0, 1), hardly reaches a model at 6, whose log Z the variances depend on."""
+    model = Mean(normalised=False)
+    with torch.no_grad():
+        model.mean.fill_(6.0)
+    objective = NCE(model, normal(), partition="learned")
+    assert noise_efficiency(objective, normal(2.0, mean=6.0), 6 + quantiles(), best=False).effective_samples < 100
+
+
 def test_it_chooses_among_candidates():
     """The variance of estimates, 300 data sets of 400: the better candidate by the asymptotic one is the better."""
     candidates = [normal(1.3), normal(6.0)]

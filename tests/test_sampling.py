@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
-from fvnce import annealed_log_partition, langevin
+from fvnce import NCE, annealed_log_partition, langevin
 
 
 def normal(d, scale=1.0):
@@ -34,6 +34,73 @@ def test_adjusted_chains_stay_in_their_distribution():
     assert 0.2 < chain.accepted < 0.99
     assert ((chain.x.mean(0) - target.loc) / (covariance.diagonal() / 4000).sqrt()).abs().max() < 5
     assert (chain.x.T.cov() - covariance).abs().max() < 5 * math.sqrt(2 / 4000)
+
+
+class Quartic(nn.Module):
+    def log_prob(self, x):
+        return -x.pow(4).sum(-1) / 4
+
+
+def test_chains_that_stick_in_the_tails_are_seen():
+    """E x⁴ = 1 for e^(−x⁴/4). From broad starts a step of 0.6 leaves chains in the tails, with 0.4 to 0.8 accepted."""
+    start = 2 * torch.randn(500, 3, generator=generator())
+    chain = langevin(Quartic(), start, step_size=0.6, generator=generator())
+    assert 0.4 < chain.accepted < 0.8
+    assert float(chain.x.pow(4).mean()) > 3
+    assert chain.stuck > 0.05
+    assert chain.r_hat > 1.5
+    assert not chain.mixed
+    # The same step from where the model is.
+    near = langevin(Quartic(), start / 10, step_size=0.6, generator=generator())
+    assert abs(float(near.x.pow(4).mean()) - 1) < 0.25
+    assert near.mixed
+
+
+def test_chains_that_remember_their_start_are_seen():
+    """Steps too short to arrive, all of which are taken; and too few steps to say anything."""
+    far = langevin(normal(2), torch.full((200, 2), 5.0), step_size=0.05, generator=generator())
+    assert far.accepted > 0.99
+    assert far.stuck == 0
+    assert not far.mixed
+    assert not langevin(normal(2), torch.zeros(200, 2), steps=7, generator=generator()).mixed
+
+
+def test_r_hat_is_its_formula():
+    states = []
+
+    class Watched(nn.Module):
+        def log_prob(self, x):
+            return normal(2).log_prob(x)
+
+    start = 3 * torch.randn(20, 2, generator=generator(), dtype=torch.float64)
+    for steps in range(1, 42):
+        states.append(langevin(Watched(), start, steps=steps, step_size=0.7, generator=generator()).x)
+    chain = langevin(Watched(), start, steps=41, step_size=0.7, generator=generator())
+    split = torch.stack([torch.stack(states[21:31]), torch.stack(states[31:41])])
+    within, between = split.var(1).mean((0, 1)), split.mean(1).flatten(0, 1).var(0)
+    assert chain.r_hat == pytest.approx(float((0.9 + between / within).sqrt().max()), rel=1e-9)
+
+
+def test_a_heavy_tail_of_the_weights_is_not_trusted():
+    """A normal of scale 2 or 3 from noise of scale 1: weights of infinite variance, whose mean most samples miss."""
+
+    class Wide(nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(scale))
+
+        def log_prob(self, x):
+            return normal(3).log_prob(x / self.scale) - 3 * self.scale.log()
+
+    for scale in (2.0, 3.0, 1e3):
+        objective = NCE(Wide(scale), normal(3))
+        found = [objective.log_partition(1000, generator=torch.Generator().manual_seed(seed)) for seed in range(40)]
+        assert sum(each.trusted for each in found) <= 2, scale
+    found = [
+        NCE(Wide(0.6), normal(3)).log_partition(1000, generator=torch.Generator().manual_seed(s)) for s in range(40)
+    ]
+    assert all(each.trusted for each in found)
+    assert sum(abs(float(each.value)) < 2 * float(each.error) for each in found) >= 34
 
 
 def test_adjustment_matters():

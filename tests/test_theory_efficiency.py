@@ -1,6 +1,6 @@
 """The page 'Relatives' on efficiency: what each rule's estimate costs, exactly, on finite spaces and by quadrature.
 
-Notation of Eq. variance: φ = df1/dΔ at the truth, r = p_d/(ν p_n), g = ∇Δ, and
+Notation of Eq. variance with K = ν noise samples for each datum: φ = df1/dΔ at the truth, r = p_d/(ν p_n), g = ∇Δ, and
 
     n·Cov = H⁻¹ (M − (1 + 1/ν) m mᵀ) H⁻¹,   H = E_d[φ g gᵀ],   M = E_d[(1+r) φ² g gᵀ],   m = E_d[φ g].
 """

@@ -5,9 +5,11 @@ For w = e^l the delta method gives log mean(w) a standard error of sd(w)/(√n m
     n_eff = (Σw)²/Σw²,
 
 the number of equal weights that would know the mean as well. Both come from the draws at hand: where few of them carry
-the mean, those that would matter most have not been seen; the estimate is too low, and so is its error. With 1,000
-log-normal weights of spreads between 0.3 and 5, intervals of 1.96 standard errors cover the truth 95% of the time for
-n_eff above 500, 91% from 100 to 500, 78% from 50 to 100, 64% from 20 to 50 and 44% from 5 to 20.
+the mean, those that would matter most have not been seen; the estimate is too low, and so is its error. The tail of the
+weights that were seen says how much that may be. If P(w > u) falls as u^(−1/k) with k > 1/2, the variance is infinite
+and the relative error of order n^(k−1), that of n^(2−2k) equal weights. So n_eff is at most that many, with k the upper
+end (two standard errors) of Hill's estimate from the largest 3√n weights. No number computed from draws sees what none
+of them reached, such as a mode far from all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class LogPartition(tuple[Tensor, Tensor]):
     """An estimate of log Z: the pair (value, standard error), which also tells how far to trust it.
 
     Attributes:
-        effective_samples: n_eff, how many equal weights would know as much.
+        effective_samples: n_eff, how many equal weights would know as much; fewer if the tail of the weights is heavy.
 
     >>> import torch
     >>> value, error = estimate_log_mean(torch.zeros(1000))
@@ -56,7 +58,10 @@ class LogPartition(tuple[Tensor, Tensor]):
 
     @property
     def trusted(self) -> bool:
-        """Whether at least 100 effective samples carry the estimate; if not, value and error may both be too small."""
+        """Whether at least 100 effective samples carry the estimate; if not, value and error may both be too small.
+
+        It cannot see what no draw reached.
+        """
         return self.effective_samples >= ENOUGH
 
     def __repr__(self) -> str:
@@ -96,12 +101,24 @@ def log_power_mean(values: Tensor, power: float, log_weights: Tensor | None = No
     return torch.where(power * (values.amax(0) - values.amin(0)) < 1, near, far)
 
 
+def effective_samples(log_weights: Tensor) -> float:
+    """n_eff of weights e^l, from l of shape (n,): (Σw)²/Σw², or n^(2−2k) where their tail is that heavy."""
+    weights = (log_weights - log_weights.max()).double().exp()
+    effective = float(weights.sum().square() / weights.square().sum())
+    positive = log_weights[log_weights > -math.inf].double()
+    largest = int(min(3 * math.sqrt(len(positive)), len(positive) / 5))
+    if largest < 5:
+        return effective
+    top = positive.topk(largest + 1).values
+    tail = float((top - top[-1]).sum()) / largest * (1 + 2 / math.sqrt(largest))
+    return min(effective, len(log_weights) ** max(0.0, 2 - 2 * tail)) if tail > 0.5 else effective
+
+
 def estimate_log_mean(log_weights: Tensor) -> LogPartition:
     """log of the mean of e^l over n ≥ 2 draws, from l of shape (n,), with its standard error."""
     n = len(log_weights)
     value = log_mean_exp(log_weights)
-    weights = (log_weights - log_weights.max()).double().exp()
-    effective = float(weights.sum().square() / weights.square().sum())
+    effective = effective_samples(log_weights)
     # var(w)/mean(w)² = n/n_eff − 1, which stays in the log domain.
     relative_variance = max(0.0, n / effective - 1)
     return LogPartition(value, value.new_tensor(math.sqrt(relative_variance / (n - 1))), effective)

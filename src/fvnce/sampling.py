@@ -8,23 +8,28 @@ accepted with probability min(1, p⁰(s') k(s|s') / p⁰(s) k(s'|s)) so that the
 
 log Z by annealed importance sampling (Neal 2001), where no exact value is known:
 
-    log f_t = (1 − t) log p_base + t log p⁰,    t = 0 … 1,
-    log w = Σ_i (t_{i+1} − t_i)(log p⁰ − log p_base)(s_i),    Z = E[w],
+    log f_t = (1 − t) log p_base + t log p⁰,    t_i = (i/T)²,
+    log w = Σ_i (log f_{t_{i+1}} − log f_{t_i})(s_i),    Z = E[w],
 
-where s_i has taken a Langevin step under f_{t_i}. With one temperature it is the importance estimate of the noise.
+where s_i has taken a Langevin step under f_{t_i}. With one temperature it is the importance estimate of the noise. The
+square spends more steps near a broad base, where a narrow model changes f_t most.
 
 Annealed NCE (Chehab et al. 2023) contrasts neighbours of such a path instead, each ratio of constants by NCE:
 
     E_{t+1}[σ(c − Δ)] = E_t[σ(Δ − c)],      Δ = log f_{t+1} − log f_t,      log Z = Σ c.
 
-In one step the error grows exponentially with the distance of base and model, along a path polynomially.
+Chains lag behind their level, and what they are drawn from is not f_t. So its expectations weigh every chain by the w
+it has up to t, which corrects any lag as the number of chains grows. In one step the error grows exponentially with the
+distance of base and model, along a path polynomially.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice, pairwise
 from typing import Any, Literal
 
 import torch
@@ -32,12 +37,16 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from . import _checks
-from ._estimates import LogPartition, estimate_log_mean
+from ._estimates import LogPartition, effective_samples, estimate_log_mean
 from .noise import draw
 
 __all__ = ["Chain", "annealed_log_partition", "annealed_nce", "langevin"]
 
 LogDensity = Callable[[Tensor], Tensor]
+#: log f_t of rows whose log-densities at both ends of the path are given.
+Path = Callable[[Tensor, Tensor, float], Tensor]
+#: A potential scale reduction above which chains remember where they started.
+MIXED_BELOW = 1.1
 
 
 @dataclass(frozen=True)
@@ -47,18 +56,32 @@ class Chain:
     Attributes:
         x: draws of x.
         z: draws of the latent, or None.
-        accepted: share of the proposals that were taken; 0.4 to 0.8 is healthy.
+        accepted: share of the proposals that were taken. A mean over chains: it does not show that some never move.
+        stuck: share of chains that took no proposal in the last half of the run; where the model falls steeply, chains
+            that start in its tails stay there.
+        r_hat: split R̂ (Gelman & Rubin 1992) of the last half, the largest over coordinates: the spread of all draws
+            over that within a quarter of a chain. NaN below 8 steps.
 
     >>> from torch.distributions import Independent, Normal
     >>> model = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
     >>> chain = langevin(model, torch.zeros(5, 2), steps=3)
-    >>> chain.x.shape, chain.z, 0 <= chain.accepted <= 1
-    (torch.Size([5, 2]), None, True)
+    >>> chain.x.shape, chain.z, 0 <= chain.accepted <= 1, chain.mixed
+    (torch.Size([5, 2]), None, True, False)
     """
 
     x: Tensor
     z: Tensor | None
     accepted: float
+    stuck: float
+    r_hat: float
+
+    @property
+    def mixed(self) -> bool:
+        """Whether every chain moved and R̂ is below 1.1: without this, x are not draws of the model.
+
+        It cannot see a mode that no chain visited.
+        """
+        return self.stuck == 0 and self.r_hat < MIXED_BELOW
 
 
 def langevin(
@@ -94,11 +117,28 @@ def langevin(
     if not hasattr(model, needed):
         raise TypeError(f"model must have {needed}, found {type(model).__name__} without it")
     state, log_density = _join(x, z), _log_density_of(model, x, z)
-    taken = 0.0
-    for _ in range(steps):
+    taken, window = 0.0, steps // 4
+    moved = torch.zeros(len(state), dtype=torch.bool, device=state.device)
+    # Of each of the last two quarters: sums of the way from the start, and of its square.
+    start, sums = state.double(), state.new_zeros((2, 2, *state.shape), dtype=torch.float64)
+    for step in range(steps):
         state, accepted = _langevin_step(log_density, state, step_size, adjusted=adjusted, generator=generator)
         taken += float(accepted.float().mean())
-    return Chain(*_split(state, x, z), accepted=taken / steps)
+        if step >= steps // 2:
+            moved |= accepted
+        if step >= steps - 2 * window:
+            sums[int(step >= steps - window)] += torch.stack([state - start, (state - start).square()])
+    return Chain(*_split(state, x, z), taken / steps, float((~moved).float().mean()), _r_hat(start, sums, window))
+
+
+def _r_hat(start: Tensor, sums: Tensor, window: int) -> float:
+    """Split R̂ from sums over quarters of ``window`` steps, shape (2, 2, chains, width): the largest."""
+    if window < 2:
+        return math.nan
+    means, squares = (sums / window).unbind(1)
+    within = ((squares - means.square()).clamp(min=0) * window / (window - 1)).mean((0, 1))
+    between = (start + means).flatten(0, 1).var(0)
+    return float(((window - 1) / window + between / within).sqrt().max())
 
 
 def annealed_log_partition(
@@ -150,22 +190,10 @@ def annealed_log_partition(
         q = latent_base if isinstance(latent_base, Distribution) else latent_base(a)
         return value + q.log_prob(b)
 
-    state, log_target = _join(x, z), _log_density_of(model, x, z)
-    log_w = torch.zeros(chains, dtype=state.dtype, device=state.device)
-    for i in range(temperatures):
-        t = (i + 1) / temperatures
-        with torch.no_grad():
-            log_w += (log_target(state) - log_base(state)) / temperatures
-        if i + 1 == temperatures:
-            break
-
-        def tempered(s: Tensor, t: float = t) -> Tensor:
-            return (1 - t) * log_base(s) + t * log_target(s)
-
-        state, accepted = _langevin_step(tempered, state, step_size, generator=generator)
-        # The step of the next temperature follows from all chains of this one: with many chains a constant.
-        step_size *= 1.1 if float(accepted.float().mean()) > 0.6 else 1 / 1.1
-    return estimate_log_mean(log_w)
+    *_, (_, state, log_w) = _anneal(
+        _geometric, log_base, _log_density_of(model, x, z), _join(x, z), temperatures, step_size, generator
+    )
+    return estimate_log_mean(log_w.to(state.dtype))
 
 
 def annealed_nce(
@@ -183,8 +211,10 @@ def annealed_nce(
 ) -> LogPartition:
     """log Z of an unnormalised model by NCE between neighbours of a path, and its standard error (delta method).
 
-    The standard error is over chains, which are independent, and counts that every level takes part in two ratios. The
-    effective samples are those where the two neighbours that overlap least do.
+    The standard error is over chains, which are independent, and counts that every level takes part in two ratios and
+    that chains are weighted. The effective samples are the fewest of any level: of the chains' weights, or where two
+    neighbours overlap. With chains :func:`annealed_log_partition` has the smaller error for the same work; this one is
+    for exact draws and for the arithmetic path.
 
     Args:
         model: has ``log_prob(x)``, the log of the unnormalised φ.
@@ -195,7 +225,7 @@ def annealed_nce(
         draws: exact draws of f_t from (t, n), where there are such; by default Langevin chains that start at the noise.
         pilot: c of the arithmetic path, a guess at log Z: any is right, the nearer the better. By default the estimate
             of the geometric path.
-        steps: Langevin steps at each level.
+        steps: Langevin steps from one level to the next.
         step_size: of the first; it adapts as in :func:`annealed_log_partition`.
         generator: seeds everything but ``draws``.
 
@@ -226,51 +256,89 @@ def annealed_nce(
             )
             pilot = float(first.value)
         c = _checks.number("pilot", pilot)
+    mix = _geometric if path == "geometric" else _arithmetic
 
-    def log_f(x: Tensor, t: float) -> Tensor:
-        start: Tensor = noise.log_prob(x)
-        end: Tensor = model.log_prob(x) - c
-        if t in (0.0, 1.0):
-            return end if t else start
-        if path == "geometric":
-            return (1 - t) * start + t * end
-        angle = math.pi / 2 * t
-        return torch.logaddexp(start + 2 * math.log(math.cos(angle)), end + 2 * math.log(math.sin(angle)))
+    def log_prob(of: Any, s: Tensor, shift: float = 0.0) -> Tensor:
+        value: Tensor = of.log_prob(s.reshape(len(s), *noise.event_shape)) - shift
+        return value
 
-    below = draw(noise, samples, generator) if draws is None else draws(0.0, samples)
-    total = below.new_zeros((), dtype=torch.float64)
-    influence = below.new_zeros(samples, dtype=torch.float64)
-    overlap = 1.0
-    for level in range(levels):
-        low, high = level / levels, (level + 1) / levels
-        above = below if draws is None else draws(high, samples)
-
-        def at_level(s: Tensor, t: float = high) -> Tensor:
-            return log_f(s, t)
-
-        for _ in range(steps if draws is None else 0):
-            above, accepted = _langevin_step(at_level, above, step_size, generator=generator)
-            step_size *= 1.1 if float(accepted.float().mean()) > 0.6 else 1 / 1.1
+    log_start, log_end = partial(log_prob, noise), partial(log_prob, model, shift=c)
+    populations: Iterable[tuple[float, Tensor, Tensor]]
+    if draws is None:
+        start = _join(draw(noise, samples, generator), None)
+        path_of_chains = _anneal(mix, log_start, log_end, start, levels * steps, step_size, generator)
+        populations = islice(path_of_chains, 0, None, steps)
+    else:
+        exact = ((level / levels, _join(draws(level / levels, samples), None)) for level in range(levels + 1))
+        populations = ((t, state, state.new_zeros(samples, dtype=torch.float64)) for t, state in exact)
+    total, influence, effective = torch.zeros(()), torch.zeros(()), float(samples)
+    for (low, below, log_w_below), (high, above, log_w_above) in pairwise(populations):
         with torch.no_grad():
-            at_above, at_below = ((log_f(x, high) - log_f(x, low)).double() for x in (above, below))
-            ratio = _log_ratio_of_constants(at_above, at_below)
+            p_above, p_below = log_w_above.softmax(0), log_w_below.softmax(0)
+            at_above, at_below = (
+                torch.where(p > 0, mix(a, b, high) - mix(a, b, low), 0.0).double()
+                for a, b, p in ((log_start(x), log_end(x), p) for x, p in ((above, p_above), (below, p_below)))
+            )
+            ratio = _log_ratio_of_constants(at_above, at_below, p_above, p_below)
             missed, taken = torch.sigmoid(ratio - at_above), torch.sigmoid(at_below - ratio)
-            slope = (missed * (1 - missed)).mean() + (taken * (1 - taken)).mean()
+            share = p_above @ missed
+            slope = p_above @ (missed * (1 - missed)) + p_below @ (taken * (1 - taken))
             total = total + ratio
-            influence += (taken - missed) / slope
-            overlap = min(overlap, 2 * float(missed.mean()))
-        below = above
+            influence = influence + samples * (p_below * (taken - share) - p_above * (missed - share)) / slope
+            effective = min(effective, 2 * float(share) * samples, effective_samples(log_w_above))
     error = influence.std() / math.sqrt(samples)
-    return LogPartition((total + c).to(below.dtype), error.to(below.dtype), samples * overlap)
+    return LogPartition((total + c).to(above.dtype), error.to(above.dtype), effective)
 
 
-def _log_ratio_of_constants(above: Tensor, below: Tensor) -> Tensor:
-    """The c at which as much of the upper sample is missed as of the lower is taken, by bisection; both shape (n,)."""
-    low = torch.minimum(above.min(), below.min()) - 1
-    high = torch.maximum(above.max(), below.max()) + 1
+def _geometric(start: Tensor, end: Tensor, t: float) -> Tensor:
+    # At an end the other density, which may be zero, has no part.
+    return (1 - t) * start + t * end if 0 < t < 1 else (end if t else start)
+
+
+def _arithmetic(start: Tensor, end: Tensor, t: float) -> Tensor:
+    if t in (0.0, 1.0):
+        return end if t else start
+    angle = math.pi / 2 * t
+    return torch.logaddexp(start + 2 * math.log(math.cos(angle)), end + 2 * math.log(math.sin(angle)))
+
+
+def _anneal(
+    mix: Path,
+    log_start: LogDensity,
+    log_end: LogDensity,
+    state: Tensor,
+    temperatures: int,
+    step_size: float,
+    generator: torch.Generator | None,
+) -> Iterator[tuple[float, Tensor, Tensor]]:
+    """Chains along a path and their log w up to each t = (i/T)², where they have taken a step under f_t."""
+    log_w = torch.zeros(len(state), dtype=torch.float64, device=state.device)
+    yield 0.0, state, log_w
+    for i in range(temperatures):
+        low, high = (i / temperatures) ** 2, ((i + 1) / temperatures) ** 2
+        with torch.no_grad():
+            start, end = log_start(state), log_end(state)
+            gain = (mix(start, end, high) - mix(start, end, low)).double()
+            log_w = torch.where(log_w == -math.inf, log_w, log_w + gain)  # zero stays zero
+
+        def log_f(s: Tensor, t: float = high) -> Tensor:
+            return mix(log_start(s), log_end(s), t)
+
+        state, accepted = _langevin_step(log_f, state, step_size, generator=generator)
+        # The next step follows from all chains of this one: with many chains a constant.
+        step_size *= 1.1 if float(accepted.float().mean()) > 0.6 else 1 / 1.1
+        yield high, state, log_w
+
+
+def _log_ratio_of_constants(above: Tensor, below: Tensor, p_above: Tensor, p_below: Tensor) -> Tensor:
+    """The c at which as much of the upper sample is missed as of the lower is taken, by bisection; all shape (n,)."""
+    known = torch.cat([above, below])
+    known = known[known.isfinite()]
+    # A model that is zero at some of the noise lowers c by no more than the log of their number.
+    low, high = known.min() - 50, known.max() + 50
     for _ in range(80):
         middle = (low + high) / 2
-        too_high = torch.sigmoid(middle - above).mean() > torch.sigmoid(below - middle).mean()
+        too_high = p_above @ torch.sigmoid(middle - above) > p_below @ torch.sigmoid(below - middle)
         low, high = torch.where(too_high, low, middle), torch.where(too_high, middle, high)
     return (low + high) / 2
 

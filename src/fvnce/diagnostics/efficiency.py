@@ -1,13 +1,15 @@
 r"""What an estimate costs: the asymptotic variance of a contrastive estimator, and that of others beside it.
 
-At the truth, with g = ∇Δ (−1 in the place of log Z where that is unknown), φ = df1/dΔ and r = p_d/(ν p_n),
+At the truth, with K noise samples for each of n data, g = ∇Δ (−1 in the place of log Z where that is unknown),
+φ = df1/dΔ and r = p_d/(ν p_n),
 
-    n·Cov = H⁻¹ (M − (1 + 1/ν) m mᵀ) H⁻¹,                                                            (Eq. variance)
-    H = E_d[φ g gᵀ],   M = E_d[(1+r) φ² g gᵀ],   m = E_d[φ g],
+    n·Cov = H⁻¹ (M − (1 + 1/K) m mᵀ) H⁻¹,                                                            (Eq. variance)
+    H = E_d[φ g gᵀ],   M = E_d[(1 + rν/K) φ² g gᵀ],   m = E_d[φ g],
 
-while maximum likelihood has the inverse of Fisher's information, I⁻¹. Means over data are means over given rows. The
-best noise is p_n = w p_d with the weights w that make the trace of the covariance smallest, found on the same rows: for
-NCE with log Z unknown the problem is convex. It depends on the rule and on ν, and is not p_d.
+because the gradient, E_d[φ g] − ν E_n[r φ g], takes its second mean over K n samples. Maximum likelihood has the
+inverse of Fisher's information, I⁻¹. Means over data are means over given rows. The best noise is p_n = w p_d with the
+weights w that make the trace of the covariance smallest, found on the same rows: for NCE with log Z unknown and K = ν
+the problem is convex. It depends on the rule, on ν and on K, and is not p_d.
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class NoiseEfficiency:
-    """What :func:`noise_efficiency` found: n times variances, of an estimate from n data and νn noise samples.
+    """What :func:`noise_efficiency` found: n times variances, of an estimate from n data and K n noise samples.
 
     Attributes:
         covariance: of the model's parameters in their own order, shape (P, P).
         variance: its trace.
         likelihood: that of maximum likelihood.
         best: that of the best noise found, or None if it was not looked for.
-        effective_samples: rows that carry M, which the rows of the largest ratio may carry alone.
+        effective_samples: rows that carry M, or noise samples that carry log Z if that is estimated and they are fewer.
+            Below 100 the variances mean little.
 
     >>> NoiseEfficiency(2 * torch.eye(2), variance=4.0, likelihood=2.0, best=3.0, effective_samples=900.0).against_best
     0.75
@@ -82,8 +85,9 @@ def noise_efficiency(
         min(candidates, key=lambda noise: noise_efficiency(objective, noise, x, best=False).variance)
 
     Args:
-        objective: gives the model, the rule, ν, and whether log Z is known (``partition="fixed"``). The model must have
-            ``log_prob(x)``, few parameters, and no direction in them that leaves it as it is.
+        objective: gives the model, the rule, ν, K (``noise_samples``, drawn once), and whether log Z is known
+            (``partition="fixed"``). The model must have ``log_prob(x)``, few parameters, and no direction in them that
+            leaves it as it is.
         noise: p_n, by default the objective's own.
         x: draws of the model, or data, shape (n, …); by default ``model.sample(samples)``.
         samples: how many, if they are drawn.
@@ -125,9 +129,10 @@ def noise_efficiency(
             x = model.sample(_checks.count("samples", samples, low=2))
     log_model, scores = _scores(model, x)
     known = isinstance(objective.partition, Fixed)
-    log_z = objective.fitted_log_partition()
+    log_z, carriers = objective.fitted_log_partition(), math.inf
     if not known:
-        log_z = objective.log_partition(100_000, generator=torch.Generator().manual_seed(0)).value
+        estimate = objective.log_partition(100_000, generator=torch.Generator().manual_seed(0))
+        log_z, carriers = estimate.value, estimate.effective_samples
     log_p = log_model - float(log_z)
     # Fisher's information of the normalised model is the covariance of the scores, whatever their mean.
     centred = scores - scores.mean(0)
@@ -135,18 +140,20 @@ def noise_efficiency(
     log_noise = log_prob_or_minus_inf(noise, x).double()
     _checks.finite_log_noise("x", log_noise)
     nu, free = objective.noise_ratio, scores.shape[1]
+    # A noise term in closed form is that of infinitely many samples.
+    count = math.inf if getattr(objective, "variance_reduced", False) else objective.noise_samples
     delta = log_p - log_noise - math.log(nu)
     rule = objective.rule.unclipped()
-    covariance = _covariance(rule, delta, g, nu)[:free, :free]
+    covariance = _covariance(rule, delta, g, nu, count)[:free, :free]
     information = centred.T @ centred / len(x)
     likelihood = float(torch.trace(_inverse(information)))
-    weight = _second_weight(delta, _log_slope(rule, delta))
+    weight = _second_weight(delta, _log_slope(rule, delta), nu / count)
     return NoiseEfficiency(
         covariance,
         float(torch.trace(covariance)),
         likelihood,
-        _best(rule, g, nu, free) if best else None,
-        float(weight.sum().square() / weight.square().sum()),
+        _best(rule, g, nu, count, free) if best else None,
+        min(carriers, float(weight.sum().square() / weight.square().sum())),
     )
 
 
@@ -168,20 +175,20 @@ def _scores(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(values), torch.cat(rows)
 
 
-def _covariance(rule: ScoringRule, delta: Tensor, g: Tensor, nu: float) -> Tensor:
+def _covariance(rule: ScoringRule, delta: Tensor, g: Tensor, nu: float, count: float) -> Tensor:
     """Eq. variance, at rows of data with Δ = log r."""
     log_phi = _log_slope(rule, delta)
     phi = log_phi.exp().unsqueeze(1)
-    weight = _second_weight(delta, log_phi).unsqueeze(1)
+    weight = _second_weight(delta, log_phi, nu / count).unsqueeze(1)
     n = len(g)
     inverse = _inverse((phi * g).T @ g / n)
     mean = (phi * g).mean(0)
-    return inverse @ ((weight * g).T @ g / n - (1 + 1 / nu) * torch.outer(mean, mean)) @ inverse
+    return inverse @ ((weight * g).T @ g / n - (1 + 1 / count) * torch.outer(mean, mean)) @ inverse
 
 
-def _second_weight(delta: Tensor, log_phi: Tensor) -> Tensor:
-    """(1 + r) φ², with which a row enters M."""
-    return (2 * log_phi).exp() + (delta + 2 * log_phi).exp()
+def _second_weight(delta: Tensor, log_phi: Tensor, scarcity: float) -> Tensor:
+    """(1 + rν/K) φ², with which a row enters M."""
+    return (2 * log_phi).exp() + scarcity * (delta + 2 * log_phi).exp()
 
 
 def _log_slope(rule: ScoringRule, delta: Tensor) -> Tensor:
@@ -190,14 +197,14 @@ def _log_slope(rule: ScoringRule, delta: Tensor) -> Tensor:
     return value + slope * (delta - delta.detach())
 
 
-def _best(rule: ScoringRule, g: Tensor, nu: float, free: int) -> float:
+def _best(rule: ScoringRule, g: Tensor, nu: float, count: float, free: int) -> float:
     """The smallest trace over noise w p_d, w ≥ 0 and of mean 1, by Adam on log w from w = 1, p_n = p_d."""
     log_w = torch.zeros(len(g), dtype=g.dtype, requires_grad=True)
     optimiser = torch.optim.Adam([log_w], lr=0.1)
     lowest = math.inf
     for _ in range(_SEARCH):
         normalised = log_w - log_w.logsumexp(0) + math.log(len(g))
-        trace = torch.trace(_covariance(rule, -normalised - math.log(nu), g, nu)[:free, :free])
+        trace = torch.trace(_covariance(rule, -normalised - math.log(nu), g, nu, count)[:free, :free])
         lowest = min(lowest, trace.item())
         optimiser.zero_grad()
         trace.backward()
