@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ...detection import Evidence, NoiseContrastiveDetector
-from ...detection.evidence import LEVEL, count_told
+from ...detection.evidence import count_told
+from ...detection.intervals import LEVEL
 from ...pages.charts import histogram_chart, line_chart
 from ...pages.page import Section, render
 from .. import shapes
@@ -99,12 +100,15 @@ def _headline(evidence: Evidence) -> str:
     how = next(
         (words for low, words in WORDS if evidence.auroc.low > low), "no better than by chance, as far as is known"
     )
+    said = f"The detector separates known outliers from other rows {how}"
+    if evidence.auroc.low <= WORDS[-1][0] and evidence.auroc.high > WORDS[2][0]:
+        few = count_told(evidence.known)
+        said = f"{few} known outliers are too few to say how well the detector separates them from other rows"
     # A good order of rows is no good news by itself where the threshold misses most of those that are known.
     if how in BETTER and 2 * evidence.found < evidence.known:
-        how += " by their rank, but few are above the threshold"
+        said += " by their rank, but few are above the threshold"
     return (
-        f"Known outliers are told from other rows {how}: {count_told(evidence.found)} of {count_told(evidence.known)} "
-        f"known outliers are found when held out, {count_told(evidence.flagged)} of {count_told(evidence.rows)} other "
+        f"{said}: {count_told(evidence.found)} of {count_told(evidence.known)} known outliers are found when held out, {count_told(evidence.flagged)} of {count_told(evidence.rows)} other "
         f"rows {verb} flagged."
     )
 
@@ -159,9 +163,9 @@ def _next(evidence: Evidence, record: dict[str, Any]) -> list[str]:
         better = f"a handful of known outliers makes the model better{so}"
         return [f"Look at the top anomalies below. {mark}: {better}.", test]
     steps = []
-    if evidence.auroc.low <= WORDS[2][0]:
+    if evidence.auroc.value <= WORDS[2][0]:
         steps.append(
-            "Look whether the label marks what you mean, and whether a column that would tell outliers was left out or "
+            "Check whether the label marks what you mean, and whether a column that separates outliers was left out or "
             "read in the wrong way (columns and their health, below)."
         )
     if evidence.known < FEW:
