@@ -13,10 +13,10 @@ with A the AUROC against clean rows. Known outliers are no better told from hidd
 A_u ≤ A: a **lower bound**. If known and hidden outliers are alike, the last probability is ½ and
 A = (A_u − π/2)/(1 − π). For average precision let c = m/(m + π n) be the share of all outliers that is known, m of them
 among n unlabelled rows. If they are alike, every threshold finds the same share of both, so that its precision with
-only the known ones counted is c times the true one: a lower bound again. P_u / c is not told all the same. A known
-outlier always counts itself, whole and not by the share c, and π is an upper bound: with 20 known outliers the quotient
-is easily 1 where the truth is ½. In the same way *y of the n other rows are flagged* is
-an upper bound on false alarms, since hidden outliers are among the y.
+only the known ones counted is c times the true one: a lower bound again. P_u / c is not reported: a known outlier
+always counts itself, whole and not by the share c, and the estimate of π is rough, so with 20 known outliers the
+quotient is easily 1 where the truth is ½. In the same way *y of the n other rows are flagged* is an upper bound on
+false alarms, since hidden outliers are among the y.
 
 Three things remain: a held-out score averages fewer models than the detector's, which makes the numbers cautious; the
 threshold's two parameters were fitted to the same held-out scores, which makes *found* and *flagged* slightly hopeful;

@@ -18,7 +18,7 @@ from ...pages.page import Section, render
 from .. import shapes
 from .context import Context, Fact, histogram, short
 
-#: By the lower end of the interval of AUROC: how well known outliers are told from other rows.
+#: By the lower end of the interval of AUROC: how well known outliers are separated from other rows.
 WORDS = ((0.95, "very well"), (0.85, "well"), (0.7, "fairly well"), (0.5, "only somewhat better than by chance"))
 #: The words that praise.
 BETTER = tuple(words for _, words in WORDS[:3])
@@ -108,8 +108,8 @@ def _headline(evidence: Evidence) -> str:
     if how in BETTER and 2 * evidence.found < evidence.known:
         said += " by their rank, but few are above the threshold"
     return (
-        f"{said}: {count_told(evidence.found)} of {count_told(evidence.known)} known outliers are found when held out, {count_told(evidence.flagged)} of {count_told(evidence.rows)} other "
-        f"rows {verb} flagged."
+        f"{said}: {count_told(evidence.found)} of {count_told(evidence.known)} known outliers are found when held "
+        f"out, {count_told(evidence.flagged)} of {count_told(evidence.rows)} other rows {verb} flagged."
     )
 
 
@@ -137,7 +137,7 @@ def _meaning(evidence: Evidence, record: dict[str, Any]) -> list[str]:
     alike = evidence.if_alike()
     if alike is not None and evidence.prior is not None:
         hidden += (
-            f" If as many as {evidence.prior:.1%} of these rows are outliers like the known ones, the share that the "
+            f" If {evidence.prior:.1%} of these rows are outliers like the known ones, the rough estimate that the "
             f"threshold assumes, AUROC would be {alike:.3f}."
         )
     return [*sentences, f"{hidden} Outliers of a kind that nobody knows are in none of these numbers."]
@@ -215,8 +215,9 @@ def _show_scores(facts: dict[str, Any], record: dict[str, Any]) -> Section:
         reading.append(probability)
     else:
         reading.append(
-            f"The share of outliers among rows without a label is put at {probability['prior']:.2%}, from held-out "
-            f"scores of {probability['known']} known outliers."
+            f"The share of outliers among rows without a label is estimated as {probability['prior']:.2%}, from "
+            f"held-out scores of {probability['known']} known outliers. With few known outliers this estimate is "
+            "rough and often too high, and the probabilities with it: use them as a ranking."
             if facts["verdict"]["prior"] is not None
             else "P(outlier | score) is one half at the threshold, by which it is defined: no label has a say in it."
         )
