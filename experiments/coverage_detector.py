@@ -121,7 +121,7 @@ def main(data_sets: int = 20) -> None:
             promises += rows_of(known, share, {name: np.array([f[name] for f in found]) for name in found[0]})
             for row in promises[-5:]:
                 typer.echo(f"{row.setting}: {row.promise} {row.nominal:.3f} {row.measured:.3f} ± {row.error:.3f}")
-    settings = {"rows": ROWS, "shift": SHIFT, "data_sets": data_sets, "random_state": 0}
+    settings: dict[str, object] = {"rows": ROWS, "shift": SHIFT, "data_sets": data_sets, "random_state": 0}
     typer.echo(record("detector", promises, settings=settings, started=started))
 
 

@@ -240,7 +240,7 @@ def main(data_sets: int = 100) -> None:
     started, promises = time.perf_counter(), []
     for part in (of_labels, of_log_z, of_steps, of_evaluate, of_verdicts, of_intervals):
         promises += part(data_sets)
-    settings = {"rows": ROWS, "known": KNOWN, "areas": AREAS, "data_sets": data_sets, "seed": 0}
+    settings: dict[str, object] = {"rows": ROWS, "known": KNOWN, "areas": AREAS, "data_sets": data_sets, "seed": 0}
     typer.echo(record("evidence", promises[::-1], settings=settings, started=started))
 
 
