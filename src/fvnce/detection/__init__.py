@@ -25,8 +25,9 @@ from . import scorers
 from .batch_scorer import BatchScorer
 from .conformal import Conformal
 from .estimator import NoiseContrastiveDetector
-from .evidence import Evidence, Interval
+from .evidence import Evidence
 from .explanation import Explanation
+from .intervals import Interval
 from .latent import LatentDetector
 from .members import NAMES as MEMBERS
 from .scorers import InvertedScoreWarning

@@ -7,8 +7,10 @@ The training rows are a mixture, p_u = (1 − π) p_θ + π p_out, so that
 *With known outliers* the ratio is fitted to scores of rows that the model had not seen, log p_out/p_θ = a s + b,
 by logistic regression of known outliers against unlabelled rows, each of which counts with its probability of not being
 an outlier; the two are iterated. π is estimated from the same scores: p_u ≥ π p_out everywhere, hence
-π ≤ P_u(s > t) / P_out(s > t) at every t. The smallest of these bounds over the quartiles of the known outliers' scores
-is taken. A bound says nothing where known outliers score like any other row: if their held-out AUROC is not above ½ by
+π ≤ P_u(s > t) / P_out(s > t) at every t. The smallest of these ratios over the quartiles of the known outliers' scores
+is the estimate. It bounds nothing: the ratios come from a few scores, and the smallest of several is biased downward,
+while scores that do not separate leave it far too high. The ratios say nothing where known outliers score like any
+other row: if their held-out AUROC is not above ½ by
 :data:`BEYOND_CHANCE` of the deviations that it has by chance, (1/n + 1/m)/12 its variance for n rows and m known
 outliers, scores are calibrated as if none were known.
 
@@ -96,7 +98,7 @@ def calibrate_with_outliers(
 ) -> Calibration:
     """From held-out scores of unlabelled rows and of known outliers."""
     weights, known_weights = as_counts(weights), as_counts(known_weights)
-    pi = prior_bound(unlabelled, weights, known, known_weights) if prior is None else prior
+    pi = estimate_prior(unlabelled, weights, known, known_weights) if prior is None else prior
     odds = math.log(pi / (1 - pi))
     inlier = np.ones_like(unlabelled)
     slope = intercept = 0.0
@@ -142,20 +144,20 @@ def calibrate_by_share(centre: float, scale: float) -> Calibration:
     return Calibration(4 * scale, 4 * (centre - 0.5), 0.5, False)
 
 
-def prior_bound(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:
-    """The smallest of P_u(s > t)/P_out(s > t) over a few t, within (0, ½], from counts of rows."""
+def estimate_prior(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:
+    """Estimate π by the smallest of P_u(s > t)/P_out(s > t) over a few t, within (0, ½], from counts of rows."""
     order = np.argsort(known, kind="stable")
     share = np.cumsum(known_weights[order]) / known_weights.sum()
-    bounds: list[float] = []
+    ratios: list[float] = []
     for level in QUARTILES:
         t = known[order][min(len(known) - 1, int(np.searchsorted(share, level)))]
-        if bounds and float(known_weights[known >= t].sum()) < FEWEST_ABOVE:
-            break  # the smallest of several bounds is too small if one of them rests on a handful
+        if ratios and float(known_weights[known >= t].sum()) < FEWEST_ABOVE:
+            break  # the smallest of several ratios is too small if one of them rests on a handful
         among_known = float(known_weights[known >= t].sum() / known_weights.sum())
         # One row more: a tail that happens to be empty is no proof that there are no outliers.
         tail = float(weights[unlabelled >= t].sum() / weights.sum()) + 1 / (1 + float(weights.sum()))
-        bounds.append(tail / among_known)
-    return float(np.clip(min(bounds), 1e-6, 0.5))
+        ratios.append(tail / among_known)
+    return float(np.clip(min(ratios), 1e-6, 0.5))
 
 
 def threshold_at(scores: Array, weights: Array, share: float) -> float:

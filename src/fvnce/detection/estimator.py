@@ -95,7 +95,7 @@ class NoiseContrastiveDetector(Detector):
     Attributes:
         offset_: ``decision_function`` is ``score_samples − offset_``.
         evidence_: how good it is by held-out rows (:class:`~fvnce.detection.Evidence`); ``print(detector.evidence_)``.
-        prior_: π.
+        prior_: π, an estimate that is rough with few known outliers (docs: *The threshold, and where π comes from*).
         calibration_: how scores become probabilities.
         ensemble_: the members.
         history_: a :class:`fvnce.History` for each training; ratio networks are trained together.
@@ -227,7 +227,10 @@ class NoiseContrastiveDetector(Detector):
         return self.fit(X, y, sample_weight).predict(X)
 
     def outlier_probability(self, X: Any) -> Array:
-        """P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,)."""
+        """P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,).
+
+        With a few known outliers it claims too much: use it as a ranking (measured in docs/howto/reliability.md).
+        """
         anomaly = self.anomaly_score(X)
         return self.calibration_.probability(anomaly)
 

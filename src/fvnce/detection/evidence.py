@@ -13,10 +13,10 @@ with A the AUROC against clean rows. Known outliers are no better told from hidd
 A_u ≤ A: a **lower bound**. If known and hidden outliers are alike, the last probability is ½ and
 A = (A_u − π/2)/(1 − π). For average precision let c = m/(m + π n) be the share of all outliers that is known, m of them
 among n unlabelled rows. If they are alike, every threshold finds the same share of both, so that its precision with
-only the known ones counted is c times the true one: a lower bound again. P_u / c is not told all the same. A known
-outlier always counts itself, whole and not by the share c, and π is an upper bound: with 20 known outliers the quotient
-is easily 1 where the truth is ½. In the same way *y of the n other rows are flagged* is
-an upper bound on false alarms, since hidden outliers are among the y.
+only the known ones counted is c times the true one: a lower bound again. P_u / c is not reported: a known outlier
+always counts itself, whole and not by the share c, and the estimate of π is rough, so with 20 known outliers the
+quotient is easily 1 where the truth is ½. In the same way *y of the n other rows are flagged* is an upper bound on
+false alarms, since hidden outliers are among the y.
 
 Three things remain: a held-out score averages fewer models than the detector's, which makes the numbers cautious; the
 threshold's two parameters were fitted to the same held-out scores, which makes *found* and *flagged* slightly hopeful;
@@ -38,15 +38,13 @@ from torch import Tensor
 from ..serialization import fields
 from .calibration import FENCE, UPPER
 from .conformal import FEWEST, Conformal
+from .intervals import Interval, auroc_and_precision, into_bins, with_intervals
 from .members.base import part_of, require, require_array, require_count, require_number
 from .plan import Array, TrainingRows
 from .rows import as_counts
 
 if TYPE_CHECKING:
     from .estimator import NoiseContrastiveDetector
-
-#: Resamples of rows and known outliers for an interval, and what it covers.
-RESAMPLES, LEVEL = 200, 0.95
 
 
 @dataclass(frozen=True)
@@ -64,27 +62,6 @@ class HeldOut:
     weights: Array
     known: Array
     known_weights: Array
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A number with its spread.
-
-    Attributes:
-        value: from all rows.
-        low: of the central 95 % over resamples of rows and of known outliers.
-        high: likewise.
-
-    >>> print(Interval(0.95, 0.91, 0.98))
-    0.950 (0.910 to 0.980)
-    """
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 @dataclass(frozen=True)
@@ -196,7 +173,7 @@ def make_evidence(
         threshold_reason: why it is there.
         prior: π.
         reason: why there are no held-out scores, if there are none.
-        seed: of the resamples.
+        seed: of the intervals.
     """
     scores, weights = (own, weights) if held is None else (held.scores, held.weights)
     auroc, precision = (None, None) if held is None else intervals(held, seed)
@@ -216,44 +193,14 @@ def make_evidence(
 
 
 def intervals(held: HeldOut, seed: int) -> tuple[Interval, Interval]:
-    """AUROC and average precision with bootstrap intervals, known outliers and rows resampled each for themselves."""
-    levels, place = np.unique(np.concatenate([held.scores, held.known]), return_inverse=True)
-    of_row, of_known = np.split(place.ravel(), [len(held.scores)])
+    """AUROC and average precision with their intervals (:mod:`fvnce.detection.intervals`)."""
+    levels = np.unique(held.known)
+    positive = into_bins(levels, held.known, as_counts(held.known_weights))
+    negative = into_bins(levels, held.scores, as_counts(held.weights))
+    totals = float(held.known_weights.sum()), float(held.weights.sum())
     rng = np.random.default_rng([seed, 80])
-    # A row counts a random number of times; known outliers are few, so their number is kept.
-    mean, known_counts = as_counts(held.weights), as_counts(held.known_weights)
-    share, count = known_counts / known_counts.sum(), round(float(known_counts.sum()))
-    unit, known_unit = held.weights.sum() / mean.sum(), held.known_weights.sum() / count
-
-    def both(weights: Array, known: Array) -> tuple[float, float]:
-        negative = np.bincount(of_row, weights, minlength=len(levels)).astype(np.float64)
-        positive = np.bincount(of_known, known, minlength=len(levels)).astype(np.float64)
-        return auroc_and_precision(positive, negative)
-
-    value = both(held.weights, held.known_weights)
-    drawn = []
-    for _ in range(RESAMPLES):
-        weights = unit * rng.poisson(mean)
-        known = known_unit * rng.multinomial(count, share)
-        drawn.append(both(weights if weights.any() else held.weights, known))
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
-    first, second = (Interval(value[i], float(low[i]), float(high[i])) for i in (0, 1))
-    return first, second
-
-
-def auroc_and_precision(positive: Array, negative: Array) -> tuple[float, float]:
-    """AUROC and average precision from the mass of both kinds of row at each score, in ascending order of the scores.
-
-    >>> auroc_and_precision(np.array([0.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 1.0, 0.0]))
-    (0.75, 0.8333333333333333)
-    """
-    below = np.cumsum(negative) - negative
-    auroc = float((positive * (below + negative / 2)).sum() / (positive.sum() * negative.sum()))
-    above, other = np.cumsum(positive[::-1]), np.cumsum(negative[::-1])
-    with np.errstate(invalid="ignore"):
-        precision = np.where(above > 0, above / (above + other), 0.0)
-    return auroc, float((positive[::-1] * precision).sum() / positive.sum())
+    auroc, precision = with_intervals(positive, negative, totals, auroc_and_precision, rng)
+    return auroc, precision
 
 
 def _interval(name: str, content: Any) -> Interval:

@@ -271,7 +271,7 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """AUROC, average precision, and precision and recall at the threshold of the run and among the k strangest rows,
-    each with a 95 % interval from 1,000 bootstrap samples. LABELLED should hold rows that had no part in training:
+    each with a 95 % interval that holds for few outliers, too. LABELLED should hold rows that had no part in training:
     on rows that it has seen, a model looks better than it is. Rows without a label count as no outliers.
 
     Examples:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from ...detection import Evidence
-from ...detection.evidence import LEVEL, count_told
+from ...detection.evidence import count_told
+from ...detection.intervals import LEVEL
 from ...pages.charts import histogram_chart, line_chart
 from ...pages.page import Section, render
 from .context import Context, histogram, short
 
-#: By the lower end of the interval of AUROC: how well known outliers are told from other rows.
+#: By the lower end of the interval of AUROC: how well known outliers are separated from other rows.
 WORDS = ((0.95, "very well"), (0.85, "well"), (0.7, "fairly well"), (0.5, "only somewhat better than by chance"))
 #: The words that praise.
 BETTER = tuple(words for _, words in WORDS[:3])
@@ -66,13 +67,16 @@ def _headline(evidence: Evidence) -> str:
     how = next(
         (words for low, words in WORDS if evidence.auroc.low > low), "no better than by chance, as far as is known"
     )
+    said = f"The detector separates known outliers from other rows {how}"
+    if evidence.auroc.low <= WORDS[-1][0] and evidence.auroc.high > WORDS[2][0]:
+        few = count_told(evidence.known)
+        said = f"{few} known outliers are too few to say how well the detector separates them from other rows"
     # A good order of rows is no good news by itself where the threshold misses most of those that are known.
     if how in BETTER and 2 * evidence.found < evidence.known:
-        how += " by their rank, but few are above the threshold"
+        said += " by their rank, but few are above the threshold"
     return (
-        f"Known outliers are told from other rows {how}: {count_told(evidence.found)} of {count_told(evidence.known)} "
-        f"known outliers are found when held out, {count_told(evidence.flagged)} of {count_told(evidence.rows)} other "
-        f"rows {verb} flagged."
+        f"{said}: {count_told(evidence.found)} of {count_told(evidence.known)} known outliers are found when held "
+        f"out, {count_told(evidence.flagged)} of {count_told(evidence.rows)} other rows {verb} flagged."
     )
 
 
@@ -100,7 +104,7 @@ def _meaning(evidence: Evidence, record: dict[str, Any]) -> list[str]:
     alike = evidence.if_alike()
     if alike is not None and evidence.prior is not None:
         hidden += (
-            f" If as many as {evidence.prior:.1%} of these rows are outliers like the known ones, the share that the "
+            f" If {evidence.prior:.1%} of these rows are outliers like the known ones, the rough estimate that the "
             f"threshold assumes, AUROC would be {alike:.3f}."
         )
     return [*sentences, f"{hidden} Outliers of a kind that nobody knows are in none of these numbers."]
@@ -125,9 +129,9 @@ def _next(evidence: Evidence, record: dict[str, Any]) -> list[str]:
         better = "a handful of known outliers makes the model better, and lets this page say how many it finds"
         return [f"Look at the top anomalies below. {mark}: {better} when they are held out.", test]
     steps = []
-    if evidence.auroc.low <= WORDS[2][0]:
+    if evidence.auroc.value <= WORDS[2][0]:
         steps.append(
-            "Look whether the label marks what you mean, and whether a column that would tell outliers was left out or "
+            "Check whether the label marks what you mean, and whether a column that separates outliers was left out or "
             "read in the wrong way (columns and their health, below)."
         )
     if evidence.known < FEW:
@@ -174,10 +178,11 @@ def _show_scores(facts: dict[str, Any], record: dict[str, Any]) -> Section:
         )
     ]
     reading.append(
-        f"The share of outliers among rows without a label is put at {probability['prior']:.2%}, from held-out "
-        f"scores of {probability['known']} known outliers."
+        f"The share of outliers among rows without a label is estimated as {probability['prior']:.2%}, from "
+        f"held-out scores of {probability['known']} known outliers. With few known outliers this estimate is "
+        "rough and often too high, and the probabilities with it: use them as a ranking."
         if facts["verdict"]["prior"] is not None
-        else "P(outlier | score) is one half at the threshold, by which it is defined: no label has a say in it."
+        else "P(outlier | score) is one half at the threshold by definition; no label was used."
     )
     charts.append(
         line_chart(

@@ -8,9 +8,8 @@ With O outliers among n rows, of which the k with the highest scores are looked 
     precision, recall at k  outliers among the k strangest rows, over k, and over O; of equal scores at the k-th place,
                             what a random order gives on average
 
-An interval is the central 95 % of :data:`RESAMPLES` bootstrap samples, in which outliers and other rows are each drawn
-anew, so that their numbers stay: it tells how far the number would move on other rows of the same kinds. Where no
-resample can differ, as when every outlier is found, it has no width, which is no proof.
+Each comes with a 95 % interval for the distributions from which outliers and other rows were drawn, at the share of
+outliers in the file (:mod:`fvnce.detection.intervals`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...detection.evidence import LEVEL, Interval, auroc_and_precision
+from ...detection.intervals import LEVEL, Interval, auroc_and_precision, into_bins, with_intervals
 from ...pages.page import Table
 from ..readers import ArraySource, DataError, Part, Source, TableSource
 from ..readers.arrays import read_npz_labels
@@ -36,8 +35,6 @@ from .settings import DataSettings
 from .training_data import Labels, Marks, Say, find_column, read_like, split_label
 
 Array = NDArray[np.float64]
-#: Bootstrap samples.
-RESAMPLES = 1000
 #: What is measured, in words.
 NUMBERS = {
     "auroc": "AUROC",
@@ -85,10 +82,7 @@ class Evaluation:
             f"{self.found:,} of {outliers:,} outliers are found, {self.flagged - self.found:,} of "
             f"{len(self.scores) - outliers:,} other rows are flagged"
         )
-        lines = [Table(caption, ["", "value", "95 % interval"], rows).text()]
-        if any(number is not None and number.low == number.high for number in self.numbers.values()):
-            lines.append("An interval without width: no resample of these rows can differ, which is no proof.")
-        return "\n".join(lines)
+        return Table(caption, ["", "value", "95 % interval"], rows).text()
 
     def plot(self, path: Path) -> Path:
         """Draw histograms of scores with the threshold, true against false alarms, and precision against recall."""
@@ -152,7 +146,7 @@ def evaluate(scores: Array, outlier: Marks, threshold: float, k: int | None = No
         outlier: which rows are outliers, shape (n,).
         threshold: above it a row is flagged.
         k: how many rows are looked at; by default as many as there are outliers.
-        seed: of the resamples.
+        seed: of the intervals.
 
     >>> found = evaluate(np.array([1.0, 2.0, 3.0, 4.0]), np.array([False, True, False, True]), 2.5)
     >>> round(found.numbers["auroc"].value, 3), found.numbers["precision_at_k"].value, found.flagged, found.found
@@ -167,46 +161,29 @@ def evaluate(scores: Array, outlier: Marks, threshold: float, k: int | None = No
     places = outliers if k is None else k
     if not 1 <= places <= len(scores):
         raise DataError(f"--k must be from 1 to the number of rows, {len(scores):,}, found {places:,}")
-    levels, place = np.unique(scores, return_inverse=True)
-    of_outlier, of_other = place.ravel()[outlier], place.ravel()[~outlier]
-    first = int(np.searchsorted(levels, threshold, side="right"))
+    levels = np.unique(np.append(scores[outlier], threshold))
+    first = 2 * int(np.searchsorted(levels, threshold)) + 3  # the first bin above the threshold
 
-    def measured(positive: Array, negative: Array) -> Array:
-        """All numbers, in the order of :data:`NUMBERS`, from the mass of both kinds at each level."""
-        above, false = positive[first:].sum(), negative[first:].sum()
-        share = _among_first(positive, negative, places)
-        true = above / (above + false) if above + false else math.nan
-        found = (true, above / outliers, share / places, share / outliers)
-        return np.array([*auroc_and_precision(positive, negative), *found])
+    def measured(positive: Array, negative: Array, lowest: bool) -> Array:
+        """All numbers, in the order of :data:`NUMBERS`, shape (draws, 6)."""
+        above, false = positive[:, first:].sum(1), negative[:, first:].sum(1)
+        share = np.array([_among_first(*pair, places) for pair in zip(positive, negative, strict=True)])
+        with np.errstate(invalid="ignore"):
+            true = above / (above + false)
+        found = np.stack([true, above / outliers, share / places, share / outliers], 1)
+        return np.concatenate([auroc_and_precision(positive, negative, lowest), found], 1)
 
-    def masses(position: NDArray[np.intp], counts: Array | None) -> Array:
-        return np.bincount(position, counts, minlength=len(levels)).astype(np.float64)
-
-    value = measured(masses(of_outlier, None), masses(of_other, None))
+    positive, negative = (into_bins(levels, scores[kind], np.ones(int(kind.sum()))) for kind in (outlier, ~outlier))
     rng = np.random.default_rng([seed, 90])
-    drawn = np.empty((RESAMPLES, len(value)))
-    for i in range(RESAMPLES):
-        counts = (rng.multinomial(n, np.full(n, 1 / n)).astype(np.float64) for n in (outliers, others))
-        positive, negative = (masses(p, c) for p, c in zip((of_outlier, of_other), counts, strict=True))
-        drawn[i] = measured(positive, negative)
-    numbers = {name: _interval(value[i], drawn[:, i]) for i, name in enumerate(NUMBERS)}
-    return Evaluation(scores, outlier, threshold, places, numbers)
+    numbers = with_intervals(positive, negative, (outliers, others), measured, rng)
+    defined = (None if math.isnan(number.value) else number for number in numbers)
+    return Evaluation(scores, outlier, threshold, places, dict(zip(NUMBERS, defined, strict=True)))
 
 
 def _among_first(positive: Array, negative: Array, places: int) -> float:
-    """Outliers among so many of the strangest rows, ties by their share."""
+    """Outliers among the ``places`` highest-scoring rows, ties by their share."""
     found, seen = (np.append(0.0, np.cumsum(part[::-1])) for part in (positive, positive + negative))
-    last = int(np.searchsorted(seen, places))
-    before, rows = found[last - 1], seen[last] - seen[last - 1]
-    return float(before + (found[last] - before) * (places - seen[last - 1]) / rows)
-
-
-def _interval(value: float, drawn: Array) -> Interval | None:
-    if math.isnan(value):
-        return None
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(drawn[~np.isnan(drawn)], [tail, 1 - tail])
-    return Interval(float(value), float(low), float(high))
+    return float(np.interp(places, seen, found))
 
 
 def read_labelled(
