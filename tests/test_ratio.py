@@ -228,8 +228,12 @@ def test_far_noise_is_bridged_to_a_density(truth, allowed, known):
         data, fresh, samples = truth.sample((2000,)), truth.sample((4000,)), noise.sample((2000,))
     found = telescope(data, noise if known else samples)
     assert found.needed
-    assert found.advice == []
     assert found.reports[1].exact
+    gaussian = allowed == 0.15
+    assert any("nothing was learned" in line for line in found.advice) == gaussian
+    # Where samples alone show the noise, nothing bounds the error.
+    assert math.isnan(found.error) == (not known)
+    assert any("samples alone" in line for line in found.advice) == (not known)
     with torch.no_grad():
         estimate = found.model.log_ratio(fresh) + noise.log_prob(fresh)
         off = float((estimate - truth.log_prob(fresh)).square().mean().sqrt())
@@ -239,11 +243,10 @@ def test_far_noise_is_bridged_to_a_density(truth, allowed, known):
     if known:
         assert off < allowed
         assert abs(total - 1) < 0.1
+        assert off < found.error < 0.5
     else:
         # Samples tell little of how the noise falls off at 4.2 standard deviations, where the data are.
         assert off < 0.6
-    assert off < 2 * found.error
-    assert found.error < 0.5
 
 
 @pytest.mark.slow
@@ -257,7 +260,8 @@ def test_the_ratio_of_a_distribution_to_itself_is_one():
         found.model.log_ratio(torch.randn(2000, 2, generator=torch.Generator().manual_seed(1))).detach().abs().mean()
     )
     assert off < 0.1
-    assert off < 2 * found.error
+    assert off < found.error
+    assert "nothing was learned" in found.advice[0]
     again = telescope(data, normal(0.0, 1.0, 2, torch.float32), epochs=10)
     assert torch.equal(again.model.log_ratio(data), found.model.log_ratio(data))
     assert again.error == found.error

@@ -69,6 +69,9 @@ def test_levels_reach_where_one_step_does_not():
     assert len(bridged.shares) == 7
     assert (bridged.shares[0], bridged.shares[-1]) == (0.0, 1.0)
     assert 0 < bridged.log_loss < math.log(7)
+    # Where no draw of the noise is near the data, the ratio cannot be checked.
+    assert math.isnan(direct.missed.value)
+    assert "cannot be checked" in direct.advice[0]
 
 
 @pytest.mark.slow
@@ -126,6 +129,8 @@ def test_the_log_loss_is_that_of_the_levels():
     """Where data are the noise every level is alike, and nothing beats a guess."""
     found = multinomial_bridges(torch.randn(400, 2), NOISE, levels=3, epochs=5)
     assert found.log_loss == pytest.approx(float(cross_entropy(torch.zeros(1, 4), torch.tensor([0]))), abs=0.03)
+    assert found.learned.value == pytest.approx(math.log(4) - found.log_loss)
+    assert "nothing was learned" in found.advice[0]
 
 
 def test_mistakes_are_named():

@@ -15,13 +15,19 @@ part, log p/q = log p/g + log g/h − log q/h. What is left is the shape of p: p
 waypoints (``chain``) if one is not alive.
 
 Everything is done as many times as there are folds, each time without one of them, which stops the training and judges
-it. The estimate is the mean of the log-ratios; their spread, by the jackknife, is its error.
+it. The estimate is the mean of the log-ratios. Its error is made of their spread, by the jackknife, and of what another
+learner might still find on held-out rows (``doubt``),
+
+    error² = (2 · jackknife)² + 2 (missed + 2 · its standard error)₊                                        (error)
+
+and is not a number where nothing bounds it: see :class:`Telescope`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -35,6 +41,7 @@ from ..models.ratios import AveragedRatio, DistributionRatio, TelescopedRatio
 from ..noise import EmpiricalNoise, draw
 from ..objectives.base import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
+from ..training.callbacks import make_progress
 from .chain import (
     ALIVE,
     Bridge,
@@ -49,6 +56,7 @@ from .chain import (
     waypoints,
 )
 from .direct import folds_of
+from .doubt import DRAWS_PER_ROW, ENOUGH_ROWS, UNKNOWN, Gain, missed, rows_that_count
 
 __all__ = ["ALIVE", "BridgeReport", "Telescope", "telescope", "waypoints"]
 
@@ -64,8 +72,13 @@ class Telescope:
         model: ``log_ratio(x)``, and ``log_prob(x)`` where the noise has a density.
         reports: one for each bridge, from the data to the noise, averaged over the folds.
         shares: a_k of the waypoints between the data and the noise, or the data's reference.
-        error: standard error of log r̂ in nats, root mean square over the data. It tells how far the folds disagree, not
-            what all of them miss: of a bridge that is not alive it says nothing.
+        error: upper estimate, in nats, of the root mean square of log r̂ − log r over fresh rows of p, meant to hold for
+            nine data sets in ten (docs/howto/reliability.md counts). NaN if nothing bounds it, with the reason in
+            ``advice``: a bridge is too long, boosted trees find what the ratio misses, a few far rows carry the mean
+            square, or the noise is known by samples alone and they are far from the data.
+        missed: what boosted trees find that tells fresh rows from the estimate, in nats, with its standard error: a
+            lower bound on KL(p‖r̂q). NaN where it was not looked for.
+        doubts: why there is no error, empty if there is one.
         split: reports of bridges that were found too long and split, the first being one step all the way.
 
     >>> x = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
@@ -78,6 +91,8 @@ class Telescope:
     reports: tuple[BridgeReport, ...]
     shares: tuple[float, ...]
     error: float
+    missed: Gain = UNKNOWN
+    doubts: tuple[str, ...] = ()
     split: tuple[BridgeReport, ...] = ()
 
     @property
@@ -87,13 +102,20 @@ class Telescope:
 
     @property
     def advice(self) -> list[str]:
-        """What to change, in plain words; empty if every bridge is alive."""
-        dead = [k for k, report in enumerate(self.reports) if not report.alive]
-        if not dead:
-            return []
+        """What to change, in plain words; empty if something was learned and there is an error."""
+        learned = [report.learned for report in self.reports if not report.exact]
+        if any(gain.significant for gain in learned):
+            return list(self.doubts)
+        best = max(learned)
+        if len(self.reports) == 1:
+            known = "data and noise are one distribution, or the network cannot tell them apart"
+        else:
+            known = (
+                "the ratio is that of the Gaussian with the data's mean and covariance, right if the data are Gaussian"
+            )
         return [
-            f"{len(dead)} of {len(self.reports)} bridges are too long (effective share of the noise under {ALIVE:.0%}) "
-            f"at {', '.join(map(str, dead))}, counted from the data. Use bridges='auto' or more of them"
+            f"nothing was learned (held-out gain {best} nats): {known}. Try another network or more rows",
+            *self.doubts,
         ]
 
 
@@ -110,6 +132,7 @@ def telescope(
     copies: int = 4,
     folds: int = 4,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Telescope:
     """Estimate log p/q between data and distant noise, bridge by bridge.
 
@@ -126,6 +149,7 @@ def telescope(
         copies: waypoints made of each data row, with noise of their own.
         folds: how many times everything is done, each time with another part of the rows held out.
         seed: for everything.
+        progress: show a bar; by default if standard error is a terminal.
 
     >>> from torch.distributions import Independent, Normal
     >>> noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
@@ -156,15 +180,28 @@ def telescope(
     # Without rows of noise there is one side only.
     parts = [folds_of(name, rows, folds, generator) for name, rows in zip(("x", "noise"), sides, strict=False)]
     runs: list[_Run] = []
-    for fold in range(folds):
-        own = replace(builder, seed=builder.seed + 1009 * fold)
-        each = [(rows[part != fold], rows[part == fold]) for rows, part in zip(sides, parts, strict=True)]
-        runs.append(_run(own, each, source, count, runs[0].plan if runs else None))
+    with closing(make_progress(progress, main_process=True)) as bar, bar.stage("bridges") as report:
+        trained = 0
+
+        def done() -> None:
+            # The first fold finds out how many bridges there are; the others train those that it kept.
+            nonlocal trained
+            trained += 1
+            if report is not None:
+                report(trained, total if runs else folds * trained)
+
+        total = 0
+        for fold in range(folds):
+            own = replace(builder, seed=builder.seed + 1009 * fold, done=done)
+            each = [(rows[part != fold], rows[part == fold]) for rows, part in zip(sides, parts, strict=True)]
+            runs.append(_run(own, each, source, count, runs[0].plan if runs else None))
+            total = total or trained + (folds - 1) * sum(not bridge.report.exact for bridge in runs[0].bridges)
     return _averaged(runs, data, source, builder)
 
 
 #: The shares between which bridges lie, for each side that has a reference; nothing for one step all the way.
 Plan = tuple[Steps, ...]
+Check = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -175,6 +212,7 @@ class _Run:
     references: list[Reference]
     plan: Plan
     split: list[BridgeReport]
+    check: Check | None
 
 
 def _run(
@@ -187,9 +225,11 @@ def _run(
     """All bridges of one fold, by plan, or making one."""
     split: list[BridgeReport] = []
     if plan == () or (plan is None and count in ("auto", 1)):
-        direct = builder.bridge(*sides[0], source)
+        noises = [EmpiricalNoise(rows) for rows in sides[1]] if len(sides) > 1 else [source, source]
+        direct = builder.bridge(*sides[0], noises[0], held_noise=noises[1])
         if plan == () or count == 1 or direct.report.alive:
-            return _Run([direct], [], (), split)
+            drawn = sides[1][1] if len(sides) > 1 else _drawn(source, sides[0][1], builder.seed)
+            return _Run([direct], [], (), split, _check([direct], sides[0][1], drawn))
         split.append(direct.report)
     # Where noise is known by samples alone, the data lie in its tails, of which no noise around it would tell more.
     references = [Reference.of(train, tails=k == 0) for k, (train, _) in enumerate(sides)]
@@ -205,7 +245,24 @@ def _run(
         chains.append(found)
     exact = _exact(builder.rule, sides, references, source, builder.seed)
     back = [_inverted(bridge) for bridge in reversed(chains[1])] if len(chains) > 1 else []
-    return _Run([*chains[0], exact, *back], references, tuple(steps_of(found) for found in chains), split)
+    found = [*chains[0], exact, *back]
+    check = None
+    if len(sides) == 1:
+        drawn = _drawn(references[0].noise, sides[0][1], builder.seed)
+        check = _check(found, sides[0][1], drawn, source.log_prob(drawn) - references[0].noise.log_prob(drawn))
+    return _Run(found, references, tuple(steps_of(chain) for chain in chains), split, check)
+
+
+def _drawn(noise: Distribution, held: Tensor, seed: int) -> Tensor:
+    """Draws that the held-out rows are told from, by a stream of their own."""
+    return draw(noise, DRAWS_PER_ROW * len(held), torch.Generator().manual_seed(seed + 2)).to(held)
+
+
+def _check(bridges: list[Bridge], held: Tensor, drawn: Tensor, base: Tensor | float = 0.0) -> Check:
+    """Rows of p, draws, and the log-weights that make the draws rows of r̂q."""
+    with torch.no_grad():
+        log_weights = torch.stack([bridge.log_ratio(drawn) for bridge in bridges]).sum(0) + base
+    return held, drawn, log_weights - log_mean_exp(log_weights)
 
 
 def _exact(
@@ -244,11 +301,46 @@ def _averaged(runs: list[_Run], data: Tensor, source: Distribution, builder: Bui
         offsets[0] += _log_total(TelescopedRatio(networks, offsets), runs, source, builder)
         each = torch.stack([sum(bridge.log_ratio(data) for bridge in run.bridges) for run in runs])  # type: ignore[misc]
         # Delete a group: Var = (M − 1)/M Σ (log r_j − mean)².
-        error = ((len(runs) - 1) * (each - each.mean(0)).square().mean()).sqrt()
+        jackknife = ((len(runs) - 1) * (each - each.mean(0)).square().mean()).sqrt()
     reports = tuple(_mean_report([bridge.report for bridge in column]) for column in columns)
     shares = runs[0].plan[0] if runs[0].plan else (0.0, 1.0)
     model = TelescopedRatio(networks, offsets, density_of(source))
-    return Telescope(model, reports, shares, float(error), tuple(runs[0].split))
+    checks = [run.check for run in runs if run.check is not None]
+    if checks:
+        rows, drawn, log_weights = (torch.cat(parts) for parts in zip(*checks, strict=True))
+        rest = missed(rows, drawn, log_weights, builder.seed)
+    else:
+        rest = UNKNOWN
+    doubts = _doubts(reports, rest, rows_that_count(data))
+    error = math.nan if doubts else math.hypot(2 * float(jackknife), math.sqrt(2 * max(rest.value + 2 * rest.error, 0)))
+    return Telescope(model, reports, shares, error, rest, doubts, tuple(runs[0].split))
+
+
+def _doubts(reports: Sequence[BridgeReport], rest: Gain, carrying: float) -> tuple[str, ...]:
+    """Why no error can be reported."""
+    doubts = []
+    dead = [k for k, report in enumerate(reports) if not report.alive]
+    if dead:
+        doubts.append(
+            f"{len(dead)} of {len(reports)} bridges are too long (effective share of the noise under {ALIVE:.0%}) "
+            f"at {', '.join(map(str, dead))}, counted from the data. Use bridges='auto' or more of them"
+        )
+    if math.isnan(rest.value):
+        doubts.append(
+            "no error is reported: the noise is known by samples alone, and none of them shows its density where the "
+            "data are. Pass noise with a density"
+        )
+    if rest.significant:
+        doubts.append(
+            f"no error is reported: boosted trees find {rest} nats in held-out rows that the ratio misses. Use another "
+            "network, more epochs or more rows"
+        )
+    if carrying < ENOUGH_ROWS:
+        doubts.append(
+            f"no error is reported: the tails are heavy or the rows few, {carrying:.0f} rows carry the mean square "
+            f"(at least {ENOUGH_ROWS} must). Transform the columns or use more rows"
+        )
+    return tuple(doubts)
 
 
 def _log_total(model: TelescopedRatio, runs: list[_Run], source: Distribution, builder: Builder) -> Tensor:
@@ -276,8 +368,10 @@ def _rows_of(source: Distribution) -> Tensor | None:
 
 
 def _mean_report(reports: list[BridgeReport]) -> BridgeReport:
-    live, share, gain = (
-        math.fsum(getattr(report, name) for report in reports) / len(reports)
-        for name in ("live_noise", "ess_noise", "gain")
+    live, share, gain, learned = (
+        math.fsum(values) / len(reports)
+        for values in zip(*((r.live_noise, r.ess_noise, r.gain, r.learned.value) for r in reports), strict=True)
     )
-    return BridgeReport(live, share, gain, reports[0].exact)
+    # The folds hold out different rows.
+    error = math.hypot(*(report.learned.error for report in reports)) / len(reports)
+    return BridgeReport(live, share, gain, Gain(learned, error), reports[0].exact)

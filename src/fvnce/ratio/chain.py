@@ -29,6 +29,7 @@ from ..objectives import SNCE
 from ..objectives.base import effective_share, ratio_statistics
 from ..scoring import ScoringRule
 from ..training import fit
+from .doubt import NO_GAIN, Gain, gain_over
 
 #: A bridge whose noise weights have a smaller effective share than this is too long.
 ALIVE = 0.1
@@ -50,6 +51,9 @@ class BridgeReport:
         live_noise: share of noise samples that can be felt in the gradient.
         ess_noise: effective share of the ratio weights on noise samples.
         gain: E_num[log r] − log E_den[r], a lower bound on KL(p_k‖p_k₊₁) in nats.
+        learned: the part of the gain that the network adds to what is known without it (a constant, or the data's
+            Gaussian), with its standard error. If it is not significantly above 0, the bridge learned nothing, even
+            where ``ess_noise`` is near 1, as it is for every constant.
         exact: whether both densities are known, so that nothing was learned and any length will do.
 
     >>> BridgeReport(live_noise=1.0, ess_noise=0.4, gain=0.5).alive
@@ -61,6 +65,7 @@ class BridgeReport:
     live_noise: float
     ess_noise: float
     gain: float
+    learned: Gain = NO_GAIN
     exact: bool = False
 
     @property
@@ -94,6 +99,7 @@ class Builder:
         copies: waypoints made of each row, with noise of their own.
         seed: for everything.
         training: arguments of :func:`fvnce.fit`.
+        done: called after each bridge.
     """
 
     network: Callable[[], nn.Module] | None
@@ -101,6 +107,7 @@ class Builder:
     copies: int
     seed: int
     training: dict[str, Any]
+    done: Callable[[], None] = lambda: None
 
     def bridge(
         self,
@@ -109,10 +116,12 @@ class Builder:
         noise: Distribution,
         shares: tuple[float, float] = (0.0, 1.0),
         known: nn.Module | None = None,
+        held_noise: Distribution | None = None,
     ) -> Bridge:
         """Train on waypoints of the first rows, stop and judge by those of the second.
 
-        ``known`` is a part of the log-ratio that the network need not learn, and that the bridge leaves out.
+        ``held_noise`` is the noise of the second rows, if it is another. ``known`` is a part of the log-ratio that the
+        network need not learn, and that the bridge leaves out.
         """
         # A seed of its own for every bridge, whatever others there are.
         seed = self.seed + round(1e6 * shares[0]) + 7 * round(1e6 * shares[1])
@@ -121,10 +130,13 @@ class Builder:
         centre = 0.0 if shares == (0.0, 1.0) else noise.mean.to(train)
         (num, den), (held_num, held_den) = (
             [
-                centre + waypoints(rows - centre, draw(noise, len(rows), generator).to(rows) - centre, share)
+                centre + waypoints(rows - centre, draw(source, len(rows), generator).to(rows) - centre, share)
                 for share in shares
             ]
-            for rows in (part.repeat(self.copies, 1) for part in (train, held))
+            for rows, source in (
+                (train.repeat(self.copies, 1), noise),
+                (held.repeat(self.copies, 1), noise if held_noise is None else held_noise),
+            )
         )
         with seeded(seed):
             network = self._network(torch.cat([num, den]))
@@ -143,8 +155,15 @@ class Builder:
         with torch.no_grad():
             offset = log_mean_exp(model.log_prob(den))
             at_num, at_den = (model.log_prob(rows) - offset for rows in (held_num, held_den))
+            known_num, known_den = (
+                at_num.new_zeros(len(rows)) if known is None else known(rows).squeeze(-1)
+                for rows in (held_num, held_den)
+            )
         (live,) = ratio_statistics(self.rule.unclipped(), at_num[None], at_den[None])["live_noise"]
-        report = BridgeReport(live, effective_share(at_den), float(at_num.mean() - log_mean_exp(at_den)))
+        gain = float(at_num.mean() - log_mean_exp(at_den))
+        learned = gain_over(at_num, at_den, known_num, known_den, self.copies)
+        self.done()
+        report = BridgeReport(live, effective_share(at_den), gain, learned)
         return Bridge(shares, network, offset, report)
 
     def _network(self, rows: Tensor) -> nn.Module:

@@ -47,7 +47,8 @@ class DensityRatio:
         model: the ratio as a module; :func:`fvnce.save` writes it.
         bandwidth: of the kernels, as chosen.
         penalty: λ, as chosen.
-        value: mean held-out J of the choice, or of the fit itself where there was nothing to choose.
+        value: mean held-out J of the choice, a little too high since it made the choice; or J of the fit on its own
+            samples, higher still, where there was nothing to choose. Neither it nor the ratio has an error.
         tried: (bandwidth, penalty, mean held-out J) of everything tried.
 
     >>> x = torch.linspace(-1, 1, 50)[:, None]

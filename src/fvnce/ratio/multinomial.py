@@ -11,6 +11,7 @@ bridges of :func:`~fvnce.telescope` are each trained between two neighbours and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,8 +24,10 @@ from .. import _checks
 from .._random import seeded
 from ..models.ratios import MultinomialRatio
 from ..noise import draw
+from ..objectives.base import effective_share
 from ..training import fit
-from .chain import PATIENCE, data_and_noise, density_of, equal_steps, waypoints, whitened_mlp
+from .chain import ALIVE, PATIENCE, data_and_noise, density_of, equal_steps, waypoints, whitened_mlp
+from .doubt import DRAWS_PER_ROW, UNKNOWN, Gain, missed
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class MultinomialBridges:
         model: ``log_ratio(x)``, and ``log_prob(x)`` where the noise has a density.
         shares: a_k of the levels, from 0, the data, to 1, the noise.
         log_loss: of the classifier on held-out rows, in nats; log(K + 1) is that of a guess.
+        learned: log(K + 1) − log_loss with its standard error over held-out rows.
+        missed: what boosted trees find that tells held-out rows from the estimate, in nats, with its standard error: a
+            lower bound on KL(p‖r̂q). NaN if the weights of the noise are too uneven to look.
+
+    No error of log r̂ is reported: one fit does not show how far it may be off, and :func:`~fvnce.telescope` does.
 
     >>> x = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
     >>> found = multinomial_bridges(x, x + 1, levels=2, epochs=1)
@@ -45,6 +53,29 @@ class MultinomialBridges:
     model: MultinomialRatio
     shares: tuple[float, ...]
     log_loss: float
+    learned: Gain
+    missed: Gain
+
+    @property
+    def advice(self) -> list[str]:
+        """What to change, in plain words; empty if something was learned and nothing is found to be missed."""
+        advice = []
+        if not self.learned.significant:
+            advice.append(
+                f"nothing was learned (held-out gain {self.learned} nats): the levels are one distribution, or the "
+                "network cannot tell them apart. Try another network or more rows"
+            )
+        if math.isnan(self.missed.value):
+            advice.append(
+                f"the ratio cannot be checked: the effective share of the noise is under {ALIVE:.0%}, few draws or "
+                "none are where the data are. Use telescope"
+            )
+        if self.missed.significant:
+            advice.append(
+                f"boosted trees find {self.missed} nats in held-out rows that the ratio misses. Use another network, "
+                "more epochs or more rows"
+            )
+        return advice
 
 
 def multinomial_bridges(
@@ -59,6 +90,7 @@ def multinomial_bridges(
     copies: int = 4,
     held_out: float = 0.25,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> MultinomialBridges:
     """Estimate log p/q between data and distant noise by one softmax over K + 1 levels.
 
@@ -73,6 +105,7 @@ def multinomial_bridges(
         copies: rows made of each data row at every level.
         held_out: share of the data rows that stops the training.
         seed: for everything.
+        progress: show a bar; by default if standard error is a terminal.
 
     >>> from torch.distributions import Independent, Normal
     >>> noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
@@ -106,11 +139,19 @@ def multinomial_bridges(
         lr=lr,
         schedule="cosine",
         seed=seed,
-        progress=False,
+        progress=progress,
     )
+    model = MultinomialRatio(made, density_of(source))
+    rows = data[order[:cut]]
+    drawn = draw(source, DRAWS_PER_ROW * cut, generator).to(rows)
     with torch.no_grad():
-        log_loss = float(classifier(held))
-    return MultinomialBridges(MultinomialRatio(made, density_of(source)), shares, log_loss)
+        # A held-out row is in every level and copy: its losses are one observation.
+        losses = cross_entropy(made(held[:, :-1]), held[:, -1].long(), reduction="none").reshape(-1, cut).mean(0)
+        weights = model.log_ratio(drawn)
+    spread = float(losses.std()) / math.sqrt(cut) if cut > 1 else math.inf
+    learned = Gain(math.log(len(shares)) - float(losses.mean()), spread)
+    rest = missed(rows, drawn, weights, seed) if effective_share(weights) >= ALIVE else UNKNOWN
+    return MultinomialBridges(model, shares, float(losses.mean()), learned, rest)
 
 
 def _labelled(rows: Tensor, source: Distribution, shares: tuple[float, ...], generator: torch.Generator) -> Tensor:
