@@ -12,15 +12,15 @@ and autograd runs its backward pass in the thread of the caller, where the emula
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 DEVICE = torch.device("lazy:0")
 aten = torch.ops.aten
@@ -37,6 +37,19 @@ _READS = {
     aten._linalg_eigh.default,
 }
 _INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+
+
+#: The device's global generator, and what torch.cuda is for CUDA; torch.get_device_module remembers the first it finds.
+_GENERATOR = torch.Generator()
+_MODULE = SimpleNamespace(
+    is_initialized=lambda: True,
+    is_available=lambda: True,
+    device_count=lambda: 1,
+    get_rng_state=lambda device=None: _GENERATOR.get_state(),
+    set_rng_state=lambda state, device=None: _GENERATOR.set_state(state),
+    manual_seed=_GENERATOR.manual_seed,
+    manual_seed_all=_GENERATOR.manual_seed,
+)
 
 
 class DeviceTensor(Tensor):
@@ -65,6 +78,9 @@ class DeviceTensor(Tensor):
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec)
+
     def __repr__(self) -> str:
         return f"DeviceTensor({self.host!r})"
 
@@ -80,7 +96,7 @@ class Emulation(TorchDispatchMode):
         super().__init__()
         self.double = double
         self.waits: list[str] = []
-        self.generator = torch.Generator().manual_seed(0)
+        self.generator = _GENERATOR.manual_seed(0)
 
     def __enter__(self) -> Emulation:
         # torch.tensor(…, device=…) then passes through the mode, as it does for torch's own fake tensors.
@@ -106,7 +122,7 @@ class Emulation(TorchDispatchMode):
             self._note_copy(func, args, kwargs, on_device)
         else:
             self._check(func, tensors, here, kwargs)
-        plain_args, plain_kwargs = tree_map_only(DeviceTensor, lambda t: t.host, (args, kwargs))
+        plain_args, plain_kwargs = _mapped((args, kwargs), lambda t: t.host if isinstance(t, DeviceTensor) else t)
         with self._own_draws(func):
             found = func(*plain_args, **plain_kwargs)
         if func is aten.copy_.default:
@@ -144,7 +160,7 @@ class Emulation(TorchDispatchMode):
 
     @contextmanager
     def _own_draws(self, func: Any) -> Iterator[None]:
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not _draws(func):
             yield
             return
         before = torch.get_rng_state()
@@ -157,21 +173,36 @@ class Emulation(TorchDispatchMode):
 
     def _outputs(self, func: Any, args: Any, kwargs: Any, found: Any) -> Any:
         """Results as tensors of the device; what was written in place is what came in."""
-        named = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
-        written = {
-            id(value.host): value
-            for a in func._schema.arguments
-            if a.alias_info is not None and a.alias_info.is_write
-            for value in _tensors(named.get(a.name))
-            if isinstance(value, DeviceTensor)
-        }
+        places = _written(func)
+        values = [args[i] if i < len(args) else kwargs.get(name) for i, name in places]
+        written = {id(t.host): t for t in _tensors(values) if isinstance(t, DeviceTensor)}
 
         def wrapped(host: Tensor) -> Tensor:
             if host.dtype is torch.float64 and not self.double:
                 raise TypeError(f"Cannot convert a tensor to float64 dtype: this device does not have it, in {func}")
             return written[id(host)] if id(host) in written else DeviceTensor(host)
 
-        return tree_map_only(Tensor, wrapped, found)
+        return _mapped(found, wrapped)
+
+
+@cache
+def _draws(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+@cache
+def _written(func: Any) -> list[tuple[int, str]]:
+    """Places and names of the arguments that an operation writes to."""
+    arguments = enumerate(func._schema.arguments)
+    return [(i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def _mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, function) for item in value)
+    return {name: _mapped(item, function) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -203,23 +234,11 @@ def emulated_device(monkeypatch: Any, **options: Any) -> Iterator[Emulation]:
         made.launch()
         return made
 
-    emulation = Emulation(**options)
-    own = emulation.generator
-    module = SimpleNamespace(
-        is_initialized=lambda: True,
-        is_available=lambda: True,
-        device_count=lambda: 1,
-        get_rng_state=lambda device=None: own.get_state(),
-        set_rng_state=lambda state, device=None: own.set_state(state),
-        manual_seed=own.manual_seed,
-        manual_seed_all=own.manual_seed,
-    )
     optimizer = sys.modules["torch.optim.optimizer"]
     supported = [*optimizer._get_fused_kernels_supported_devices(), DEVICE.type]
     monkeypatch.setattr(fitting, "make_fabric", fabric)
-    monkeypatch.setattr(torch, "lazy", module, raising=False)
+    monkeypatch.setattr(torch, "lazy", _MODULE, raising=False)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: DEVICE)
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: supported)
-    with emulation:
+    with Emulation(**options) as emulation:
         yield emulation
-

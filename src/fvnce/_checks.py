@@ -6,6 +6,9 @@ An error names the argument, what it must be, and what was found.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Integral, Real
 
 import torch
@@ -36,6 +39,27 @@ class _WithoutSetup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: object, value: Tensor) -> Tensor:
         return value.clone()
+
+
+_deferred: ContextVar[bool] = ContextVar("deferred", default=False)
+
+
+@contextmanager
+def deferred(enabled: bool = True) -> Iterator[None]:
+    """Inside, no check makes the host wait for an accelerator: what is bad makes the loss NaN instead of an error.
+
+    Whoever reads that loss evaluates the same batch again outside, where the check raises its error.
+    """
+    token = _deferred.set(enabled)
+    try:
+        yield
+    finally:
+        _deferred.reset(token)
+
+
+def are_deferred() -> bool:
+    """Whether checks are left to whoever reads the loss."""
+    return _deferred.get()
 
 
 def is_half(value: Tensor) -> bool:
@@ -173,7 +197,7 @@ def finite_rows(name: str, value: Tensor) -> Tensor:
     ValueError: x must be finite, found inf at column 1
     """
     # Zero times a finite number is zero, so one reduction answers for the whole tensor in the good case.
-    if not bool((value * 0).sum() == 0):
+    if not are_deferred() and not bool((value * 0).sum() == 0):
         index = (~torch.isfinite(value)).nonzero()[0].tolist()
         found = value[tuple(index)].item()
         where = f"column {index[-1]}"
@@ -388,13 +412,18 @@ def finite_log_noise(name: str, log_noise: Tensor) -> None:
         )
 
 
-def binary(name: str, value: Tensor, remedy: str) -> None:
-    """Zeros and ones.
+def binary(name: str, value: Tensor, remedy: str) -> Tensor:
+    """Zeros and ones; where checks are deferred, anything else becomes NaN.
 
     >>> binary("x", torch.tensor([1.0, 0.5]), "round it")
     Traceback (most recent call last):
     ValueError: x must hold zeros and ones, found 0.5; round it
     """
     good = (value == 0) | (value == 1)
-    if not values_are_hidden() and not bool(good.all()):
+    if values_are_hidden():
+        return value
+    if are_deferred():
+        return torch.where(good, value, torch.nan)
+    if not bool(good.all()):
         raise ValueError(f"{name} must hold zeros and ones, found {value[~good].flatten()[0].item():g}; {remedy}")
+    return value

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
-from .._random import place
+from .. import _random
 from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
 from .plan import Array, Folds, LatentSettings, Plan, TrainingRows
 
@@ -131,7 +131,9 @@ class Box(Independent[Uniform]):
             # One number of the caller's stream, whatever n is.
             seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
             generator = torch.Generator(generator.device).manual_seed(int(seed))
-        level = torch.rand(n, len(low), dtype=low.dtype, generator=generator, device=place(generator, low.device))
+        level = torch.rand(
+            n, len(low), dtype=low.dtype, generator=generator, device=_random.place(generator, low.device)
+        )
         return low + level.to(low.device, non_blocking=True) * (high - low)
 
 

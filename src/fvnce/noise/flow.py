@@ -70,7 +70,9 @@ class FlowNoise(Noise):
         """n samples of shape (n, D): standard normal draws sent backwards through the flow."""
         shape = (_checks.count("n", n, low=0), *self.event_shape)
         there = place(generator, self.shift.device)
-        z = torch.randn(shape, generator=generator, dtype=self.shift.dtype, device=there).to(self.shift, non_blocking=True)
+        z = torch.randn(shape, generator=generator, dtype=self.shift.dtype, device=there).to(
+            self.shift, non_blocking=True
+        )
         if not n:  # splines refuse an empty batch
             return z
         inverse: Tensor = self.flow().transform.inv(z)

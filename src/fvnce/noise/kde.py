@@ -196,7 +196,7 @@ class KernelDensity(Noise):
 
     def _sketch_for(self, x: Tensor) -> Sketch | None:
         size, width = self._geometry.raw.shape
-        if x.dtype != torch.float32 or width < 2 * AXES or size < _MANY_CENTRES:
+        if x.dtype != torch.float32 or x.device.type != "cpu" or width < 2 * AXES or size < _MANY_CENTRES:
             return None
         # Made when first needed: it costs about as much as a few hundred evaluations.
         if self._sketch is None:
@@ -206,7 +206,7 @@ class KernelDensity(Noise):
     def _evaluate(self, x: Tensor, slope: bool, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # Checked here, where functional transforms have unwrapped the tensor.
         lead = x.shape[: x.ndim - len(self.event_shape)]
-        flat = _checks.finite_rows("x", x).reshape(lead.numel(), self._geometry.width)
+        flat = (x if own is not None else _checks.finite_rows("x", x)).reshape(lead.numel(), self._geometry.width)
         sketch = self._sketch_for(x) if own is not None or len(flat) >= _MANY_POINTS else None
         sums = log_sums(self._geometry, flat, slope=slope, block_bytes=self.block_bytes, sketch=sketch, own=own)
         value = (sums.value + self._log_constant).to(x.dtype).reshape(lead)

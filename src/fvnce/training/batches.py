@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .. import _random
+from .. import _checks, _random
 from ..noise import log_prob_or_minus_inf
 from ..objectives import Batch, BatchShare
 from .distributed import bounds
@@ -182,6 +182,10 @@ class BatchStream:
             self.noise_sampler.load_state_dict(state["noise_sampler"])
 
     def _batch(self, drawn: _Drawn) -> Batch:
+        with _checks.deferred(self.device.type != "cpu"):
+            return self._batch_of(drawn)
+
+    def _batch_of(self, drawn: _Drawn) -> Batch:
         batch = Batch(drawn.x)
         if self.noise_sampler is not None:
             if self.log_noise is not None and drawn.index is not None:
@@ -191,7 +195,7 @@ class BatchStream:
                 with torch.no_grad():
                     batch.log_noise_x = log_prob_or_minus_inf(self.noise, drawn.x)  # type: ignore[arg-type]
             share = getattr(self.step.objective, "live_share", None)
-            live = share is None or float(share) > 0
+            live = share is None or share.device.type != "cpu" or float(share) > 0
             x_noise, log_noise = self.noise_sampler.batch(self._noise_rows(drawn.total)[1], live=live)
             batch.x_noise = x_noise.to(self.device, self.dtype, non_blocking=True)
             batch.log_noise_noise = log_noise.to(self.device, non_blocking=True)
