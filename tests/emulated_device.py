@@ -1,9 +1,9 @@
 """An accelerator that is not there: tensors that report another device, and are computed on the CPU.
 
-It refuses what CUDA refuses: operations that mix devices (but for CPU tensors without dimensions, which are scalars, and
-CPU indices) and draws on the device from a generator of the CPU. It counts what makes the host wait for a device, by the
-rules of ``torch.cuda.set_sync_debug_mode``: values that are read, results whose shape depends on values, and blocking
-copies in either direction. Without ``double`` it also refuses float64, as MPS does.
+It refuses what CUDA refuses: operations that mix devices (but for CPU tensors without dimensions, which are scalars,
+and CPU indices) and draws on the device from a generator of the CPU. It counts what makes the host wait for a device,
+by the rules of ``torch.cuda.set_sync_debug_mode``: values that are read, results whose shape depends on values, and
+blocking copies in either direction. Without ``double`` it also refuses float64, as MPS does.
 
 The device is torch's "lazy", whose own backend is never started: it needs no registration, which would outlast a test,
 and autograd runs its backward pass in the thread of the caller, where the emulation is active.

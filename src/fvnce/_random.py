@@ -50,7 +50,7 @@ def alone() -> AbstractContextManager[object]:
 def _accelerator() -> tuple[str | None, Any]:
     """The machine's accelerator and torch's module for it, or None and None unless it is in use."""
     device = torch.accelerator.current_accelerator()
-    module = None if device is None else torch.get_device_module(device)
+    module: Any = None if device is None else torch.get_device_module(device)
     if device is None or not getattr(module, "is_initialized", module.is_available)():
         return None, None
     return device.type, module

@@ -91,8 +91,8 @@ def fit(
         log_every: steps between two that record the objective's statistics, beside the last of each epoch. The loss is
             recorded at each.
         validate_every: epochs between validations.
-        accelerator: "cpu", "cuda", "mps", …, as Lightning Fabric has it, or "auto": CUDA where there is a device, else the
-            CPU. MPS has no float64, so kernel densities cannot run on it, and "auto" does not choose it.
+        accelerator: "cpu", "cuda", "mps", …, as Lightning Fabric has it, or "auto": CUDA where there is a device, else
+            the CPU. MPS has no float64, so kernel densities cannot run on it, and "auto" does not choose it.
         devices: how many devices of this machine, or which; 1 by default, under torchrun its number of processes.
         num_nodes: number of machines; under torchrun found from its environment.
         strategy: "auto" or "ddp".

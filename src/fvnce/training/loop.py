@@ -220,7 +220,7 @@ class Run:
         return loss
 
     def _checked(self, output: StepOutput) -> float:
-        """The loss, if it and all gradients are finite: an accelerator is asked once, and the weights are not spoilt."""
+        """The loss, if it and all gradients are finite; an accelerator is asked once, before the weights change."""
         assert output.loss is not None
         flags = [] if self.gradients is None else [self.gradients.note()]
         if self.device.type == "cpu":

@@ -203,7 +203,7 @@ class GradientCheck:
         self._fused = known and not any(kinds) and self._kernel_works()
 
     def note(self) -> Tensor:
-        """Whether a gradient is, or was at an earlier call, not finite, as 0 or more; an accelerator is not waited for."""
+        """Above 0 if a gradient is not finite, now or at an earlier call; an accelerator is not waited for."""
         for parameters in self._groups.values():
             gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
             if self._fused:
