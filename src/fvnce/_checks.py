@@ -6,14 +6,14 @@ An error names the argument, what it must be, and what was found.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+
+from ._deferred import are_deferred as are_deferred
+from ._deferred import deferred as deferred
 
 
 def values_are_hidden() -> bool:
@@ -39,27 +39,6 @@ class _WithoutSetup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: object, value: Tensor) -> Tensor:
         return value.clone()
-
-
-_deferred: ContextVar[bool] = ContextVar("deferred", default=False)
-
-
-@contextmanager
-def deferred(enabled: bool = True) -> Iterator[None]:
-    """Inside, no check makes the host wait for an accelerator: what is bad makes the loss NaN instead of an error.
-
-    Whoever reads that loss evaluates the same batch again outside, where the check raises its error.
-    """
-    token = _deferred.set(enabled)
-    try:
-        yield
-    finally:
-        _deferred.reset(token)
-
-
-def are_deferred() -> bool:
-    """Whether checks are left to whoever reads the loss."""
-    return _deferred.get()
 
 
 def is_half(value: Tensor) -> bool:
@@ -420,10 +399,8 @@ def binary(name: str, value: Tensor, remedy: str) -> Tensor:
     ValueError: x must hold zeros and ones, found 0.5; round it
     """
     good = (value == 0) | (value == 1)
-    if values_are_hidden():
-        return value
     if are_deferred():
         return torch.where(good, value, torch.nan)
-    if not bool(good.all()):
+    if not values_are_hidden() and not bool(good.all()):
         raise ValueError(f"{name} must hold zeros and ones, found {value[~good].flatten()[0].item():g}; {remedy}")
     return value
