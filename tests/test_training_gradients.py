@@ -119,7 +119,6 @@ def test_looking_changes_no_bit_of_a_gradient(default_dtype) -> None:
         layer(torch.randn(7, 50, dtype=dtype) * 1e-38).sum().backward()
         before = [parameter.grad.clone() for parameter in layer.parameters()]  # type: ignore[union-attr]
         check = optimiser.GradientCheck(layer, torch.device("cpu"))
-        check.note()
-        assert not check.found()
+        assert check.note() == 0
         for value, parameter in zip(before, layer.parameters(), strict=True):
             assert torch.equal(value, parameter.grad)  # type: ignore[arg-type]

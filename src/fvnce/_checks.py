@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ._deferred import are_deferred as are_deferred
+from ._deferred import deferred as deferred
+
 
 def values_are_hidden() -> bool:
     """Whether a compiler or a function transform is tracing, so that no value can be looked at, let alone checked."""
@@ -173,7 +176,7 @@ def finite_rows(name: str, value: Tensor) -> Tensor:
     ValueError: x must be finite, found inf at column 1
     """
     # Zero times a finite number is zero, so one reduction answers for the whole tensor in the good case.
-    if not bool((value * 0).sum() == 0):
+    if not are_deferred() and not bool((value * 0).sum() == 0):
         index = (~torch.isfinite(value)).nonzero()[0].tolist()
         found = value[tuple(index)].item()
         where = f"column {index[-1]}"
@@ -388,13 +391,16 @@ def finite_log_noise(name: str, log_noise: Tensor) -> None:
         )
 
 
-def binary(name: str, value: Tensor, remedy: str) -> None:
-    """Zeros and ones.
+def binary(name: str, value: Tensor, remedy: str) -> Tensor:
+    """Zeros and ones; where checks are deferred, anything else becomes NaN.
 
     >>> binary("x", torch.tensor([1.0, 0.5]), "round it")
     Traceback (most recent call last):
     ValueError: x must hold zeros and ones, found 0.5; round it
     """
     good = (value == 0) | (value == 1)
+    if are_deferred():
+        return torch.where(good, value, torch.nan)
     if not values_are_hidden() and not bool(good.all()):
         raise ValueError(f"{name} must hold zeros and ones, found {value[~good].flatten()[0].item():g}; {remedy}")
+    return value

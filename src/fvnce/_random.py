@@ -8,6 +8,12 @@ are disturbed by it; processes are the way to train several models at once.
 The random streams of a run each have a name, and all follow from one seed. The order of the rows in an epoch is a
 function of (seed, epoch), the same on every process. What an objective draws from the global generators, and the noise,
 differ from process to process.
+
+A draw that follows a generator is made on the generator's device and then moved to where it is needed, without waiting.
+Generators of a run are on the CPU. So equal seeds give equal noise on every device, a checkpoint can be resumed on
+another, rows that depend on a draw are known to the host without asking the device, and no device must have generators
+or float64 of its own. Whoever wants faster draws passes a generator of the device. Torch's own distributions, dropout
+and latents draw on their device, from its global generator.
 """
 
 from __future__ import annotations
@@ -41,12 +47,22 @@ def alone() -> AbstractContextManager[object]:
     return _alone
 
 
+def _accelerator() -> tuple[str | None, Any]:
+    """The machine's accelerator and torch's module for it, or None and None unless it is in use."""
+    device = torch.accelerator.current_accelerator()
+    module: Any = None if device is None else torch.get_device_module(device)
+    if device is None or not getattr(module, "is_initialized", module.is_available)():
+        return None, None
+    return device.type, module
+
+
 def seed_torch(seed: int) -> None:
     """Seed torch's global generators on every device that is in use."""
     torch.default_generator.manual_seed(seed)
     # torch.manual_seed would note, with a stack trace, what to seed should CUDA be started later.
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
+    _, module = _accelerator()
+    if module is not None:
+        getattr(module, "manual_seed_all", module.manual_seed)(seed)
 
 
 @contextmanager
@@ -61,8 +77,9 @@ def seeded(seed: int) -> Iterator[None]:
     >>> torch.equal(first, again), torch.equal(torch.get_rng_state(), before)
     (True, True)
     """
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with alone(), torch.random.fork_rng(devices=devices):
+    device_type, module = _accelerator()
+    devices = range(0 if module is None else module.device_count())
+    with alone(), torch.random.fork_rng(devices, device_type=device_type or "cuda"):
         seed_torch(seed)
         yield
 
@@ -92,6 +109,15 @@ def generator(seed: int, *path: int, device: torch.device | str = "cpu") -> torc
     return torch.Generator(device=device).manual_seed(stream(seed, *path))
 
 
+def place(generator: torch.Generator | None, device: torch.device) -> torch.device:
+    """Where a draw is made: on the device of its generator, or where it is needed if it follows the global one.
+
+    >>> place(torch.Generator(), torch.device("cuda")), place(None, torch.device("cuda"))
+    (device(type='cpu'), device(type='cuda'))
+    """
+    return device if generator is None else generator.device
+
+
 def order(seed: int, epoch: int, n: int) -> torch.Tensor:
     """The rows 0..n−1 in the order of an epoch."""
     return torch.randperm(n, generator=generator(seed, ORDER, epoch))
@@ -118,8 +144,8 @@ def capture(device: torch.device) -> dict[str, Any]:
         ),
         "python": random.getstate(),
     }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
+    if device.type != "cpu":
+        state[device.type] = torch.get_device_module(device).get_rng_state(device)
     return state
 
 
@@ -130,8 +156,8 @@ def restore(state: Mapping[str, Any], device: torch.device) -> None:
     np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+    if device.type in state:
+        torch.get_device_module(device).set_rng_state(state[device.type].cpu(), device)
 
 
 @contextmanager

@@ -38,6 +38,7 @@ from torch.distributions import Distribution
 
 from . import _checks
 from ._estimates import LogPartition, effective_samples, estimate_log_mean
+from ._random import place
 from .noise import draw
 
 __all__ = ["Chain", "annealed_log_partition", "annealed_nce", "langevin"]
@@ -354,7 +355,8 @@ def _langevin_step(
     """One step of every chain, a row of ``state`` each, and which proposals were taken."""
     value, slope = _value_and_slope(log_density, state)
     drift = 0.5 * step_size**2
-    noise = torch.randn(state.shape, generator=generator, dtype=state.dtype, device=state.device)
+    there = place(generator, state.device)
+    noise = torch.randn(state.shape, generator=generator, dtype=state.dtype, device=there).to(state.device)
     proposal = state + drift * slope + step_size * noise
     if not adjusted:
         return proposal, torch.ones_like(value, dtype=torch.bool)
@@ -362,7 +364,7 @@ def _langevin_step(
     forth = noise.square().sum(-1)
     back = (state - proposal - drift * new_slope).square().sum(-1) / step_size**2
     log_accept = new_value - value - (back - forth) / 2
-    level = torch.rand(value.shape, generator=generator, dtype=value.dtype, device=value.device).log()
+    level = torch.rand(value.shape, generator=generator, dtype=value.dtype, device=there).log().to(value.device)
     accepted = level < log_accept  # a NaN is not taken
     return torch.where(accepted.unsqueeze(-1), proposal, state), accepted
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
+from .. import _random
 from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
 from .plan import Array, Folds, LatentSettings, Plan, TrainingRows
 
@@ -128,8 +129,12 @@ class Box(Independent[Uniform]):
         low, high = self.base_dist.low, self.base_dist.high
         if generator is not None:
             # One number of the caller's stream, whatever n is.
-            generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, (), generator=generator)))
-        return low + torch.rand(n, len(low), dtype=low.dtype, generator=generator) * (high - low)
+            seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
+            generator = torch.Generator(generator.device).manual_seed(int(seed))
+        level = torch.rand(
+            n, len(low), dtype=low.dtype, generator=generator, device=_random.place(generator, low.device)
+        )
+        return low + level.to(low.device, non_blocking=True) * (high - low)
 
 
 def box(rows: Tensor) -> Box:

@@ -109,7 +109,7 @@ class _Binary(Bernoulli):
     """Refuses grey values whether or not torch validates: torch.compile turns its validation off for good."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        _checks.binary("x", value, "use a ContinuousBernoulliDecoder for grey values, or round them")
+        value = _checks.binary("x", value, "use a ContinuousBernoulliDecoder for grey values, or round them")
         density: Tensor = super().log_prob(wide(value))  # type: ignore[no-untyped-call]
         return density
 

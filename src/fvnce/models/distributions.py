@@ -12,6 +12,8 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Normal, constraints, kl_divergence, register_kl
 from torch.nn.functional import logsigmoid
 
+from .._random import place
+
 #: What the log-density of a Gaussian with a single scale needs of that scale.
 Constants = tuple[Tensor, Tensor]
 #: 2 to this many states are enumerated at most.
@@ -103,10 +105,9 @@ class DiagonalNormal(Independent[Normal]):
     def base_sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
         """ε, standard normal: all that is random about a draw."""
         shape = Size(sample_shape) + self._loc.shape
-        if self._generator is None:
-            return torch.randn(shape, dtype=self._loc.dtype, device=self._loc.device)
-        own = self._generator
-        return torch.randn(shape, dtype=self._loc.dtype, device=own.device, generator=own).to(self._loc.device)
+        there = place(self._generator, self._loc.device)
+        drawn = torch.randn(shape, dtype=self._loc.dtype, device=there, generator=self._generator)
+        return drawn.to(self._loc.device, non_blocking=True)
 
     def rsample_from(self, base_sample: Tensor) -> tuple[Tensor, Tensor]:
         """The draw z = loc + scale·ε, and log N(z) = −‖ε‖²/2 − Σ log scale − (D/2) log 2π.

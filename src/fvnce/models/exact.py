@@ -19,6 +19,7 @@ from torch.distributions import Categorical, MultivariateNormal
 from torch.nn.functional import softplus
 
 from .. import _checks
+from .._random import place
 from .distributions import BinaryVector, DiagonalNormal, binary_states
 from .fixed import wide
 
@@ -182,5 +183,5 @@ class RestrictedBoltzmannMachine(nn.Module):
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n exact draws of v, from the enumerated distribution."""
         states = binary_states(len(self.visible)).to(self.weight)
-        chosen = torch.multinomial(self.log_prob(states).softmax(0), n, replacement=True, generator=generator)
-        return states[chosen]
+        probs = self.log_prob(states).softmax(0).to(place(generator, states.device))
+        return states[torch.multinomial(probs, n, replacement=True, generator=generator).to(states.device)]

@@ -16,6 +16,9 @@ enough:
    Where there is a sketch of the centres, its certified bounds find them without computing all scores.
 3. *double*: a float32 row with too many such centres is done again in float64.
 4. *direct*: a float64 row for which that fails too is evaluated from differences to all centres.
+
+An accelerator, which would have to wait at every choice that depends on values, takes the first route in float64 and
+sums every tile.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .._checks import are_deferred
 from ._centres import LIMIT, TILE_COLUMNS, Centres, Gathering, Pairs, Sketch
 
 _FEW = 2**18
@@ -101,8 +105,10 @@ def log_sums(
         own: a centre known to be near each point, shape (q,).
     """
     if len(x) * centres.raw.numel() <= _FEW:
-        return _checked(_sums_of_few(centres, x, slope))
+        few = _sums_of_few(centres, x, slope)
+        return few if own is not None else _checked(few)
     task = Task(slope, Precision.of(x.dtype), sketch if x.dtype == torch.float32 else None)
+    x = x if x.device.type == "cpu" else x.double()
     # A row needs its part of two or three tiles, and itself in float64, its square and in the dtype of x.
     per_row = 3 * TILE_COLUMNS * x.element_size() + 24 * x.shape[1]
     step = max(1, min(_MOST_ROWS, block_bytes // (2 * per_row)))
@@ -113,12 +119,12 @@ def log_sums(
         for low in range(0, len(x), step):
             part = slice(low, low + step)
             out.put(part, _rows(centres, x[part], task, None if own is None else own[part]))
-    return _checked(out)
+    return out if own is not None else _checked(out)
 
 
 def _checked(out: LogSums) -> LogSums:
     far = out.value < -0.5 * LIMIT**2 * (1 + 1e-6)
-    if bool(far.any()):
+    if not are_deferred() and bool(far.any()):
         row = int(far.nonzero()[0])
         distance = float((-2.0 * out.value[row]).sqrt())
         raise ValueError(f"x must lie within 1e15 bandwidths of a centre, found row {row} at {distance:.3g} bandwidths")
@@ -128,9 +134,14 @@ def _checked(out: LogSums) -> LogSums:
 def _rows(centres: Centres, x: Tensor, task: Task, own: Tensor | None = None) -> LogSums:
     scaled = centres.scaled(x)
     half = 0.5 * scaled.square().sum(1)
-    _check_reach(centres, half)
     y = scaled.to(x.dtype)
     del scaled
+    if own is not None and x.device.type != "cpu":
+        # A draw is not much farther out than its centre, so that the host knows its error without asking.
+        farthest = torch.tensor(0.5 * (centres.reach + math.sqrt(centres.width) + 10) ** 2, dtype=torch.float64)
+        if _error_bound(centres, farthest, x.dtype) <= task.precision.absolute:
+            return _sum(centres, y, half, task.slope)
+    _check_reach(centres, half)
     accurate = _error_bound(centres, half, x.dtype) <= _tolerance(centres, half, task.precision)
     done = int(accurate.sum())
     if done == len(x):
@@ -149,7 +160,7 @@ def _check_reach(centres: Centres, half: Tensor) -> None:
     # Farther than this no centre is within the limit, and squares of float32 numbers may overflow.
     length = (2.0 * half).sqrt()
     far = length - centres.reach > LIMIT * (1 + 1e-6)
-    if bool(far.any()):
+    if not are_deferred() and bool(far.any()):
         found = float(length[far][0])
         raise ValueError(
             "x must lie within 1e15 bandwidths of a centre, "
@@ -199,7 +210,7 @@ def _sum(centres: Centres, y: Tensor, half: Tensor, slope: bool) -> LogSums:
         top = new
         # A tile far below a row's best adds less than rounding does: in high dimensions most rows skip most
         # tiles. Not ">": far from all centres the margin is less than the spacing of scores in this dtype.
-        hit = (best >= top - margin).nonzero()[:, 0]
+        hit = (best >= top - margin).nonzero()[:, 0] if y.device.type == "cpu" else y
         if 4 * len(hit) > 3 * len(y):
             scores.sub_(top[:, None]).clamp_min_(_LEAST_EXPONENT).exp_()
             total.add_(scores.sum(1))

@@ -123,6 +123,8 @@ def log_prob_or_minus_inf(noise: Distribution, x: Tensor) -> Tensor:
     if not lead.numel():  # torch's distributions cannot answer for no points
         return x.new_empty(lead)
     inside = inside_support(noise, x)
+    if _checks.are_deferred():
+        return torch.where(inside, noise.log_prob(x), -math.inf)
     if bool(inside.all()):
         return noise.log_prob(x)
     events = x.reshape(-1, *noise.event_shape)

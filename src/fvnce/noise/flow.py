@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal, constraints
 
 from .. import _checks
+from .._random import place
 from .drawing import Noise, over_batch
 
 FAMILIES = ("NSF", "MAF", "NICE")
@@ -68,7 +69,10 @@ class FlowNoise(Noise):
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n samples of shape (n, D): standard normal draws sent backwards through the flow."""
         shape = (_checks.count("n", n, low=0), *self.event_shape)
-        z = torch.randn(shape, generator=generator, dtype=self.shift.dtype, device=self.shift.device)
+        there = place(generator, self.shift.device)
+        z = torch.randn(shape, generator=generator, dtype=self.shift.dtype, device=there).to(
+            self.shift, non_blocking=True
+        )
         if not n:  # splines refuse an empty batch
             return z
         inverse: Tensor = self.flow().transform.inv(z)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from .. import _checks
+from .._random import place
 from ._centres import AXES, Centres, Sketch
 from ._logsum import log_sums
 from .bandwidth import select_bandwidth
@@ -170,16 +171,18 @@ class KernelDensity(Noise):
     def _draw(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         n = _checks.count("n", n, low=0)
         size, device = self.centres.shape[0], self.centres.device
+        there = place(generator, device)
         if self._cumulative is None:
-            index = torch.randint(size, (n,), generator=generator, device=device)
+            index = torch.randint(size, (n,), generator=generator, device=there).to(device, non_blocking=True)
         else:
-            level = torch.rand(n, generator=generator, dtype=torch.float64, device=device)
+            level = torch.rand(n, generator=generator, dtype=torch.float64, device=there)
+            level = level.to(device, non_blocking=True)
             # Rounding may leave the last cumulative weight a hair under 1, and levels may then exceed it.
             index = torch.searchsorted(self._cumulative, level * self._cumulative[-1], right=True)
             index = index.clamp_max(size - 1)
         shape = (n, *self.event_shape)
-        noise = torch.randn(shape, generator=generator, dtype=self.centres.dtype, device=device)
-        return noise.mul_(self.bandwidth).add_(self.centres[index]), index
+        noise = torch.randn(shape, generator=generator, dtype=self.centres.dtype, device=there)
+        return noise.to(device, non_blocking=True).mul_(self.bandwidth).add_(self.centres[index]), index
 
     def _average(self, values: Tensor) -> Tensor:
         """The weighted average over centres of float64 values (n,) + event_shape."""
@@ -193,7 +196,7 @@ class KernelDensity(Noise):
 
     def _sketch_for(self, x: Tensor) -> Sketch | None:
         size, width = self._geometry.raw.shape
-        if x.dtype != torch.float32 or width < 2 * AXES or size < _MANY_CENTRES:
+        if x.dtype != torch.float32 or x.device.type != "cpu" or width < 2 * AXES or size < _MANY_CENTRES:
             return None
         # Made when first needed: it costs about as much as a few hundred evaluations.
         if self._sketch is None:
@@ -203,7 +206,7 @@ class KernelDensity(Noise):
     def _evaluate(self, x: Tensor, slope: bool, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # Checked here, where functional transforms have unwrapped the tensor.
         lead = x.shape[: x.ndim - len(self.event_shape)]
-        flat = _checks.finite_rows("x", x).reshape(lead.numel(), self._geometry.width)
+        flat = (x if own is not None else _checks.finite_rows("x", x)).reshape(lead.numel(), self._geometry.width)
         sketch = self._sketch_for(x) if own is not None or len(flat) >= _MANY_POINTS else None
         sums = log_sums(self._geometry, flat, slope=slope, block_bytes=self.block_bytes, sketch=sketch, own=own)
         value = (sums.value + self._log_constant).to(x.dtype).reshape(lead)
@@ -238,8 +241,7 @@ def smoothed(
     data = _checks.samples("X", X)
     limit = _checks.count("max_centres", max_centres)
     if len(data) > limit:
-        device = data.device if generator is None else generator.device
-        chosen = torch.randperm(len(data), generator=generator, device=device)[:limit]
+        chosen = torch.randperm(len(data), generator=generator, device=place(generator, data.device))[:limit]
         data = data[chosen.sort().values.to(data.device)]
     return KernelDensity.from_data(data, bandwidth)
 

@@ -86,7 +86,7 @@ class NoiseMixture(Noise):
 
     def jitter(self, x: Tensor) -> Tensor:
         """Points x, each moved by the kernel of a component that is drawn by its weight."""
-        which = torch.multinomial(self.weights, len(x), replacement=True).to(x.device)
+        which = torch.multinomial(self.weights, len(x), replacement=True).to(x.device, non_blocking=True)
         moved = torch.stack([jitter(component, x) for component in self.components])
         return moved[which, torch.arange(len(x), device=x.device)]
 
@@ -111,16 +111,15 @@ class NoiseMixture(Noise):
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """n samples and their log density, of which each component tells that of its own draws cheaply."""
-        _, rows = self._choose(n, generator)
+        chosen, rows = self._choose(n, generator)
         pairs = [draw_with_log_prob(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)]
         x = _gather([pair[0] for pair in pairs], rows, n)
         with torch.no_grad():
             densities = []
             for position, (component, own) in enumerate(zip(self.components, rows, strict=True)):
-                others = torch.ones(n, dtype=torch.bool, device=x.device)
-                others[own] = False
-                other = others.nonzero()[:, 0]
-                parts = [pairs[position][1], log_prob_or_minus_inf(component, x[other])]
+                other = (chosen != position).nonzero()[:, 0]
+                elsewhere = x[other.to(x.device, non_blocking=True)]
+                parts = [pairs[position][1], log_prob_or_minus_inf(component, elsewhere)]
                 densities.append(_gather(parts, [own, other], n))
             return x, self._combine(densities)
 
@@ -168,5 +167,5 @@ def _gather(parts: list[Tensor], rows: list[Tensor], n: int) -> Tensor:
     dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))
     out = torch.empty((n, *parts[0].shape[1:]), dtype=dtype, device=parts[0].device)
     for part, where in zip(parts, rows, strict=True):
-        out[where.to(out.device)] = part.to(dtype)
+        out[where.to(out.device, non_blocking=True)] = part.to(dtype)
     return out

@@ -101,7 +101,7 @@ class NoisePool:
         if self._cursor + n > self.size:
             self._order = self._shuffled()
             self._cursor = 0
-        index = self._order[self._cursor : self._cursor + n].to(self._x.device)
+        index = self._order[self._cursor : self._cursor + n].to(self._x.device, non_blocking=True)
         self._cursor += n
         self.batches += 1
         return self._x.index_select(0, index), self._log_prob.index_select(0, index)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, MultivariateNormal, Normal, constraints
 
 from .. import _checks
+from .._random import place
 from ..serialization import register
 from .drawing import Noise, draw, over_batch
 
@@ -141,13 +142,16 @@ class BernoulliNoise(Noise):
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n samples of shape (n,) + event_shape."""
         n = _checks.count("n", n, low=0)
-        return torch.bernoulli(self.probs.expand(n, *self.event_shape), generator=generator)
+        probs = self.probs.to(place(generator, self.probs.device)).expand(n, *self.event_shape)
+        return torch.bernoulli(probs, generator=generator).to(self.probs.device, non_blocking=True)
 
     def __repr__(self) -> str:
         return f"BernoulliNoise(probs: tensor of shape {tuple(self.event_shape)})"
 
 
 def _check_binary(name: str, x: Tensor) -> None:
+    if _checks.are_deferred():  # whoever defers leaves out what is outside the support
+        return
     bad = (x != 0) & (x != 1)
     if bool(bad.any()):
         index = bad.nonzero()[0].tolist()
@@ -191,8 +195,9 @@ class EmpiricalNoise(Noise):
         """n draws, seeded by the generator."""
         if isinstance(self.samples, Distribution):
             return draw(self.samples, n, generator)
-        index = torch.randint(len(self.samples), (_checks.count("n", n, low=0),), generator=generator)
-        return self.samples[index.to(self.samples.device)]
+        device, size = self.samples.device, (_checks.count("n", n, low=0),)
+        index = torch.randint(len(self.samples), size, generator=generator, device=place(generator, device))
+        return self.samples[index.to(device, non_blocking=True)]
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """n draws and zeros."""
@@ -247,7 +252,8 @@ class BitFlips(nn.Module):
 
     def forward(self, x: Tensor) -> Distribution:
         """c(·|x)."""
-        _checks.binary("x", x, "use GaussianSteps for numbers")
+        with _checks.deferred(False):  # NaN as a probability to draw by would end a process on CUDA
+            _checks.binary("x", x, "use GaussianSteps for numbers")
         bits = x.shape[1:].numel()
         flip = min(0.5, 1 / bits) if self.probability is None else self.probability
         return Independent(Bernoulli(probs=x + flip * (1 - 2 * x), validate_args=False), x.dim() - 1, False)

@@ -113,7 +113,7 @@ def remembered(excess: Tensor, of_noise: Tensor) -> Tensor:
     >>> remembered(torch.tensor([0.4, 0.5, 0.6, 0.7, 4.0]), torch.tensor([3.7, 3.9, 4.1]))
     tensor([ True,  True,  True,  True, False])
     """
-    quartile, middle = torch.quantile(excess, excess.new_tensor([0.25, 0.5]))
+    quartile, middle = torch.quantile(excess, 0.25), torch.quantile(excess, 0.5)
     fence = middle + FENCE * (middle - quartile)
     # What is not a number is kept, and refused where the ratios are looked at.
     forgotten: Tensor = (excess > fence) & (excess >= of_noise.median())

@@ -28,8 +28,6 @@ from .log_partition import Fixed, Learned, LogScale, Partition, first_order_only
 from .profiled import Profiled, with_curvature
 from .ratios import BatchRatios, Encoder, LogRatio, check_finite, check_model, log_ratio, prior_constant
 
-#: Δ⁰ of a noise sample to which the model gives no probability.
-LOWEST = -1e30
 #: Where at most this share of the last noise batch counted, samples that do not count are not differentiated.
 SKIP_BELOW = 0.5
 #: Layers under which a second pass over some of the rows would be another function.
@@ -181,8 +179,7 @@ class ContrastiveObjective(Objective):
         assert x_noise is not None
         assert log_noise_noise is not None
         log_noise_x = self._log_noise("log_noise_x", batch.log_noise_x, x)
-        data = self.data_log_ratio(x, log_noise_x)
-        check_finite("x", x, data, log_noise_x, may_be_zero=False)
+        data = check_finite("x", x, self.data_log_ratio(x, log_noise_x), log_noise_x, may_be_zero=False)
         noise = self._sparse_noise_log_ratio(data, x_noise, log_noise_noise)
         return BatchRatios(data, noise, self.evidence_offset(data, log_noise_x), batch.share)
 
@@ -247,10 +244,7 @@ class ContrastiveObjective(Objective):
         ratio = log_ratio(
             self.model, q, x, log_noise, self.noise_latent_samples, at=at, marginal=self._noise_is_marginal
         )
-        if check_finite("x_noise", x, ratio, log_noise, may_be_zero=True):
-            return ratio
-        # A ratio of exactly zero stays one, as a number whose multiples and sums have gradients.
-        return replace(ratio, values=ratio.values.clamp(min=LOWEST), known_mean=None)
+        return check_finite("x_noise", x, ratio, log_noise, may_be_zero=True)
 
     def evidence_offset(self, data: LogRatio, log_noise: Tensor) -> Tensor:
         """What turns Δ⁰ of data into the evidence: log p_n − γ."""
@@ -262,9 +256,11 @@ class ContrastiveObjective(Objective):
 
         In high dimension e^Δ of most noise samples is 0 in the working precision. Where the last batch was like that,
         this one is first evaluated without a graph; the samples that count are then taken again with one. An encoder of
-        the noise alone always gets one sample, so that its parameters have a gradient, if only of zeros.
+        the noise alone always gets one sample, so that its parameters have a gradient, if only of zeros. An accelerator
+        would have to wait to know which samples count, and differentiates all of them.
         """
-        if _checks.values_are_hidden() or not torch.is_grad_enabled() or not self._can_skip:
+        hidden = _checks.values_are_hidden() or x.device.type != "cpu"
+        if hidden or not torch.is_grad_enabled() or not self._can_skip:
             return self.noise_log_ratio(x, log_noise)
         if float(self.live_share) > SKIP_BELOW:  # type: ignore[arg-type]
             ratio = self.noise_log_ratio(x, log_noise)

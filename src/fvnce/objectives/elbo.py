@@ -87,7 +87,7 @@ class IWAE(_LikelihoodObjective):
         """The bound on a batch, of which only ``x`` is used."""
         x = batch.x
         ratio = log_ratio(self.model, self.encoder(x), x, x.new_zeros(len(x)), self.latent_samples)
-        check_finite("x", x, ratio, may_be_zero=False)
+        ratio = check_finite("x", x, ratio, may_be_zero=False)
         return _terms(batch, ratio.mean - prior_constant(self.model, ratio.point))
 
 
@@ -111,7 +111,8 @@ def _terms(batch: Batch, earned: Tensor) -> Terms:
     """The loss −E_data of what each point earned."""
     loss = -mean_over_data(earned, batch.share)
     # The mean is finite only if all are, and is wanted anyway.
-    if not _checks.values_are_hidden() and not math.isfinite(loss.item()):
+    hidden = _checks.values_are_hidden() or _checks.are_deferred()
+    if not hidden and not math.isfinite(loss.item()):
         check_finite("x", batch.x, LogRatio(earned.unsqueeze(0)), may_be_zero=False)
     return Terms(loss, earned.detach())
 

@@ -195,12 +195,18 @@ class Learned(Partition):
                     "the objective once on a batch before compiling or transforming it"
                 )
             return
+        if _checks.are_deferred() and self._known_to_have_started:
+            return
         self._known_to_have_started = True
         if self.started:
             return
         if self.log_z == 0:
             self.log_z.copy_(log_mean_exp(gather(ratios.noise.mean, ratios.share)))
         self.started.fill_(True)  # type: ignore[operator]
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._known_to_have_started = bool(self.started)
 
     def fitted_log_partition(self) -> Tensor:
         """The parameter."""

@@ -276,7 +276,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         evidence = evidence_of(self.model, q, x, closed_form=True)
         weight, _ = power_of(self.rule) or (1.0, 0.0)
         delta = evidence - log_noise_x - math.log(self.noise_ratio)
-        check_finite("x", x, LogRatio(delta.unsqueeze(0)), log_noise_x, may_be_zero=False)
+        delta = check_finite("x", x, LogRatio(delta.unsqueeze(0)), log_noise_x, may_be_zero=False).mean
         # E_noise[r] = 1, so ν E_noise f0(r/ν) = −1.
         loss = -weight * (delta.mean() - 1)
         loss = loss if batch.share is None else loss * batch.share.data

@@ -176,19 +176,23 @@ class Profiled(Partition):
             log_p = (log_b + log_a).detach()
         counts, momentum = 1.0, self._momentum_in_use(MOMENTUM)
         if momentum:
-            moving = self._moving()
-            counts = moving.weight(float(log_p), momentum)
-            self._keep(moving, float(log_p), float(c), momentum)
+            assert isinstance(self.moving, Tensor)
+            # One question to the device: it waits once.
+            *averages, now, own = torch.cat([self.moving, torch.stack([log_p, c])]).tolist()
+            moving = Moving(*averages)
+            counts = moving.weight(now, momentum)
+            self._keep(moving, now, own, momentum)
         return LogScale(c, maximised=True, moments=Moments(weight, alpha, first, log_b, counts))
 
     def _by_root(self, rule: ScoringRule, ratios: BatchRatios, noise_ratio: float) -> LogScale:
-        data, noise = ratios.whole.data, ratios.whole.noise
-        c = best_log_scale(rule, data.detach(), noise.detach(), noise_ratio)
+        assert isinstance(self.moving, Tensor)
+        data, noise, averages = on_host(ratios.whole.data, ratios.whole.noise, self.moving)
+        found = best_log_scale(rule, data, noise, noise_ratio)
+        c = found.to(ratios.data.values.device, non_blocking=True)
         momentum = self._momentum_in_use(0.0)
         if not momentum:
             return LogScale(c, maximised=True)
-        moving = self._moving()
-        own = float(c)
+        moving, own = Moving(*averages.tolist()), float(found)
         centre = own if moving.count == 0 else min(max(moving.centre, own - FARTHEST), own + FARTHEST)
         log1, log0 = log_pulls(rule, data, noise, centre, noise_ratio)
         log_p = log1 + log0
@@ -210,14 +214,11 @@ class Profiled(Partition):
             )
         return 0.0
 
-    def _moving(self) -> Moving:
-        assert isinstance(self.moving, Tensor)
-        return Moving(*self.moving.tolist())
-
     @torch.no_grad()
     def _keep(self, moving: Moving, log_p: float, c: float, momentum: float) -> None:
         moving.add(log_p, c, momentum)
-        self.moving.copy_(torch.tensor(astuple(moving), dtype=torch.float64))  # type: ignore[operator]
+        now = torch.tensor(astuple(moving), dtype=torch.float64)
+        self.moving.copy_(now, non_blocking=True)  # type: ignore[operator]
 
     def log_noise_weights(self, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
         """The log of the normalised weights, times their number."""
@@ -259,6 +260,22 @@ def _mix(old: float, new: float, weight: float) -> float:
     one, other = old + math.log1p(-weight), new + math.log(weight)
     high = max(one, other)
     return high + math.log1p(math.exp(min(one, other) - high))
+
+
+def on_host(data: LogRatio, noise: LogRatio, averages: Tensor) -> tuple[LogRatio, LogRatio, Tensor]:
+    """The same numbers without their graph, on the CPU, in one copy: a root is found by looking at values."""
+    given = (data.averaged, data.log_weights, noise.averaged, noise.log_weights, averages)
+    tensors: list[Tensor | None] = [None if t is None else t.detach() for t in given]
+    device = data.values.device
+    if device.type != "cpu":
+        some = [t.to(device) for t in tensors if t is not None]
+        parts = iter(torch.cat([t.flatten() for t in some]).cpu().split([t.numel() for t in some]))
+        tensors = [None if t is None else next(parts).reshape(t.shape).to(t.dtype) for t in tensors]
+    x, weights_x, y, weights_y, moved = tensors
+    assert x is not None
+    assert y is not None
+    assert moved is not None
+    return LogRatio(x, weights_x), LogRatio(y, weights_y), moved
 
 
 def best_log_scale(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:

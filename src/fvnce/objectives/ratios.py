@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from .base import BatchShare, gather
 
 #: A discrete latent with at most this many values is summed over.
 MOST_VALUES = 4096
+#: Δ⁰ of a noise sample to which the model gives no probability.
+LOWEST = -1e30
 
 Encoder = Callable[[Tensor], Distribution]
 
@@ -248,19 +250,31 @@ def prior_constant(model: Any, point: bool) -> float:
     return model.highest_log_prior() if point and isinstance(model, LatentVariableModel) else 0.0
 
 
-def check_finite(name: str, x: Tensor, ratio: LogRatio, log_noise: Tensor | None = None, *, may_be_zero: bool) -> bool:
-    """Whether all log-ratios are known to be finite; those that must be and are not are traced to where they come from.
+def check_finite(
+    name: str, x: Tensor, ratio: LogRatio, log_noise: Tensor | None = None, *, may_be_zero: bool
+) -> LogRatio:
+    """The log-ratios, all finite; those that must be and are not are traced to where they come from.
 
-    A ratio of zero, Δ⁰ = −∞, is legitimate where the model gives a noise sample no probability.
+    A ratio of zero, Δ⁰ = −∞, is legitimate where the model gives a noise sample no probability, and becomes a number
+    whose multiples and sums have gradients. Where checks are deferred, one bad ratio makes all of them NaN, since some
+    rules have a finite loss at Δ = −∞.
     """
-    if _checks.values_are_hidden():
-        return False
-    values = ratio.values.detach()
-    if math.isfinite(float(values.sum())):  # one pass in the good case; a sum that overflows is looked at below
-        return True
-    good = (~values.isnan() & (values < torch.inf) if may_be_zero else values.isfinite()).all(0)
-    if good.all():
-        return False
+    later = _checks.are_deferred()
+    if not later and not _checks.values_are_hidden():
+        values = ratio.values.detach()
+        if math.isfinite(float(values.sum())):  # one pass in the good case; a sum that overflows is looked at below
+            return ratio
+        good = (~values.isnan() & (values < torch.inf) if may_be_zero else values.isfinite()).all(0)
+        if not good.all():
+            _refuse(name, x, values, good, log_noise)
+    if may_be_zero:
+        ratio = replace(ratio, values=ratio.values.clamp(min=LOWEST), known_mean=None)
+    if later:
+        ratio = replace(ratio, values=ratio.values + (ratio.values.detach() * 0).sum(), known_mean=None)
+    return ratio
+
+
+def _refuse(name: str, x: Tensor, values: Tensor, good: Tensor, log_noise: Tensor | None) -> NoReturn:
     _checks.finite_rows(name, x)
     if log_noise is not None:
         _checks.finite_log_noise(name, log_noise)

@@ -32,7 +32,7 @@ from .._estimates import log_mean_exp
 from ..noise.simple import Steps
 from ..scoring import Logarithmic
 from .base import Batch, BatchShare, ContrastInfo, Objective, Terms, gather, mean_over_data
-from .contrastive import LOWEST, ContrastiveObjective, ObjectiveValue
+from .contrastive import ContrastiveObjective, ObjectiveValue
 from .ratios import BatchRatios, Encoder, check_finite, check_model, log_ratio
 
 #: Steps of this many standard deviations over √D: those at which a random walk on a Gaussian mixes fastest.
@@ -118,10 +118,8 @@ class ConditionalNCE(Objective):
     def _log_phi(self, name: str, x: Tensor, *, may_be_zero: bool) -> Tensor:
         q = None if self.encoder is None else self.encoder(x)
         ratio = log_ratio(self.model, q, x, x.new_zeros(len(x)), self.latent_samples, marginal=True)
-        if check_finite(name, x, ratio, may_be_zero=may_be_zero):
-            return ratio.mean
         # A step to where the model has no probability is told apart for sure, and has no gradient.
-        return ratio.mean.clamp(min=LOWEST)
+        return check_finite(name, x, ratio, may_be_zero=may_be_zero).mean
 
     @torch.no_grad()
     def _spread(self, x: Tensor, share: BatchShare | None) -> Tensor:

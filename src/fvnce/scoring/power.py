@@ -111,7 +111,7 @@ class PowerRule(SmoothRule):
             return delta
         log_beta = math.log(self.beta)
         # The derivative of logaddexp as torch writes it is ∞/∞ in second order at Δ ≪ 0; a sigmoid is not.
-        u = torch.logaddexp(delta, delta.new_tensor(log_beta))
+        u = torch.logaddexp(delta, delta.new_full((), log_beta))
         return with_slope(delta, u, torch.sigmoid(delta - log_beta))
 
     def __str__(self) -> str:

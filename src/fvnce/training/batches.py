@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .. import _random
+from .. import _checks, _random
 from ..noise import log_prob_or_minus_inf
 from ..objectives import Batch, BatchShare
 from .distributed import bounds
@@ -66,7 +66,7 @@ class Rows:
 
     def take(self, index: Tensor) -> Tensor:
         """The rows at ``index``."""
-        rows = self.source.index_select(0, index)
+        rows = self.source.index_select(0, index.to(self.source.device, non_blocking=True))
         return rows.to(self.device, self.dtype, non_blocking=True) if self.on_disk else rows
 
     def slice(self, low: int, high: int) -> Tensor:
@@ -131,8 +131,8 @@ class BatchStream:
         else:
             rows = Rows(data, self.dtype)
             self.fingerprint = rows.fingerprint()
-            self.log_noise = self._tabulated(rows, "data")
-            self.source = _ByIndex(rows.to(self.device), batch_size, seed, rank=self.rank, world=self.world)
+            self.log_noise = self._tabulated(rows.to(self.device), "data")
+            self.source = _ByIndex(rows, batch_size, seed, rank=self.rank, world=self.world)
             wide = min(batch_size * self.world, len(rows))
         self._wide, self._pool = wide, noise_pool
         self.noise_sampler = None if self.noise is None else self._make_noise_sampler()
@@ -151,9 +151,9 @@ class BatchStream:
         """Validation on other rows, with the same objective and noise."""
         if isinstance(validation, DataLoader):
             raise TypeError("validation must be a tensor, an array or a memory map, found DataLoader")
-        rows = Rows(validation, self.dtype, name="validation")
+        rows = Rows(validation, self.dtype, name="validation").to(self.device)
         table = self._tabulated(rows, "validation")
-        return Validation(rows.to(self.device), table, self.step, self.fabric, self.seed, seed_globals=seed_globals)
+        return Validation(rows, table, self.step, self.fabric, self.seed, seed_globals=seed_globals)
 
     def follow_noise(self, epoch: int) -> None:
         """Take up the noise that the objective has now, replaced after an epoch: densities and samples are new."""
@@ -168,7 +168,7 @@ class BatchStream:
         if not isinstance(self.source, _ByIndex):
             raise ValueError("data must be rows to fit noise to them, found a DataLoader")
         rows = self.source.rows
-        return rows.take(torch.randperm(len(rows), generator=generator)[:n].to(rows.device))
+        return rows.take(torch.randperm(len(rows), generator=generator)[:n])
 
     def state_dict(self) -> dict[str, Any]:
         """What the next batch depends on, beside (seed, epoch, step)."""
@@ -182,15 +182,20 @@ class BatchStream:
             self.noise_sampler.load_state_dict(state["noise_sampler"])
 
     def _batch(self, drawn: _Drawn) -> Batch:
+        with _checks.deferred(self.device.type != "cpu"):
+            return self._batch_of(drawn)
+
+    def _batch_of(self, drawn: _Drawn) -> Batch:
         batch = Batch(drawn.x)
         if self.noise_sampler is not None:
             if self.log_noise is not None and drawn.index is not None:
-                batch.log_noise_x = self.log_noise.index_select(0, drawn.index.to(self.log_noise.device))
+                index = drawn.index.to(self.log_noise.device, non_blocking=True)
+                batch.log_noise_x = self.log_noise.index_select(0, index)
             else:
                 with torch.no_grad():
                     batch.log_noise_x = log_prob_or_minus_inf(self.noise, drawn.x)  # type: ignore[arg-type]
             share = getattr(self.step.objective, "live_share", None)
-            live = share is None or float(share) > 0
+            live = share is None or share.device.type != "cpu" or float(share) > 0
             x_noise, log_noise = self.noise_sampler.batch(self._noise_rows(drawn.total)[1], live=live)
             batch.x_noise = x_noise.to(self.device, self.dtype, non_blocking=True)
             batch.log_noise_noise = log_noise.to(self.device, non_blocking=True)
@@ -218,7 +223,7 @@ class BatchStream:
         with self.progress.stage(f"log p_n of the {name}") as report:
             table = tabulate(self.noise, rows, self.fabric, name, report)
         self.notes[f"seconds_tabulating_{name}"] = time.perf_counter() - begun
-        return table.to(self.device)
+        return table
 
     def _make_noise_sampler(self, *path: int) -> NoiseSampler:
         assert self.noise is not None

@@ -50,6 +50,8 @@ def make_fabric(
         _checks.choice("precision", precision, PRECISIONS)
     if timeout is not None:
         _checks.number("timeout", timeout, low=0.0, open_low=True)
+    if accelerator == "auto" and torch.backends.mps.is_available():
+        accelerator = "cpu"  # MPS has no float64, which kernel densities and profiled log-scales need
     outside = os.environ.get("TORCHELASTIC_RUN_ID") is not None
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if outside else 1
     world = int(os.environ.get("WORLD_SIZE", "1")) if outside else 1

@@ -91,7 +91,8 @@ def fit(
         log_every: steps between two that record the objective's statistics, beside the last of each epoch. The loss is
             recorded at each.
         validate_every: epochs between validations.
-        accelerator: "auto", "cpu", "cuda", "mps", …, as Lightning Fabric has it.
+        accelerator: "cpu", "cuda", "mps", …, as Lightning Fabric has it, or "auto": CUDA where there is a device, else
+            the CPU. MPS has no float64, so kernel densities cannot run on it, and "auto" does not choose it.
         devices: how many devices of this machine, or which; 1 by default, under torchrun its number of processes.
         num_nodes: number of machines; under torchrun found from its environment.
         strategy: "auto" or "ddp".
@@ -100,8 +101,8 @@ def fit(
             the moment processes join, so for all runs of a script.
 
     Raises:
-        NonFiniteLoss: the loss or a gradient became infinite or NaN. The last checkpoint is from before; on a CPU the
-            weights are those before the step.
+        NonFiniteLoss: the loss or a gradient became infinite or NaN. The weights and the last checkpoint are from
+            before the step.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP ended the run, after its state was saved; a script exits with the
             shell's code.
         FolderInUse: another process writes to ``checkpoint_dir``.

@@ -230,7 +230,7 @@ class Recorder:
         self.average = average
         self.live: float | None = None
         self.rate = 0.0
-        self._pending: list[tuple[dict[str, float], float | Tensor]] = []
+        self._pending: list[tuple[dict[str, float], float]] = []
         self._snapshots: list[tuple[dict[str, float], Snapshot]] = []
         self._epoch: list[dict[str, float]] = []
         self._before = self._epoch_rate = 0.0
@@ -266,17 +266,14 @@ class Recorder:
         self._epoch = [{name: column[i] for name, column in columns.items() if not math.isnan(column[i])} for i in rows]
         self.start()
 
-    def step(self, row: dict[str, float], loss: float | Tensor) -> None:
-        """A step, whose loss may still be on an accelerator."""
+    def step(self, row: dict[str, float], loss: float) -> None:
+        """A step."""
         self._pending.append((row, loss))
         self._lap_rows += row["rows"]
         self._epoch_rows += row["rows"]
 
-    def log(self, terms: Any) -> float | None:
-        """Add time and the objective's statistics to the last step, and record what waits if there is enough of it.
-
-        Gives back the first loss that is not finite, if one was recorded.
-        """
+    def log(self, terms: Any) -> None:
+        """Add time and the objective's statistics to the last step, and record what waits if there is enough of it."""
         row, _ = self._pending[-1]
         now = time.perf_counter()
         self.rate = self._lap_rows / max(now - self._lap, 1e-9)
@@ -291,31 +288,27 @@ class Recorder:
             self._snapshots.append((row, terms.snapshot()))
         elif terms is not None:  # an objective of the user's
             row |= {name: float(value) for name, value in terms.statistics.items()}
-        enough = len(self._pending) >= AT_ONCE or not self.history.steps.columns
-        return self.flush() if enough else None
+        if len(self._pending) >= AT_ONCE or not self.history.steps.columns:
+            self.flush()
 
-    def flush(self) -> float | None:
-        """Record all that waits; gives back the first loss that is not finite, if any."""
+    def flush(self) -> None:
+        """Record all that waits."""
         if not self._pending:
-            return None
+            return
         found = statistics_of([snapshot for _, snapshot in self._snapshots])
         for (row, _), named in zip(self._snapshots, found, strict=True):
             row |= named
         self._snapshots.clear()
         self._average_over_processes()
-        bad = None
         for row, _ in self._pending:
-            bad = row["loss"] if bad is None and not math.isfinite(row["loss"]) else bad
             self.live = row.get("live_noise", self.live)
             self.history.steps.add(**row)
             self._epoch.append(row)
         self._pending.clear()
-        return bad
 
     def _average_over_processes(self) -> None:
         """Losses and statistics become their means over all processes, in one exchange."""
-        losses = torch.stack([torch.as_tensor(loss, dtype=torch.float64) for _, loss in self._pending])
-        for (row, _), loss in zip(self._pending, losses.tolist(), strict=True):
+        for row, loss in self._pending:
             row["loss"] = loss
         if self.average is None:
             return

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from .. import _random
+from .. import _checks, _random
 from ..objectives import Batch
 from .batches import BatchStream
 from .callbacks import Callback, NullProgress
@@ -181,22 +181,13 @@ class Run:
 
     def _one_step(self, batch: Batch, rows: int) -> None:
         output = StepOutput(batch)
-        try:
-            loss: Tensor = (self.direct or self.module)(output)
-        except ValueError as error:
-            if self.step == 0:
-                raise
-            raise self.failure(output, f"the objective refused the batch: {error}") from error
+        with _checks.deferred(self.device.type != "cpu"):
+            loss = self._evaluated(output)
         if self.direct is not None:
             loss.backward()
         else:
             self.fabric.backward(loss)
-        # An accelerator is not made to wait for a number at every step.
-        assert output.loss is not None
-        value: float | Tensor = output.loss.item() if self.device.type == "cpu" else output.loss
-        if isinstance(value, float) and not math.isfinite(value):
-            raise self.failure(output, f"the loss is {value}")
-        self._check_gradients(output)
+        value = self._checked(output)
         if self.settings.grad_clip is not None:
             self.fabric.clip_gradients(
                 self.module, self.optimizer, max_norm=self.settings.grad_clip, error_if_nonfinite=False
@@ -213,27 +204,42 @@ class Run:
         if self.scheduler is not None:
             self.scheduler.step()
         self.recorder.step(row, value)
-        logged = self.step % self.settings.log_every == 0 or self.position + 1 == self.batches.steps
-        if logged and self.recorder.log(output.terms) is not None:
-            raise self.failure(output, "the loss is not finite")
+        if self.step % self.settings.log_every == 0 or self.position + 1 == self.batches.steps:
+            self.recorder.log(output.terms)
         self.step += 1
         self.position += 1
-        if isinstance(value, float):
-            self.progress.step(self.step, self.epoch, value, self.recorder.live, self.recorder.rate)
+        self.progress.step(self.step, self.epoch, value, self.recorder.live, self.recorder.rate)
 
-    def _check_gradients(self, output: StepOutput) -> None:
-        if self.gradients is None:
-            return
-        self.gradients.note()
-        # An accelerator is asked once an epoch: its weights are spoilt by then, but neither saved nor returned.
-        if self.device.type == "cpu" and self.gradients.found():
+    def _evaluated(self, output: StepOutput) -> Tensor:
+        try:
+            loss: Tensor = (self.direct or self.module)(output)
+        except ValueError as error:
+            if self.step == 0:
+                raise
+            raise self.failure(output, f"the objective refused the batch: {error}") from error
+        return loss
+
+    def _checked(self, output: StepOutput) -> float:
+        """The loss, if it and all gradients are finite; an accelerator is asked once, before the weights change."""
+        assert output.loss is not None
+        flags = [] if self.gradients is None else [self.gradients.note()]
+        if self.device.type == "cpu":
+            value, *bad = (number.item() for number in (output.loss, *flags))
+        else:
+            value, *bad = torch.stack([output.loss, *flags]).tolist()
+        if not math.isfinite(value):
+            if self.device.type != "cpu":
+                with torch.no_grad():
+                    self._evaluated(output)  # which raises the error of a check that was deferred
+            raise self.failure(output, f"the loss is {value}")
+        if any(bad):
+            assert self.gradients is not None
             first, *others = self.gradients.names()
             more = f" and those of {len(others)} others" if others else ""
             raise self.failure(output, f"the gradient of {first}{more} is not finite")
+        return value
 
     def _end_epoch(self) -> None:
-        if self.gradients is not None and self.gradients.found():
-            raise self.failure(None, "a gradient of this epoch was not finite")
         self.recorder.end_steps()
         found: dict[str, float] = {}
         if self.validation is not None and self.settings.validates_after(self.epoch):

@@ -185,9 +185,8 @@ class GradientCheck:
     >>> layer = nn.Linear(2, 1)
     >>> check = GradientCheck(layer, torch.device("cpu"))
     >>> layer(torch.tensor([[1.0, torch.inf]])).sum().backward()
-    >>> check.note()
-    >>> check.found(), check.names()
-    (True, ['weight'])
+    >>> check.note(), check.names()
+    (tensor(1.), ['weight'])
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -203,8 +202,8 @@ class GradientCheck:
         self._one = torch.ones((), device=device, dtype=torch.float32)
         self._fused = known and not any(kinds) and self._kernel_works()
 
-    def note(self) -> None:
-        """Look at the gradients as they are now; an accelerator is not waited for."""
+    def note(self) -> Tensor:
+        """Above 0 if a gradient is not finite, now or at an earlier call; an accelerator is not waited for."""
         for parameters in self._groups.values():
             gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
             if self._fused:
@@ -213,6 +212,7 @@ class GradientCheck:
             else:
                 for gradient in gradients:
                     self._found.add_((~torch.isfinite(_dense(gradient))).any())
+        return self._found
 
     def _kernel_works(self) -> bool:
         try:
@@ -220,10 +220,6 @@ class GradientCheck:
         except (RuntimeError, TypeError):  # None cannot be called
             return False
         return True
-
-    def found(self) -> bool:
-        """Whether any gradient that was looked at was not finite."""
-        return self._found.item() != 0
 
     def names(self) -> list[str]:
         """Parameters whose gradient is not finite now."""
