@@ -10,7 +10,7 @@ from fvnce import Exponential, Logarithmic, PowerRule, Quadratic
 from fvnce.scoring import ScoringRule, from_generator, from_weight
 
 CLIPPED: list[ScoringRule] = [
-    *(PowerRule(a, b, clip=clip) for a in (0.0, 1e-8, 0.5, 1.0) for b in (0.0, 0.3, 20.0) for clip in (0.0, 10.0, 75.0)),
+    *(PowerRule(a, b, clip=c) for a in (0.0, 1e-8, 0.5, 1.0) for b in (0.0, 0.3, 20.0) for c in (0.0, 10.0, 75.0)),
     Exponential(),
     Exponential(5.0),
     from_weight(lambda r: 1 / torch.sqrt(1 + r)),
