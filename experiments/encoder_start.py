@@ -12,9 +12,9 @@ weights, rows and draws; the numbers are the loss −J in nats on held-out rows,
 * ``table``: fully variational NCE with rule (0, 0) and profiled log Z on ADBench's cardio, standardised, 21-64-64-5,
   Gaussian noise of twice the deviations; its held-out number is the loss of a VAE of the same model and encoder.
 
-σ = 1 stays the start: the convolutional VAE gains 8 nats by 0.5 or 0.7, the perceptron less than one, but the noise term
-of fully variational NCE needs an encoder that covers p(z|x), and with 0.5 or less the table's runs diverge within 350
-steps.
+σ = 1 stays the start: the convolutional VAE gains 8 nats by 0.5 or 0.7, the perceptron less than one, but the noise
+term of fully variational NCE needs an encoder that covers p(z|x), and with 0.5 or less runs on the table diverge within
+350 steps.
 """
 
 from __future__ import annotations
@@ -62,15 +62,18 @@ class Start(nn.Module):
         self.network, self.way = network, WAYS[way]
 
     def forward(self, x: Tensor) -> Tensor:
+        """Mean and log σ, side by side."""
         mean, raw = self.network(x).chunk(2, -1)
         return torch.cat([mean, self.way(raw)], -1)
 
 
 def prior(size: int) -> Independent[Normal]:
+    """Return N(0, I)."""
     return Independent(Normal(torch.zeros(size), torch.ones(size)), 1)
 
 
 def convolutional(way: str) -> tuple[Objective, VAE, Tensor, Tensor]:
+    """Return objective, judge, training and held-out rows of the convolutional VAE."""
     first, second = convolutional_pair(16, width=16, outputs=32)
     images = load_mnist()
     train, test = ((part.reshape(-1, 1, 28, 28) > 0.5).float() for part in (images.train[:24_000], images.test[:1000]))
@@ -79,6 +82,7 @@ def convolutional(way: str) -> tuple[Objective, VAE, Tensor, Tensor]:
 
 
 def perceptron(way: str) -> tuple[Objective, VAE, Tensor, Tensor]:
+    """Return the same of the perceptron."""
     images = load_mnist()
     decoder = GaussianDecoder(mlp([32, 256, 784]), learned="shared")
     vae = VAE(LatentVariableModel(prior(32), decoder), GaussianEncoder(Start(mlp([784, 256, 64]), way)))
@@ -86,6 +90,7 @@ def perceptron(way: str) -> tuple[Objective, VAE, Tensor, Tensor]:
 
 
 def table(way: str) -> tuple[Objective, VAE, Tensor, Tensor]:
+    """Return the same of the table."""
     content = np.load(Path(os.environ["FVNCE_DATA"]) / "adbench" / "6_cardio.npz")
     rows = torch.tensor(content["X"][content["y"] == 0], dtype=torch.float32)
     rows = ((rows - rows.mean(0)) / rows.std(0).clamp(min=1e-6))[torch.randperm(len(rows))]
@@ -120,6 +125,7 @@ def losses(make: Callable[[str], tuple[Objective, VAE, Tensor, Tensor]], way: st
 
 
 def main() -> None:
+    """Measure every model with every start and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/bench/encoder_start.json"))
     options = parser.parse_args()

@@ -1,10 +1,11 @@
 """Rows of any shape: every objective with every decoder, in batches of 1, 28 and 64 rows, as images and flattened.
 
-Values are compared with formulas that are written out here; shapes that do not fit are refused with the argument's name.
+Values are compared with formulas written out here; shapes that do not fit are refused with the argument's name.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,9 +29,11 @@ from fvnce import (
     RankingNCE,
     VariationalNCE,
 )
+from fvnce.diagnostics import diagnose
 from fvnce.models import ContinuousBernoulliDecoder, EnergyDecoder
 from fvnce.noise import GaussianSteps
 from fvnce.objectives import Batch, Objective, Terms
+from fvnce.training.optimiser import make_optimizer, make_schedule
 
 IMAGE, LATENT = (1, 28, 28), 2
 SIZES = pytest.mark.parametrize("rows", [1, 28, 64])
@@ -151,7 +154,7 @@ def test_losses_are_those_of_the_formula(decoder: str, rows: int) -> None:
     expected = -density(decoder, network(code), x).mean()
     torch.testing.assert_close(build("Autoencoder", decoder, IMAGE)(x), expected, rtol=1e-4, atol=0)
 
-    mean, log_scale = Encoding(2 * LATENT)(x).chunk(2, -1)
+    mean, _ = Encoding(2 * LATENT)(x).chunk(2, -1)
     objective = build("VAE", decoder, IMAGE)
     torch.manual_seed(5)
     z = objective.encoder(x).rsample()  # type: ignore[operator]
@@ -210,7 +213,7 @@ def test_batches_that_do_not_go_together_are_refused(rows: int) -> None:
         for objective in OBJECTIVES:
             with pytest.raises(ValueError, match=rf"{name} must .*found shape \({', '.join(map(str, found))}"):
                 build(objective, "gaussian", IMAGE)(x, **given)
-    with pytest.raises(ValueError, match="data of an objective's terms .*found shape"):
+    with pytest.raises(ValueError, match=r"data of an objective.s terms .*found shape"):
         Terms(torch.zeros(()), x)
 
 
@@ -274,3 +277,51 @@ def test_a_batch_is_rows() -> None:
         Batch([[0.0]])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"x must hold at least one row, found shape \(\)"):
         Batch(torch.zeros(()))
+
+
+def test_independent_discrete_parts_are_summed_over_up_to_the_limit() -> None:
+    """Four parts of eight values have 4096 combinations: all that is allowed. The evidence is exact."""
+    torch.manual_seed(0)
+    logits = torch.randn(3, 4, 8)
+    prior = Independent(Categorical(torch.ones(4, 8)), 1)
+    model = LatentVariableModel(prior, GaussianDecoder(Codes()))
+    x = torch.randn(3, 4)
+    loss = VAE(model, lambda _: Independent(Categorical(logits=logits), 1))(x)
+    # Everything factorises over the parts: log N(x_i; z_i, 1) + log 1/8 − log q(z_i).
+    q, z = logits.softmax(-1), torch.arange(8.0)
+    each = -0.5 * (x.unsqueeze(-1) - z) ** 2 - 0.5 * math.log(2 * math.pi) - math.log(8) - q.log()
+    torch.testing.assert_close(loss, -(q * each).sum((1, 2)).mean(), rtol=1e-4, atol=0)
+    wide = LatentVariableModel(Independent(Categorical(torch.ones(4, 9)), 1), GaussianDecoder(Codes()))
+    objective = VAE(wide, lambda _: Independent(Categorical(torch.ones(3, 4, 9)), 1))
+    with pytest.raises(ValueError, match="at most 4096 values, found Independent with 6,561 values"):
+        objective(x)
+
+
+class Codes(nn.Module):
+    def forward(self, z: Tensor) -> Tensor:
+        return z.float()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile's own
+@pytest.mark.parametrize("name", ["Autoencoder", "VAE", "IWAE", "fvNCE", "fvNCE reduced", "VNCE", "Ranking"])
+def test_compiles_whole_without_a_plain_call_before(name: str) -> None:
+    objective, x = build(name, "gaussian", IMAGE), rows_of("gaussian", 4)
+    torch._dynamo.reset()
+    torch.distributions.kl._KL_MEMOIZE.clear()
+    assert torch.compile(objective, backend="eager", fullgraph=True)(x).isfinite()
+
+
+def test_optimizers_and_schedules_of_the_wrong_kind_are_named() -> None:
+    layer = nn.Linear(2, 1)
+    made = torch.optim.SGD(layer.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=r"optimizer must .*found SGD"):
+        make_optimizer(made, layer, 0.1, fused=False)  # type: ignore[arg-type]
+    for schedule in (lambda optimizer: None, torch.optim.lr_scheduler.ConstantLR(made)):
+        with pytest.raises(TypeError, match=r"schedule must .*two arguments"):
+            make_schedule(schedule, made, 10)  # type: ignore[arg-type]
+
+
+def test_gaps_below_zero_have_one_sign() -> None:
+    found = diagnose(build("fvNCE", "gaussian", IMAGE), rows_of("gaussian", 4), latent_samples=2)
+    assert "data -2.1, noise +0.5" in str(replace(found, gap_data=-2.1, gap_noise=0.5))
