@@ -128,7 +128,7 @@ def test_arrays_are_pooled_tabulated_and_trained_on() -> None:
     assert torch.allclose(noise.log_prob(drawn), log_prob, atol=1e-3)
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Flatten(-3), mlp([WIDTH, 8, 1]))
-    objective = SNCE(EnergyModel(network, event_dims=3), noise, PowerRule(0), partition="profiled")
+    objective = SNCE(EnergyModel(network), noise, PowerRule(0), partition="profiled")
     history = fit(objective, x, validation=x[:16], epochs=2, batch_size=16, seed=0)
     assert all(math.isfinite(value) for value in history["loss"])
 

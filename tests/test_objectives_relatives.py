@@ -121,7 +121,7 @@ def test_a_factor_of_the_model_changes_nothing(name: str) -> None:
         torch.manual_seed(0)
         model = Bell(1.2, shift)
         objective = ConditionalNCE(model) if name == "conditional" else RankingNCE(model, normal(1, 2.0), None, 3)
-        loss = objective(x, y)
+        loss = objective(x) if name == "conditional" else objective(x, y)
         values.append((loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))))
     for one, other in zip(*values, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
@@ -146,7 +146,7 @@ def test_gradients_match_finite_differences(name: str) -> None:
 
     def loss() -> Tensor:
         torch.manual_seed(7)
-        return objective(x, y)
+        return objective(x, y) if name.startswith("ranking") else objective(x)
 
     found = torch.autograd.grad(loss(), parameters)
     for parameter, gradient in zip(parameters, found, strict=True):
@@ -279,11 +279,27 @@ def test_ranking_is_a_cross_entropy_over_one_datum_and_its_noise() -> None:
     )
     expected = cross_entropy(logits, torch.zeros(5, dtype=torch.long))
     torch.testing.assert_close(RankingNCE(model, noise, noise_samples=3)(x, y), expected)
-    torch.testing.assert_close(
-        RankingNCE(model, noise, noise_samples=3)(x[:1], y[:4]), RankingNCE(model, noise, noise_samples=3)(x[:1], y[:3])
-    )
-    with pytest.raises(ValueError, match="x_noise must hold at least the 3 noise samples of one row of x, found 2"):
-        RankingNCE(model, noise, noise_samples=3)(x, y[:2])
+    for given, found in ((x, 2), (x[:1], 4)):  # too few for one row, and more than belong to any
+        with pytest.raises(ValueError, match=f"x_noise must hold at least the 3 noise samples .*found {found}"):
+            RankingNCE(model, noise, noise_samples=3)(given, y[:found])
+
+
+def test_conditional_takes_no_noise() -> None:
+    """Its noise are steps from the data: rows or densities that would be ignored are refused."""
+    x = torch.randn(5, 2)
+    for name in ("x_noise", "log_noise_x"):
+        with pytest.raises(ValueError, match=f"{name} must be None for ConditionalNCE"):
+            ConditionalNCE(energy())(x, **{name: torch.randn(5, 2) if name == "x_noise" else torch.zeros(5)})
+
+
+def test_rows_that_are_not_finite_are_named_as_such() -> None:
+    """And leave the steps of later batches as they were."""
+    objective, x = ConditionalNCE(energy()), torch.randn(5, 2)
+    broken = x.clone()
+    broken[3, 1] = torch.nan
+    with pytest.raises(ValueError, match="x must be finite, found nan at row 3, column 1"):
+        objective(broken)
+    assert objective(x).isfinite()
 
 
 def test_infonce_is_ranking_with_the_marginal_as_noise() -> None:
@@ -414,7 +430,7 @@ def test_consistency(name: str, problem: Any) -> None:
         def forward(self, x: Tensor, y: Tensor, **densities: Tensor) -> Tensor:
             with torch.random.fork_rng():
                 torch.manual_seed(5)
-                return self.inner(x, y, **densities)
+                return self.inner(x)
 
     def make(model: nn.Module, noise: Distribution) -> nn.Module:
         if name == "ranking":

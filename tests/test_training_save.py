@@ -50,7 +50,7 @@ def exact() -> VAE:
 def images() -> Autoencoder:
     encoding, decoding = convolutional_pair(3, width=2)
     return Autoencoder(
-        LatentVariableModel(normal(3), ContinuousBernoulliDecoder(decoding, event_dims=3)), PointEncoder(encoding)
+        LatentVariableModel(normal(3), ContinuousBernoulliDecoder(decoding)), PointEncoder(encoding)
     )
 
 

@@ -141,7 +141,7 @@ class Diagnostics:
             f"noise     live {self.live_noise:.1%}, exactly zero {self.zero_noise:.1%}, "
             f"effective {self.ess_noise:.1%}, clipped {self.clipped_noise:.1%}",
             f"data      effective {self.ess_data:.1%}, clipped {self.clipped_data:.1%}",
-            f"bound     one draw to many: data +{self.gap_data:.3g}, noise +{self.gap_noise:.3g}",
+            f"bound     one draw to many: data {self.gap_data:+.3g}, noise {self.gap_noise:+.3g}",
             f"classify  log loss {self.calibration.log_loss:.3g} nats, calibration error {self.calibration.error:.3g}",
             f"log Z     {self.log_partition:.3f} ± {self.log_partition_error:.3f}"
             + ("" if self.log_partition_trusted else ", not to be trusted"),

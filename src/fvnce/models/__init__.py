@@ -64,11 +64,12 @@ __all__ = [
 
 # What a file may name. A scale is a parameter, which the state restores.
 register(
-    *(BernoulliDecoder, BinaryEncoder, CategoricalEncoder, ContinuousBernoulliDecoder, CouplingEncoder),
-    *(CoveringEncoder, EnergyDecoder, EnergyModel, GaussianDecoder, GaussianEncoder, KernelRatio, PointEncoder),
+    *(BinaryEncoder, CategoricalEncoder, CouplingEncoder, CoveringEncoder, EnergyDecoder),
+    *(GaussianDecoder, GaussianEncoder, KernelRatio, PointEncoder),
     *(AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio),
     omit=("scale",),
 )
+register(BernoulliDecoder, ContinuousBernoulliDecoder, EnergyModel, retired=("event_dims",))
 register(RestrictedBoltzmannMachine, methods=("posterior",))
 register(LinearGaussianModel, stand_ins={"scale": lambda _: 1.0}, methods=("posterior",))
 register(

@@ -1,8 +1,13 @@
-"""Decoders: modules from a latent z to the distribution p_θ(x|z)."""
+"""Decoders: modules from a latent z to the distribution p_θ(x|z).
+
+A network gives one x for each z. What its output has beyond the dimensions that it shares with z is one event: rows of
+a table, (B, D), and images, (B, C, H, W), need no argument that says which they are.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Literal
 
 import torch
@@ -24,7 +29,7 @@ class GaussianDecoder(nn.Module):
         learned: ``None`` for a fixed σ, ``"shared"`` for one learned σ, ``"per_dimension"`` for one per dimension
             of x (give ``event_shape``). A fixed σ is a silent weight between reconstruction and prior; one learned
             σ settles it from the data (arXiv 2006.13202).
-        event_shape: the shape of one x, by default one dimension of any size.
+        event_shape: the shape of one x; by default that of what the network gives.
 
     >>> decoder = GaussianDecoder(nn.Linear(2, 5), scale=1 / 8)
     >>> decoder(torch.zeros(3, 2)).event_shape
@@ -49,7 +54,6 @@ class GaussianDecoder(nn.Module):
             log_scale = log_scale.repeat(*event_shape)
         self.learned = learned
         self.event_shape = None if event_shape is None else tuple(event_shape)
-        self.event_dims = 1 if event_shape is None else len(event_shape)
         if learned is None:
             self.register_buffer("log_scale", log_scale)
         else:
@@ -71,19 +75,25 @@ class GaussianDecoder(nn.Module):
     def forward(self, z: Tensor) -> DiagonalNormal:
         """p(x|z)."""
         mean = run(self.network, z)
+        event_dims = _event_dims(z, mean) if self.event_shape is None else len(self.event_shape)
+        if self.event_shape is not None and mean.shape[mean.dim() - event_dims :] != self.event_shape:
+            raise ValueError(
+                f"network of a GaussianDecoder must give x of event_shape {self.event_shape}, found shape "
+                f"{tuple(mean.shape)}"
+            )
         log_scale = wide(self.log_scale)
         # What is made in inference mode serves no gradient later.
         hidden = _checks.values_are_hidden() or torch.is_inference_mode_enabled()
         if self.learned is not None or mean.device.type != "cpu" or hidden:
-            return DiagonalNormal(mean, log_scale.exp(), self.event_dims, log_scale=log_scale)
+            return DiagonalNormal(mean, log_scale.exp(), event_dims, log_scale=log_scale)
         # A fixed σ is the same at every call; on an accelerator, asking whether it is would make it wait.
-        key = (log_scale.item(), log_scale.dtype, mean.shape[mean.dim() - self.event_dims :])
+        key = (log_scale.item(), log_scale.dtype, mean.shape[mean.dim() - event_dims :])
         if self._kept is None or self._kept[0] != key:
-            likelihood = DiagonalNormal(mean, log_scale.exp(), self.event_dims, log_scale=log_scale)
+            likelihood = DiagonalNormal(mean, log_scale.exp(), event_dims, log_scale=log_scale)
             self._kept = (key, likelihood.scale, likelihood.keep_constants())
             return likelihood
         _, scale, constants = self._kept
-        likelihood = DiagonalNormal(mean, scale, self.event_dims, log_scale=log_scale)
+        likelihood = DiagonalNormal(mean, scale, event_dims, log_scale=log_scale)
         likelihood.keep_constants(constants)
         return likelihood
 
@@ -95,14 +105,15 @@ class BernoulliDecoder(nn.Module):
     torch.Size([3])
     """
 
-    def __init__(self, network: nn.Module, *, event_dims: int = 1) -> None:
+    def __init__(self, network: nn.Module, *, event_dims: int | None = None) -> None:
         super().__init__()
         self.network = network
-        self.event_dims = event_dims
+        _no_event_dims(type(self).__name__, event_dims)
 
     def forward(self, z: Tensor) -> Independent[Bernoulli]:
         """p(x|z)."""
-        return Independent(_Binary(logits=run(self.network, z), validate_args=False), self.event_dims)
+        logits = run(self.network, z)
+        return Independent(_Binary(logits=logits, validate_args=False), _event_dims(z, logits))
 
 
 class _Binary(Bernoulli):
@@ -122,16 +133,15 @@ class ContinuousBernoulliDecoder(nn.Module):
     torch.Size([3])
     """
 
-    def __init__(self, network: nn.Module, *, event_dims: int = 1) -> None:
+    def __init__(self, network: nn.Module, *, event_dims: int | None = None) -> None:
         super().__init__()
         self.network = network
-        self.event_dims = event_dims
+        _no_event_dims(type(self).__name__, event_dims)
 
     def forward(self, z: Tensor) -> Independent[ContinuousBernoulli]:
         """p(x|z)."""
-        return Independent(
-            _BoundedContinuousBernoulli(logits=run(self.network, z), validate_args=False), self.event_dims
-        )
+        logits = run(self.network, z)
+        return Independent(_BoundedContinuousBernoulli(logits=logits, validate_args=False), _event_dims(z, logits))
 
 
 class _BoundedContinuousBernoulli(ContinuousBernoulli):
@@ -142,3 +152,25 @@ class _BoundedContinuousBernoulli(ContinuousBernoulli):
         inside = (value >= 0) & (value <= 1)
         density: Tensor = super().log_prob(value.clamp(0, 1))  # type: ignore[no-untyped-call]
         return torch.where(inside, density, -math.inf)
+
+
+def _event_dims(z: Tensor, output: Tensor) -> int:
+    """How many dimensions of the output are one x: those after the dimensions that it shares with z.
+
+    A code is a vector or an integer. A model knows the shape of its codes and corrects what this cannot see.
+    """
+    most = max(1, z.dim() - 1) if z.is_floating_point() else z.dim()
+    shared = 0
+    while shared < min(most, output.dim() - 1) and z.shape[shared] == output.shape[shared]:
+        shared += 1
+    return output.dim() - shared
+
+
+def _no_event_dims(name: str, event_dims: int | None) -> None:
+    if event_dims is not None:
+        warnings.warn(
+            f"event_dims of {name} is ignored and will be removed: the dimensions of one x are read off what the "
+            "network gives",
+            DeprecationWarning,
+            stacklevel=3,
+        )

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import Distribution, Independent, Normal, constraints, kl_divergence, register_kl
+from torch.distributions import (
+    Categorical,
+    Distribution,
+    Independent,
+    Normal,
+    OneHotCategorical,
+    constraints,
+    kl_divergence,
+    register_kl,
+)
 from torch.nn.functional import logsigmoid
 
+from .. import _checks
 from .._random import place
 
 #: What the log-density of a Gaussian with a single scale needs of that scale.
@@ -43,6 +52,7 @@ class DiagonalNormal(Independent[Normal]):
     ) -> None:
         self._loc, self._scale, self._log_scale, self._generator = loc, scale, log_scale, generator
         self._kept: Constants | None = None
+        self._standard: bool | None = None
         self.reinterpreted_batch_ndims = event_dims
         split = loc.dim() - event_dims
         # Not Independent's own: one of these is made for every batch, and its parts are seldom asked for.
@@ -75,10 +85,12 @@ class DiagonalNormal(Independent[Normal]):
         """σ, one number or one for each dimension."""
         return self._scale
 
-    @cached_property
+    @property
     def is_standard(self) -> bool:
-        """Whether this is N(0, 1) in every dimension, and not learned."""
-        return _is_standard_normal(self.base_dist)
+        """Whether this is N(0, 1) in every dimension, and not learned; a compiler knows it of a fixed prior only."""
+        if self._standard is None and not _checks.values_are_hidden():
+            self._standard = _is_standard_normal(self.base_dist)
+        return bool(self._standard)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> DiagonalNormal:
         """The same distribution over a larger batch."""
@@ -96,6 +108,7 @@ class DiagonalNormal(Independent[Normal]):
         )
         if self._kept is not None:
             made.keep_constants()
+        made._standard = self._standard
         return made
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
@@ -193,9 +206,73 @@ def _is_standard(p: Independent[Any]) -> bool:
 
 
 def _is_standard_normal(p: Distribution) -> bool:
-    if not isinstance(p, Normal) or p.loc.requires_grad or p.scale.requires_grad:
+    if not isinstance(p, Normal) or p.loc.requires_grad or p.scale.requires_grad or _checks.values_are_hidden():
         return False
     return bool((p.loc == 0).all()) and bool((p.scale == 1).all())
+
+
+def divergence_of(q: Distribution, p: Any) -> Tensor:
+    """KL(q‖p), without torch's search for the pair of classes, which a compiler cannot trace, where it is our own."""
+    if isinstance(q, DiagonalNormal) and isinstance(p, Independent):
+        return _kl_of_diagonal_normals(q, p)  # type: ignore[no-any-return]
+    divergence: Tensor = kl_divergence(q, p)
+    return divergence
+
+
+def number_of_values(q: Distribution) -> int | None:
+    """How many values one event can have, or None where they cannot be listed.
+
+    >>> from torch.distributions import Categorical
+    >>> number_of_values(Independent(Categorical(torch.ones(5, 4, 8)), 1)), number_of_values(Normal(0.0, 1.0))
+    (4096, None)
+    """
+    if isinstance(q, Independent):
+        each = number_of_values(q.base_dist)
+        return None if each is None else each ** q.event_shape[: q.reinterpreted_batch_ndims].numel()
+    if isinstance(q, BinaryVector):
+        return int(2 ** q.logits.shape[-1])
+    if not q.has_enumerate_support:
+        return None
+    if isinstance(q, (Categorical, OneHotCategorical)):
+        return int(q.param_shape[-1])
+    return len(q.enumerate_support(expand=False))
+
+
+def all_values(q: Distribution) -> Tensor:
+    """Every value of an event, shape (values, …) as draws have it; of independent parts, all combinations.
+
+    >>> from torch.distributions import Bernoulli
+    >>> all_values(Independent(Bernoulli(torch.full((2,), 0.5)), 1))
+    tensor([[0., 0.],
+            [0., 1.],
+            [1., 0.],
+            [1., 1.]])
+    """
+    if not isinstance(q, Independent):
+        return q.enumerate_support()
+    values = all_values(q.base_dist)  # of one part, shape (values, batch…, parts…, …)
+    first, dims = 1 + len(q.batch_shape), q.reinterpreted_batch_ndims
+    if dims == 0:
+        return values
+    parts = values.flatten(first, first + dims - 1).unbind(first)
+    index = torch.cartesian_prod(*[torch.arange(len(values), device=values.device)] * len(parts))
+    index = index.reshape(-1, len(parts))
+    chosen = torch.stack([part[column] for part, column in zip(parts, index.unbind(1), strict=True)], first)
+    return chosen.reshape(len(index), *q.batch_shape, *q.event_shape)
+
+
+def over_rows(distribution: Distribution, batch_dims: int) -> Distribution:
+    """The distribution whose batch has that many dimensions, and whose event is all that comes after them.
+
+    >>> over_rows(Independent(Normal(torch.zeros(5, 1, 4, 4), 1.0), 1), 1).event_shape
+    torch.Size([1, 4, 4])
+    """
+    more = len(distribution.batch_shape) - batch_dims
+    if more > 0:
+        return Independent(distribution, more)
+    if more < 0 and isinstance(distribution, Independent) and distribution.reinterpreted_batch_ndims > -more:
+        return Independent(distribution.base_dist, distribution.reinterpreted_batch_ndims + more)
+    return distribution
 
 
 class PointMass(Distribution):

@@ -17,6 +17,7 @@ from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from .. import _checks
+from .decoders import _no_event_dims
 from .fixed import FixedDistribution
 from .networks import run
 
@@ -35,8 +36,8 @@ class EnergyModel(nn.Module):
         reference: p_ref over x, a torch distribution; None is the constant 1.
         latent_reference: a distribution over z in the same role; None is the constant 1.
         inputs: how x and z enter the network.
-        event_dims: dimensions of one x; joined inputs need 1.
 
+    The first dimension of x counts rows and the others are one x, unless the reference has another shape.
     Both methods are unnormalised: :meth:`~fvnce.objectives.ContrastiveObjective.log_partition` of the objective that
     trains the model estimates log Z.
 
@@ -58,7 +59,7 @@ class EnergyModel(nn.Module):
         reference: Distribution | None = None,
         latent_reference: Distribution | None = None,
         inputs: Inputs = "joined",
-        event_dims: int = 1,
+        event_dims: int | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -66,7 +67,7 @@ class EnergyModel(nn.Module):
         self._latent_reference = _fixed("latent_reference", latent_reference)
         _checks.choice("inputs", inputs, INPUTS)
         self.inputs: Inputs = inputs
-        self.event_dims = _checks.count("event_dims", event_dims, low=0)
+        _no_event_dims("EnergyModel", event_dims)
 
     @property
     def reference(self) -> Distribution | None:
@@ -80,7 +81,15 @@ class EnergyModel(nn.Module):
 
     def energy(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         """E_θ without the references: shape (B,) for x of shape (B, …), (K, B) for z of shape (K, B, …)."""
-        return _energy(self.network, x, z, self.inputs, self.event_dims)
+        if self.reference is not None:
+            event = tuple(self.reference.event_shape)
+            _checks.points("x", x, event)
+            dims = len(event)
+        elif z is not None and self.inputs == "joined" and x.dim() <= z.dim():
+            dims = 1  # codes are vectors, and so is x
+        else:
+            dims = max(0, x.dim() - 1)
+        return _energy(self.network, x, z, self.inputs, dims)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log p⁰(x) of a model without latents."""
@@ -186,7 +195,8 @@ def _energy(network: nn.Module, x: Tensor, z: Tensor | None, inputs: Inputs, eve
     else:
         if event_dims != 1:
             raise ValueError(
-                f"inputs='joined' needs rows x that are vectors, found event_dims={event_dims}; pass inputs='separate'"
+                f"x must have rows that are vectors for inputs='joined', found shape {tuple(x.shape)}; pass "
+                "inputs='separate'"
             )
         batch = torch.broadcast_shapes(batch, z.shape[:-1])
         found = run(network, torch.cat([x.expand(*batch, -1), z.expand(*batch, -1)], -1))

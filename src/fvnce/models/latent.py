@@ -15,7 +15,7 @@ from torch.distributions import Distribution, Independent, Normal, Uniform
 
 from .. import _checks
 from ..serialization import register
-from .distributions import DiagonalNormal
+from .distributions import DiagonalNormal, over_rows
 from .fixed import FixedDistribution, map_tensors, wide
 
 
@@ -52,6 +52,7 @@ class LatentVariableModel(nn.Module):
         fixed = isinstance(prior, Distribution) and highest_log_prior is None
         self._gamma = _height(prior) if isinstance(prior, Distribution) and fixed else highest_log_prior
         self._prior = FixedDistribution(_lean(prior)) if isinstance(prior, Distribution) else prior
+        self._latent_dims = len(prior.event_shape) if isinstance(prior, Distribution) else None
         self.decoder = decoder
 
     @property
@@ -71,16 +72,26 @@ class LatentVariableModel(nn.Module):
 
     def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
         """log p_θ(x|z)."""
-        likelihood: Distribution = self.decoder(z)
+        if self._latent_dims is None:
+            self._latent_dims = len(self.prior.event_shape)
+        batch = z.shape[: z.dim() - self._latent_dims]
+        likelihood = over_rows(self.decoder(z), len(batch))
         event = likelihood.event_shape
-        if x.shape[x.dim() - len(event) :] != event:
+        rows = x.shape[: max(0, x.dim() - len(event))]  # none of them is broadcast, but over draws of z
+        if x.shape[len(rows) :] != event or rows != batch[max(0, len(batch) - len(rows)) :]:
             raise ValueError(
                 f"x must have rows of the shape that the decoder gives, {tuple(event)}, found x of shape "
                 f"{tuple(x.shape)}; change the decoder's last layer or reshape the data"
             )
         if _checks.is_half(x):  # what the network gave in half precision is the likelihood's parameter, not its density
-            return map_tensors(likelihood, wide).log_prob(x.float())
-        return likelihood.log_prob(x)
+            likelihood, x = map_tensors(likelihood, wide), x.float()
+        value: Tensor = likelihood.log_prob(x)
+        if value.shape != batch:
+            raise ValueError(
+                f"decoder must give one x for each z of shape {tuple(z.shape)}, batch shape {tuple(batch)}, found "
+                f"log-densities of shape {tuple(value.shape)} for x of shape {tuple(x.shape)}"
+            )
+        return value
 
     def highest_log_prior(self) -> float:
         """γ = max_z log p_Z(z), the constant that makes a deterministic encoder's objectives comparable.
@@ -120,6 +131,7 @@ def _lean(prior: Distribution) -> Distribution:
         return DiagonalNormal(loc, scale, loc.dim())
     lean = DiagonalNormal(loc, one, loc.dim())
     lean.keep_constants()
+    lean.is_standard  # noqa: B018  known from here on, also to a compiler
     return lean
 
 

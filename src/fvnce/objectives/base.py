@@ -63,7 +63,7 @@ class BatchShare:
 
 @dataclass
 class Batch:
-    """What an objective is evaluated on.
+    """What an objective is evaluated on; shapes that do not go together are refused here, for every objective.
 
     Attributes:
         x: rows of data, shape (B, …).
@@ -81,6 +81,32 @@ class Batch:
     log_noise_x: Tensor | None = None
     log_noise_noise: Tensor | None = None
     share: BatchShare | None = None
+
+    def __post_init__(self) -> None:
+        for name, rows in (("x", self.x), ("x_noise", self.x_noise)):
+            if rows is None:
+                continue
+            if not isinstance(rows, Tensor):
+                raise TypeError(f"{name} must be a torch.Tensor, found {type(rows).__name__}")
+            if rows.dim() == 0 or len(rows) == 0:
+                raise ValueError(f"{name} must hold at least one row, found shape {tuple(rows.shape)}")
+            if rows.shape[1:] != self.x.shape[1:]:
+                wanted = ", ".join(["N", *map(str, self.x.shape[1:])])
+                raise ValueError(f"{name} must have shape ({wanted}) to match x, {_found(rows)}")
+        if self.x_noise is None and self.log_noise_noise is not None:
+            raise ValueError("log_noise_noise must come with x_noise, found it alone")
+        check_log_noise("log_noise_x", self.log_noise_x, self.x)
+        check_log_noise("log_noise_noise", self.log_noise_noise, self.x_noise)
+
+
+def _found(tensor: Tensor) -> str:
+    return f"found shape {tuple(tensor.shape)}"
+
+
+def check_log_noise(name: str, given: Tensor | None, rows: Tensor | None) -> None:
+    """Refuse log-densities that are not one for each row."""
+    if given is not None and rows is not None and given.shape != rows.shape[:1]:
+        raise ValueError(f"{name} must hold one log-density for each of the {len(rows)} rows, {_found(given)}")
 
 
 def mean_over_data(values: Tensor, share: BatchShare | None) -> Tensor:
@@ -191,6 +217,12 @@ class Terms:
     _evidence: Callable[[], Tensor] | None = field(default=None, repr=False)
     _deltas: Callable[[], tuple[Tensor, Tensor | None]] | None = field(default=None, repr=False)
     _contrast: ContrastInfo | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, value, dims in (("loss", self.loss, 0), ("data", self.data, 1), ("noise", self.noise, 1)):
+            if value is not None and value.dim() != dims:
+                wanted = "one number" if dims == 0 else "one number for each sample"
+                raise ValueError(f"{name} of an objective's terms must be {wanted}, {_found(value)}")
 
     # A training step asks for none of these, so each is computed when it is first asked for.
 

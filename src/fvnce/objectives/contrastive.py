@@ -22,7 +22,7 @@ from .._random import seeded_by
 from ..models.fixed import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
-from .base import Batch, ContrastInfo, Objective, Terms, mean_over_data, mean_over_noise
+from .base import Batch, ContrastInfo, Objective, Terms, check_log_noise, mean_over_data, mean_over_noise
 from .budget import Budgeted
 from .log_partition import Fixed, Learned, LogScale, Partition, first_order_only, with_gradient_of
 from .profiled import Profiled, with_curvature
@@ -187,8 +187,6 @@ class ContrastiveObjective(Objective):
         """The batch with noise samples and their densities."""
         x, x_noise = batch.x, batch.x_noise
         self._check_rows("x", x)
-        if x_noise is None and batch.log_noise_noise is not None:
-            raise ValueError("log_noise_noise must come with x_noise, found it alone")
         if x_noise is None:
             x_noise = draw(self.noise, max(1, round(self.noise_samples * len(x)))).to(x.dtype)
         self._check_rows("x_noise", x_noise)
@@ -315,10 +313,7 @@ class ContrastiveObjective(Objective):
             x = x.float() if _checks.is_half(x) else x
             with torch.no_grad():
                 return self.noise.log_prob(x) if _checks.values_are_hidden() else log_prob_or_minus_inf(self.noise, x)
-        if given.shape != x.shape[:1]:
-            raise ValueError(
-                f"{name} must hold one log-density for each of the {len(x)} rows, found shape {tuple(given.shape)}"
-            )
+        check_log_noise(name, given, x)
         return given
 
     def fitted_log_partition(self) -> Tensor:

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, kl_divergence
+from torch.distributions import Distribution
 
 from .. import _checks
 from ..models import LatentVariableModel
-from ..models.distributions import PointMass
+from ..models.distributions import PointMass, divergence_of
 from .base import Batch, Objective, Terms, mean_over_data
-from .ratios import Encoder, LogRatio, check_finite, log_ratio, narrowed, prior_constant
+from .ratios import Encoder, LogRatio, check_encoded, check_finite, log_ratio, narrowed, prior_constant
 
 
 class _LikelihoodObjective(Objective):
@@ -103,8 +103,9 @@ class Autoencoder(_LikelihoodObjective):
 
     def terms_of(self, batch: Batch) -> Terms:
         """The reconstruction term on a batch, of which only ``x`` is used."""
-        x = batch.x
-        return _terms(batch, self.model.log_likelihood(x, narrowed(self.encoder(x).mean, x)))
+        x, q = batch.x, self.encoder(batch.x)
+        check_encoded(q, x, self.model)
+        return _terms(batch, self.model.log_likelihood(x, narrowed(q.mean, x)))
 
 
 def _terms(batch: Batch, earned: Tensor) -> Terms:
@@ -120,10 +121,8 @@ def _terms(batch: Batch, earned: Tensor) -> Terms:
 def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, closed_form: bool = True) -> Tensor:
     """The evidence lower bound of each point, shape (B,)."""
     if closed_form and isinstance(model, LatentVariableModel) and q.has_rsample and not isinstance(q, PointMass):
-        prior = model.prior
-        _checks.latents(q, prior)
         try:
-            divergence = kl_divergence(q, prior)
+            divergence = divergence_of(q, check_encoded(q, x, model))
         except NotImplementedError:
             pass
         else:

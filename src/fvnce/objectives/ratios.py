@@ -18,12 +18,12 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, OneHotCategorical
+from torch.distributions import Distribution
 
 from .. import _checks
 from .._estimates import log_mean_exp, log_power_mean
 from ..models import LatentVariableModel
-from ..models.distributions import PointMass, rsample_with_log_ratio
+from ..models.distributions import PointMass, all_values, number_of_values, rsample_with_log_ratio
 from ..models.fixed import wide
 from ..scoring import ScoringRule
 from .base import BatchShare, gather
@@ -167,16 +167,15 @@ def log_ratio(
     if q is None:
         value = wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise
         return LogRatio(value.unsqueeze(0), known_mean=value)
-    summed_over = _is_summed(q)
+    values_of_q = number_of_values(q)
+    summed_over = values_of_q is not None and values_of_q <= MOST_VALUES
     if summed_over and draws > 1 and not marginal:
         raise ValueError(
             f"latent_samples must be 1 for an encoder whose {type(q).__name__} latent is summed over, found {draws}"
         )
-    prior = model.prior if isinstance(model, LatentVariableModel) else None
-    if prior is not None:
-        _checks.latents(q, prior)
+    prior = check_encoded(q, x, model)
     if summed_over:
-        z = q.enumerate_support()
+        z = all_values(q)
         log_q = q.log_prob(z)
         joint = wide(_checked(model.log_joint(x, narrowed(z, x)), tuple(log_q.shape), "log_joint"))
         summed = LogRatio(joint - log_noise - log_q, wide(log_q))
@@ -184,7 +183,7 @@ def log_ratio(
     if at is None and not q.has_rsample:
         raise ValueError(
             f"encoder must return a distribution that is reparameterised or has at most {MOST_VALUES} values, "
-            f"found {type(q).__name__}"
+            f"found {type(q).__name__}" + ("" if values_of_q is None else f" with {values_of_q:,} values")
         )
     drawn = () if draws == 1 else (draws,)
     shape = (*drawn, len(x))
@@ -220,17 +219,30 @@ def _checked(value: Tensor, shape: tuple[int, ...], method: str) -> Tensor:
     if value.shape != shape:
         raise ValueError(
             f"model.{method} must return one number for each point, shape {shape}, found shape {tuple(value.shape)}; "
-            "squeeze a last dimension of 1, and give decoders of images their event_shape"
+            "squeeze a last dimension of 1, and sum over all dimensions of one x"
         )
     return value
 
 
-def _is_summed(q: Distribution) -> bool:
-    if not q.has_enumerate_support:
-        return False
-    if isinstance(q, (Categorical, OneHotCategorical)):
-        return q.param_shape[-1] <= MOST_VALUES
-    return len(q.enumerate_support(expand=False)) <= MOST_VALUES
+def check_encoded(q: object, x: Tensor, model: Any) -> Distribution | None:
+    """Refuse what an encoder gave unless it is one distribution for each row of x, over latents of the prior's shape.
+
+    Returns:
+        The prior of a latent-variable model, None of another.
+    """
+    if not isinstance(q, Distribution):
+        raise TypeError(f"encoder must return a torch distribution, found {type(q).__name__}")
+    if q.batch_shape != x.shape[:1]:
+        raise ValueError(
+            f"encoder must give one distribution for each row of x of shape {tuple(x.shape)}, found batch shape "
+            f"{tuple(q.batch_shape)} and event shape {tuple(q.event_shape)}; its network must map a whole row, "
+            "(B, …), to (B, outputs)"
+        )
+    if not isinstance(model, LatentVariableModel):
+        return None
+    prior = model.prior
+    _checks.latents(q, prior)
+    return prior
 
 
 def narrowed(z: Tensor, x: Tensor) -> Tensor:

@@ -87,9 +87,14 @@ class ConditionalNCE(Objective):
         self.register_buffer("spread", torch.zeros(()))
 
     def terms_of(self, batch: Batch) -> Terms:
-        """J on a batch, of which only ``x`` is used; steps are drawn."""
-        x = batch.x
-        _checks.rows("x", x, tuple(x.shape[1:]))
+        """J on a batch; steps are drawn, and noise is refused."""
+        x = _checks.rows("x", batch.x, tuple(batch.x.shape[1:]))
+        for name in ("x_noise", "log_noise_x", "log_noise_noise"):
+            if (given := getattr(batch, name)) is not None:
+                raise ValueError(
+                    f"{name} must be None for ConditionalNCE, whose noise are steps from x, found shape "
+                    f"{tuple(given.shape)}; pass conditional to choose the steps"
+                )
         earned = -2 * softplus(-self.log_odds(x, batch.share)).mean(0)
         return Terms(-mean_over_data(earned, batch.share), earned.detach())
 
@@ -131,7 +136,7 @@ class ConditionalNCE(Objective):
                 "the steps are scaled by the first batch, which a traced call cannot do: call the objective once on a "
                 "batch before compiling or transforming it, or pass conditional"
             )
-        rows = gather(x, share)
+        rows = gather(_checks.finite_rows("x", x), share)
         found = rows.std(0) if len(rows) > 1 else torch.zeros_like(x[0])
         if not bool((found > 0).any()):
             raise ValueError(
@@ -153,7 +158,8 @@ class ConditionalNCE(Objective):
 class RankingNCE(ContrastiveObjective):
     r"""Ranking NCE (Ma & Collins 2018; Eq. ranking): find the datum among K noise samples of its own.
 
-    Noise rows i·K … (i+1)·K − 1 go with row i of the data; where there are fewer, they are used again from the first.
+    Noise rows i·K … (i+1)·K − 1 go with row i of the data; where there are fewer, they are used again from the first,
+    and more are refused.
 
     With latents both kinds of ratio are estimated from draws. J is concave in r(x), so that the data's side is a lower
     bound; in the r(y_k) it is convex, and the estimate is too high by what a finite number of draws leaves. A bound on
@@ -217,6 +223,9 @@ def _rivals(noise: Tensor, rows: int, count: int) -> Tensor:
     """The K noise samples of each data row, shape (rows, K), from the first again where they run out."""
     if len(noise) == rows * count:
         return noise.reshape(rows, count)
-    if len(noise) < count:
-        raise ValueError(f"x_noise must hold at least the {count} noise samples of one row of x, found {len(noise)}")
+    if not count <= len(noise) <= rows * count:
+        raise ValueError(
+            f"x_noise must hold at least the {count} noise samples of one row of x and at most the {rows * count} of "
+            f"all, found {len(noise)}"
+        )
     return noise[torch.arange(rows * count, device=noise.device) % len(noise)].reshape(rows, count)

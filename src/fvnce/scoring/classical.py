@@ -142,7 +142,8 @@ class Exponential(_Symmetric):
 
     def _value1(self, delta: Tensor) -> Tensor:
         inner = self._inner(delta)
-        return -torch.exp(-inner / 2) * (1 + (inner - delta) / 2)
+        beyond = torch.zeros_like(delta) if self.clip is None else (-self.clip - delta).clamp(min=0)
+        return -torch.exp(-inner / 2) * (1 + beyond / 2)
 
     def _slope1(self, delta: Tensor) -> Tensor:
         return torch.exp(-self._inner(delta) / 2) / 2

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .. import _checks
 from .check import check_double_elbo
-from .rule import ScoringRule, SmoothRule
+from .rule import ScoringRule, SmoothRule, along_tangent
 
 Function = Callable[[Tensor], Tensor]
 
@@ -27,6 +27,7 @@ Function = Callable[[Tensor], Tensor]
 MAX_CLIP = 35.0
 #: The Δ between which r, and r² at the upper end, can still be represented in float64.
 LOWEST, HIGHEST = -700.0, 350.0
+SMALLEST_SLOPE = 1e-300
 #: Gauss–Legendre quadrature on [−1, 1], and the polynomial through its nodes at −1, 0 and 1.
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
 PREDICTOR = np.linalg.solve(
@@ -189,7 +190,9 @@ class _WeightRule(_Unwritable, SmoothRule):
         value = known + self._integrals(start, x)[which]
         beyond = delta.double() - x
         slope = self._slope1(x) if which == 0 else self._slope0(x)
-        return torch.where(beyond == 0, value, value + slope * beyond).to(delta.dtype)
+        # A slope of e^-700 adds nothing at any Δ; only at −∞ would it make a finite limit infinite.
+        slope = torch.where(slope.abs() < SMALLEST_SLOPE, 0.0, slope)
+        return along_tangent(value, slope, beyond).to(delta.dtype)
 
     def _value1(self, delta: Tensor) -> Tensor:
         return self._values(delta, 0)
@@ -264,7 +267,7 @@ class _GeneratorRule(_Unwritable, SmoothRule):
 
     def _below_reach(self, delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
         excess = (delta.double() + self._REACH).clamp(max=0.0)
-        return (value + slope.double() * excess).to(delta.dtype)
+        return along_tangent(value, slope.double(), excess).to(delta.dtype)
 
     def _slope1(self, delta: Tensor) -> Tensor:
         mu, one_minus_mu, _, _, second = self._derivatives(delta)

@@ -81,9 +81,9 @@ class PowerRule(SmoothRule):
         """Δ + (α−1) log(r+β), and 1 + (α−1) r/(r+β)."""
         with torch.no_grad():
             if self.beta == 0:
-                return self.alpha * delta, torch.full_like(delta, self.alpha)
+                return self._log_slope1(delta), torch.full_like(delta, self.alpha)
             share = torch.sigmoid(delta - math.log(self.beta))
-            return delta + (self.alpha - 1) * self._log_r_plus_beta(delta), 1 + (self.alpha - 1) * share
+            return self._log_slope1(delta), 1 + (self.alpha - 1) * share
 
     def _value1(self, delta: Tensor) -> Tensor:
         u = self._log_r_plus_beta(delta)
@@ -94,17 +94,24 @@ class PowerRule(SmoothRule):
         power = torch.exp((1 + self.alpha) * u)
         if self.beta == 0:
             return -power / (1 + self.alpha)
-        return self.beta * self._value1(delta) - (power - self.beta) / (1 + self.alpha)
+        value = self.beta * self._value1(delta) - (power - self.beta) / (1 + self.alpha)
+        # Where the power overflows, so may the lower one; their difference is −∞ and not ∞ − ∞.
+        return torch.where(power == math.inf, -power, value)
 
     def _slope1(self, delta: Tensor) -> Tensor:
-        if self.beta == 0:
-            return torch.exp(self.alpha * delta)
-        return torch.exp(delta + (self.alpha - 1) * self._log_r_plus_beta(delta))
+        return torch.exp(self._log_slope1(delta))
 
     def _slope0(self, delta: Tensor) -> Tensor:
         if self.beta == 0:
             return -torch.exp((1 + self.alpha) * delta)
+        delta = _below_infinity(delta)
         return -torch.exp(2 * delta + (self.alpha - 1) * self._log_r_plus_beta(delta))
+
+    def _log_slope1(self, delta: Tensor) -> Tensor:
+        if self.beta == 0:
+            return torch.zeros_like(delta) if self.alpha == 0 else self.alpha * delta  # 0·∞ is not 0
+        delta = _below_infinity(delta)
+        return delta + (self.alpha - 1) * self._log_r_plus_beta(delta)
 
     def _log_r_plus_beta(self, delta: Tensor) -> Tensor:
         if self.beta == 0:
@@ -121,3 +128,8 @@ class PowerRule(SmoothRule):
         if self.clip != 10.0:
             arguments.append(f"clip={'none' if self.clip is None else number_text(self.clip)}")
         return f"power({', '.join(arguments)})"
+
+
+def _below_infinity(delta: Tensor) -> Tensor:
+    """Δ, with the largest number for ∞, so that Δ − log(r+β) is 0 there and not ∞ − ∞."""
+    return delta.clamp(max=torch.finfo(delta.dtype).max)

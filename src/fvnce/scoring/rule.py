@@ -192,8 +192,13 @@ def _evaluate(
     inner_slope = slope(inner)
     if inner is not delta:
         with torch.no_grad():
-            result = torch.addcmul(result, inner_slope, delta - inner)
+            result = along_tangent(result, inner_slope, (delta - threshold).clamp(min=0))  # −∞ − (−∞) is not 0
     return with_slope(delta, result, inner_slope) if differentiated else result
+
+
+def along_tangent(value: Tensor, slope: Tensor, beyond: Tensor) -> Tensor:
+    """value + slope·beyond, where a slope of 0 leads nowhere however far."""
+    return torch.where((slope == 0) | (beyond == 0), value, torch.addcmul(value, slope, beyond))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -229,6 +234,8 @@ class Combination(ScoringRule):
         """The log of the sum of the slopes."""
         if not self.parts:
             return torch.full_like(delta, -math.inf), torch.zeros_like(delta)
+        # The share of each part is a difference of logs, which are all infinite at ±∞.
+        delta = delta.clamp(torch.finfo(delta.dtype).min / 4, torch.finfo(delta.dtype).max / 4)
         logs, rates = zip(*(rule.log_slope(delta) for _, rule in self.parts), strict=True)
         weighted = torch.stack([math.log(w) + log for (w, _), log in zip(self.parts, logs, strict=True)])
         return weighted.logsumexp(0), (weighted.softmax(0) * torch.stack(rates)).sum(0)

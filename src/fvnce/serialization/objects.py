@@ -256,7 +256,7 @@ class _Builder:
         if not isinstance(number, int) or number in self._made:
             raise RecordError(f"{self._what} must number its objects, each once, found {shown(number)} for a {name}")
         before, self._count = self._count, 1
-        parts = {key: self.value(item) for key, item in arguments.items()}
+        parts = {key: self.value(item) for key, item in arguments.items() if key not in kind.retired}
         made = self._made[number] = kind.build(**parts)
         self._sizes[number], self._count = self._count, before
         self._add(self._sizes[number])

@@ -38,6 +38,7 @@ class Kind:
         build: what is called with them.
         names: the arguments that a file may give; None if they are names of parts.
         methods: those of its methods that a file may refer to.
+        retired: arguments of files of earlier versions, which are left out.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Kind:
     build: Callable[..., Any]
     names: frozenset[str] | None = None
     methods: frozenset[str] = frozenset()
+    retired: frozenset[str] = frozenset()
 
 
 _by_name: dict[str, Kind] = {}
@@ -61,6 +63,7 @@ def register(
     stand_ins: Mapping[str, Callable[[Any], Any]] | None = None,
     methods: Iterable[str] = (),
     check: Callable[[Any], None] | None = None,
+    retired: Iterable[str] = (),
 ) -> None:
     """Let files name these classes, by the arguments of their constructors.
 
@@ -72,6 +75,7 @@ def register(
             will do until then.
         methods: methods that another object may have been given, as an objective is given a model's posterior.
         check: raises for an object that cannot be saved; the message goes on from the object's name.
+        retired: arguments that files of earlier versions give and that have no effect any more.
 
     >>> class Shift:
     ...     def __init__(self, by: float) -> None:
@@ -90,7 +94,7 @@ def register(
             found = {name: given[name](made) for name in names if name in given}
             return {n: found[n] if n in found else getattr(made, n) for n in names if n in found or hasattr(made, n)}
 
-        add(Kind(prefix + cls.__name__, cls, arguments, cls, frozenset(names), frozenset(methods)))
+        add(Kind(prefix + cls.__name__, cls, arguments, cls, frozenset(names), frozenset(methods), frozenset(retired)))
 
 
 def add(kind: Kind, *, subclasses: bool = False) -> None:

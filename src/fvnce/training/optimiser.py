@@ -16,6 +16,7 @@ scale of 1, which changes no bit of them.
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -111,6 +112,11 @@ def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *,
     if not parameters:
         raise ValueError(f"objective must have parameters to train, found none in {type(objective).__name__}")
     if not isinstance(optimizer, str):
+        if not callable(optimizer):
+            raise TypeError(
+                f"optimizer must be a name or a function from parameter groups to an optimizer, found "
+                f"{type(optimizer).__name__}; pass a function such as lambda groups: torch.optim.SGD(groups, lr=0.1)"
+            )
         made = optimizer(groups)
         if not isinstance(made, Optimizer):
             raise TypeError(f"optimizer must return a torch optimiser, found {type(made).__name__}")
@@ -138,6 +144,11 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
     if total_steps is None:
         raise ValueError(f"schedule must be None for data of unknown length, found {schedule!r}")
     if not isinstance(schedule, str):
+        if not _takes_two(schedule):
+            raise TypeError(
+                "schedule must be a name or a function of two arguments, the optimizer and the total number of steps, "
+                f"found {schedule!r}; pass a function such as lambda optimizer, steps: LinearLR(optimizer, 1, 0, steps)"
+            )
         made = schedule(optimizer, total_steps)
         if not isinstance(made, LRScheduler):
             raise TypeError(f"schedule must return a torch LRScheduler, found {type(made).__name__}")
@@ -151,6 +162,19 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
     # A warm-up that began at rate 0 would waste its first step.
     shift = 1 if schedule.startswith("warmup") else 0
     return LambdaLR(optimizer, lambda step: course(min(1.0, (step + shift) / total_steps)))
+
+
+def _takes_two(function: object) -> bool:
+    """Whether a call with two arguments is possible, as far as Python can see."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # built in, without a signature
+        pass
+    return True
 
 
 def take_over(optimizer: Optimizer, schedule: LRScheduler | None, saved: dict[str, Any], steps: int) -> None:
