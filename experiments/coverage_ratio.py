@@ -72,7 +72,8 @@ def signed_pairs() -> Problem:
     def log_prob(x: Tensor) -> Tensor:
         a, b = x[:, ::2], x[:, 1::2]
         both = [Normal(sign * 0.9 * a, spread).log_prob(b) for sign in (1, -1)]
-        return (Normal(0.0, 1.0).log_prob(a) + torch.logaddexp(*both) - math.log(2)).sum(-1)
+        total: Tensor = (Normal(0.0, 1.0).log_prob(a) + torch.logaddexp(*both) - math.log(2)).sum(-1)
+        return total
 
     return Problem(sample, log_prob, normal(10))
 
@@ -87,7 +88,8 @@ def gumbel_banana(scale: float) -> Problem:
 
     def log_prob(x: Tensor) -> Tensor:
         bent = Laplace(x[:, 1].square() - 1, 0.3).log_prob(x[:, 2])
-        return gumbel.log_prob(x[:, 0]) + Normal(0.0, 1.0).log_prob(x[:, 1]) + bent
+        total: Tensor = gumbel.log_prob(x[:, 0]) + Normal(0.0, 1.0).log_prob(x[:, 1]) + bent
+        return total
 
     return Problem(sample, log_prob, normal(3, 0.0, scale))
 
