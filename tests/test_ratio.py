@@ -229,8 +229,8 @@ def test_far_noise_is_bridged_to_a_density(truth, allowed, known):
     found = telescope(data, noise if known else samples)
     assert found.needed
     assert found.reports[1].exact
-    gaussian = allowed == 0.15
-    assert any("nothing was learned" in line for line in found.advice) == gaussian
+    if truth is FarMixture.distribution:  # of the Gaussian, its own reference leaves nothing to learn
+        assert not any("nothing was learned" in line for line in found.advice)
     # Where samples alone show the noise, nothing bounds the error.
     assert math.isnan(found.error) == (not known)
     assert any("samples alone" in line for line in found.advice) == (not known)
