@@ -8,14 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import fvnce
 from damaged_files import BOMBS, KINDS, bomb, make_files, mutate, objective
-from fvnce.app.runs import RunError, load_run
 from fvnce.models import LinearGaussianModel
 from fvnce.objectives import VAE
 from fvnce.serialization import RecordError, describe, read_document, read_record, rebuild, write_document, write_record
@@ -208,19 +206,3 @@ def test_mutated_records_end_in_an_object_or_a_clear_error(files: Any, kind: str
                 said.append(str(error))
     assert len(said) > 10
     assert all(text and "\n" not in text for text in said)
-
-
-def test_a_config_that_was_edited_after_the_run_is_named(tmp_path: Path) -> None:
-    from fvnce.app.commands import main
-
-    x = np.random.default_rng(0).normal(size=(40, 2))
-    np.savetxt(tmp_path / "t.csv", x, delimiter=",", header="a,b", comments="")
-    run = tmp_path / "run"
-    options = ["--set", "n_trees=5", "--set", "n_networks=1", "--set", "steps=5", "--set", "calibration_folds=0"]
-    with pytest.raises(SystemExit, match="0"):
-        main(["fit", str(tmp_path / "t.csv"), "--out", str(run), "-q", *options])
-    load_run(run)
-    config = run / "config.toml"
-    config.write_text(config.read_text().replace("seed = 0", "seed = 1"))
-    with pytest.raises(RunError, match=r"config.toml is not the config that the run was made with; put that back"):
-        load_run(run)

@@ -49,9 +49,7 @@ def exact() -> VAE:
 
 def images() -> Autoencoder:
     encoding, decoding = convolutional_pair(3, width=2)
-    return Autoencoder(
-        LatentVariableModel(normal(3), ContinuousBernoulliDecoder(decoding)), PointEncoder(encoding)
-    )
+    return Autoencoder(LatentVariableModel(normal(3), ContinuousBernoulliDecoder(decoding)), PointEncoder(encoding))
 
 
 def mixture() -> FullyVariationalNCE:
