@@ -7,13 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 
 import experiments
-from experiments import search
+from experiments import search, search_deep
 from experiments.reproduction_page import page
 from fvnce.diagnostics.report import SHARES
 from fvnce.paper.setting import MNIST
 from fvnce.paper.table import rows
+from fvnce.scoring import PowerRule
 
 
 def test_every_program_is_listed_and_every_part_is_said_to_be_one():
@@ -59,6 +61,26 @@ def test_helpful_changes_are_combined():
     assert {"encoder": "gaussian", "lr": 2} in made
     assert {"encoder": "gaussian", "code_activation": "decoder-relu"} in made
     assert len(made) == 4
+
+
+@pytest.mark.parametrize("row", search_deep.POWERS)
+def test_the_search_on_the_deeper_network_follows_the_gradient_of_the_rule(row):
+    alpha, beta = search_deep.POWERS[row]
+    delta = torch.linspace(-300, 500, 1601, dtype=torch.float64, requires_grad=True)
+    PowerRule(alpha, beta, clip=MNIST.clip).f1(delta).sum().backward()
+    found = search_deep.slope(search_deep.Choices(), alpha, beta, delta.detach())
+    torch.testing.assert_close(found, delta.grad)
+
+
+def test_the_noise_term_that_the_search_leaves_out_has_no_gradient():
+    record = json.loads((Path(experiments.__file__).parents[1] / "results/paper-mnist/search-deep.json").read_text())
+    points = [at["largest_noise_delta"] for run in record["runs"] for at in [*run["course"], run]]
+    delta = torch.tensor(points, requires_grad=True)
+    for row in rows(MNIST):
+        if row.rule is not None:
+            row.rule.f0(delta).sum().backward()
+    assert len(points) > len(record["runs"])
+    assert (delta.grad == 0).all()
 
 
 def test_the_page_of_the_reproduction_is_written_from_the_files(tmp_path):

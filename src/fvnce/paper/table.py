@@ -367,7 +367,7 @@ def _felt(record: Record) -> list[str]:
     if clipped and min(clipped) > 0.5:
         sentences.append(
             f"With α = 1/16, {span(clipped)} of the data end above the clip T, where r^α is replaced by a line and all "
-            "data weigh alike, as in the VAE. Where this row ends elsewhere than the VAE, it is for the way there: "
+            "data weigh the same, as in the VAE. Where this row ends elsewhere than the VAE, the way there decides: "
             "while Δ of the first images rises through 0, these carry nearly all of the weight (`ess_data` in the "
             "history of such a run falls from 1 to a few per cent within its first epoch and then recovers)."
         )
