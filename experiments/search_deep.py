@@ -82,10 +82,11 @@ class Run:
 GAMMA = 117.6
 #: The runs, in the order of the page.
 RUNS = (
-    Run("vae", 20),
+    Run("vae", 30),
     Run("1-16", 40),
     Run("1-16", 15, Choices(centres=10_000)),
     Run("1-16", 100, Choices(shift=GAMMA)),
+    Run("1-16", 100, Choices(shift=GAMMA), SHALLOW),
     Run("1-16", 40, Choices(batch_size=512)),
     Run("1-16", 20, Choices(optimizer="adagrad", lr=0.01)),
     Run("1-16", 15, Choices(init="lecun")),
