@@ -10,6 +10,7 @@ Each runs from the root of a checkout with ``python -m experiments.NAME``, and t
 ``vnce_missing``       a truncated normal graphical model with missing values
 ``vnce_toys``          energy-based densities in the plane, with and without latents
 ``search``             which setting of what the paper leaves open comes closest to its table
+``search_deep``        which of these choices decides where (1/16, 0) ends on the deeper network
 ``forgetting``         every class forgotten in turn, by a budget and by the obvious other ways
 ``tempering``          whether the profiled form can forget without a log-scale
 ``adaptive_noise``     fixed and refitted noise on a density whose log Z is known

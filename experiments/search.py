@@ -9,7 +9,8 @@ as long as the paper does, on the smaller network, unless the first is far ahead
 
 The distance to the paper is the root mean square, in nats, over the data and the noise column of all cells measured;
 the data column is taken from training and from test images, as the paper does not say which it reports. Finished cells
-are kept in ``--out``, so that the search can be stopped and taken up again.
+are kept in ``--out``, so that the search can be stopped and taken up again. :mod:`experiments.search_deep` looks at the
+cell that is then farthest from the paper.
 """
 
 from __future__ import annotations

@@ -7,13 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 
 import experiments
-from experiments import search
+from experiments import search, search_deep
 from experiments.reproduction_page import page
 from fvnce.diagnostics.report import SHARES
 from fvnce.paper.setting import MNIST
 from fvnce.paper.table import rows
+from fvnce.scoring import PowerRule
 
 
 def test_every_program_is_listed_and_every_part_is_said_to_be_one():
@@ -61,6 +63,26 @@ def test_helpful_changes_are_combined():
     assert len(made) == 4
 
 
+@pytest.mark.parametrize("row", search_deep.POWERS)
+def test_the_search_on_the_deeper_network_follows_the_gradient_of_the_rule(row):
+    alpha, beta = search_deep.POWERS[row]
+    delta = torch.linspace(-300, 500, 1601, dtype=torch.float64, requires_grad=True)
+    PowerRule(alpha, beta, clip=MNIST.clip).f1(delta).sum().backward()
+    found = search_deep.slope(search_deep.Choices(), alpha, beta, delta.detach())
+    torch.testing.assert_close(found, delta.grad)
+
+
+def test_the_noise_term_that_the_search_leaves_out_has_no_gradient():
+    record = json.loads((Path(experiments.__file__).parents[1] / "results/paper-mnist/search-deep.json").read_text())
+    points = [at["largest_noise_delta"] for run in record["runs"] for at in [*run["course"], run]]
+    delta = torch.tensor(points, requires_grad=True)
+    for row in rows(MNIST):
+        if row.rule is not None:
+            row.rule.f0(delta).sum().backward()
+    assert len(points) > len(record["runs"])
+    assert (delta.grad == 0).all()
+
+
 def test_the_page_of_the_reproduction_is_written_from_the_files(tmp_path):
     """The paper's own numbers, with a seed's noise added, give a page in which its order is found again."""
     cells = []
@@ -84,18 +106,22 @@ def test_the_page_of_the_reproduction_is_written_from_the_files(tmp_path):
     (tmp_path / "table.json").write_text(json.dumps(record))
     text = page(tmp_path)
     assert "| AE | 767 ± 0.6 | 761 ± 0.0 | -1138 ± 0.0 | 1905 ± 0.6 | 766 | -1138 | 1904 |" in text
-    assert "| 784-128-784: AE → VAE | +470 | +471 ± 0.6 | holds |" in text
-    assert "| 784-128-784: VAE → (0, 1) | +18 | +18 ± 0.0 | close to the VAE |" in text
-    assert text.count("| holds |") == 6
-    assert text.count("On average over rows data are +1 and noise -1 nats from the paper's.") == 2
-    assert "Not counted" not in text
+    assert "| 784-128-784 | AE → VAE | +470 | +471 ± 0.6 | +1 | the paper's step is in our interval |" in text
+    assert "| 784-256-128-256-784 | (1/64, 0) → (1/16, 0) | -28 | -28 ± 0.0 | +0 |" in text
+    assert text.count("| the paper's step is in our interval |") == 12  # all neighbors, and (0, 1) with the VAE, twice
+    assert text.count("in nats: noise 1 (most in") == 2
     assert "not found again" not in text
     for cell in cells:
         if cell["row"] == "1-256":
             cell |= {"noise": cell["noise"] + 100, "ess_data": 0.95}
     (tmp_path / "table.json").write_text(json.dumps(record))
     text = page(tmp_path)
-    assert text.count("| does not hold |") == 2
+    steps = [line for line in text.splitlines() if "→" in line and line.startswith("|")]
+    assert {step.split(" | ")[1] for step in steps[:4]} == {"VAE → (1/256, 0)", "(1/256, 0) → (1/64, 0)"}
+    assert text.count("| opposite sign |") == 2
+    assert "the noise column of (1/256, 0) on" in text  # the largest disagreement comes first
+    assert text.index("What disagrees most") < text.index("| AE |")
+    assert text.count("noise 40 (most in (1/256, 0): +99)") == 2  # √((99² + 4)/6); the mean is 16
     assert "to (1/256, 0) is not found again on 784-128-784 and 784-256-128-256-784" in text
     with pytest.raises(FileNotFoundError, match=r"table\.json"):
         page(tmp_path / "nowhere")

@@ -55,8 +55,6 @@ Key = tuple[tuple[int, ...], str, int]
 Record = dict[str, Any]
 #: Folder of cached values of log p_n, and the rows that ``fit`` asks for at once.
 _CACHE, _BLOCK_ROWS = "log-noise", 8192
-#: A row whose data column is below this share of the VAE's has not been trained.
-_STARTED = 0.8
 
 
 @dataclass(frozen=True)
@@ -339,24 +337,18 @@ def _order(record: Record, network: str, labels: dict[str, str]) -> str:
 
 
 def _against_the_paper(record: Record, index: int, network: str, labels: dict[str, str]) -> str:
-    """How far the columns are from the paper's, over the rows that were trained."""
-    ours = {
-        name: [statistics.fmean(column(record, network, name, which)) for which in ("train", "noise")]
-        for name in labels
-    }
-    vae = ours["vae"][0]
-    started = [name for name in labels if vae <= 0 or ours[name][0] > _STARTED * vae]
-    data, noise = (
-        statistics.fmean(ours[name][place] - record["rows"][name]["paper"][index][place] for name in started)
-        for place in (0, 1)
-    )
-    stuck = ", ".join(labels[name] for name in labels if name not in started)
-    return f" On average over rows data are {data:+.0f} and noise {noise:+.0f} nats from the paper's." + (
-        f" Not counted: {stuck}, where training did not start for most images: the few that were first above the noise "
-        "have weights r^α up to e^T times those of the rest."
-        if stuck
-        else ""
-    )
+    """How far the columns are from the paper's, as root mean squares over all rows, and in which row most."""
+    parts = []
+    for place, (which, title) in enumerate((("noise", "noise"), ("train", "data"), ("difference", "their difference"))):
+        errors = {
+            label: statistics.fmean(column(record, network, name, which))
+            - record["rows"][name]["paper"][index][(1, 0, 2)[place]]
+            for name, label in labels.items()
+        }
+        rms = statistics.fmean(error**2 for error in errors.values()) ** 0.5
+        worst = max(errors, key=lambda label: abs(errors[label]))
+        parts.append(f"{title} {rms:.0f} (most in {worst}: {errors[worst]:+.0f})")
+    return f" Distance from the paper's numbers, root mean square over the six rows, in nats: {', '.join(parts)}."
 
 
 def _felt(record: Record) -> list[str]:
@@ -375,7 +367,7 @@ def _felt(record: Record) -> list[str]:
     if clipped and min(clipped) > 0.5:
         sentences.append(
             f"With α = 1/16, {span(clipped)} of the data end above the clip T, where r^α is replaced by a line and all "
-            "data weigh alike, as in the VAE. Where this row ends elsewhere than the VAE, it is for the way there: "
+            "data weigh the same, as in the VAE. Where this row ends elsewhere than the VAE, the way there decides: "
             "while Δ of the first images rises through 0, these carry nearly all of the weight (`ess_data` in the "
             "history of such a run falls from 1 to a few per cent within its first epoch and then recovers)."
         )
