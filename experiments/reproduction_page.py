@@ -278,7 +278,7 @@ def _deep_reading(record: Record) -> list[str]:
         f"with a constant above T; {clips[2]:.0f} with f1 not clipped. (1/64, 0), 698 in the paper: {clips[3]:.0f} "
         f"with T in the exponent; {clips[4]:.0f} with f1 clipped where f0 is.",
         "**No single setting was found that suits all twelve cells**; that of the table above is the best one of which "
-        "all twelve were measured. γ in Δ brings (1/16, 0) closer on the deeper network and farther away on the smaller "
+        "all twelve were measured. γ in Δ brings (1/16, 0) closer on the deeper network and farther on the smaller "
         "one. AE and VAE are the same with and without γ, because a constant has no gradient there, and the step "
         "AE → VAE differs from the paper's on both networks. **Not run:** the cells with γ that are not listed above; "
         "more seeds; γ together with other initial weights, learning rates or batch sizes; RMSprop, weight decay, "

@@ -98,7 +98,7 @@ def test_the_page_opens_with_the_verdict_of_held_out_rows(folder):
     for interval in (evidence.auroc, evidence.average_precision):
         for number in (interval.value, interval.low, interval.high):
             assert f"{number:.3f}" in start
-    assert "lower bounds" in start
+    assert "rather too low than too high" in start
     assert f"The threshold is {evidence.threshold:.4g}: {evidence.threshold_reason}." in start.replace("&#34;", '"')
     assert "fvnce evaluate RUN LABELLED" in start
     assert "Label a few more outliers: 18 known ones" in start

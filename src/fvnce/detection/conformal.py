@@ -20,9 +20,10 @@ of the rows (`draw_split`): the same table has the same split, and different tab
 
 The probability is over the training rows, the split and x. Where a table has only a few possible contents, such as ten
 rows of one 0/1 column, the same split recurs with the same contents and the probability over splits needs different
-seeds. Equal rows are drawn one by one. With weights that are no counts the p-values are weighted shares, without
-guarantee. p-values of several rows share the n rows and depend on one another, positively (PRDS), so that the procedure
-of Benjamini and Hochberg on them keeps
+seeds. Equal rows are drawn one by one: rows that are repeated must be draws of their own. A ``sample_weight`` that is
+not the same for all rows, which says that rows count as several without being drawn as often, leaves no guarantee.
+p-values of several rows share the n rows and depend on one another, positively (PRDS), so that the procedure of
+Benjamini and Hochberg on them keeps
 
     FDR = E[false alarms / alarms] ≤ q · (share of usual rows)
 
@@ -56,7 +57,7 @@ from torch import Tensor
 from .. import _checks
 from ..serialization import fields
 from .ensemble import Ensemble
-from .frame import Frame, plain_matrix, read_by
+from .frame import Frame, plain_matrix, read_by, text_bytes
 from .members.base import part_of, require, require_array, require_count
 from .plan import Array, Plan, TrainingRows
 from .preprocessing import Preprocessor, learn_preprocessor, preprocessor_from_state
@@ -164,7 +165,7 @@ class Conformal:
         return cls(arrays["scores"], arrays["weights"], inlier, model)
 
 
-def draw_split(rows: Array, weights: Array, seed: int) -> Array | None:
+def draw_split(rows: Array, weights: Array, seed: int, *content: Array) -> Array | None:
     """Draw half of the rows to be held out: how often each of them is, shape (n,), or None for too few rows.
 
     A row of weight k is k rows, which are drawn one by one; with weights that are no counts, whole rows are. The rows
@@ -174,10 +175,11 @@ def draw_split(rows: Array, weights: Array, seed: int) -> Array | None:
         rows: without a label, merged and sorted, shape (n, …).
         weights: how often each counts, shape (n,).
         seed: of the draw.
+        content: what the rows hold beyond ``rows``, such as the texts that codes stand for.
     """
     if (weights.sum() if are_counts(weights) else len(rows)) < FEWEST:
         return None
-    rng = np.random.default_rng([seed, 79, *hash_words(rows, weights)])
+    rng = np.random.default_rng([seed, 79, *hash_words(rows, weights, *content)])
     if not are_counts(weights):
         return np.where(rng.permutation(len(rows)) % 2 == 0, weights, 0.0)
     counts = weights.astype(np.int64)
@@ -205,7 +207,8 @@ def fit_split(
     """
     keys = plain_matrix(table) if isinstance(table, Frame) else table
     measure = np.zeros(len(weights))
-    drawn = draw_split(keys[~known], weights[~known], seed)
+    # Codes of texts are ranks: in a column of different texts they are the same for every table.
+    drawn = draw_split(keys[~known], weights[~known], seed, *(text_bytes(table, ~known) if keys is not table else ()))
     if drawn is None:
         return None
     measure[~known] = drawn

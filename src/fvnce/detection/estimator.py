@@ -187,7 +187,8 @@ class NoiseContrastiveDetector(Detector):
         own_known = self.ensemble_.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
         held = None
         if unseen is not None and len(rows.outliers) > 1:
-            held = HeldOut(unseen.rows, rows.weights, unseen.outliers, rows.outlier_weights)
+            weighted = bool((weights != weights.max()).any())
+            held = HeldOut(unseen.rows, rows.weights, unseen.outliers, rows.outlier_weights, weighted)
         self.calibration_ = self._calibrate(rows, plan, own if unseen is None else unseen.rows, held)
         self.prior_ = self.calibration_.prior
         if self.contamination == "auto":

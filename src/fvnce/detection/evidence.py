@@ -41,7 +41,7 @@ from .conformal import FEWEST, Conformal
 from .intervals import Interval, auroc_and_precision, into_bins, with_intervals
 from .members.base import part_of, require, require_array, require_count, require_number
 from .plan import Array, TrainingRows
-from .rows import as_counts
+from .rows import as_counts, effective_counts
 
 if TYPE_CHECKING:
     from .estimator import NoiseContrastiveDetector
@@ -56,12 +56,14 @@ class HeldOut:
         weights: how often each counts.
         known: scores of known outliers, shape (m,).
         known_weights: how often each counts.
+        weighted: whether the user gave weights, so that a weight of k is not k independent rows.
     """
 
     scores: Array
     weights: Array
     known: Array
     known_weights: Array
+    weighted: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,8 +197,9 @@ def make_evidence(
 def intervals(held: HeldOut, seed: int) -> tuple[Interval, Interval]:
     """AUROC and average precision with their intervals (:mod:`fvnce.detection.intervals`)."""
     levels = np.unique(held.known)
-    positive = into_bins(levels, held.known, as_counts(held.known_weights))
-    negative = into_bins(levels, held.scores, as_counts(held.weights))
+    counts = effective_counts if held.weighted else as_counts
+    positive = into_bins(levels, held.known, counts(held.known_weights))
+    negative = into_bins(levels, held.scores, counts(held.weights))
     totals = float(held.known_weights.sum()), float(held.weights.sum())
     rng = np.random.default_rng([seed, 80])
     auroc, precision = with_intervals(positive, negative, totals, auroc_and_precision, rng)
@@ -297,11 +300,11 @@ def why_this_threshold(detector: NoiseContrastiveDetector, *, above_all: bool, i
         return f"known outliers score like other rows when held out, so labels have no say in it; {how}"
     if detector.contamination != "auto":
         return f"contamination = {detector.contamination:g}, and this share of the training rows lies above"
-    told = detector.prior is not None
-    share = f"a share {'prior' if told else 'π'} = {detector.prior_:.3g} of outliers among unlabelled rows"
+    name = "an estimated share π" if detector.prior is None else "a share prior"
+    share = f"{name} = {detector.prior_:.3g} of outliers among unlabelled rows"
     if detector.calibration_.known:
         return f"P(outlier | x) = 1/2 there, by held-out scores of known outliers and other rows and {share}"
-    if told:
+    if detector.prior is not None:
         return f"{share} lies above it"
     if tuple(detector.ensemble_.names) == ("broad_forest",):
         return "above it, noise spread evenly over the range of the data outweighs the data"

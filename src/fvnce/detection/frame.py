@@ -264,6 +264,13 @@ def plain_matrix(frame: Frame) -> Array:
     return frame_to_matrix(frame, readings, strict=False)
 
 
+def text_bytes(frame: Frame, rows: NDArray[np.bool_]) -> list[NDArray[np.uint8]]:
+    """Return the texts of some rows, one array of bytes for each column of objects."""
+    columns = [frame[name][rows] for name in frame.columns if frame[name].dtype.kind == "O"]
+    joined = ("\x1f".join(text or "" for text in as_texts(values)) for values in columns)
+    return [np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8) for text in joined]
+
+
 def frame_to_matrix(frame: Frame, readings: Readings, *, strict: bool = True) -> Array:
     """Numbers as they are, NaN for missing; categories as their codes, −1 for missing and −2 for those never seen.
 

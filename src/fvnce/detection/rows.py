@@ -150,8 +150,8 @@ def require_values(X: Any) -> Any:
 def check_weights(sample_weight: Any, X: Any) -> Array:
     """Non-negative weights with a positive and finite sum, ones by default.
 
-    >>> check_weights([3e307, 1e308], np.zeros((2, 1)))
-    array([0.16688054, 0.55626846])
+    >>> check_weights([3e307, 1e308], np.zeros((2, 1))), check_weights([10, 30], np.zeros((2, 1)))
+    (array([0.16688054, 0.55626846]), array([1., 3.]))
     """
     weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     largest = float(weights.max(initial=0.0))
@@ -159,7 +159,10 @@ def check_weights(sample_weight: Any, X: Any) -> Array:
         raise ValueError(f"sample_weight must be finite, found {largest}")
     if not largest > 0:
         raise ValueError("sample_weight must have a positive sum, found only zeros")
-    # Only ratios of weights count. A power of two changes no digit of them, and leaves sums an exponent to grow into.
+    # Only ratios of weights count: ten times one row is no more evidence than one row.
+    if are_counts(weights):
+        return weights / float(np.gcd.reduce(weights.astype(np.int64)))
+    # A power of two changes no digit of them, and leaves sums an exponent to grow into.
     exponent = math.frexp(largest)[1]
     return np.ldexp(weights, -exponent) if abs(exponent) > EXPONENT else weights
 
@@ -191,12 +194,19 @@ def are_counts(weights: Array) -> bool:
 def as_counts(weights: Array) -> Array:
     """Weights whose sum is the number of rows that they stand for: as they are if they are counts.
 
-    Otherwise as many rows as equal weights would give the same variance of a mean.
-
     >>> as_counts(np.array([3.0, 1.0])), as_counts(np.array([0.1, 0.1]))
     (array([3., 1.]), array([1., 1.]))
     """
-    return weights if are_counts(weights) else weights * (weights.sum() / (weights**2).sum())
+    return weights if are_counts(weights) else effective_counts(weights)
+
+
+def effective_counts(weights: Array) -> Array:
+    """Weights whose sum is the number of rows of equal weight that give a mean the same variance (Kish).
+
+    >>> effective_counts(np.array([20.0, 20.0, 20.0]))
+    array([1., 1., 1.])
+    """
+    return weights * (weights.sum() / (weights**2).sum())
 
 
 def merge(

@@ -99,7 +99,7 @@ def _meaning(evidence: Evidence, record: dict[str, Any]) -> list[str]:
     ]
     hidden = (
         "Rows without a label may be outliers that nobody has found. To rank them high is right, and counts as wrong "
-        "here, so both numbers are lower bounds, and the flagged rows an upper bound on false alarms."
+        "here, so both numbers are rather too low than too high, and not all flagged rows are false alarms."
     )
     alike = evidence.if_alike()
     if alike is not None and evidence.prior is not None:
