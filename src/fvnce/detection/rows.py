@@ -206,7 +206,7 @@ def effective_counts(weights: Array) -> Array:
     >>> effective_counts(np.array([20.0, 20.0, 20.0]))
     array([1., 1., 1.])
     """
-    return weights * (weights.sum() / (weights**2).sum())
+    return np.asarray(weights * (weights.sum() / (weights**2).sum()))
 
 
 def merge(
