@@ -68,6 +68,11 @@ def frame(rng: np.random.Generator, rows: int) -> Frame:
     return Frame({name: np.array(values, dtype=object) for name, values in columns.items()})
 
 
+def money(rng: np.random.Generator, rows: int) -> Frame:
+    """Return a data frame of nothing but amounts of money as text, all of them different."""
+    return Frame({"amount": np.array([f"${value:09.2f}" for value in rng.normal(5000, 1000, rows)], dtype=object)})
+
+
 def outliers(rng: np.random.Generator, rows: int) -> Array:
     """Return rows away from those of `exponential` and, in two columns, of `normal`."""
     return rng.normal(5, 1, size=(rows, 3))
@@ -80,6 +85,7 @@ SETTINGS: list[tuple[str, int, Draw, int]] = [
     ("30 × 2 normal, none known", 30, normal, 0),
     ("60 × 2 whole numbers with ties, none known", 60, counts, 0),
     ("120 rows of a data frame with texts and dates, none known", 120, frame, 0),
+    ("72 rows of a data frame with money as text, none known", 72, money, 0),
     ("510 × 3 exponential, 10 known", 510, exponential, 10),
     ("60 × 3 exponential, 3 known", 60, exponential, 3),
     ("200 × 3 exponential, 5 known", 200, exponential, 5),
