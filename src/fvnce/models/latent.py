@@ -77,11 +77,11 @@ class LatentVariableModel(nn.Module):
         batch = z.shape[: z.dim() - self._latent_dims]
         likelihood = over_rows(self.decoder(z), len(batch))
         event = likelihood.event_shape
-        rows = x.shape[: max(0, x.dim() - len(event))]  # none of them is broadcast, but over draws of z
-        if x.shape[len(rows) :] != event or rows != batch[max(0, len(batch) - len(rows)) :]:
+        # The first dimension of x counts rows, also where x has the shape of one event; only draws of z are broadcast.
+        if x.shape[1:] != event or x.shape[:1] != batch[-1:]:
             raise ValueError(
-                f"x must have rows of the shape that the decoder gives, {tuple(event)}, found x of shape "
-                f"{tuple(x.shape)}; change the decoder's last layer or reshape the data"
+                f"x must have shape {(*batch[-1:], *event)}, rows of the shape that the decoder gives, {tuple(event)}, "
+                f"found x of shape {tuple(x.shape)}; change the decoder's last layer or reshape the data"
             )
         if _checks.is_half(x):  # what the network gave in half precision is the likelihood's parameter, not its density
             likelihood, x = map_tensors(likelihood, wide), x.float()
