@@ -5,14 +5,17 @@ import re
 
 import pytest
 import torch
+import torch.distributions as D
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
 from fvnce import (
     IWAE,
+    NCE,
     VAE,
     Autoencoder,
     BernoulliDecoder,
+    CoveringEncoder,
     EnergyModel,
     FullyVariationalNCE,
     GaussianDecoder,
@@ -23,6 +26,7 @@ from fvnce import (
     RankingNCE,
     mlp,
 )
+from fvnce.models import BinaryEncoder
 from fvnce.objectives import Objective
 
 LATENT = 2
@@ -55,6 +59,7 @@ def objectives(model: LatentVariableModel, shape: tuple[int, ...]) -> list[Objec
         IWAE(model, encoder(width), latent_samples=28),
         Autoencoder(model, point),
         FullyVariationalNCE(model, encoder(width), standard(*shape), PowerRule(0)),
+        FullyVariationalNCE(model, point, standard(*shape), PowerRule(0, clip=0.0), log_scale="auto"),
         RankingNCE(model, standard(*shape), encoder(width)),
     ]
 
@@ -96,3 +101,99 @@ def test_joined_energies_have_latents_for_each_row() -> None:
     model = EnergyModel(mlp([3 + LATENT, 4, 1]))
     with pytest.raises(ValueError, match=r"z must .*found shape \(1, 2\)"):
         model.log_joint(torch.rand(4, 3), torch.rand(1, LATENT))
+
+
+BOUNDED = {
+    "Exponential": D.Exponential(torch.ones(LATENT)),
+    "Gamma": D.Gamma(torch.full((LATENT,), 2.0), torch.ones(LATENT)),
+    "HalfNormal": D.HalfNormal(torch.ones(LATENT)),
+    "LogNormal": D.LogNormal(torch.zeros(LATENT), 1.0),
+    "Beta": D.Beta(torch.full((LATENT,), 2.0), 2.0),
+    "Uniform": D.Uniform(torch.zeros(LATENT), 1.0),
+    "Pareto": D.Pareto(torch.full((LATENT,), 0.5), 1.0),
+}
+DISCRETE = {
+    "Bernoulli": D.Bernoulli(torch.full((LATENT,), 0.5)),
+    "Poisson": D.Poisson(torch.ones(LATENT)),
+    "Geometric": D.Geometric(torch.full((LATENT,), 0.5)),
+    "Categorical": D.Categorical(torch.ones(LATENT, 4)),
+}
+POINTS = torch.tensor([[0.7, 0.8], [-0.1, 0.8], [-3.0, -4.0]])
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_priors_and_references_are_zero_outside_their_support(name: str) -> None:
+    given = Independent(BOUNDED[name], 1)
+
+    class Learned(nn.Module):
+        def forward(self) -> Distribution:
+            return given
+
+    for prior in (given, Learned()):
+        model = LatentVariableModel(prior, GaussianDecoder(nn.Linear(LATENT, 5)))
+        x, z = torch.zeros(3, 5), POINTS.clone().requires_grad_()
+        found = model.log_joint(x, z) - model.log_likelihood(x, z)
+        assert found[1:].tolist() == [-math.inf, -math.inf]
+        torch.testing.assert_close(found[0], given.log_prob(POINTS[0]))
+    energy = EnergyModel(nn.Linear(LATENT, 1), reference=given)
+    assert energy.log_prob(POINTS)[1:].tolist() == [-math.inf, -math.inf]
+    covered = CoveringEncoder(GaussianEncoder(nn.Linear(5, 2 * LATENT)), given)
+    q = covered.encoder(torch.zeros(3, 5))
+    torch.testing.assert_close(covered(torch.zeros(3, 5)).log_prob(POINTS)[1:], q.log_prob(POINTS)[1:] + math.log(0.5))
+
+
+@pytest.mark.parametrize("name", [*BOUNDED, *DISCRETE])
+def test_objectives_refuse_latents_outside_the_priors_support(name: str) -> None:
+    torch.manual_seed(5)
+    prior = Independent((BOUNDED | DISCRETE)[name], 1)
+    model = LatentVariableModel(prior, GaussianDecoder(nn.Linear(LATENT, 5)))
+    words = "encoder must .*discrete.*found DiagonalNormal" if name in DISCRETE else "must be finite, found .*inf"
+    x = torch.randn(64, 5)
+    for objective in (VAE(model, encoder(5)), FullyVariationalNCE(model, encoder(5), standard(5), PowerRule(0))):
+        with pytest.raises(ValueError, match=words):
+            objective(x)
+    # Some of 64 rows have all three draws outside.
+    with pytest.raises(ValueError, match=words):
+        IWAE(model, encoder(5), latent_samples=3)(x)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_noise_outside_the_priors_support_leaves_no_gradient_behind(name: str) -> None:
+    """Data have latents inside, noise samples have not: their ratio is 0."""
+
+    class Signed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Distribution:
+            sign = 2 * (x[:, :1] > 0).to(x) - 1
+            return Independent(Normal(self.weight * 0.7 * sign.expand(-1, LATENT), 1e-3), 1)
+
+    model = LatentVariableModel(Independent(BOUNDED[name], 1), GaussianDecoder(nn.Linear(LATENT, 5)))
+    objective = FullyVariationalNCE(model, Signed(), standard(5), PowerRule(0))
+    objective(torch.ones(4, 5), x_noise=-torch.ones(4, 5)).backward()
+    for parameter in objective.parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all()
+
+
+def test_data_outside_the_references_support_are_refused() -> None:
+    for reference in (D.Exponential(torch.ones(3)), D.Bernoulli(torch.full((3,), 0.5))):
+        model = EnergyModel(mlp([3, 4, 1]), reference=Independent(reference, 1))
+        with pytest.raises(ValueError, match=r"must be finite, found -inf at row \d+ of x"):
+            NCE(model, standard(3))(torch.randn(16, 3))
+
+
+def test_latents_inside_the_priors_support_pass() -> None:
+    """Rounding is not the edge of a support: shares of 500 parts in float32 need not sum to one."""
+    concentration = torch.ones(500)
+
+    class Shares(nn.Module):
+        def forward(self, x: Tensor) -> Distribution:
+            return D.Dirichlet(concentration.expand(len(x), -1), validate_args=False)
+
+    torch.manual_seed(0)
+    model = LatentVariableModel(D.Dirichlet(concentration), GaussianDecoder(nn.Linear(500, 5)))
+    assert VAE(model, Shares(), closed_form=False)(torch.randn(64, 5)).isfinite()
+    bits = LatentVariableModel(Independent(DISCRETE["Bernoulli"], 1), GaussianDecoder(nn.Linear(LATENT, 5)))
+    assert VAE(bits, BinaryEncoder(nn.Linear(5, LATENT)))(torch.randn(8, 5)).isfinite()

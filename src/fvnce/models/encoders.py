@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Distribution, constraints
 from torch.nn.functional import hardtanh
 
 from .. import _checks
-from .distributions import BinaryVector, DiagonalNormal, PointMass
+from .distributions import BinaryVector, DiagonalNormal, PointMass, log_prob_inside
 from .fixed import FixedDistribution, wide
 from .networks import mlp, run
 
@@ -275,5 +275,5 @@ class Covered(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """log of the weighted mean of both densities."""
         near: Tensor = self._q.log_prob(value)
-        wide: Tensor = self._prior.log_prob(value)
+        wide = log_prob_inside(self._prior, value)
         return torch.logaddexp(near + math.log1p(-self._share), wide + math.log(self._share))

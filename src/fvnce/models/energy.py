@@ -18,6 +18,7 @@ from torch.distributions import Distribution, constraints
 
 from .. import _checks
 from .decoders import _no_event_dims
+from .distributions import log_prob_inside
 from .fixed import FixedDistribution
 from .networks import run
 
@@ -213,7 +214,4 @@ def _energy(network: nn.Module, x: Tensor, z: Tensor | None, inputs: Inputs, eve
 
 
 def _referred(value: Tensor, reference: Distribution | None, at: Tensor) -> Tensor:
-    if reference is None:
-        return value
-    density: Tensor = reference.log_prob(at)
-    return value + density
+    return value if reference is None else value + log_prob_inside(reference, at)
