@@ -197,3 +197,21 @@ def test_latents_inside_the_priors_support_pass() -> None:
     assert VAE(model, Shares(), closed_form=False)(torch.randn(64, 5)).isfinite()
     bits = LatentVariableModel(Independent(DISCRETE["Bernoulli"], 1), GaussianDecoder(nn.Linear(LATENT, 5)))
     assert VAE(bits, BinaryEncoder(nn.Linear(5, LATENT)))(torch.randn(8, 5)).isfinite()
+
+
+@pytest.mark.parametrize("rows", [1, 28])
+def test_a_learned_prior_is_one_distribution(rows: int) -> None:
+    class Prior(nn.Module):
+        def __init__(self, *batch: int) -> None:
+            super().__init__()
+            self.loc = nn.Parameter(torch.randn(*batch, LATENT))
+
+        def forward(self) -> Distribution:
+            return Independent(Normal(self.loc, torch.ones_like(self.loc)), 1)
+
+    for batch in ((28,), (1,)):
+        model = LatentVariableModel(Prior(*batch), GaussianDecoder(nn.Linear(LATENT, 5)))
+        for objective in objectives(model, (5,))[:4]:
+            with pytest.raises(ValueError, match=rf"prior must .*found batch shape \({batch[0]},\)"):
+                objective(torch.randn(rows, 5))
+    assert VAE(LatentVariableModel(Prior(), GaussianDecoder(nn.Linear(LATENT, 5))), encoder(5))(torch.randn(rows, 5))

@@ -64,6 +64,7 @@ class LatentVariableModel(nn.Module):
     def prior(self) -> Distribution:
         """p_Z."""
         prior: Distribution = self._prior()
+        _checks.distribution("prior", prior)
         return prior
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
