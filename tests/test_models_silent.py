@@ -15,6 +15,7 @@ from fvnce import (
     VAE,
     Autoencoder,
     BernoulliDecoder,
+    ConditionalNCE,
     CoveringEncoder,
     EnergyModel,
     FullyVariationalNCE,
@@ -215,3 +216,23 @@ def test_a_learned_prior_is_one_distribution(rows: int) -> None:
             with pytest.raises(ValueError, match=rf"prior must .*found batch shape \({batch[0]},\)"):
                 objective(torch.randn(rows, 5))
     assert VAE(LatentVariableModel(Prior(), GaussianDecoder(nn.Linear(LATENT, 5))), encoder(5))(torch.randn(rows, 5))
+
+
+def test_conditional_nce_keeps_the_spread_of_scalar_rows() -> None:
+    class Scalar(nn.Module):
+        def log_prob(self, x: Tensor) -> Tensor:
+            return -x.square() / 2
+
+    torch.manual_seed(0)
+    objective = ConditionalNCE(Scalar())
+    new = objective.state_dict()
+    objective(x := torch.randn(100))
+    objective(100 * x)
+    torch.testing.assert_close(objective.spread, x.std())
+    other = ConditionalNCE(Scalar())
+    other.load_state_dict(objective.state_dict())
+    other(100 * x)
+    torch.testing.assert_close(other.spread, x.std())
+    other.load_state_dict(new)
+    other(100 * x)
+    torch.testing.assert_close(other.spread, 100 * x.std())
