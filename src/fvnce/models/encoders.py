@@ -231,6 +231,10 @@ class CoveringEncoder(nn.Module):
     def __init__(self, encoder: nn.Module, prior: Distribution, *, share: float = 0.5) -> None:
         super().__init__()
         _checks.distribution("prior", prior)
+        if len(prior.event_shape) != 1:
+            raise ValueError(
+                f"prior of a CoveringEncoder must be over vectors, found event shape {tuple(prior.event_shape)}"
+            )
         self.encoder = encoder
         self._prior = FixedDistribution(prior)
         self.share = _checks.number("share", share, low=0.0, high=1.0, open_low=True)
