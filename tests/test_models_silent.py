@@ -27,7 +27,7 @@ from fvnce import (
     RankingNCE,
     mlp,
 )
-from fvnce.models import BinaryEncoder
+from fvnce.models import BinaryEncoder, EnergyDecoder
 from fvnce.objectives import Objective
 
 LATENT = 2
@@ -243,3 +243,34 @@ def test_a_covering_encoder_is_of_vectors(prior: Distribution) -> None:
     """A scalar prior once gave all rows one draw."""
     with pytest.raises(ValueError, match=rf"prior must .*vectors.*{re.escape(str(tuple(prior.event_shape)))}"):
         CoveringEncoder(encoder(5), prior)
+
+
+class Separate(nn.Module):
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.last = last
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        energy = x.flatten(1).square().sum(-1) / 2 + z.square().sum(-1)
+        return energy.unsqueeze(-1) if self.last else energy
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("draws", [1, 2, 3])
+def test_separate_energies_of_one_row_and_several_draws(rows: int, draws: int) -> None:
+    x = torch.rand(rows, 1, 2, 2)
+    z = torch.rand(rows, LATENT) if draws == 1 else torch.rand(draws, rows, LATENT)
+    wanted = -x.flatten(1).square().sum(-1) / 2 - z.square().sum(-1)
+    for last in (False, True):
+        network = Separate(last)
+        torch.testing.assert_close(EnergyModel(network, inputs="separate").log_joint(x, z), wanted)
+        decoder = EnergyDecoder(network, (1, 2, 2), inputs="separate")
+        torch.testing.assert_close(LatentVariableModel(standard(LATENT), decoder).log_likelihood(x, z), wanted)
+        objective = FullyVariationalNCE(
+            LatentVariableModel(standard(LATENT), decoder),
+            encoder(4),
+            standard(1, 2, 2),
+            PowerRule(0),
+            latent_samples=draws,
+        )
+        assert objective(x).isfinite()

@@ -190,7 +190,9 @@ def _energy(network: nn.Module, x: Tensor, z: Tensor | None, inputs: Inputs, eve
         found = run(network, x)
     elif inputs == "separate":
         found = run(network, x, z)
-        batch = found.shape[:-1] if found.shape[-1:] == (1,) and found.dim() > len(batch) else found.shape
+        rest = found.shape[:-1]  # a last 1 is left out, unless it counts the rows of x
+        ends = len(rest) >= len(batch) and rest[len(rest) - len(batch) :] == batch
+        batch = rest if ends and found.shape[-1:] == (1,) else found.shape
     else:
         if event_dims != 1 or x.dim() != 2:
             raise ValueError(
