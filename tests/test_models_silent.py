@@ -241,7 +241,7 @@ def test_conditional_nce_keeps_the_spread_of_scalar_rows() -> None:
 @pytest.mark.parametrize("prior", [Normal(0.0, 1.0), standard(2, 2)])
 def test_a_covering_encoder_is_of_vectors(prior: Distribution) -> None:
     """A scalar prior once gave all rows one draw."""
-    with pytest.raises(ValueError, match=rf"prior must .*vectors.*{re.escape(str(tuple(prior.event_shape)))}"):
+    with pytest.raises(ValueError, match=rf"prior .*must .*vectors.*{re.escape(str(tuple(prior.event_shape)))}"):
         CoveringEncoder(encoder(5), prior)
 
 
