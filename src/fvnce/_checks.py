@@ -339,6 +339,19 @@ def latents(q: Distribution, prior: Distribution) -> None:
             f"encoder must give latents of the prior's shape {tuple(prior.event_shape)}, found shape "
             f"{tuple(q.event_shape)}; change its last layer or the prior"
         )
+    if _is_discrete(prior) is True and _is_discrete(q) is False:
+        raise ValueError(
+            f"encoder must give discrete latents for the prior, whose support is {prior.support}, found "
+            f"{type(q).__name__}; use a CategoricalEncoder or a BinaryEncoder, or a continuous prior"
+        )
+
+
+def _is_discrete(of: Distribution) -> bool | None:
+    """Whether a distribution is over discrete values, or None where it does not say."""
+    try:
+        return getattr(of.support, "is_discrete", None)
+    except NotImplementedError:
+        return None
 
 
 def conditional(found: object, x: Tensor) -> Distribution:

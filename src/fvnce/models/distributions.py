@@ -17,6 +17,7 @@ from torch.distributions import (
     constraints,
     kl_divergence,
     register_kl,
+    transform_to,
 )
 from torch.nn.functional import logsigmoid
 
@@ -74,6 +75,11 @@ class DiagonalNormal(Independent[Normal]):
     def has_enumerate_support(self) -> bool:  # type: ignore[override]
         """False: there are no values to sum over."""
         return False
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """All of space."""
+        return constraints.independent(constraints.real, self.reinterpreted_batch_ndims)
 
     @property
     def mean(self) -> Tensor:
@@ -182,7 +188,7 @@ def rsample_with_log_ratio(q: Any, p: Distribution, base_sample: Tensor) -> tupl
     plain = isinstance(q, DiagonalNormal) and q._scale.shape == q._loc.shape
     if not plain or not isinstance(p, Independent) or not _is_standard(p):
         z, log_q = q.rsample_from(base_sample)
-        return z, p.log_prob(z) - log_q
+        return z, log_prob_inside(p, z) - log_q
     z = torch.addcmul(q._loc, base_sample, q._scale)
     summands = torch.addcmul(torch.addcmul(q.log_scale, base_sample, base_sample, value=0.5), z, z, value=-0.5)
     return z, summands.sum(tuple(range(-len(q.event_shape), 0)))
@@ -217,6 +223,31 @@ def divergence_of(q: Distribution, p: Any) -> Tensor:
         return _kl_of_diagonal_normals(q, p)  # type: ignore[no-any-return]
     divergence: Tensor = kl_divergence(q, p)
     return divergence
+
+
+def log_prob_inside(p: Distribution, value: Tensor) -> Tensor:
+    """log p(value), and −∞ outside the support, where torch's formulas go on; element-wise, so that no device waits.
+
+    >>> log_prob_inside(torch.distributions.Exponential(torch.tensor(1.0)), torch.tensor([-2.0, 2.0]))
+    tensor([-inf, -2.])
+    """
+    try:
+        support: Any = p.support
+    except (NotImplementedError, AttributeError):
+        support = None
+    base = support.base_constraint if isinstance(support, constraints.independent) else support
+    if base is None or base is constraints.real:
+        density: Tensor = p.log_prob(value)
+        return density
+    inside = support.check(value)
+    if support is constraints.simplex:  # torch's tolerance is below what float32 leaves of a sum
+        inside = (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() < 1e-4)
+    try:  # a point inside takes the place of one outside, whose NaN would pass into all gradients
+        somewhere = transform_to(support)(torch.zeros_like(value))
+    except NotImplementedError:
+        somewhere = value.detach()
+    event = inside.reshape(inside.shape + (1,) * len(p.event_shape))
+    return torch.where(inside, p.log_prob(torch.where(event, value, somewhere)), -math.inf)
 
 
 def number_of_values(q: Distribution) -> int | None:

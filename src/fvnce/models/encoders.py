@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Distribution, constraints
 from torch.nn.functional import hardtanh
 
 from .. import _checks
-from .distributions import BinaryVector, DiagonalNormal, PointMass
+from .distributions import BinaryVector, DiagonalNormal, PointMass, log_prob_inside
 from .fixed import FixedDistribution, wide
 from .networks import mlp, run
 
@@ -231,6 +231,10 @@ class CoveringEncoder(nn.Module):
     def __init__(self, encoder: nn.Module, prior: Distribution, *, share: float = 0.5) -> None:
         super().__init__()
         _checks.distribution("prior", prior)
+        if len(prior.event_shape) != 1:
+            raise ValueError(
+                f"prior of a CoveringEncoder must be over vectors, found event shape {tuple(prior.event_shape)}"
+            )
         self.encoder = encoder
         self._prior = FixedDistribution(prior)
         self.share = _checks.number("share", share, low=0.0, high=1.0, open_low=True)
@@ -275,5 +279,5 @@ class Covered(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """log of the weighted mean of both densities."""
         near: Tensor = self._q.log_prob(value)
-        wide: Tensor = self._prior.log_prob(value)
+        wide = log_prob_inside(self._prior, value)
         return torch.logaddexp(near + math.log1p(-self._share), wide + math.log(self._share))

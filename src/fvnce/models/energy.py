@@ -18,6 +18,7 @@ from torch.distributions import Distribution, constraints
 
 from .. import _checks
 from .decoders import _no_event_dims
+from .distributions import log_prob_inside
 from .fixed import FixedDistribution
 from .networks import run
 
@@ -85,8 +86,6 @@ class EnergyModel(nn.Module):
             event = tuple(self.reference.event_shape)
             _checks.points("x", x, event)
             dims = len(event)
-        elif z is not None and self.inputs == "joined" and x.dim() <= z.dim():
-            dims = 1  # codes are vectors, and so is x
         else:
             dims = max(0, x.dim() - 1)
         return _energy(self.network, x, z, self.inputs, dims)
@@ -191,15 +190,21 @@ def _energy(network: nn.Module, x: Tensor, z: Tensor | None, inputs: Inputs, eve
         found = run(network, x)
     elif inputs == "separate":
         found = run(network, x, z)
-        batch = found.shape[:-1] if found.shape[-1:] == (1,) and found.dim() > len(batch) else found.shape
+        rest = found.shape[:-1]  # a last 1 is left out, unless it counts the rows of x
+        ends = len(rest) >= len(batch) and rest[len(rest) - len(batch) :] == batch
+        batch = rest if ends and found.shape[-1:] == (1,) else found.shape
     else:
-        if event_dims != 1:
+        if event_dims != 1 or x.dim() != 2:
             raise ValueError(
                 f"x must have rows that are vectors for inputs='joined', found shape {tuple(x.shape)}; pass "
                 "inputs='separate'"
             )
-        batch = torch.broadcast_shapes(batch, z.shape[:-1])
-        found = run(network, torch.cat([x.expand(*batch, -1), z.expand(*batch, -1)], -1))
+        batch = z.shape[:-1]
+        if batch[-1:] != x.shape[:1]:
+            raise ValueError(
+                f"z must have shape (…, {len(x)}, latents), one for each row of x, found shape {tuple(z.shape)}"
+            )
+        found = run(network, torch.cat([x.expand(*batch, -1), z], -1))
     if found.shape == (*batch, 1):
         found = found.squeeze(-1)
     if found.shape != batch:
@@ -211,7 +216,4 @@ def _energy(network: nn.Module, x: Tensor, z: Tensor | None, inputs: Inputs, eve
 
 
 def _referred(value: Tensor, reference: Distribution | None, at: Tensor) -> Tensor:
-    if reference is None:
-        return value
-    density: Tensor = reference.log_prob(at)
-    return value + density
+    return value if reference is None else value + log_prob_inside(reference, at)

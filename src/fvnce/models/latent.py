@@ -15,7 +15,7 @@ from torch.distributions import Distribution, Independent, Normal, Uniform
 
 from .. import _checks
 from ..serialization import register
-from .distributions import DiagonalNormal, over_rows
+from .distributions import DiagonalNormal, log_prob_inside, over_rows
 from .fixed import FixedDistribution, map_tensors, wide
 
 
@@ -64,34 +64,42 @@ class LatentVariableModel(nn.Module):
     def prior(self) -> Distribution:
         """p_Z."""
         prior: Distribution = self._prior()
+        _checks.distribution("prior", prior)
         return prior
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
         """log p_θ(x, z) for x of shape (B, …) and z of shape (B, …) or (K, B, …)."""
-        return self.log_likelihood(x, z) + self.prior.log_prob(z)
+        return self.log_likelihood(x, z) + log_prob_inside(self.prior, z)
 
     def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
         """log p_θ(x|z)."""
-        if self._latent_dims is None:
-            self._latent_dims = len(self.prior.event_shape)
-        batch = z.shape[: z.dim() - self._latent_dims]
-        likelihood = over_rows(self.decoder(z), len(batch))
-        event = likelihood.event_shape
-        rows = x.shape[: max(0, x.dim() - len(event))]  # none of them is broadcast, but over draws of z
-        if x.shape[len(rows) :] != event or rows != batch[max(0, len(batch) - len(rows)) :]:
-            raise ValueError(
-                f"x must have rows of the shape that the decoder gives, {tuple(event)}, found x of shape "
-                f"{tuple(x.shape)}; change the decoder's last layer or reshape the data"
-            )
-        if _checks.is_half(x):  # what the network gave in half precision is the likelihood's parameter, not its density
-            likelihood, x = map_tensors(likelihood, wide), x.float()
-        value: Tensor = likelihood.log_prob(x)
+        value: Tensor = self.likelihood_of(x, z).log_prob(wide(x))
+        batch = self._batch(z)
         if value.shape != batch:
             raise ValueError(
                 f"decoder must give one x for each z of shape {tuple(z.shape)}, batch shape {tuple(batch)}, found "
                 f"log-densities of shape {tuple(value.shape)} for x of shape {tuple(x.shape)}"
             )
         return value
+
+    def likelihood_of(self, x: Tensor, z: Tensor) -> Distribution:
+        """p_θ(·|z), whose events have the shape of rows of x."""
+        batch = self._batch(z)
+        likelihood = over_rows(self.decoder(z), len(batch))
+        event = likelihood.event_shape
+        # The first dimension of x counts rows, also where x has the shape of one event; only draws of z are broadcast.
+        if x.shape[1:] != event or x.shape[:1] != batch[-1:]:
+            raise ValueError(
+                f"x must have shape {(*batch[-1:], *event)}, rows of the shape that the decoder gives, {tuple(event)}, "
+                f"found x of shape {tuple(x.shape)}; change the decoder's last layer or reshape the data"
+            )
+        # What the network gave in half precision is the likelihood's parameter, not its density.
+        return map_tensors(likelihood, wide) if _checks.is_half(x) else likelihood
+
+    def _batch(self, z: Tensor) -> torch.Size:
+        if self._latent_dims is None:
+            self._latent_dims = len(self.prior.event_shape)
+        return z.shape[: z.dim() - self._latent_dims]
 
     def highest_log_prior(self) -> float:
         """γ = max_z log p_Z(z), the constant that makes a deterministic encoder's objectives comparable.

@@ -46,7 +46,8 @@ from torch.distributions import Distribution
 from .. import _checks
 from .._estimates import log_mean_exp
 from ..models import LatentVariableModel
-from ..models.fixed import map_tensors, wide
+from ..models.distributions import log_prob_inside
+from ..models.fixed import wide
 from ..noise import jitter
 from ..scoring import ScoringRule
 from .base import Batch, gather, mean_over_data
@@ -87,11 +88,10 @@ def rebuild(model: Any, encoder: Encoder | None, x: Tensor, other: Tensor) -> Re
         return Rebuilt(evidence, -2 / max(1, x[0].numel()) * evidence.detach(), None)
     _checks.latents(q, model.prior)
     z = q.rsample()
-    likelihood = model.decoder(narrowed(z, x))
-    if _checks.is_half(x):
-        likelihood, x, other = map_tensors(likelihood, wide), x.float(), other.float()
+    likelihood = model.likelihood_of(x, narrowed(z, x))
+    x, other = wide(x), wide(other)
     fit = likelihood.log_prob(x)
-    prior = model.prior.log_prob(z) - q.log_prob(z)
+    prior = log_prob_inside(model.prior, z) - q.log_prob(z)
     with torch.no_grad():
         error = (x - likelihood.mean).flatten(1).square().sum(1)
         swapped = likelihood.log_prob(other) + prior

@@ -66,6 +66,8 @@ class ConditionalNCE(Objective):
     """
 
     spread: Tensor
+    #: Whether the first batch is known, which the shape of ``spread`` does not show where rows are numbers.
+    _measured = False
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class ConditionalNCE(Objective):
     @torch.no_grad()
     def _spread(self, x: Tensor, share: BatchShare | None) -> Tensor:
         """Standard deviations of the first batch's columns; a column that does not vary is not moved."""
-        if self.spread.dim():
+        if self._measured or self.spread.dim():
             return self.spread
         if _checks.values_are_hidden():
             raise RuntimeError(
@@ -144,7 +146,7 @@ class ConditionalNCE(Objective):
                 "fvnce.noise.GaussianSteps(0.1)"
             )
         if self.training:
-            self.spread = found
+            self.spread, self._measured = found, True
         return found
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
@@ -152,6 +154,7 @@ class ConditionalNCE(Objective):
         saved = state_dict.get(prefix + "spread")
         if isinstance(saved, Tensor):
             self.spread = saved.new_zeros(saved.shape)
+            self._measured = saved.dim() > 0 or bool(saved)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
