@@ -43,7 +43,8 @@ CLOSING = """
   ([saving and resuming](saving.md)).
 - A run is resumed only as what it was: another rule, noise, model or setting is named and refused unless you accept it.
 - A file from a stranger is data and never a program: `SECURITY.md` says what is promised.
-- The same seed gives the same bits in any number of threads: [what that takes](reproducibility.md).
+- The same seed gives the same bits: the detector's in any number of threads, those of `fit` in the same number
+  ([what that takes](reproducibility.md)).
 """
 
 

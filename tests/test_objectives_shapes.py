@@ -302,7 +302,6 @@ class Codes(nn.Module):
         return z.float()
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile's own
 @pytest.mark.parametrize("name", ["Autoencoder", "VAE", "IWAE", "fvNCE", "fvNCE reduced", "VNCE", "Ranking"])
 def test_compiles_whole_without_a_plain_call_before(name: str) -> None:

@@ -107,6 +107,15 @@ def device(monkeypatch):
         yield emulation
 
 
+@pytest.fixture(params=["cpu", "device"])
+def either(request, monkeypatch):
+    if request.param == "cpu":
+        yield
+    else:
+        with emulated_device(monkeypatch):
+            yield
+
+
 def rows(n=60, binary=False):
     found = data(n, WIDTH, torch.float32)
     return (found > 0).float() if binary else found
@@ -279,6 +288,64 @@ def test_what_is_not_finite_is_named_and_spoils_nothing(device, tmp_path, how, n
     saved = torch.as_tensor(load_weights(tmp_path / f"step-{step:09d}.safetensors", copy.deepcopy(made)).model.weight)
     assert math.isfinite(saved.item())
     assert torch.equal(saved.detach().cpu(), made.model.weight.detach().cpu())
+
+
+@pytest.mark.parametrize("left_by", ["backward", "nan", "gradient"])
+def test_gradients_from_before_have_no_effect(either, left_by):
+    def losses(left_by=None):
+        torch.manual_seed(0)
+        made = SNCE(Broken(left_by, after=4), NOISE["kernel"](), PowerRule(1.0))
+        if left_by == "backward":
+            (100 * made(rows(16))).backward()
+        elif left_by is not None:
+            with pytest.raises(NonFiniteLoss):
+                trained(made, rows(64), lr=0.0)
+            assert made.model.weight.grad is None
+        made.model.after = math.inf
+        return trained(made, rows(64), lr=1e-4).steps["loss"]
+
+    assert losses(left_by) == losses()
+
+
+@pytest.mark.parametrize(("bad", "clean"), [(math.nan, 0), (math.inf, 16)])
+@pytest.mark.parametrize(
+    "objective",
+    [*(name for name in OBJECTIVES if re.search("auto|learned|profiled|^nce", name)), "conditional nce", "batch norm"],
+)
+def test_a_refused_batch_changes_nothing(either, objective, bad, clean):
+    def begun():
+        torch.manual_seed(0)
+        if objective == "batch norm":
+            return VAE(model(), nn.Sequential(nn.BatchNorm1d(WIDTH), encoder()))
+        if objective in WITHOUT_NOISE:
+            return WITHOUT_NOISE[objective]()
+        return OBJECTIVES[objective](NOISE["gaussian-diagonal"]())
+
+    def run(made, X):
+        return trained(made, DataLoader(X, batch_size=16), noise_pool=0)
+
+    X = rows(32)
+    expected, made = begun(), begun()
+    if clean:
+        run(expected, X[:clean])
+    X[clean + 4, 1] = bad
+    with pytest.raises((ValueError, NonFiniteLoss), match=f"x must be finite, found {bad} at row 4"):
+        run(made, X)
+    kept, now = expected.state_dict(), made.state_dict()
+    for name, value in kept.items():
+        torch.testing.assert_close(now[name].cpu(), value.cpu(), rtol=0, atol=0, equal_nan=True, msg=name)
+    assert run(made, rows(32)).steps["loss"] == run(expected, rows(32)).steps["loss"]
+
+
+def test_a_row_refused_outside_of_fit_changes_no_log_scale():
+    torch.manual_seed(0)
+    made, X = OBJECTIVES["fvnce, auto"](NOISE["kernel"]()), rows(16)
+    made(X)
+    before = copy.deepcopy(made.state_dict())
+    X[4, 1] = math.nan
+    with pytest.raises(ValueError, match="x must be finite, found nan at row 4"):
+        made(X)
+    assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
 
 
 def test_grey_values_are_refused_on_the_device(device):

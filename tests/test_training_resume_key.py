@@ -17,7 +17,7 @@ from torch.distributions import Distribution, Independent, Laplace, Multivariate
 
 import fvnce
 from fvnce import KernelDensity, NoiseMixture, PowerRule
-from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
+from fvnce.models import BernoulliDecoder, GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.objectives import VAE, FullyVariationalNCE
 from fvnce.scoring import from_weight
 from fvnce.training import fit, load
@@ -213,6 +213,19 @@ def test_what_training_changes_is_no_difference(tmp_path: Path) -> None:
         fit(objective, rows(20), checkpoint_dir=tmp_path / name, **SETTINGS)
         for epochs in (2, 3):
             fit(objective, rows(20), checkpoint_dir=tmp_path / name, resume=True, **{**SETTINGS, "epochs": epochs})
+
+
+@pytest.mark.parametrize("decoder", [BernoulliDecoder, GaussianDecoder, type("Derived", (BernoulliDecoder,), {})])
+def test_a_run_of_an_earlier_version_goes_on_without_what_is_retired(tmp_path: Path, decoder: Any) -> None:
+    def made() -> Any:
+        model = LatentVariableModel(normal(2), decoder(mlp([2, 8, WIDTH])))
+        return VAE(model, GaussianEncoder(mlp([WIDTH, 8, 4])))
+
+    earlier, X = made(), (rows(20) > 0).float()
+    earlier.model.decoder.event_dims = 1
+    fit(earlier, X, checkpoint_dir=tmp_path, **SETTINGS)
+    history = fit(made(), X, checkpoint_dir=tmp_path, resume=True, **{**SETTINGS, "epochs": 2})
+    assert len(history.epochs) == 2
 
 
 def test_a_run_that_died_before_its_first_checkpoint_leaves_no_objective_behind(tmp_path: Path) -> None:

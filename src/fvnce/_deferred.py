@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
+
 _deferred: ContextVar[bool] = ContextVar("deferred", default=False)
 
 
@@ -23,5 +25,6 @@ def deferred(enabled: bool = True) -> Iterator[None]:
 
 
 def are_deferred() -> bool:
-    """Whether checks are left to whoever reads the loss."""
-    return _deferred.get()
+    """Whether checks are left to whoever reads the loss; never in a compiled graph, which looks at no value."""
+    # Dynamo cannot trace a context variable.
+    return not torch.compiler.is_compiling() and _deferred.get()

@@ -65,10 +65,11 @@ __all__ = [
 # What a file may name. A scale is a parameter, which the state restores.
 register(
     *(BinaryEncoder, CategoricalEncoder, CouplingEncoder, CoveringEncoder, EnergyDecoder),
-    *(GaussianDecoder, GaussianEncoder, KernelRatio, PointEncoder),
+    *(GaussianEncoder, KernelRatio, PointEncoder),
     *(AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio),
     omit=("scale",),
 )
+register(GaussianDecoder, omit=("scale",), retired=("event_dims",))
 register(BernoulliDecoder, ContinuousBernoulliDecoder, EnergyModel, retired=("event_dims",))
 register(RestrictedBoltzmannMachine, methods=("posterior",))
 register(LinearGaussianModel, stand_ins={"scale": lambda _: 1.0}, methods=("posterior",))

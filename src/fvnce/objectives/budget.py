@@ -218,7 +218,8 @@ class Budgeted(Fixed):
             )
         assert self.reference is not None
         assert batch.x_noise is not None
-        x = batch.x
+        x = _checks.finite_rows("x", batch.x)  # before its averages take in what will be refused
+        _checks.finite_rows("x_noise", batch.x_noise)
         other = batch.x_noise[torch.arange(len(x), device=x.device) % len(batch.x_noise)]
         without = self.reference(x, other)
         with torch.no_grad():

@@ -38,7 +38,7 @@ class Kind:
         build: what is called with them.
         names: the arguments that a file may give; None if they are names of parts.
         methods: those of its methods that a file may refer to.
-        retired: arguments of files of earlier versions, which are left out.
+        retired: arguments and attributes in files of earlier versions, which are left out.
     """
 
     name: str
@@ -75,7 +75,7 @@ def register(
             will do until then.
         methods: methods that another object may have been given, as an objective is given a model's posterior.
         check: raises for an object that cannot be saved; the message goes on from the object's name.
-        retired: arguments that files of earlier versions give and that have no effect any more.
+        retired: arguments and attributes in files of earlier versions that have no effect any more.
 
     >>> class Shift:
     ...     def __init__(self, by: float) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks, _random
-from ..objectives import Batch
+from ..objectives import Batch, Learned
 from .batches import BatchStream
 from .callbacks import Callback, NullProgress
 from .checkpoint import Checkpoints, Saver
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: With several processes, how often they ask each other whether one was interrupted.
 _STEPS_BETWEEN_QUESTIONS = 10
+#: Numbers of the largest buffer that a batch is expected to change; a larger one is a table of constants.
+_LARGEST_STATE = 2**14
 #: What asks a process to end; Windows knows no SIGHUP.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -113,6 +115,13 @@ class Run:
         # With one device and full precision Fabric's wrappers have nothing to do, and cost what a small layer costs.
         self.direct = inner if self.world == 1 and precision in ("32-true", "64-true") else None
         self.parameters = [p for group in self.raw_optimizer.param_groups for p in group["params"]]
+        objective.zero_grad()
+        # What a batch changes before the optimiser's step.
+        self.changing = [
+            (f"{path}.{name}".lstrip("."), module, name)
+            for path, module in objective.named_modules()
+            for name in (*dict(module.named_buffers(recurse=False)), *["log_z"] * isinstance(module, Learned))
+        ]
         # Loss scaling overflows on purpose, and leaves out such steps itself.
         self.gradients = None if scaled else GradientCheck(objective, self.device)
         self.history = History()
@@ -181,13 +190,20 @@ class Run:
 
     def _one_step(self, batch: Batch, rows: int) -> None:
         output = StepOutput(batch)
-        with _checks.deferred(self.device.type != "cpu"):
-            loss = self._evaluated(output)
-        if self.direct is not None:
-            loss.backward()
-        else:
-            self.fabric.backward(loss)
-        value = self._checked(output)
+        tensors = {key: getattr(module, name) for key, module, name in self.changing}
+        before = {key: value.detach().clone() for key, value in tensors.items() if value.numel() <= _LARGEST_STATE}
+        try:
+            with _checks.deferred(self.device.type != "cpu"):
+                loss = self._evaluated(output)
+            if self.direct is not None:
+                loss.backward()
+            else:
+                self.fabric.backward(loss)
+            value = self._checked(output)
+        except BaseException:
+            self.objective.load_state_dict(before, strict=False)
+            self.objective.zero_grad()
+            raise
         if self.settings.grad_clip is not None:
             self.fabric.clip_gradients(
                 self.module, self.optimizer, max_norm=self.settings.grad_clip, error_if_nonfinite=False

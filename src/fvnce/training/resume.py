@@ -30,6 +30,7 @@ from ..models.latent import LatentVariableModel
 from ..noise import from_state, to_state
 from ..scoring import ScoringRule
 from ..serialization import RecordError, decode, fields
+from ..serialization.registry import kind_of_class
 from .checkpoint import UNREADABLE, read_checkpoint
 from .distributed import first_failure, on_main
 from .optimiser import take_over
@@ -173,7 +174,12 @@ class ObjectiveKey:
         """In words, what of the objective is not as it was; where its parts are others, only that."""
         before, now = saved["structure"], self.structure
         names = ["objective"] if before["objective"] != now["objective"] else sorted(before.keys() | now.keys())
-        return _differences(before, now, names) or _differences(saved["attributes"], self.attributes, None)
+        kinds = [
+            (path, kind_of_class(cls)) for path, part in self._objective.named_modules() for cls in type(part).mro()
+        ]
+        retired = {_path(path, name) for path, kind in kinds if kind is not None for name in kind.retired}
+        attributes = {name: text for name, text in saved["attributes"].items() if name not in retired}
+        return _differences(before, now, names) or _differences(attributes, self.attributes, None)
 
     def _attributes(self) -> dict[str, str]:
         found: dict[str, str] = {}
