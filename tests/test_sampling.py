@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
-from fvnce import NCE, annealed_log_partition, langevin
+from fvnce import NCE, annealed_log_partition, annealed_nce, langevin
+
+ANNEALED = (annealed_log_partition, annealed_nce)
 
 
 def normal(d, scale=1.0):
@@ -148,3 +150,30 @@ def test_mistakes_are_named():
         langevin(nn.Linear(1, 1), torch.zeros(2, 1), torch.zeros(2, 1))
     with pytest.raises(ValueError, match="step_size must be a finite number > 0, found 0"):
         langevin(normal(1), torch.zeros(2, 1), step_size=0)
+
+
+class Given(nn.Module):
+    """A log-density."""
+
+    def __init__(self, log_density):
+        super().__init__()
+        self.log_prob = log_density
+
+
+def test_a_model_that_is_zero_at_every_draw_is_not_trusted():
+    """No weight, no estimate: a box far from the noise, a model that is zero everywhere, one that is NaN."""
+    box = Given(lambda x: torch.where(((x > 20) & (x < 21)).all(-1), 0.0, -math.inf))
+    found = [NCE(box, normal(2), partition="learned").log_partition(generator=generator())]
+    for constant in (-math.inf, math.nan):
+        model = Given(lambda x, constant=constant: x.sum(-1) * 0 + constant)
+        found += [estimator(model, normal(2), generator=generator()) for estimator in ANNEALED]
+    for estimate in found:
+        assert not estimate.trusted
+        assert estimate.effective_samples == 0
+        assert not math.isfinite(estimate.value)
+        assert math.isnan(estimate.error)
+    # Zero at half of the draws is fine.
+    half = Given(lambda x: torch.where(x[:, 0] > 0, normal(2).log_prob(x), -math.inf))
+    value, error = estimate = NCE(half, normal(2), partition="learned").log_partition(generator=generator())
+    assert estimate.trusted
+    assert abs(float(value) + math.log(2)) < 3 * float(error)

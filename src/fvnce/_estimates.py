@@ -38,9 +38,9 @@ class LogPartition(tuple[Tensor, Tensor]):
     effective_samples: float
 
     def __new__(cls, value: Tensor, error: Tensor, effective_samples: float) -> LogPartition:
-        """The pair."""
+        """The pair; without a finite value and error, nothing carries it."""
         made = super().__new__(cls, (value, error))
-        made.effective_samples = effective_samples
+        made.effective_samples = effective_samples if math.isfinite(value) and math.isfinite(error) else 0.0
         return made
 
     def __getnewargs__(self) -> tuple[Tensor, Tensor, float]:
@@ -102,7 +102,9 @@ def log_power_mean(values: Tensor, power: float, log_weights: Tensor | None = No
 
 
 def effective_samples(log_weights: Tensor) -> float:
-    """n_eff of weights e^l, from l of shape (n,): (Σw)²/Σw², or n^(2−2k) where their tail is that heavy."""
+    """n_eff of weights e^l, from l of shape (n,): (Σw)²/Σw², or n^(2−2k) where their tail is that heavy; 0 for none."""
+    if not math.isfinite(log_weights.max()):
+        return 0.0
     weights = (log_weights - log_weights.max()).double().exp()
     effective = float(weights.sum().square() / weights.square().sum())
     positive = log_weights[log_weights > -math.inf].double()
@@ -120,5 +122,5 @@ def estimate_log_mean(log_weights: Tensor) -> LogPartition:
     value = log_mean_exp(log_weights)
     effective = effective_samples(log_weights)
     # var(w)/mean(w)² = n/n_eff − 1, which stays in the log domain.
-    relative_variance = max(0.0, n / effective - 1)
+    relative_variance = max(0.0, n / effective - 1) if effective else math.nan
     return LogPartition(value, value.new_tensor(math.sqrt(relative_variance / (n - 1))), effective)

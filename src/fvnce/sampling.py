@@ -288,7 +288,8 @@ def annealed_nce(
             influence = influence + samples * (p_below * (taken - share) - p_above * (missed - share)) / slope
             effective = min(effective, 2 * float(share) * samples, effective_samples(log_w_above))
     error = influence.std() / math.sqrt(samples)
-    return LogPartition((total + c).to(above.dtype), error.to(above.dtype), effective)
+    value = torch.where(error.isfinite(), total + c, math.nan)
+    return LogPartition(value.to(above.dtype), error.to(above.dtype), effective)
 
 
 def _geometric(start: Tensor, end: Tensor, t: float) -> Tensor:
