@@ -8,8 +8,9 @@ the number of equal weights that would know the mean as well. Both come from the
 the mean, those that would matter most have not been seen; the estimate is too low, and so is its error. The tail of the
 weights that were seen says how much that may be. If P(w > u) falls as u^(−1/k) with k > 1/2, the variance is infinite
 and the relative error of order n^(k−1), that of n^(2−2k) equal weights. So n_eff is at most that many, with k the upper
-end (two standard errors) of Hill's estimate from the largest 3√n weights. No number computed from draws sees what none
-of them reached, such as a mode far from all of them.
+end (three standard errors) of Hill's estimate from the largest 3√n weights. Two would not do: sets of draws that lack a
+large weight have the smaller k, so where few sets pass, those that do are too low. No number computed from draws sees
+what none of them reached.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def effective_samples(log_weights: Tensor) -> float:
     if largest < 5:
         return effective
     top = positive.topk(largest + 1).values
-    tail = float((top - top[-1]).sum()) / largest * (1 + 2 / math.sqrt(largest))
+    tail = float((top - top[-1]).sum()) / largest * (1 + 3 / math.sqrt(largest))
     return min(effective, len(log_weights) ** max(0.0, 2 - 2 * tail)) if tail > 0.5 else effective
 
 
@@ -121,6 +122,9 @@ def estimate_log_mean(log_weights: Tensor) -> LogPartition:
     n = len(log_weights)
     value = log_mean_exp(log_weights)
     effective = effective_samples(log_weights)
-    # var(w)/mean(w)² = n/n_eff − 1, which stays in the log domain.
-    relative_variance = max(0.0, n / effective - 1) if effective else math.nan
-    return LogPartition(value, value.new_tensor(math.sqrt(relative_variance / (n - 1))), effective)
+    return LogPartition(value, value.new_tensor(error_of(n, effective)), effective)
+
+
+def error_of(n: int, effective: float) -> float:
+    """The standard error of log mean(w) for n draws: var(w)/mean(w)² = n/n_eff − 1, which stays in the log domain."""
+    return math.sqrt(max(0.0, n / effective - 1) / (n - 1)) if effective else math.nan
