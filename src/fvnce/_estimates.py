@@ -25,7 +25,11 @@ ENOUGH = 100
 
 
 class LogPartition(tuple[Tensor, Tensor]):
-    """An estimate of log Z: the pair (value, standard error), which also tells how far to trust it.
+    """An estimate of log Z: the pair (value, standard error), which also says how far to trust it.
+
+    ``trusted`` sees weights that vary too much. It cannot see mass that no draw reached, such as a second mode, or
+    tails heavier than the noise's: for Cauchy and Student t₂ models from Gaussian noise nearly all runs are trusted,
+    and the truth lies within two errors in 14% to 44% of them.
 
     Attributes:
         effective_samples: n_eff, how many equal weights would know as much; fewer if the tail of the weights is heavy.
@@ -59,10 +63,7 @@ class LogPartition(tuple[Tensor, Tensor]):
 
     @property
     def trusted(self) -> bool:
-        """Whether at least 100 effective samples carry the estimate; if not, value and error may both be too small.
-
-        It cannot see what no draw reached.
-        """
+        """Whether at least 100 effective samples carry the estimate; if not, value and error may both be too small."""
         return self.effective_samples >= ENOUGH
 
     def __repr__(self) -> str:
