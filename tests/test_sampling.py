@@ -182,6 +182,10 @@ def test_annealed_log_partition_with_latents(latent):
 def test_mistakes_are_named():
     with pytest.raises(TypeError, match="model must have log_joint, found Linear without it"):
         langevin(nn.Linear(1, 1), torch.zeros(2, 1), torch.zeros(2, 1))
+    unsummed = Given(lambda x: -x.square())
+    for work in (langevin, annealed_log_partition, annealed_nce):
+        with pytest.raises(ValueError, match=r"log_prob must .* each row"):
+            work(unsummed, torch.zeros(5, 2) if work is langevin else normal(2))
     with pytest.raises(ValueError, match="step_size must be a finite number > 0, found 0"):
         langevin(normal(1), torch.zeros(2, 1), step_size=0)
 

@@ -27,9 +27,10 @@ ENOUGH = 100
 class LogPartition(tuple[Tensor, Tensor]):
     """An estimate of log Z: the pair (value, standard error), which also says how far to trust it.
 
-    ``trusted`` sees weights that vary too much. It cannot see mass that no draw reached, such as a second mode, or
-    tails heavier than the noise's: for Cauchy and Student t₂ models from Gaussian noise nearly all runs are trusted,
-    and the truth lies within two errors in 14% to 44% of them.
+    ``trusted`` sees weights that vary too much, not mass that no draw reached. Tails heavier than the noise's: of
+    importance estimates for a Cauchy from N(0, 3²) 98% are trusted, and 14% of these have the truth within two
+    errors; for five Student t₂ from N(0, 2²), 97% and 40%. A second mode: for ½ N(0, 1) + ½ N(6, 1) from N(0, 1), 87%
+    and none.
 
     Attributes:
         effective_samples: n_eff, how many equal weights would know as much; fewer if the tail of the weights is heavy.

@@ -265,8 +265,7 @@ def annealed_nce(
     mix = _geometric if path == "geometric" else _arithmetic
 
     def log_prob(of: Any, s: Tensor, shift: float = 0.0) -> Tensor:
-        value: Tensor = of.log_prob(s.reshape(len(s), *noise.event_shape)) - shift
-        return value
+        return _one_for_each(s, of.log_prob(s.reshape(len(s), *noise.event_shape))) - shift
 
     log_start, log_end = partial(log_prob, noise), partial(log_prob, model, shift=c)
     populations: Iterable[tuple[float, Tensor, Tensor]]
@@ -394,10 +393,18 @@ def _log_density_of(model: Any, x: Tensor, z: Tensor | None) -> LogDensity:
 
     def log_density(state: Tensor) -> Tensor:
         a, b = _split(state, x, z)
-        value: Tensor = model.log_prob(a) if b is None else model.log_joint(a, b)
-        return value
+        return _one_for_each(state, model.log_prob(a) if b is None else model.log_joint(a, b))
 
     return log_density
+
+
+def _one_for_each(state: Tensor, value: Tensor) -> Tensor:
+    if value.shape != state.shape[:1]:
+        raise ValueError(
+            f"log_prob must give one number for each row, shape ({len(state)},), found {tuple(value.shape)}: sum over "
+            "the columns"
+        )
+    return value
 
 
 def _value_and_slope(log_density: LogDensity, state: Tensor) -> tuple[Tensor, Tensor]:
