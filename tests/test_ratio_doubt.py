@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch.distributions import Independent, Normal
+from torch.distributions import Independent, Normal, Uniform
 
 from fvnce import multinomial_bridges, telescope
 from fvnce.ratio.bridges import BridgeReport, Telescope
@@ -113,3 +113,30 @@ def test_progress_is_shown_if_wanted(capfd):
         assert capfd.readouterr().err == ""
         work(x, noise, epochs=1, progress=True)
         assert capfd.readouterr().err != ""
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_noise_that_is_zero_where_the_reference_is_not(validate):
+    """Uniform noise: draws of the data's Gaussian outside it have no weight. Data outside it are refused."""
+    box = Uniform(torch.full((2,), -1.0), torch.full((2,), 2.0), validate_args=validate)
+    noise = Independent(box, 1, validate_args=validate)
+    x = torch.rand(150, 2, generator=torch.Generator().manual_seed(0))
+    found = telescope(x, noise, bridges=2, epochs=1, folds=2)
+    assert math.isfinite(found.missed.value)
+    assert found.model.log_prob(x).isfinite().all()
+    for bridges in (1, 2):
+        with pytest.raises(ValueError, match="noise must cover x"):
+            telescope(x + 1.5, noise, bridges=bridges)
+    with pytest.raises(TypeError, match="noise must be a distribution"):
+        telescope(x, None)
+
+
+@pytest.mark.parametrize("bridges", ["auto", 2])
+def test_what_to_try_for_long_bridges_is_not_what_was_done(bridges, monkeypatch):
+    monkeypatch.setattr("fvnce.ratio.chain.ALIVE", 2.0)  # no bridge is
+    monkeypatch.setattr("fvnce.ratio.chain.MOST_BRIDGES", 2)
+    noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
+    found = telescope(normal(60, 1, 0), noise, bridges=bridges, epochs=1, folds=2)
+    (doubt,) = (line for line in found.advice if "too long" in line)
+    assert f"bridges={len(found.reports) + 1}" in doubt
+    assert ("'auto'" in doubt) == (bridges != "auto")

@@ -8,8 +8,9 @@ the number of equal weights that would know the mean as well. Both come from the
 the mean, those that would matter most have not been seen; the estimate is too low, and so is its error. The tail of the
 weights that were seen says how much that may be. If P(w > u) falls as u^(−1/k) with k > 1/2, the variance is infinite
 and the relative error of order n^(k−1), that of n^(2−2k) equal weights. So n_eff is at most that many, with k the upper
-end (two standard errors) of Hill's estimate from the largest 3√n weights. No number computed from draws sees what none
-of them reached, such as a mode far from all of them.
+end (three standard errors) of Hill's estimate from the largest 3√n weights. Two would not do: sets of draws that lack a
+large weight have the smaller k, so where few sets pass, those that do are too low. No number computed from draws sees
+what none of them reached.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ ENOUGH = 100
 
 
 class LogPartition(tuple[Tensor, Tensor]):
-    """An estimate of log Z: the pair (value, standard error), which also tells how far to trust it.
+    """An estimate of log Z: the pair (value, standard error), which also says how far to trust it.
+
+    ``trusted`` sees weights that vary too much, not mass that no draw reached. Tails heavier than the noise's: of
+    importance estimates for a Cauchy from N(0, 3²) 98% are trusted, and 14% of these have the truth within two
+    errors; for five Student t₂ from N(0, 2²), 97% and 40%. A second mode: for ½ N(0, 1) + ½ N(6, 1) from N(0, 1), 87%
+    and none.
 
     Attributes:
         effective_samples: n_eff, how many equal weights would know as much; fewer if the tail of the weights is heavy.
@@ -38,9 +44,9 @@ class LogPartition(tuple[Tensor, Tensor]):
     effective_samples: float
 
     def __new__(cls, value: Tensor, error: Tensor, effective_samples: float) -> LogPartition:
-        """The pair."""
+        """The pair; without a finite value and error, nothing carries it."""
         made = super().__new__(cls, (value, error))
-        made.effective_samples = effective_samples
+        made.effective_samples = effective_samples if math.isfinite(value) and math.isfinite(error) else 0.0
         return made
 
     def __getnewargs__(self) -> tuple[Tensor, Tensor, float]:
@@ -58,10 +64,7 @@ class LogPartition(tuple[Tensor, Tensor]):
 
     @property
     def trusted(self) -> bool:
-        """Whether at least 100 effective samples carry the estimate; if not, value and error may both be too small.
-
-        It cannot see what no draw reached.
-        """
+        """Whether at least 100 effective samples carry the estimate; if not, value and error may both be too small."""
         return self.effective_samples >= ENOUGH
 
     def __repr__(self) -> str:
@@ -102,7 +105,9 @@ def log_power_mean(values: Tensor, power: float, log_weights: Tensor | None = No
 
 
 def effective_samples(log_weights: Tensor) -> float:
-    """n_eff of weights e^l, from l of shape (n,): (Σw)²/Σw², or n^(2−2k) where their tail is that heavy."""
+    """n_eff of weights e^l, from l of shape (n,): (Σw)²/Σw², or n^(2−2k) where their tail is that heavy; 0 for none."""
+    if not math.isfinite(log_weights.max()):
+        return 0.0
     weights = (log_weights - log_weights.max()).double().exp()
     effective = float(weights.sum().square() / weights.square().sum())
     positive = log_weights[log_weights > -math.inf].double()
@@ -110,7 +115,7 @@ def effective_samples(log_weights: Tensor) -> float:
     if largest < 5:
         return effective
     top = positive.topk(largest + 1).values
-    tail = float((top - top[-1]).sum()) / largest * (1 + 2 / math.sqrt(largest))
+    tail = float((top - top[-1]).sum()) / largest * (1 + 3 / math.sqrt(largest))
     return min(effective, len(log_weights) ** max(0.0, 2 - 2 * tail)) if tail > 0.5 else effective
 
 
@@ -119,6 +124,9 @@ def estimate_log_mean(log_weights: Tensor) -> LogPartition:
     n = len(log_weights)
     value = log_mean_exp(log_weights)
     effective = effective_samples(log_weights)
-    # var(w)/mean(w)² = n/n_eff − 1, which stays in the log domain.
-    relative_variance = max(0.0, n / effective - 1)
-    return LogPartition(value, value.new_tensor(math.sqrt(relative_variance / (n - 1))), effective)
+    return LogPartition(value, value.new_tensor(error_of(n, effective)), effective)
+
+
+def error_of(n: int, effective: float) -> float:
+    """The standard error of log mean(w) for n draws: var(w)/mean(w)² = n/n_eff − 1, which stays in the log domain."""
+    return math.sqrt(max(0.0, n / effective - 1) / (n - 1)) if effective else math.nan

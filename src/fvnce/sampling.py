@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from . import _checks
-from ._estimates import LogPartition, effective_samples, estimate_log_mean
+from ._estimates import LogPartition, effective_samples, error_of, estimate_log_mean
 from ._random import place
 from .noise import draw
 
@@ -60,8 +60,8 @@ class Chain:
         accepted: share of the proposals that were taken. A mean over chains: it does not show that some never move.
         stuck: share of chains that took no proposal in the last half of the run; where the model falls steeply, chains
             that start in its tails stay there.
-        r_hat: split R̂ (Gelman & Rubin 1992) of the last half, the largest over coordinates: the spread of all draws
-            over that within a quarter of a chain. NaN below 8 steps.
+        r_hat: split R̂ (Gelman & Rubin 1992) of the last half, the largest over coordinates and their distances from
+            the median: the spread of all draws over that within a quarter of a chain. NaN below 8 steps.
 
     >>> from torch.distributions import Independent, Normal
     >>> model = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
@@ -120,25 +120,30 @@ def langevin(
     state, log_density = _join(x, z), _log_density_of(model, x, z)
     taken, window = 0.0, steps // 4
     moved = torch.zeros(len(state), dtype=torch.bool, device=state.device)
-    # Of each of the last two quarters: sums of the way from the start, and of its square.
-    start, sums = state.double(), state.new_zeros((2, 2, *state.shape), dtype=torch.float64)
+    # Of each of the last two quarters: sums of the way from the start and of the distance from the chains' median when
+    # they began (folded R̂, Vehtari et al. 2021: chains may agree in place and not in spread), and of their squares.
+    start, sums = state.double(), state.new_zeros((2, 2, 2, *state.shape), dtype=torch.float64)
     for step in range(steps):
+        if step == steps - 2 * window:
+            median = state.double().median(0).values
         state, accepted = _langevin_step(log_density, state, step_size, adjusted=adjusted, generator=generator)
         taken += float(accepted.float().mean())
         if step >= steps // 2:
             moved |= accepted
         if step >= steps - 2 * window:
-            sums[int(step >= steps - window)] += torch.stack([state - start, (state - start).square()])
-    return Chain(*_split(state, x, z), taken / steps, float((~moved).float().mean()), _r_hat(start, sums, window))
+            ways = torch.stack([state - start, (state - median).abs()])
+            sums[int(step >= steps - window)] += torch.stack([ways, ways.square()])
+    origin = torch.stack([start, torch.zeros_like(start)])
+    return Chain(*_split(state, x, z), taken / steps, float((~moved).float().mean()), _r_hat(origin, sums, window))
 
 
-def _r_hat(start: Tensor, sums: Tensor, window: int) -> float:
-    """Split R̂ from sums over quarters of ``window`` steps, shape (2, 2, chains, width): the largest."""
+def _r_hat(origin: Tensor, sums: Tensor, window: int) -> float:
+    """Split R̂ from sums over quarters of ``window`` steps, shape (2, 2, statistics, chains, width): the largest."""
     if window < 2:
         return math.nan
     means, squares = (sums / window).unbind(1)
-    within = ((squares - means.square()).clamp(min=0) * window / (window - 1)).mean((0, 1))
-    between = (start + means).flatten(0, 1).var(0)
+    within = ((squares - means.square()).clamp(min=0) * window / (window - 1)).mean((0, 2))
+    between = (origin + means).transpose(1, 2).flatten(0, 1).var(0)
     return float(((window - 1) / window + between / within).sqrt().max())
 
 
@@ -212,10 +217,10 @@ def annealed_nce(
 ) -> LogPartition:
     """log Z of an unnormalised model by NCE between neighbours of a path, and its standard error (delta method).
 
-    The standard error is over chains, which are independent, and counts that every level takes part in two ratios and
-    that chains are weighted. The effective samples are the fewest of any level: of the chains' weights, or where two
-    neighbours overlap. With chains :func:`annealed_log_partition` has the smaller error for the same work; this one is
-    for exact draws and for the arithmetic path.
+    The standard error is over chains, which are independent, counts that every level takes part in two ratios and that
+    chains are weighted, and is at least that of the mean weight. The effective samples are the fewest of any level: of
+    the chains' weights, or where two neighbours overlap. With chains :func:`annealed_log_partition` has the smaller
+    error for the same work; this one is for exact draws and for the arithmetic path.
 
     Args:
         model: has ``log_prob(x)``, the log of the unnormalised φ.
@@ -260,8 +265,7 @@ def annealed_nce(
     mix = _geometric if path == "geometric" else _arithmetic
 
     def log_prob(of: Any, s: Tensor, shift: float = 0.0) -> Tensor:
-        value: Tensor = of.log_prob(s.reshape(len(s), *noise.event_shape)) - shift
-        return value
+        return _one_for_each(s, of.log_prob(s.reshape(len(s), *noise.event_shape))) - shift
 
     log_start, log_end = partial(log_prob, noise), partial(log_prob, model, shift=c)
     populations: Iterable[tuple[float, Tensor, Tensor]]
@@ -272,7 +276,7 @@ def annealed_nce(
     else:
         exact = ((level / levels, _join(draws(level / levels, samples), None)) for level in range(levels + 1))
         populations = ((t, state, state.new_zeros(samples, dtype=torch.float64)) for t, state in exact)
-    total, influence, effective = torch.zeros(()), torch.zeros(()), float(samples)
+    total, influence, overlap, carried = torch.zeros(()), torch.zeros(()), math.inf, math.inf
     for (low, below, log_w_below), (high, above, log_w_above) in pairwise(populations):
         with torch.no_grad():
             p_above, p_below = log_w_above.softmax(0), log_w_below.softmax(0)
@@ -286,9 +290,11 @@ def annealed_nce(
             slope = p_above @ (missed * (1 - missed)) + p_below @ (taken * (1 - taken))
             total = total + ratio
             influence = influence + samples * (p_below * (taken - share) - p_above * (missed - share)) / slope
-            effective = min(effective, 2 * float(share) * samples, effective_samples(log_w_above))
-    error = influence.std() / math.sqrt(samples)
-    return LogPartition((total + c).to(above.dtype), error.to(above.dtype), effective)
+            overlap, carried = min(overlap, 2 * float(share) * samples), min(carried, effective_samples(log_w_above))
+    # A heavy tail of the weights is not in the spread of those seen. clamp keeps a NaN.
+    error = (influence.std() / math.sqrt(samples)).clamp(min=error_of(samples, carried))
+    value = torch.where(error.isfinite(), total + c, math.nan)
+    return LogPartition(value.to(above.dtype), error.to(above.dtype), min(overlap, carried))
 
 
 def _geometric(start: Tensor, end: Tensor, t: float) -> Tensor:
@@ -387,10 +393,18 @@ def _log_density_of(model: Any, x: Tensor, z: Tensor | None) -> LogDensity:
 
     def log_density(state: Tensor) -> Tensor:
         a, b = _split(state, x, z)
-        value: Tensor = model.log_prob(a) if b is None else model.log_joint(a, b)
-        return value
+        return _one_for_each(state, model.log_prob(a) if b is None else model.log_joint(a, b))
 
     return log_density
+
+
+def _one_for_each(state: Tensor, value: Tensor) -> Tensor:
+    if value.shape != state.shape[:1]:
+        raise ValueError(
+            f"log_prob must give one number for each row, shape ({len(state)},), found {tuple(value.shape)}: sum over "
+            "the columns"
+        )
+    return value
 
 
 def _value_and_slope(log_density: LogDensity, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ from .base import Batch, ContrastInfo, Objective, Terms, check_log_noise, mean_o
 from .budget import Budgeted
 from .log_partition import Fixed, Learned, LogScale, Partition, first_order_only, with_gradient_of
 from .profiled import Profiled, with_curvature
-from .ratios import BatchRatios, Encoder, LogRatio, check_finite, check_model, log_ratio, prior_constant
+from .ratios import LOWEST, BatchRatios, Encoder, LogRatio, check_finite, check_model, log_ratio, prior_constant
 
 #: Where at most this share of the last noise batch counted, samples that do not count are not differentiated.
 SKIP_BELOW = 0.5
@@ -352,7 +352,7 @@ class ContrastiveObjective(Objective):
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
         with seeded_by(generator):
             log_w = torch.cat([self.noise_log_ratio(x, log_noise).mean for x, log_noise in parts])
-        return estimate_log_mean(log_w)
+        return estimate_log_mean(log_w.masked_fill(log_w <= LOWEST / 2, -math.inf))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """All parameters at ``lr``, but those of the partition at their own rate."""

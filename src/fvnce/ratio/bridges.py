@@ -39,6 +39,7 @@ from .. import _checks
 from .._estimates import log_mean_exp
 from ..models.ratios import AveragedRatio, DistributionRatio, TelescopedRatio
 from ..noise import EmpiricalNoise, draw
+from ..noise.drawing import inside_support
 from ..objectives.base import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
 from ..training.callbacks import make_progress
@@ -196,7 +197,7 @@ def telescope(
             each = [(rows[part != fold], rows[part == fold]) for rows, part in zip(sides, parts, strict=True)]
             runs.append(_run(own, each, source, count, runs[0].plan if runs else None))
             total = total or trained + (folds - 1) * sum(not bridge.report.exact for bridge in runs[0].bridges)
-    return _averaged(runs, data, source, builder)
+    return _averaged(runs, data, source, builder, "more rows" if count == "auto" else "bridges='auto'")
 
 
 #: The shares between which bridges lie, for each side that has a reference; nothing for one step all the way.
@@ -249,6 +250,7 @@ def _run(
     check = None
     if len(sides) == 1:
         drawn = _drawn(references[0].noise, sides[0][1], builder.seed)
+        drawn = drawn[inside_support(source, drawn)]  # elsewhere r̂q is 0
         check = _check(found, sides[0][1], drawn, source.log_prob(drawn) - references[0].noise.log_prob(drawn))
     return _Run(found, references, tuple(steps_of(chain) for chain in chains), split, check)
 
@@ -292,7 +294,7 @@ def _inverted(bridge: Bridge) -> Bridge:
     return replace(bridge, network=nn.Sequential(bridge.network, minus), offset=-bridge.offset)
 
 
-def _averaged(runs: list[_Run], data: Tensor, source: Distribution, builder: Builder) -> Telescope:
+def _averaged(runs: list[_Run], data: Tensor, source: Distribution, builder: Builder, instead: str) -> Telescope:
     """The mean of the folds' log-ratios, normalised, and the jackknife's error of it."""
     columns = list(zip(*(run.bridges for run in runs), strict=True))
     offsets = torch.stack([torch.stack([bridge.offset for bridge in column]).mean(0) for column in columns])
@@ -311,19 +313,19 @@ def _averaged(runs: list[_Run], data: Tensor, source: Distribution, builder: Bui
         rest = missed(rows, drawn, log_weights, builder.seed)
     else:
         rest = UNKNOWN
-    doubts = _doubts(reports, rest, rows_that_count(data))
+    doubts = _doubts(reports, rest, rows_that_count(data), instead)
     error = math.nan if doubts else math.hypot(2 * float(jackknife), math.sqrt(2 * max(rest.value + 2 * rest.error, 0)))
     return Telescope(model, reports, shares, error, rest, doubts, tuple(runs[0].split))
 
 
-def _doubts(reports: Sequence[BridgeReport], rest: Gain, carrying: float) -> tuple[str, ...]:
-    """Why no error can be reported."""
+def _doubts(reports: Sequence[BridgeReport], rest: Gain, carrying: float, instead: str) -> tuple[str, ...]:
+    """Why no error can be reported; ``instead`` is what to try if not more bridges."""
     doubts = []
     dead = [k for k, report in enumerate(reports) if not report.alive]
     if dead:
         doubts.append(
             f"{len(dead)} of {len(reports)} bridges are too long (effective share of the noise under {ALIVE:.0%}) "
-            f"at {', '.join(map(str, dead))}, counted from the data. Use bridges='auto' or more of them"
+            f"at {', '.join(map(str, dead))}, counted from the data. Use bridges={len(reports) + 1}, or {instead}"
         )
     if math.isnan(rest.value):
         doubts.append(
@@ -356,9 +358,13 @@ def _log_total(model: TelescopedRatio, runs: list[_Run], source: Distribution, b
     for side, (low, high) in enumerate(((0, exact), (exact + 1, len(model.bridges)))[: len(runs[0].references)]):
         noise = runs[0].references[side].noise
         drawn = draw(noise, DRAWS, generator)
-        learned = model.parts(drawn)[low:high].sum(0) * (1 - 2 * side)
+        part = TelescopedRatio(model.bridges[low:high], model.offsets[low:high])  # type: ignore[arg-type,index]
+        learned = part.log_ratio(drawn) * (1 - 2 * side)
         densities = torch.stack([run.references[side].gaussian.log_prob(drawn) for run in runs]).mean(0)
-        totals.append((1 - 2 * side) * log_mean_exp(learned + densities - noise.log_prob(drawn)))
+        weights = learned + densities - noise.log_prob(drawn)
+        if side == 0 and density_of(source) is not None:
+            weights = weights.masked_fill(~inside_support(source, drawn), -math.inf)
+        totals.append((1 - 2 * side) * log_mean_exp(weights))
     return torch.stack(totals).sum(0)
 
 

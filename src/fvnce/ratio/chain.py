@@ -24,7 +24,7 @@ from .._estimates import log_mean_exp
 from .._random import seeded
 from ..models import mlp
 from ..models.ratios import DistributionRatio
-from ..noise import EmpiricalNoise, NoiseMixture, draw, fit_gaussian
+from ..noise import EmpiricalNoise, NoiseMixture, draw, fit_gaussian, log_prob_or_minus_inf
 from ..objectives import SNCE
 from ..objectives.base import effective_share, ratio_statistics
 from ..scoring import ScoringRule
@@ -220,9 +220,13 @@ class Reference:
 def data_and_noise(x: Tensor, noise: Distribution | Tensor) -> tuple[Tensor, Distribution]:
     """Rows of data, and the noise as a distribution of such rows, also where only samples of it are known."""
     data = _checks.table("x", x, rows=10)
+    if noise is None:
+        raise TypeError("noise must be a distribution or rows of numbers, found None")
     source = noise if isinstance(noise, Distribution) else EmpiricalNoise(_checks.table("noise", noise, rows=10))
     if tuple(source.event_shape) != tuple(data.shape[1:]):
         raise ValueError(f"noise must have rows of {data.shape[1]} numbers like x, found {tuple(source.event_shape)}")
+    if density_of(source) is not None:
+        _checks.finite_log_noise("x", log_prob_or_minus_inf(source, data))
     return data, source
 
 
