@@ -89,7 +89,7 @@ PROBLEMS: dict[str, tuple[Model, float, Distribution]] = {
 }
 
 
-UNSEEN = "most of the mass lies where no draw came: no check of the draws can see it"
+UNSEEN = "mass lies where no draw came, and no check of the draws can see it"
 #: Where `trusted` is known to fail, by name: the model, its log Z, the noise, and why.
 HARD: dict[str, tuple[Model, float, Distribution, str]] = {
     "Cauchy from N(0, 3²)": (Model(lambda x: -x.square().log1p().sum(-1)), math.log(math.pi), normal(1, 3.0), UNSEEN),

@@ -176,9 +176,16 @@ def test_rows_in_another_order_and_weights_give_the_same_bits() -> None:
     repeated = NoiseContrastiveDetector(**QUICK).fit(X.repeat(counts, 0)[order], y.repeat(counts)[order])
     for discount in (False, True):
         np.testing.assert_array_equal(weighted.p_value(X, discount=discount), repeated.p_value(X, discount=discount))
-    assert weighted.evidence_ == repeated.evidence_
+    plain = {"auroc": None, "average_precision": None, "reason": None}
+    assert {**weighted.evidence_.as_dict(), **plain} == {**repeated.evidence_.as_dict(), **plain}
+    # A row of weight 2 is not two independent rows, as far as an interval is concerned.
+    one, other = weighted.evidence_.auroc, repeated.evidence_.auroc
+    assert one is not None
+    assert other is not None
+    assert one.value == pytest.approx(other.value)
+    assert one.low < other.low < other.high < one.high
     np.testing.assert_array_equal(weighted.decision_scores_.repeat(counts)[order], repeated.decision_scores_)
-    # What is no count is a weight all the same.
+    # What is no count is a weight, too.
     assert np.isfinite(NoiseContrastiveDetector(**QUICK).fit(X, y, sample_weight=counts / 3).p_value(X)).all()
 
 

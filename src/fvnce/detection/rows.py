@@ -160,7 +160,7 @@ def check_weights(sample_weight: Any, X: Any) -> Array:
     if not largest > 0:
         raise ValueError("sample_weight must have a positive sum, found only zeros")
     # Only ratios of weights count: ten times one row is no more evidence than one row.
-    if are_counts(weights):
+    if largest <= MOST_COUNTED and are_counts(weights):
         return weights / float(np.gcd.reduce(weights.astype(np.int64)))
     # A power of two changes no digit of them, and leaves sums an exponent to grow into.
     exponent = math.frexp(largest)[1]
