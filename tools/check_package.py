@@ -92,7 +92,7 @@ def use(python: Path, folder: Path) -> None:
         done = subprocess.run(
             [command[0], *words], cwd=folder, env=clean, check=True, stdout=subprocess.PIPE, text=True
         )
-    if len(done.stdout.splitlines()) != 41 or "fvnceRule" not in (folder / "run" / "report.html").read_text("utf-8"):
+    if len(done.stdout.splitlines()) != 41 or "plane-items" not in (folder / "run" / "report.html").read_text("utf-8"):
         sys.exit("fvnce fit and score must give 40 scores and a page with its scripts, found neither or one")
 
 
