@@ -254,7 +254,7 @@ def read_by(frame: Frame, rows: NDArray[np.int64], of: int) -> tuple[Array, Read
 
 
 def plain_matrix(frame: Frame) -> Array:
-    """Return numbers by which rows can be told apart before any column is read: a code for each text."""
+    """Return numbers that distinguish rows before any column is read: a code for each text."""
     columns = [frame[name] for name in frame.columns]
     texts = [as_texts(values) if values.dtype.kind == "O" else None for values in columns]
     readings = [

@@ -256,7 +256,7 @@ def _run(
 
 
 def _drawn(noise: Distribution, held: Tensor, seed: int) -> Tensor:
-    """Draws that the held-out rows are told from, by a stream of their own."""
+    """Draw noise to compare the held-out rows with, from a stream of its own."""
     return draw(noise, DRAWS_PER_ROW * len(held), torch.Generator().manual_seed(seed + 2)).to(held)
 
 
