@@ -43,19 +43,19 @@ test-fast: $(STAMP)
 # is not compared: its words are those of the typer that constraints.txt pins.
 test-lowest: $(LOWEST)/.installed
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/pytest -n 2 --dist worksteal -m "not slow" tests \
-		--deselect "tests/test_docs.py::test_a_page_that_is_made_is_what_it_is_made_from[docs/reference/commands.md]"
+		--deselect "tests/repository/test_docs.py::test_a_page_that_is_made_is_what_it_is_made_from[docs/reference/commands.md]"
 
 # Ten thousand inputs that nobody would make on purpose: how many end in anything but a result or a clear sentence?
 fuzz: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz
 
 # The wheel alone, in an environment of its own that borrows only the dependencies, not this source.
 package: $(STAMP)
-	$(BIN)/python tools/check_package.py
+	$(BIN)/python -m tools.release.check_package
 
 # What a release consists of, in build/dist, examined as above.
 dist: $(STAMP)
-	$(BIN)/python tools/check_package.py build/dist
+	$(BIN)/python -m tools.release.check_package build/dist
 
 # Which lines no test reaches, as a page in build/coverage. Slower than the tests alone.
 coverage: $(STAMP) $(VENV)/lightning
@@ -63,17 +63,17 @@ coverage: $(STAMP) $(VENV)/lightning
 
 # Strict: a broken link, an equation that is not defined or a page without a place fails. Nothing is fetched by a reader.
 docs: $(VENV)/.docs
-	$(BIN)/python -m experiments.pages --check
-	$(BIN)/python tools/build_site.py
+	$(BIN)/python -m tools.pages --check
+	$(BIN)/python -m tools.release.build_site
 
-# Whether seeded results are those that `python tools/digests.py write` recorded on this machine, to the bit.
+# Whether seeded results are those that `python -m tools.release.digests write` recorded on this machine, to the bit.
 digests: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python tools/digests.py check
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.release.digests check
 
 # Pages that are made from results or from the program, and what the pages of the gallery print and draw.
 pages: $(STAMP)
-	$(BIN)/python -m experiments.pages
-	OMP_NUM_THREADS=1 $(BIN)/python tools/run_page.py docs/gallery/*.md
+	$(BIN)/python -m tools.pages
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.pages.run_page docs/gallery/*.md
 
 # For one page, in a folder of its own: where torchmetrics can be imported, Fabric does so at every start.
 $(VENV)/lightning: $(STAMP)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 def listed(folder: Path) -> list[tuple[str, str, str]]:
     """File, what it measures, how long it takes: the first sentence of a docstring, and the one that begins so."""
-    found = []
+    programs = []
     for path in sorted(folder.glob("[a-z]*.py")):
         text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
         takes = next((line for line in text.splitlines() if line.startswith("Takes ")), "Takes an unknown time.")
-        found.append((path.name, text.splitlines()[0], takes))
-    return found
+        programs.append((path.name, text.splitlines()[0], takes))
+    return programs
 
 
 if __name__ == "__main__":

@@ -74,20 +74,20 @@ def measured(distance: float, repetitions: int) -> dict[str, Any]:
         },
         "geometric, default chains": {},
     }
-    found: dict[str, Any] = {"distance": distance}
+    numbers: dict[str, Any] = {"distance": distance}
     for number, (name, way) in enumerate(ways.items()):
         torch.manual_seed(100 * number)
         budget, times = (BUDGET, repetitions) if way else (DEFAULT_BUDGET, max(2, repetitions // CHAIN_SHARE))
         settings = {"samples": BUDGET // (way["levels"] + 1), **way} if way else {}
         estimates = [annealed_nce(Bell(distance), noise, **settings) for _ in range(times)]
         squares = budget * (torch.tensor([float(each.value) for each in estimates]) - LOG_Z).square()
-        found[name] = {
+        numbers[name] = {
             "mse": float(squares.mean()),
             "error": float(squares.std() / math.sqrt(times)),
             "predicted": budget * float(torch.tensor([float(each.error) for each in estimates]).square().mean()),
             "trusted": sum(each.trusted for each in estimates) / times,
         }
-    return found
+    return numbers
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Ratios of distant distributions: one softmax over K + 1 levels beside K binary ratios, and the way by a reference.
+"""Ratios of distant distributions: one softmax over K + 1 levels, K binary ratios, and the way by a Gaussian.
 
 Run with
 
@@ -30,7 +30,7 @@ from torch.distributions import Distribution, Independent, MixtureSameFamily, No
 
 from fvnce import PowerRule, multinomial_bridges, telescope
 from fvnce.paper.cells import write_json
-from fvnce.ratio.chain import Builder, equal_steps
+from fvnce.ratio.chain import BridgeTrainer, equal_steps
 
 ROWS, FRESH, LEVELS = 1000, 5000, 6
 TRAINING = {"epochs": 15, "batch_size": 256, "lr": 5e-3}
@@ -71,11 +71,11 @@ def softmax(x: Tensor, noise: Distribution, seed: int) -> Callable[[Tensor], Ten
 
 def binary(x: Tensor, noise: Distribution, seed: int) -> Callable[[Tensor], Tensor]:
     """A binary ratio between each two neighbours of the same levels."""
-    builder = Builder(None, PowerRule(0), COPIES, seed, dict(TRAINING))
+    builder = BridgeTrainer(None, PowerRule(0), COPIES, seed, dict(TRAINING))
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     cut = len(x) // 4
-    found = [builder.bridge(x[order[cut:]], x[order[:cut]], noise, pair) for pair in pairwise(equal_steps(LEVELS))]
-    return lambda rows: torch.stack([bridge.log_ratio(rows) for bridge in found]).sum(0)
+    bridges = [builder.bridge(x[order[cut:]], x[order[:cut]], noise, pair) for pair in pairwise(equal_steps(LEVELS))]
+    return lambda rows: torch.stack([bridge.log_ratio(rows) for bridge in bridges]).sum(0)
 
 
 def reference(x: Tensor, noise: Distribution, seed: int) -> Callable[[Tensor], Tensor]:
@@ -98,23 +98,23 @@ def measured(problem: str, way: str, seeds: int) -> dict[str, Any]:
     """One way on one problem."""
     noise = normal(PROBLEMS[problem]().event_shape[0])
     data = PROBLEMS[problem]()
-    found: dict[str, list[float]] = {"on data": [], "on noise": [], "seconds": []}
+    numbers: dict[str, list[float]] = {"on data": [], "on noise": [], "seconds": []}
     for seed in range(seeds):
         torch.manual_seed(seed)
         x, fresh = data.sample((ROWS,)), {"on data": data.sample((FRESH,)), "on noise": noise.sample((FRESH,))}
         begun = time.process_time()
         log_ratio = WAYS[way](x, noise, seed)
-        found["seconds"].append(time.process_time() - begun)
+        numbers["seconds"].append(time.process_time() - begun)
         with torch.no_grad():
             for name, rows in fresh.items():
                 error = log_ratio(rows) - data.log_prob(rows) + noise.log_prob(rows)
-                found[name].append(float(error.square().mean().sqrt()))
+                numbers[name].append(float(error.square().mean().sqrt()))
     return {
         name: {
             "mean": statistics.fmean(values),
             "error": statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None,
         }
-        for name, values in found.items()
+        for name, values in numbers.items()
     }
 
 
@@ -142,8 +142,8 @@ def main() -> None:
     for problem in list(PROBLEMS)[: 1 if options.quick else None]:
         record["problems"][problem] = {}
         for way in WAYS:
-            found = record["problems"][problem][way] = measured(problem, way, seeds)
-            means = "  ".join(f"{name} {each['mean']:.2f}" for name, each in found.items())
+            numbers = record["problems"][problem][way] = measured(problem, way, seeds)
+            means = "  ".join(f"{name} {each['mean']:.2f}" for name, each in numbers.items())
             print(f"{problem:24} {way:10} {means}", flush=True)
         record["cpu_seconds"] = time.process_time() - begun
         if options.out is not None:

@@ -1,4 +1,4 @@
-"""Density ratios beside the package ``densratio``: error against a known ratio, and processor seconds.
+"""Density ratios, compared with the package ``densratio``: error against a known ratio, and processor seconds.
 
 Run with
 
@@ -61,8 +61,8 @@ def peer(method: str, **grid: Any) -> Callable[[Tensor, Tensor, int], Ratio]:
         from densratio import densratio
 
         np.random.seed(seed)  # noqa: NPY002  the package draws its centres from the global state
-        found = densratio(num.numpy(), den.numpy(), method=method, verbose=False, **grid)
-        return lambda x: torch.as_tensor(found.compute_density_ratio(x.numpy()))
+        estimated = densratio(num.numpy(), den.numpy(), method=method, verbose=False, **grid)
+        return lambda x: torch.as_tensor(estimated.compute_density_ratio(x.numpy()))
 
     return fitted
 
@@ -126,10 +126,10 @@ def main() -> None:
     print("N(0, I) over N(m, s² I): " + "; ".join(f"{name}: m, s = {m}, {s}" for name, (_, m, s) in PROBLEMS.items()))
     print(f"{'method':36} {'relative squared error':>24} {'median':>8} {'seconds':>9}")
     for name, make in contenders.items():
-        for problem, found in content["problems"].items():
-            if name not in found:
-                found[name] = measured(make, problem, options.rows, options.seeds)
-            row = found[name]
+        for problem, methods in content["problems"].items():
+            if name not in methods:
+                methods[name] = measured(make, problem, options.rows, options.seeds)
+            row = methods[name]
             print(
                 f"{problem}: {name:31} {row['error']:15.4f} ± {row['error_of_mean'] or 0:.4f} "
                 f"{row['median_error']:8.4f} {row['seconds']:9.2f}"

@@ -1,4 +1,4 @@
-"""The detector beside its peers: real tables with real anomalies, of which a few are known.
+"""The detector and its peers: real tables with real anomalies, of which a few are known.
 
 Run with
 
@@ -40,7 +40,7 @@ MOST_ROWS, FEWEST_ANOMALIES, FEWEST_KNOWN, LIMIT = 10_000, 30, 3, 10.0
 OURS = "fvnce"
 #: Tables that came after version 0.1.0: integers, flags and mostly zeros.
 LATER = ("17_InternetAds", "35_SpamBase", "4_breastw")
-#: Peers that use no labels, so that their numbers at any share stand beside ours at 0.
+#: Peers that use no labels, so that their numbers at any share are compared with ours at 0.
 UNSUPERVISED = ("iforest", "ecod", "copod", "knn", "lof", "ocsvm", "pyod_ae", "pyod_vae", "deepsvdd")
 
 PARTS = {"tables of 0.1.0": False, "integers, flags and zeros": True}
@@ -56,8 +56,8 @@ def split(path: Path, share: float, seed: int) -> tuple[Array, Labels, Array, La
     if len(truth) > MOST_ROWS:
         rng = np.random.default_rng([seed, 1])
         bad, good = np.flatnonzero(truth == 1), np.flatnonzero(truth == 0)
-        wanted = max(round(MOST_ROWS * len(bad) / len(truth)), min(len(bad), FEWEST_ANOMALIES))
-        chosen = rng.choice(bad, wanted, replace=False), rng.choice(good, MOST_ROWS - wanted, replace=False)
+        kept = max(round(MOST_ROWS * len(bad) / len(truth)), min(len(bad), FEWEST_ANOMALIES))
+        chosen = rng.choice(bad, kept, replace=False), rng.choice(good, MOST_ROWS - kept, replace=False)
         keep = np.sort(np.concatenate(chosen))
         X, truth = X[keep], truth[keep]
     train, test, truth_train, truth_test = train_test_split(X, truth, test_size=0.3, stratify=truth, random_state=seed)
@@ -102,13 +102,13 @@ def judge(path: Path, share: float, seed: int, settings: dict[str, Any]) -> dict
 
 def read_peers(path: Path, share: float, seeds: list[int]) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """detector → dataset → (AUROC, AP) of each seed."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    scores: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             fits = float(row["la"]) == share if share else row["detector"] in UNSUPERVISED
             if fits and int(row["seed"]) in seeds and row["auroc"] not in ("", "nan"):
-                found[row["detector"]][row["dataset"]].append((float(row["auroc"]), float(row["ap"])))
-    return found
+                scores[row["detector"]][row["dataset"]].append((float(row["auroc"]), float(row["ap"])))
+    return scores
 
 
 def compare(rows: list[dict[str, Any]], peers: Path | None, share: float, seeds: list[int]) -> list[dict[str, Any]]:
@@ -120,9 +120,9 @@ def compare(rows: list[dict[str, Any]], peers: Path | None, share: float, seeds:
     if peers is not None:
         everyone |= read_peers(peers, share, seeds)
     complete = {
-        name: np.array([np.mean(found[table], axis=0) for table in tables])
-        for name, found in everyone.items()
-        if set(tables) <= set(found) and min(len(found[table]) for table in tables) == len(seeds)
+        name: np.array([np.mean(scores[table], axis=0) for table in tables])
+        for name, scores in everyone.items()
+        if set(tables) <= set(scores) and min(len(scores[table]) for table in tables) == len(seeds)
     }
     stacked = np.stack([values[:, 1] for values in complete.values()])
     ranks = 1 + (stacked[None, :, :] > stacked[:, None, :]).sum(1)
@@ -195,7 +195,7 @@ def write(
     for share in sorted({row["share"] for row in rows}, reverse=True):
         mine = [row for row in rows if row["share"] == share]
         tables = {row["dataset"] for row in mine}
-        # A seed that is still at work tells of some tables only.
+        # A seed that is still running has some tables only.
         seeds = sorted(
             seed
             for seed in {row["seed"] for row in mine}
@@ -210,7 +210,7 @@ def write(
             parts = {part: [row for row in some if (row["dataset"] in LATER) == later] for part, later in PARTS.items()}
             if all(parts.values()):
                 of_parts[f"{share:g}, {name}"] = {
-                    part: compare(own, peers, share, chosen) for part, own in parts.items()
+                    part: compare(part_rows, peers, share, chosen) for part, part_rows in parts.items()
                 }
             if show:
                 print(

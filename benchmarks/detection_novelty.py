@@ -55,8 +55,8 @@ def rows_of(path: Path, setting: str, seed: int) -> tuple[Array, Array, Labels]:
     if len(truth) > MOST_ROWS:
         rng = np.random.default_rng([seed, 1])
         bad, good = np.flatnonzero(truth == 1), np.flatnonzero(truth == 0)
-        wanted = max(round(MOST_ROWS * len(bad) / len(truth)), min(len(bad), FEWEST_ANOMALIES))
-        keep = np.concatenate([rng.choice(bad, wanted, replace=False), rng.choice(good, MOST_ROWS - wanted, False)])
+        kept = max(round(MOST_ROWS * len(bad) / len(truth)), min(len(bad), FEWEST_ANOMALIES))
+        keep = np.concatenate([rng.choice(bad, kept, replace=False), rng.choice(good, MOST_ROWS - kept, False)])
         X, truth = X[np.sort(keep)], truth[np.sort(keep)]
     if setting == "contaminated":
         train, test, _, truth = train_test_split(X, truth, test_size=0.3, stratify=truth, random_state=seed)
@@ -72,7 +72,7 @@ def rows_of(path: Path, setting: str, seed: int) -> tuple[Array, Array, Labels]:
 
 
 def ours(train: Array, setting: str, seed: int, settings: dict[str, Any]) -> Score:
-    """The detector with its defaults; of clean rows it is told that they are."""
+    """Fit the detector with its defaults, and with clean=True on clean rows."""
     detector = NoiseContrastiveDetector(clean=setting == "clean", random_state=seed, **settings)
     return detector.fit(train).anomaly_score
 
@@ -171,15 +171,15 @@ def judge(path: Path, setting: str, seed: int, settings: dict[str, Any], names: 
         start = time.process_time()
         score = makers[name]()
         fitted = time.process_time()
-        found = score(test)
+        scores = score(test)
         rows.append(
             {
                 "dataset": path.stem,
                 "setting": setting,
                 "seed": seed,
                 "detector": name,
-                "auroc": round(float(roc_auc_score(truth, found)), 6),
-                "ap": round(float(average_precision_score(truth, found)), 6),
+                "auroc": round(float(roc_auc_score(truth, scores)), 6),
+                "ap": round(float(average_precision_score(truth, scores)), 6),
                 "fit cpu seconds": round(fitted - start, 3),
                 "score cpu seconds": round(time.process_time() - fitted, 3),
             }
@@ -189,24 +189,24 @@ def judge(path: Path, setting: str, seed: int, settings: dict[str, Any], names: 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Means over tables and seeds for each setting, in the order of average precision."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    rankings: dict[str, list[dict[str, Any]]] = {}
     for setting in SETTINGS:
         mine = [row for row in rows if row["setting"] == setting]
         lines = []
         for name in dict.fromkeys(row["detector"] for row in mine):
-            own = [row for row in mine if row["detector"] == name]
+            group = [row for row in mine if row["detector"] == name]
             line: dict[str, Any] = {
                 "detector": name,
-                "tables": len({row["dataset"] for row in own}),
-                "seeds": sorted({row["seed"] for row in own}),
+                "tables": len({row["dataset"] for row in group}),
+                "seeds": sorted({row["seed"] for row in group}),
             }
             for key in ("auroc", "ap"):
-                line[key] = round(float(np.mean([row[key] for row in own])), 4)
-            line["median fit cpu seconds"] = round(float(np.median([row["fit cpu seconds"] for row in own])), 3)
+                line[key] = round(float(np.mean([row[key] for row in group])), 4)
+            line["median fit cpu seconds"] = round(float(np.median([row["fit cpu seconds"] for row in group])), 3)
             lines.append(line)
         if lines:
-            found[setting] = sorted(lines, key=lambda line: -line["ap"])
-    return found
+            rankings[setting] = sorted(lines, key=lambda line: -line["ap"])
+    return rankings
 
 
 def main() -> None:

@@ -37,10 +37,10 @@ TABLES = ("2_annthyroid", "27_PageBlocks", "28_pendigits", "31_satimage-2")
 FEW, MANY = (625, 1250, 2500, 10_000), (2500, 5000, 10_000, 20_000, 40_000)
 
 
-def digits(folder: Path, strange: int, seed: int) -> tuple[Any, Any, Any, Any]:
+def digits(folder: Path, outlier: int, seed: int) -> tuple[Any, Any, Any, Any]:
     """Training rows, 1 for the known outliers among them, test rows, truth."""
     X = idx(folder, "train-images").reshape(60_000, -1) / 255.0
-    kind = idx(folder, "train-labels") == strange
+    kind = idx(folder, "train-labels") == outlier
     rng = np.random.default_rng(seed)
     bad, good = (rng.permutation(np.flatnonzero(part)) for part in (kind, ~kind))
     train = np.concatenate([bad[:1200], good[:38_800]])

@@ -1,4 +1,4 @@
-"""How long the detector takes to fit and to score, beside what people use.
+"""How long the detector takes to fit and to score, compared with what people use.
 
 Run with
 
@@ -10,8 +10,8 @@ reported is the median over pairs of the ratio ours / theirs. Three comparisons:
 
 * fit on the tables of ``adbench`` in the folder FVNCE_DATA, 10 % of the training anomalies known: splits as in
   ``benchmarks/detection.py``, one pair for each table. Classifiers take unlabelled rows for normal ones.
-* the same with none known, beside detectors without labels.
-* score 100,000 × 20 synthetic rows, fitted on 20,000 of which a twentieth is strange and a tenth of that known.
+* the same with none known, compared with detectors without labels.
+* score 100,000 × 20 synthetic rows, fitted on 20,000 of which a twentieth are outliers and a tenth of these known.
 
 catboost, xgboost, lightgbm, pyod and deepod are needed only for their rows; what is not installed is left out.
 
@@ -119,8 +119,8 @@ WITHOUT: dict[str, Fit] = {"isolation forest": isolation_forest, "ecod": ecod, "
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
     """Seconds of the processor, and what came out."""
     start = time.process_time()
-    found = work()
-    return time.process_time() - start, found
+    result = work()
+    return time.process_time() - start, result
 
 
 def fit_pairs(paths: list[Path], share: float, peers: dict[str, Fit]) -> list[dict[str, Any]]:
@@ -140,16 +140,16 @@ def rows_like(n: int, seed: int) -> tuple[Array, NDArray[np.bool_]]:
     """Three clusters in 20 columns, a twentieth of the rows further out."""
     rng = np.random.default_rng(seed)
     centres = 2 * np.random.default_rng(SEED).normal(size=(3, 20))
-    strange = rng.random(n) < 0.05
+    outlying = rng.random(n) < 0.05
     X = centres[rng.integers(3, size=n)] + rng.normal(size=(n, 20))
-    X[strange] += 2 * rng.normal(size=(int(strange.sum()), 20))
-    return X, strange
+    X[outlying] += 2 * rng.normal(size=(int(outlying.sum()), 20))
+    return X, outlying
 
 
 def score_pairs(train: int, test: int, repeats: int, peers: dict[str, Fit], *, known: bool) -> list[dict[str, Any]]:
     """Seconds of scoring ``test`` rows, one row for each repetition, and the seconds of the fit before."""
-    X, strange = rows_like(train, 1)
-    y = (strange & (np.arange(train) % 10 == 0)).astype(np.int64) if known else np.zeros(train, dtype=np.int64)
+    X, outlying = rows_like(train, 1)
+    y = (outlying & (np.arange(train) % 10 == 0)).astype(np.int64) if known else np.zeros(train, dtype=np.int64)
     fitted = {name: seconds(partial(fit, X, y, SEED)) for name, fit in {OURS: fvnce, **peers}.items()}
     new, _ = rows_like(test, 2)
     rows = [{"what": f"fit {train:,} × 20", **{name: round(spent, 4) for name, (spent, _) in fitted.items()}}]
@@ -165,39 +165,39 @@ def score_pairs(train: int, test: int, repeats: int, peers: dict[str, Fit], *, k
 def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Median over pairs of ours / theirs, and the quartiles."""
     peers = [name for name in rows[0] if name in WITH_LABELS or name in WITHOUT]
-    found = {}
+    by_peer = {}
     for name in peers:
         values = [row[OURS] / row[name] for row in rows if row[name] > 0]
         low, middle, high = (round(float(value), 3) for value in np.quantile(values, (0.25, 0.5, 0.75)))
         theirs = round(float(np.median([row[name] for row in rows])), 4)
-        found[name] = {"ratio": middle, "quartiles": [low, high], "seconds": theirs, "pairs": len(values)}
-    return found
+        by_peer[name] = {"ratio": middle, "quartiles": [low, high], "seconds": theirs, "pairs": len(values)}
+    return by_peer
 
 
 def installed(peers: dict[str, Fit]) -> dict[str, Fit]:
     """Those that can be imported, tried on a handful of rows; that also starts what starts once."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), (np.arange(60) < 6).astype(np.int64)
-    found = {}
+    here = {}
     for name, fit in peers.items():
         try:
             fit(X, y, SEED)(X)
         except ImportError as error:
             print(f"without {name}: {error}")
         else:
-            found[name] = fit
-    return found
+            here[name] = fit
+    return here
 
 
 def versions() -> dict[str, str]:
     """Of everyone that is there."""
-    found = {}
+    versions = {}
     for name in ("torch", "numpy", "scikit-learn", "catboost", "xgboost", "lightgbm", "pyod", "deepod"):
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def main() -> None:
@@ -219,26 +219,26 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     begun = time.perf_counter(), time.process_time()
-    wanted = {"hist gradient boosting", "isolation forest"} if args.quick else {*WITH_LABELS, *WITHOUT}
-    wanted = set(args.peers.split(",")) if args.peers else wanted
+    chosen = {"hist gradient boosting", "isolation forest"} if args.quick else {*WITH_LABELS, *WITHOUT}
+    chosen = set(args.peers.split(",")) if args.peers else chosen
     with_labels, without = (
-        installed({name: fit for name, fit in peers.items() if name in wanted}) for peers in (WITH_LABELS, WITHOUT)
+        installed({name: fit for name, fit in peers.items() if name in chosen}) for peers in (WITH_LABELS, WITHOUT)
     )
     fvnce(rows_like(200, 0)[0], (np.arange(200) < 5).astype(np.int64), SEED)
     train, test = (500, 2000) if args.quick else (20_000, 100_000)
     # DevNet's scores take their time from batches of 64 rows in Python; it is left out where rows are many.
     scored = {name: fit for name, fit in with_labels.items() if name != "devnet"}
-    found = {}
+    summaries = {}
     if args.only != "score":
-        found["fit, 10 % known"] = fit_pairs(paths, 0.1, with_labels)
-        found["fit, none known"] = fit_pairs(paths, 0.0, without)
+        summaries["fit, 10 % known"] = fit_pairs(paths, 0.1, with_labels)
+        summaries["fit, none known"] = fit_pairs(paths, 0.0, without)
     if args.only != "fit":
         both = scored | without
-        found["score, known outliers"] = score_pairs(train, test, args.repeats, both, known=True)
-        found["score, none known"] = score_pairs(train, test, args.repeats, without, known=False)
+        summaries["score, known outliers"] = score_pairs(train, test, args.repeats, both, known=True)
+        summaries["score, none known"] = score_pairs(train, test, args.repeats, without, known=False)
     summary = {
         name: {"fvnce seconds": round(float(np.median([row[OURS] for row in used])), 4), "ours / theirs": ratios(used)}
-        for name, rows in found.items()
+        for name, rows in summaries.items()
         if (used := [row for row in rows if not row.get("what", "").startswith("fit")])
     }
     content = {
@@ -253,7 +253,7 @@ def main() -> None:
         },
         "seconds": "of the processor, in this process",
         "summary": summary,
-        "rows": found,
+        "rows": summaries,
     }
     for name, line in summary.items():
         shown = ", ".join(f"{peer} {value['ratio']:.2f}" for peer, value in line["ours / theirs"].items())

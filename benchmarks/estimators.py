@@ -30,7 +30,6 @@ from torch.distributions import Distribution
 
 from fvnce import (
     NCE,
-    SNCE,
     BernoulliNoise,
     ConditionalNCE,
     Exponential,
@@ -251,10 +250,10 @@ ESTIMATORS: dict[str, Callable[[Any, Distribution], nn.Module]] = {
     "maximum likelihood": lambda model, noise: Likelihood(model),
     "NCE": lambda model, noise: NCE(model, noise, partition="learned"),
     "NCE, ν = 10": lambda model, noise: NCE(model, noise, noise_ratio=10, partition="learned"),
-    "eNCE": lambda model, noise: SNCE(model, noise, Exponential(), partition="learned"),
-    "(0, 0), profiled": lambda model, noise: SNCE(model, noise, PowerRule(0), partition="profiled"),
-    "ranking, K = 1": lambda model, noise: RankingNCE(model, noise),
-    "ranking, K = 10": lambda model, noise: RankingNCE(model, noise, noise_samples=10),
+    "eNCE": lambda model, noise: NCE(model, noise, Exponential(), partition="learned"),
+    "(0, 0), profiled": lambda model, noise: NCE(model, noise, PowerRule(0), partition="profiled"),
+    "ranking, K = 1": lambda model, noise: RankingNCE(model, noise=noise),
+    "ranking, K = 10": lambda model, noise: RankingNCE(model, noise=noise, noise_samples=10),
     "conditional": conditional,
 }
 
@@ -288,10 +287,11 @@ def measured(make: Callable[[], Problem], estimator: str, seed: int, seconds: fl
     if estimator == "maximum likelihood":
         return {"kl": divergence, "log_z_error": 0.0, "steps": steps}
     if hasattr(objective, "partition") and any(True for _ in objective.partition.parameters()):  # type: ignore[union-attr, operator]
-        own = float(objective.fitted_log_partition())  # type: ignore[operator]
+        estimated_log_z = float(objective.fitted_log_partition())  # type: ignore[operator]
     else:
-        own = float(SNCE(model, noise, PowerRule(0)).log_partition(generator=torch.Generator().manual_seed(seed)).value)
-    return {"kl": divergence, "log_z_error": own - log_z, "steps": steps}
+        generator = torch.Generator().manual_seed(seed)
+        estimated_log_z = float(NCE(model, noise, PowerRule(0)).log_partition(generator=generator).value)
+    return {"kl": divergence, "log_z_error": estimated_log_z - log_z, "steps": steps}
 
 
 def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
@@ -299,14 +299,14 @@ def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
     n = len(runs)
     kl = [run["kl"] for run in runs]
     squares = [run["log_z_error"] ** 2 for run in runs]
-    found: dict[str, Any] = {"kl": statistics.fmean(kl), "log_z": math.sqrt(statistics.fmean(squares))}
+    numbers: dict[str, Any] = {"kl": statistics.fmean(kl), "log_z": math.sqrt(statistics.fmean(squares))}
     if n > 1:
-        found["kl_error"] = statistics.stdev(kl) / math.sqrt(n)
+        numbers["kl_error"] = statistics.stdev(kl) / math.sqrt(n)
         # By the delta method, for the root of a mean.
-        found["log_z_error"] = (
-            statistics.stdev(squares) / math.sqrt(n) / (2 * found["log_z"]) if found["log_z"] else 0.0
+        numbers["log_z_error"] = (
+            statistics.stdev(squares) / math.sqrt(n) / (2 * numbers["log_z"]) if numbers["log_z"] else 0.0
         )
-    return found | {"steps": statistics.median(run["steps"] for run in runs), "runs": runs}
+    return numbers | {"steps": statistics.median(run["steps"] for run in runs), "runs": runs}
 
 
 def main() -> None:
@@ -333,9 +333,9 @@ def main() -> None:
     for problem, make in PROBLEMS.items():
         record["problems"][problem] = {}
         for estimator in ESTIMATORS:
-            found = summary([measured(make, estimator, seed, seconds) for seed in range(seeds)])
-            record["problems"][problem][estimator] = found
-            print(f"{problem:26} {estimator:20} KL {found['kl']:.4f}  log Z {found['log_z']:.4f}", flush=True)
+            numbers = summary([measured(make, estimator, seed, seconds) for seed in range(seeds)])
+            record["problems"][problem][estimator] = numbers
+            print(f"{problem:26} {estimator:20} KL {numbers['kl']:.4f}  log Z {numbers['log_z']:.4f}", flush=True)
         record["cpu_seconds"] = time.process_time() - begun
         if options.out is not None:
             write_json(options.out, record)

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fvnce.data import read_idx
 from fvnce.noise import KernelDensity, select_bandwidth
 from fvnce.paper.cells import write_json
+from fvnce.tables import read_idx
 
 SEED = 0
 BANDWIDTHS = [1 / 4, 1 / 64, 1 / 16, 1 / 2, 1.0]
@@ -49,9 +49,9 @@ def best(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, floa
 
 def images(n: int) -> tuple[torch.Tensor, str]:
     """n images as rows of 784 numbers in [0, 1], and where they come from."""
-    found = sorted(Path(os.environ.get("FVNCE_DATA", "missing"), "mnist").glob("train-images*gz"))
-    if found:
-        return torch.tensor(read_idx(found[0]).reshape(-1, 784)[:n], dtype=torch.float32).div_(255), "MNIST"
+    archives = sorted(Path(os.environ.get("FVNCE_DATA", "missing"), "mnist").glob("train-images*gz"))
+    if archives:
+        return torch.tensor(read_idx(archives[0]).reshape(-1, 784)[:n], dtype=torch.float32).div_(255), "MNIST"
     generator = torch.Generator().manual_seed(SEED)
     strokes = torch.randn(40, 784, generator=generator)
     mixed = torch.randn(n, 40, generator=generator) @ strokes / 12
@@ -66,9 +66,9 @@ def direct(x: torch.Tensor, centres: torch.Tensor, h: float) -> torch.Tensor:
     return torch.stack(sums) - math.log(len(at)) - width * math.log(h * math.sqrt(2 * math.pi))
 
 
-def error(found: Any, wanted: torch.Tensor) -> float:
+def error(values: Any, exact: torch.Tensor) -> float:
     """Largest difference in nats."""
-    return float((torch.as_tensor(found).double() - wanted).abs().max())
+    return float((torch.as_tensor(values).double() - exact).abs().max())
 
 
 def peak_mib(call: Callable[[], object]) -> float | None:
@@ -160,37 +160,37 @@ def high_dimensions(n: int, q: int, bandwidths: list[float], repeats: int) -> li
                 calls["ours, own draws"] = lambda noise=noise, g=generator: noise.draw_with_log_prob(q, g)
             times = best(calls, repeats)
             some = slice(0, 40)
-            wanted = direct(x[some], centres, h)
+            exact = direct(x[some], centres, h)
             row: dict[str, Any] = {
                 "images": source, "centres": n, "queries": q, "bandwidth": h, "points": kind,
                 "bare product seconds": times["bare product"],
                 "ratio": {name: times[name] / times["bare product"] for name in calls},
                 "error": {
-                    "ours": error(noise.log_prob(x)[some], wanted),
-                    "naive torch": error(naive(x[some], centres, h), wanted),
+                    "ours": error(noise.log_prob(x)[some], exact),
+                    "naive torch": error(naive(x[some], centres, h), exact),
                 },
-                "float32 spacing": float(np.spacing(np.float32(wanted.abs().max()))),
+                "float32 spacing": float(np.spacing(np.float32(exact.abs().max()))),
                 "peak MiB": {"ours": peak},
             }  # fmt: skip
             if kind == "data" and h == bandwidths[0]:
-                row["notes"] = _compare_peers(row, x, centres, h, times["bare product"], wanted)
+                row["notes"] = _compare_peers(row, x, centres, h, times["bare product"], exact)
             rows.append(row)
             _show(row)
     return rows
 
 
 def _compare_peers(
-    row: dict[str, Any], x: torch.Tensor, centres: torch.Tensor, h: float, bare: float, wanted: torch.Tensor
+    row: dict[str, Any], x: torch.Tensor, centres: torch.Tensor, h: float, bare: float, exact: torch.Tensor
 ) -> dict[str, str]:
     notes = {}
     # torch-kde holds queries x centres x dimensions numbers: ten queries are what memory allows.
     for (name, call), k in zip(peers(x, centres, h).items(), (40, 40, 10), strict=True):
         try:
             start = time.perf_counter()
-            found = call(k)
+            values = call(k)
             seconds = (time.perf_counter() - start) * len(x) / k
             row["ratio"][name] = seconds / bare
-            row["error"][name] = error(found, wanted[:k])
+            row["error"][name] = error(values, exact[:k])
             notes[name] = f"timed on {k} queries and scaled"
         except (RuntimeError, MemoryError, ArithmeticError) as failure:
             notes[name] = f"cannot run: {str(failure).splitlines()[0][:100]}"
@@ -252,13 +252,13 @@ def low_dimensions(widths: list[int], sizes: list[int]) -> list[dict[str, Any]]:
                 if (name != "torch-kde" or n * len(x) * d <= 3e8) and _runs(call):
                     calls[name] = lambda call=call, x=x: call(len(x))
             times = best(calls, 20 if n <= 1000 else 2)
-            wanted = direct(x[:50], centres, h)
+            exact = direct(x[:50], centres, h)
             row = {
                 "dimensions": d, "centres": n, "queries": len(x),
                 "scikit-learn seconds": times["scikit-learn"],
                 "time / scikit-learn": {name: times[name] / times["scikit-learn"] for name in calls},
                 "error": {
-                    name: error(call()[:50], wanted) for name, call in calls.items() if name != "scipy"
+                    name: error(call()[:50], exact) for name, call in calls.items() if name != "scipy"
                 },
             }  # fmt: skip
             rows.append(row)

@@ -43,10 +43,10 @@ def ring(seed: int) -> tuple[Array, Array, Array]:
         angle = rng.uniform(0, 2 * np.pi, n)
         return np.stack([np.cos(angle), np.sin(angle)], 1) * 2 + 0.15 * rng.normal(size=(n, 2))
 
-    strange = rng.uniform(-3, 3, size=(400, 2))
-    strange = strange[np.abs(np.linalg.norm(strange, axis=1) - 2) > 0.6]
+    outliers = rng.uniform(-3, 3, size=(400, 2))
+    outliers = outliers[np.abs(np.linalg.norm(outliers, axis=1) - 2) > 0.6]
     good = draw(400)
-    return draw(600), np.concatenate([good, strange]), np.repeat([0, 1], [len(good), len(strange)])
+    return draw(600), np.concatenate([good, outliers]), np.repeat([0, 1], [len(good), len(outliers)])
 
 
 def table(path: Path, seed: int) -> tuple[Array, Array, Array]:
@@ -137,12 +137,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    found = {"ring": compare(*ring(args.seed), args.seed)}
+    numbers = {"ring": compare(*ring(args.seed), args.seed)}
     folder = Path(os.environ.get("FVNCE_DATA", "")) / "adbench"
     for name in TABLES:
         if (folder / f"{name}.npz").is_file():
-            found[name] = compare(*table(folder / f"{name}.npz", args.seed), args.seed)
-    content = {"command": "python " + " ".join(sys.argv), "seed": args.seed, "data": found}
+            numbers[name] = compare(*table(folder / f"{name}.npz", args.seed), args.seed)
+    content = {"command": "python " + " ".join(sys.argv), "seed": args.seed, "data": numbers}
     text = json.dumps(content, indent=1, ensure_ascii=False)
     print(text)
     if args.out:

@@ -47,7 +47,7 @@ for batch in polars.scan_csv(sys.argv[1], infer_schema={infer}).collect_batches(
     rows += len(batch)
 """
 FVNCE = """
-from fvnce.data import open_source
+from fvnce.tables import open_source
 for part in open_source(sys.argv[1]).parts():
     rows += len(part.rows)
 """
@@ -65,7 +65,7 @@ ONE = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "ARROW_NUM_THREADS
 
 
 def write_table(path: Path, size: int) -> int:
-    """A csv of about so many bytes; its number of rows."""
+    """Write a csv of about the given bytes; return its number of rows."""
     rng = np.random.default_rng(SEED)
     numbers = rng.normal(size=(BLOCK, 12))
     lines = []
@@ -124,15 +124,15 @@ def main() -> None:
         rows = write_table(path, int(given.gigabytes * 1e9))
         result |= {"bytes": path.stat().st_size, "rows": rows}
         for name, code in READS.items():
-            found = measure(code, str(path))
-            if found.pop("rows") != str(rows):
+            numbers = measure(code, str(path))
+            if numbers.pop("rows") != str(rows):
                 raise SystemExit(f"{name} did not read all rows")
-            result["reading"][name] = found
-            print(name, found, flush=True)
+            result["reading"][name] = numbers
+            print(name, numbers, flush=True)
         for fault, text in BROKEN.items():
             path.write_text(text)
-            told = {name: measure(code, str(path))["rows"] for name, code in READS.items()}
-            result["broken"][fault] = {n: "refused" if r == "refused" else f"{r} rows" for n, r in told.items()}
+            rows_read = {name: measure(code, str(path))["rows"] for name, code in READS.items()}
+            result["broken"][fault] = {n: "refused" if r == "refused" else f"{r} rows" for n, r in rows_read.items()}
             print(fault, result["broken"][fault], flush=True)
     result |= {
         "command": f"python benchmarks/readers.py --gigabytes {given.gigabytes:g} --repeats {given.repeats}",

@@ -34,7 +34,7 @@ import numpy as np
 
 COLUMNS = [f"x{i}" for i in range(20)]
 WORKERS = 2
-#: What each engine is imported as, and the package whose version is told.
+#: What each engine is imported as, and the package whose version is reported.
 ENGINES = {"one process": "fvnce", "dask": "distributed", "ray": "ray", "spark": "pyspark"}
 Ready = Callable[[], None]
 
@@ -184,12 +184,12 @@ def measure(engine: str, folder: Path) -> tuple[dict[str, Any], Any]:
         raise RuntimeError(f"{engine} ended with {process.returncode}")
     scores = pd.read_parquet(folder / "scores.parquet")
     cpu, clock = (marks["DONE"][i] - marks["READY"][i] for i in (0, 1))
-    told = {
+    numbers = {
         "cpu seconds until ready": round(marks["READY"][0], 2),
         "cpu seconds of scoring": round(cpu, 2),
         "rows a second by the clock": round(len(scores) / clock),
     }
-    return told, scores
+    return numbers, scores
 
 
 def main() -> None:
@@ -209,7 +209,7 @@ def main() -> None:
 
     adopt()
     os.environ["OMP_NUM_THREADS"] = "1"
-    wanted = list(dict.fromkeys(["one process", *options.engines.split(",")]))
+    engines = list(dict.fromkeys(["one process", *options.engines.split(",")]))
     record: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
         "rows": options.rows,
@@ -224,23 +224,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), options.rows, options.files)
         record["detector bytes"] = (Path(folder) / "detector.safetensors").stat().st_size
-        for engine in wanted:
+        for engine in engines:
             if importlib.util.find_spec(ENGINES[engine]) is None:
                 record["engines"][engine] = {"not installed": ENGINES[engine]}
                 print(f"{engine}: {ENGINES[engine]} is not installed")
                 continue
-            told, scores = measure(engine, Path(folder))
+            numbers, scores = measure(engine, Path(folder))
             expected = scores if expected is None else expected
-            told["version"] = version(ENGINES[engine])
-            told["same bits"] = all(
+            numbers["version"] = version(ENGINES[engine])
+            numbers["same bits"] = all(
                 np.array_equal(scores[name].to_numpy(), expected[name].to_numpy())
                 for name in ("id", "score", "probability", "outlier")
             )
-            alone = record["engines"].get("one process", told)["cpu seconds of scoring"]
-            told["cpu against one process"] = round(told["cpu seconds of scoring"] / alone, 2)
-            told["cpu seconds beyond one process"] = round(told["cpu seconds of scoring"] - alone, 2)
-            record["engines"][engine] = told
-            print(f"{engine}: {told}", flush=True)
+            alone = record["engines"].get("one process", numbers)["cpu seconds of scoring"]
+            numbers["cpu against one process"] = round(numbers["cpu seconds of scoring"] / alone, 2)
+            numbers["cpu seconds beyond one process"] = round(numbers["cpu seconds of scoring"] - alone, 2)
+            record["engines"][engine] = numbers
+            print(f"{engine}: {numbers}", flush=True)
     record["seconds"] = round(time.perf_counter() - begun, 1)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -84,14 +84,14 @@ def measure(command: list[str], log: Path) -> dict[str, Any]:
         )
         _, status, used = os.wait4(handle, 0)
     code = os.waitstatus_to_exitcode(status)
-    told: dict[str, Any] = {
+    record: dict[str, Any] = {
         "peak bytes": used.ru_maxrss * 1024,
         "within the limit": used.ru_maxrss * 1024 <= LIMIT,
         "cpu seconds": round(used.ru_utime + used.ru_stime, 1),
     }
     if code != 0:
-        told["failed"] = log.read_text("utf-8", "replace").strip()[-500:]
-    return told
+        record["failed"] = log.read_text("utf-8", "replace").strip()[-500:]
+    return record
 
 
 def main() -> None:
@@ -132,9 +132,9 @@ def main() -> None:
             command = (
                 ["-c", ON_MAP, str(path)] if kind == "map" else ["-m", "fvnce", "fit", str(path), "--out", str(out)]
             )
-            told = {"file bytes": path.stat().st_size, **measure(command, Path(temporary) / "log")}
-            record["runs"][kind] = told
-            print(f"{kind}: {told}", flush=True)
+            numbers = {"file bytes": path.stat().st_size, **measure(command, Path(temporary) / "log")}
+            record["runs"][kind] = numbers
+            print(f"{kind}: {numbers}", flush=True)
     record["seconds"] = round(time.perf_counter() - begun, 1)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ from fvnce.noise import log_prob_of_rows
 from fvnce.objectives import FullyVariationalNCE
 from fvnce.paper.cells import write_json
 from fvnce.paper.setting import standard_normal
-from fvnce.training import fit
+from fvnce.training import FitOptions, fit
 
 BATCH, HIDDEN, CODE = 128, 128, 16
 
@@ -62,9 +62,8 @@ def objective(width: int, ratio: float, draws: int) -> FullyVariationalNCE:
 def step_seconds(width: int, ratio: float = 1.0, draws: int = 1, rows: int = 2048, **options: Any) -> dict[str, float]:
     """Seconds of a step, best of four epochs, and what the model needs to know."""
     chosen = objective(width, ratio, draws)
-    history = fit(
-        chosen, torch.randn(rows, width), epochs=4, batch_size=BATCH, lr=0.0, seed=0, noise_pool=4096, **options
-    )
+    how = FitOptions(noise_pool=4096, **options)
+    history = fit(chosen, torch.randn(rows, width), epochs=4, batch_size=BATCH, lr=0.0, seed=0, options=how)
     parameters = sum(p.numel() for p in chosen.parameters())
     return {
         "width": width,
@@ -113,14 +112,14 @@ def table_seconds(centres: int, width: int) -> dict[str, float]:
 
 def two_processes(width: int) -> list[dict[str, float]]:
     """Seconds of a step of one process and of two, one thread each, whose gradients and log-ratios are exchanged."""
-    found = []
+    steps = []
     for count in (1, 2):
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder, "result.json")
             command = [sys.executable, __file__, "--child", str(result), str(count), str(width)]
             subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-            found.append({"processes": count, **json.loads(result.read_text())})
-    return found
+            steps.append({"processes": count, **json.loads(result.read_text())})
+    return steps
 
 
 def child(path: str, count: int, width: int) -> None:
@@ -166,7 +165,7 @@ def main() -> None:
     print(f"log p_n: {pair * 1e12:.2f} ps a centre and dimension at best")
     print("processes:", [(p["processes"], round(1e3 * p["seconds"], 2)) for p in processes], "ms a step")
     if options.out is not None:
-        found = {
+        record = {
             "command": " ".join(["python", *sys.argv]),
             "seed": 0,
             "duration": time.perf_counter() - begun,
@@ -181,7 +180,7 @@ def main() -> None:
             "threads": torch.get_num_threads(),
             "machine": platform.processor() or platform.machine(),
         }
-        write_json(options.out, found)
+        write_json(options.out, record)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,8 @@ from fvnce import KernelDensity, PowerRule
 from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.objectives import VAE, FullyVariationalNCE
 from fvnce.paper.cells import write_json
-from fvnce.training import Callback, fit, noise_sampler
-from fvnce.training.callbacks import Run
-from fvnce.training.noise_sampler import RENEWAL_SHARE
+from fvnce.training import Callback, FitOptions, batches, fit
+from fvnce.training.batches import RENEWAL_SHARE
 
 WIDTH, HIDDEN, CODE, BATCH = 784, 256, 128, 128
 
@@ -125,10 +124,10 @@ class Beside(Callback):
         self.others = others
         self.seconds: dict[str, list[float]] = {name: [] for name in others}
 
-    def epoch(self, run: Run) -> None:
+    def epoch(self, trainer: Any) -> None:
         """Seconds of each."""
         names = list(self.others)
-        first = run.epoch % len(names) if names else 0
+        first = trainer.epoch % len(names) if names else 0
         for name in names[first:] + names[:first]:
             self.seconds[name].append(self.others[name]())
 
@@ -146,7 +145,7 @@ def ours(
     """Seconds of each epoch of ``fit``, and of the others beside it; what comes before the first step is told apart."""
     # Noise that is live, or dead, shall stay so: a learning rate of 0 costs what any other does.
     rate = 1e-3 if name == VAE_FIT else 0.0
-    noise_sampler.RENEWAL_SHARE = renewal
+    batches.RENEWAL_SHARE = renewal
     beside = Beside(others)
     history = fit(
         objective,
@@ -156,14 +155,14 @@ def ours(
         lr=rate,
         seed=0,
         progress=False,
-        log_every=every,
         callbacks=[beside],
+        options=FitOptions(log_every=every),
     )
     if others and name != VAE_FIT:
         last = history.epochs.last()
         NOTES[name] = {**history.notes, "live_noise": last["live_noise"], "zero_noise": last["zero_noise"]}
-    found = {name: [len(data) / rate for rate in history.epochs["samples_per_second"]]} | beside.seconds
-    return {contender: seconds[1:] for contender, seconds in found.items()}  # the first of each is no measure
+    epoch_seconds = {name: [len(data) / rate for rate in history.epochs["samples_per_second"]]} | beside.seconds
+    return {contender: seconds[1:] for contender, seconds in epoch_seconds.items()}  # the first of each is no measure
 
 
 LIVE_NOISE, DEAD_NOISE = "fit, fvNCE, every noise sample live", "fit, fvNCE, none live"
@@ -297,9 +296,9 @@ def measure(rows: int, centres: int, epochs: int) -> list[dict[str, list[float]]
     ]
 
 
-def over(found: list[dict[str, list[float]]], one: str, other: str) -> float:
+def over(runs: list[dict[str, list[float]]], one: str, other: str) -> float:
     """Time of one contender over that of another, where both ran side by side: the median over epochs."""
-    pair = next(group for group in found if {one, other} <= set(group))
+    pair = next(group for group in runs if {one, other} <= set(group))
     return statistics.median(a / b for a, b in zip(pair[one], pair[other], strict=True))
 
 
@@ -316,25 +315,25 @@ def main() -> None:
     if options.quick:
         options.rows, options.centres, options.epochs, options.startup = 256, 300, 2, 0
     begun = time.perf_counter()
-    found = measure(options.rows, options.centres, options.epochs)
+    runs = measure(options.rows, options.centres, options.epochs)
     best: dict[str, float] = {}
-    for group in found:
+    for group in runs:
         for name, seconds in group.items():
             best[name] = min([best.get(name, math.inf), *seconds])
     print(f"{'':42} samples/s   share of bare products")
     for name, seconds in best.items():
         print(f"{name:42} {options.rows / seconds:9,.0f}   {best['bare products'] / seconds:.2f}")
-    renewed = next(group for group in found if LIVE_NOISE in group)
+    renewed = next(group for group in runs if LIVE_NOISE in group)
     ratios = {
-        "fit / hand-written loop (target >= 0.97)": over(found, "hand-written loop", VAE_FIT),
-        "share of the bare products (aim 0.65)": over(found, "bare products", VAE_FIT),
-        "statistics at every step / at every 50th (target <= 1.02)": over(found, WATCHED, PLAIN),
+        "fit / hand-written loop (target >= 0.97)": over(runs, "hand-written loop", VAE_FIT),
+        "share of the bare products (aim 0.65)": over(runs, "bare products", VAE_FIT),
+        "statistics at every step / at every 50th (target <= 1.02)": over(runs, WATCHED, PLAIN),
         "fvNCE, all live, pool renewed / VAE time (target <= 2.4)": sum(renewed[LIVE_NOISE]) / sum(renewed[VAE_FIT]),
-        "fvNCE, all live, pool kept / VAE time (target <= 2.2)": over(found, OLD_NOISE, VAE_FIT),
-        "fvNCE, none live / VAE time (target <= 1.5)": over(found, DEAD_NOISE, VAE_FIT),
+        "fvNCE, all live, pool kept / VAE time (target <= 2.2)": over(runs, OLD_NOISE, VAE_FIT),
+        "fvNCE, none live / VAE time (target <= 1.5)": over(runs, DEAD_NOISE, VAE_FIT),
     }
     if "pythae" in best:
-        ratios["fit / pythae (target >= 1.5)"] = over(found, "pythae", VAE_FIT)
+        ratios["fit / pythae (target >= 1.5)"] = over(runs, "pythae", VAE_FIT)
     if options.startup:
         times = startup(options.startup)
         ratios["start-up / bare torch (target <= 1.3)"] = times["fvnce.fit"] / times["bare torch"]
@@ -348,9 +347,7 @@ def main() -> None:
             "duration": time.perf_counter() - begun,
             "ratios": ratios,
             "seconds": best,
-            "median_seconds": [
-                {name: statistics.median(seconds) for name, seconds in group.items()} for group in found
-            ],
+            "median_seconds": [{name: statistics.median(seconds) for name, seconds in group.items()} for group in runs],
             "epochs": options.epochs,
             "rows": options.rows,
             "centres": options.centres,

@@ -34,10 +34,10 @@ from torch.nn.functional import softplus
 
 import fvnce
 from fvnce import VAE, BernoulliDecoder, FullyVariationalNCE, GaussianDecoder, GaussianEncoder, LatentVariableModel
-from fvnce.data import load_mnist
 from fvnce.models import convolutional_pair, mlp
 from fvnce.objectives import Objective
 from fvnce.paper.cells import made_by, write_json
+from fvnce.paper.datasets import load_mnist
 
 #: What log σ is made of the network's output.
 WAYS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -111,7 +111,7 @@ def losses(make: Callable[[str], tuple[Objective, VAE, Tensor, Tensor]], way: st
     torch.manual_seed(seed)
     objective, judge, train, test = make(way)
     optimizer = torch.optim.Adam(objective.parameters(), lr=RATE)
-    found = []
+    rows = []
     for step in range(1, max(STEPS) + 1):
         optimizer.zero_grad()
         objective(train[torch.randint(len(train), (BATCH,))]).backward()
@@ -119,9 +119,9 @@ def losses(make: Callable[[str], tuple[Objective, VAE, Tensor, Tensor]], way: st
         if step in STEPS:
             state = torch.get_rng_state()
             with torch.no_grad():
-                found.append(float(judge(test)))
+                rows.append(float(judge(test)))
             torch.set_rng_state(state)
-    return found
+    return rows
 
 
 def main() -> None:

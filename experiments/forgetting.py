@@ -1,4 +1,4 @@
-"""Forgetting by a budget: every class in turn, two at once, and beside it the obvious ways to forget.
+"""Forgetting by a budget: every class in turn, two at once, compared with the obvious ways to forget.
 
     FVNCE_DATA=… python -m experiments.forgetting --out out/forgetting --json results/forgetting/forgetting.json
 
@@ -7,7 +7,7 @@ classes and is to rebuild one of them badly: the noise is a kernel density of ex
 ``"auto"``, no number chosen for a class. Four ways, measured on test images by the squared error of the class and of
 the rest, and by how well the error tells the two apart:
 
-* ``vae``: no noise; the reference that is trained alongside.
+* ``vae``: no noise; the baseline that is trained alongside.
 * ``auto``: the budget.
 * ``without``: the VAE retrained without the class, which is what forgetting is often said to mean.
 * ``ascent``: the trained VAE, then gradient ascent on examples of the class, until the error of the training data over
@@ -36,10 +36,11 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from fvnce import VAE, FullyVariationalNCE, KernelDensity, PowerRule, fit
-from fvnce.data import load_mnist, read_idx
-from fvnce.objectives import Budgeted
 from fvnce.paper.cells import Cells, made_by, measured, write_json
+from fvnce.paper.datasets import load_mnist
 from fvnce.paper.setting import Pair, Setting, make_pair
+from fvnce.tables import read_idx
+from fvnce.training import ErrorBudget
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def without(task: Task, split: Split, classes: tuple[int, ...], seed: int) -> di
 
 
 def budgeted(task: Task, split: Split, classes: tuple[int, ...], seed: int) -> dict[str, Any]:
-    """The budget, its reference, and gradient ascent from there."""
+    """The budget, its baseline, and gradient ascent from there."""
     forgotten = torch.tensor(classes)
     examples = torch.cat([split.examples[split.example_labels == kind][: task.centres] for kind in classes])
     noise = KernelDensity(examples, task.noise_scale)
@@ -139,22 +140,22 @@ def budgeted(task: Task, split: Split, classes: tuple[int, ...], seed: int) -> d
         noise,
         PowerRule(0, clip=task.clip),
         noise_samples=task.noise_samples,
-        partition=Budgeted(task.budget),
+        log_scale="auto",
     )
-    fit(objective, split.train, **_options(task, seed))
-    partition: Any = objective.partition
-    vae = partition.reference
-    found: dict[str, Any] = {
-        "log_scale": float(partition.log_scale),
-        "share": partition.share,
-        "train_ratio": partition.error_ratio,
+    budget = ErrorBudget(task.budget)
+    fit(objective, split.train, callbacks=[budget], **_options(task, seed))
+    vae = budget.baseline
+    numbers: dict[str, Any] = {
+        "log_scale": -float(objective.fitted_log_partition()),
+        "share": budget.margin_fraction,
+        "train_ratio": budget.error_ratio,
         "seconds": time.process_time() - started,
         "vae": _measure(vae, split, forgotten),
         "auto": _measure(objective, split, forgotten),
     }
     ascended, steps = ascent(task, vae, split.train, examples, seed)
-    found["ascent"] = _measure(ascended, split, forgotten) | {"steps": steps}
-    return found
+    numbers["ascent"] = _measure(ascended, split, forgotten) | {"steps": steps}
+    return numbers
 
 
 def ascent(task: Task, vae: Any, train: Tensor, examples: Tensor, seed: int) -> tuple[Any, int]:
@@ -168,7 +169,7 @@ def ascent(task: Task, vae: Any, train: Tensor, examples: Tensor, seed: int) -> 
     while _errors(made, watched).median() < allowed:
         x = examples[torch.randint(len(examples), (task.batch_size,), generator=generator)]
         optimiser.zero_grad()
-        made(x, x).evidence.mean().backward()
+        made(x, x)[0].mean().backward()
         optimiser.step()
         steps += 1
     return made, steps
@@ -191,12 +192,12 @@ def _measure(part: Any, split: Split, forgotten: Tensor) -> dict[str, float]:
 
 def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For each choice of classes and each way, means over seeds: AUROC, and errors over the VAE's of the same seed."""
-    found = []
+    lines = []
     for data, classes in dict.fromkeys((c["data"], tuple(c["classes"])) for c in cells):
-        own = [c for c in cells if c["data"] == data and tuple(c["classes"]) == classes]
+        class_cells = [c for c in cells if c["data"] == data and tuple(c["classes"]) == classes]
         line: dict[str, Any] = {"data": data, "classes": list(classes)}
         for way in ("vae", "auto", "without", "ascent"):
-            done = [c for c in own if way in c]
+            done = [c for c in class_cells if way in c]
             if done:
                 line[way] = {
                     "seeds": len(done),
@@ -204,8 +205,8 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "rest": statistics.fmean(c[way]["rest"] / c["vae"]["rest"] for c in done),
                     "forgotten": statistics.fmean(c[way]["forgotten"] / c["vae"]["forgotten"] for c in done),
                 }
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def main() -> None:

@@ -29,8 +29,8 @@ from typing import Any
 import torch
 
 from fvnce import __version__
-from fvnce.data import fetch_mnist
 from fvnce.paper.cells import do_all, write_json
+from fvnce.paper.datasets import fetch_mnist
 from fvnce.paper.setting import Setting, make_pair
 from fvnce.paper.table import Key, measure, missing, named, rows
 
@@ -120,15 +120,15 @@ def helpful(variants: Sequence[dict[str, Any]]) -> list[Changes]:
 
 def combinations(parts: Sequence[Changes]) -> list[Changes]:
     """All that can be put together from two or more of the first few."""
-    found = []
+    combined = []
     for size in range(2, MOST_COMBINED + 1):
         for chosen in itertools.combinations(parts[:MOST_COMBINED], size):
             merged = {field: value for changes in chosen for field, value in changes.items()}
             if merged.get("encoder") == "gaussian" and merged.get("code_activation") == "relu":
                 merged["code_activation"] = "decoder-relu"
-            if _possible(merged) and merged not in found:
-                found.append(merged)
-    return found
+            if _possible(merged) and merged not in combined:
+                combined.append(merged)
+    return combined
 
 
 def run_round(
@@ -144,17 +144,17 @@ def run_round(
         for piece in missing(out, setting, keys, tables=False):
             pieces.append(replace(piece, name=f"{stage.name}, {name_of(changes)}: {piece.name}"))
     do_all(pieces, jobs, _say)
-    found = [_variant(stage, changes, out) for changes in variants]
-    found.sort(key=_score)
-    for variant in found:
+    measured = [_variant(stage, changes, out) for changes in variants]
+    measured.sort(key=_score)
+    for variant in measured:
         _say(f"{variant['distance']['train']:8.1f} {variant['distance']['test']:8.1f}  {variant['name']}")
     return {
         "name": stage.name,
         "networks": [named(network) for network in stage.networks],
         "rows": list(stage.rows),
         "epochs": stage.epochs,
-        "core_seconds": sum(variant["core_seconds"] for variant in found),
-        "variants": found,
+        "core_seconds": sum(variant["core_seconds"] for variant in measured),
+        "variants": measured,
     }
 
 
@@ -197,7 +197,7 @@ def search(
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {jobs} processes of one thread",
         "seed": SEED,
         "base": asdict(base),
-        "core_seconds": sum(found["core_seconds"] for found in rounds),
+        "core_seconds": sum(stage["core_seconds"] for stage in rounds),
         "helpful": [name_of(changes) for changes in parts],
         "rounds": rounds,
         "chosen": {"name": chosen["name"], "changes": chosen["changes"]},
@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
     parser.add_argument("--rows", type=int, default=None, help="training images, to see that everything runs")
     given = parser.parse_args()
-    found = search(
+    record = search(
         given.out,
         epochs=given.epochs,
         verify_epochs=given.verify_epochs,
@@ -265,7 +265,7 @@ def main() -> None:
         jobs=given.jobs,
         rows_kept=given.rows,
     )
-    _say(str(write_json(given.json, found)))
+    _say(str(write_json(given.json, record)))
 
 
 if __name__ == "__main__":

@@ -201,13 +201,13 @@ def _weight(choices: Choices, row: str, delta: Tensor) -> Tensor:
 
 def search(out: Path, runs: Sequence[Run]) -> dict[str, Any]:
     """Make the runs that are not there, and return all of them as JSON."""
-    found: list[dict[str, Any]] = []
+    measured_runs: list[dict[str, Any]] = []
     for which in runs:
         _say(f"{named(which.network)} {which.row}, {which.epochs} epochs: {changed(which.choices) or 'table'}")
         with one_thread():
             measured_run = run(out, which.choices, which.network, which.row, which.epochs, SEED)
         row = next(row for row in rows(MNIST) if row.name == which.row)
-        found.append(
+        measured_runs.append(
             {
                 "network": named(which.network),
                 "label": row.label,
@@ -224,8 +224,8 @@ def search(out: Path, runs: Sequence[Run]) -> dict[str, Any]:
         "networks": [named(network) for network in MNIST.networks],
         "gamma": GAMMA,
         "base": asdict(Choices()),
-        "core_seconds": sum(one["core_seconds"] for one in found),
-        "runs": found,
+        "core_seconds": sum(one["core_seconds"] for one in measured_runs),
+        "runs": measured_runs,
     }
 
 

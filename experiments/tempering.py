@@ -1,4 +1,4 @@
-"""Can the profiled form forget without a log-scale, if the model is tempered or the noise has several scales?
+r"""Can the profiled form forget without a log-scale, if the model is tempered or the noise has several scales?
 
     python -m experiments.tempering --json results/forgetting/tempering.json
 
@@ -6,9 +6,27 @@ The task of the paper's figure on scikit-learn's digits: an autoencoder 64-32-64
 noise. The profiled form finds log Z by itself, but a log-mean-exp over noise is carried by its largest Δ: one sample in
 many dimensions. Two ways to let more samples count are tried, alone and together: σ of the decoder is learnt, so that
 Δ of noise falls less steeply; and the noise is a mixture of kernels of several widths. A third way is to split Δ into
-bridges (``latent_bridges``), with the levels above trained as denominators or held. Beside them the VAE and the
+bridges (:class:`LatentBridges`), with the levels above trained as denominators or held. Beside them the VAE and the
 log-scale by a budget. Recorded: how much of the noise is alive at the end, what share carries it, the errors of '1's
 and of the rest on test digits, and the AUROC of '1's by their error.
+
+Bridges for a model with latents: one network that gets the level as input, from the data to the noise.
+
+Between data p_0 and noise p_K lie waypoints p_k, and every level below K has an unnormalised density of its own,
+
+    φ_k(x) = p(x | z) p_Z(z),      z = g_k(x),
+
+with the weights of one autoencoder, whose code is scaled and shifted and whose output is shifted by what the level has
+learnt; φ_K is p_n itself. Neighbours are told apart by the profiled (0, 0),
+
+    J = Σ_k E_k[log φ_k − log φ_{k+1}] − log E_{k+1}[φ_k/φ_{k+1}].
+
+It takes deterministic encoders. With q(z|x) the evidence of φ_{k+1}, which is subtracted, would have to be bounded from
+above, and no double bound does that: p_n, whose density is known, is the only level that fvNCE may divide by.
+
+A ratio is the same if both densities are multiplied by anything, so that nothing asks φ_0 to rebuild the data. Where
+``held``, φ_{k+1} is no longer trained as a denominator: each level takes the one above for noise of a known density, as
+if it were p_n, and the data term of each is its own evidence.
 """
 
 from __future__ import annotations
@@ -16,11 +34,14 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from fvnce import (
     VAE,
@@ -35,13 +56,120 @@ from fvnce import (
     mlp,
     smoothed,
 )
-from fvnce.data import load_digits
 from fvnce.diagnostics import diagnose
+from fvnce.noise import draw
 from fvnce.objectives import Objective
+from fvnce.objectives.batch import effective_share, ratio_statistics
 from fvnce.paper.cells import made_by, write_json
+from fvnce.paper.datasets import load_digits
 from fvnce.paper.setting import standard_normal
+from fvnce.ratio.chain import equal_steps, waypoints
 
-from .latent_bridges import LatentBridges
+
+class _Moved(nn.Module):
+    """What a shared network gives, scaled and shifted in a way of its own."""
+
+    def __init__(self, network: nn.Module, width: int) -> None:
+        super().__init__()
+        self.network = network
+        self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale and shift."""
+        moved: Tensor = self.network(x) * self.scale + self.shift
+        return moved
+
+
+@dataclass(frozen=True)
+class BridgeState:
+    """How much of the noise of each bridge is alive, and what share of it carries the noise term."""
+
+    live_noise: list[float]
+    ess_noise: list[float]
+
+
+class LatentBridges(nn.Module):
+    """−J as a function of data rows; ``model`` and ``encoder`` are those of level 0.
+
+    Args:
+        encode: from x to a code of ``code`` numbers, shared by all levels.
+        decode: from a code to the mean of x.
+        code: width of the code.
+        columns: width of x.
+        prior: p_Z.
+        noise: p_n.
+        levels: K.
+        scale: σ of the decoder.
+        held: whether a level above is taken for noise of a known density.
+    """
+
+    def __init__(
+        self,
+        encode: nn.Module,
+        decode: nn.Module,
+        code: int,
+        columns: int,
+        prior: Distribution,
+        noise: Distribution,
+        *,
+        levels: int,
+        scale: float,
+        held: bool,
+    ) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(PointEncoder(_Moved(encode, code)) for _ in range(levels))
+        self.models = nn.ModuleList(
+            LatentVariableModel(prior, GaussianDecoder(_Moved(decode, columns), scale=scale)) for _ in range(levels)
+        )
+        self.noise = noise
+        self.held = held
+        self.shares = equal_steps(levels)
+
+    @property
+    def model(self) -> Any:
+        """Of the data."""
+        return self.models[0]
+
+    @property
+    def encoder(self) -> Any:
+        """Of the data."""
+        return self.encoders[0]
+
+    def log_density(self, x: Tensor, level: int) -> Tensor:
+        """log φ_k, shape (B,)."""
+        if level == len(self.models):
+            return self.noise.log_prob(x)
+        model: Any = self.models[level]
+        log_density: Tensor = model.log_joint(x, self.encoders[level](x).mean)
+        return log_density
+
+    def deltas(self, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """For each bridge log φ_k/φ_{k+1} on waypoints of either end, made of rows x and noise samples y."""
+        ends = [waypoints(x, y, share) for share in self.shares]
+        bridges = []
+        for level, pair in enumerate(pairwise(ends)):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.held):
+                above = [self.log_density(rows, level + 1) for rows in pair]
+            densities = [self.log_density(rows, level) for rows in pair]
+            bridges.append((densities[0] - above[0], densities[1] - above[1]))
+        return bridges
+
+    def forward(self, x: Tensor) -> Tensor:
+        """−J, with fresh noise."""
+        y = draw(self.noise, len(x)).to(x)
+        losses = [num_den[1].logsumexp(0) - num_den[0].mean() for num_den in self.deltas(x, y)]
+        return torch.stack(losses).sum()
+
+    @torch.no_grad()
+    def state_of_bridges(self, x: Tensor, generator: torch.Generator) -> BridgeState:
+        """On fresh waypoints of rows x."""
+        live, ess = [], []
+        for num, den in self.deltas(x, draw(self.noise, len(x), generator).to(x)):
+            offset = den.logsumexp(0) - torch.tensor(float(len(den))).log()
+            shares = ratio_statistics(PowerRule(0, clip=None), num - offset, den - offset)
+            live.append(shares["live_noise"])
+            ess.append(effective_share(den))
+        return BridgeState(live, ess)
 
 
 @dataclass(frozen=True)
@@ -106,8 +234,8 @@ def cell(way: str, task: Task, seed: int) -> dict[str, Any]:
 
 def control(way: str, task: Task, seed: int) -> float:
     """AUROC of '1's by their error where no '1' was among the data."""
-    found: float = _cell(way, task, seed, without=True)["auroc"]
-    return found
+    auroc: float = _cell(way, task, seed, without=True)["auroc"]
+    return auroc
 
 
 def _cell(way: str, task: Task, seed: int, *, without: bool = False) -> dict[str, Any]:
@@ -119,19 +247,19 @@ def _cell(way: str, task: Task, seed: int, *, without: bool = False) -> dict[str
     started = time.process_time()
     objective: Any = make(way, task, train, ones, seed)
     fit(objective, train, epochs=task.epochs, batch_size=task.batch_size, lr=task.lr, seed=seed, progress=False)
-    found: dict[str, Any] = {"way": way, "seed": seed, "seconds": time.process_time() - started}
+    numbers: dict[str, Any] = {"way": way, "seed": seed, "seconds": time.process_time() - started}
     if isinstance(objective, LatentBridges):
         state = objective.state_of_bridges(digits.test, torch.Generator().manual_seed(seed))
         effective = [share * len(digits.test) for share in state.ess_noise]
-        found |= {"live_noise": min(state.live_noise), "effective_samples": min(effective)}
-        found |= {"bridges": {"live_noise": state.live_noise, "effective_samples": effective}}
+        numbers |= {"live_noise": min(state.live_noise), "effective_samples": min(effective)}
+        numbers |= {"bridges": {"live_noise": state.live_noise, "effective_samples": effective}}
     elif way != "vae":
         report = diagnose(objective, digits.test, latent_samples=1, generator=torch.Generator().manual_seed(seed))
-        found |= {"live_noise": report.live_noise, "effective_samples": report.ess_noise * len(digits.test)}
+        numbers |= {"live_noise": report.live_noise, "effective_samples": report.ess_noise * len(digits.test)}
     with torch.no_grad():
         rebuilt = objective.model.decoder(objective.encoder(digits.test).mean).mean
     error, one = (rebuilt - digits.test).square().sum(1), digits.test_labels == task.digit
-    return found | {
+    return numbers | {
         "scale": objective.model.decoder.scale.item(),
         "ones": error[one].mean().item(),
         "others": error[~one].mean().item(),

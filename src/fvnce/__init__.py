@@ -6,10 +6,12 @@ Public names are imported when first used, so that ``import fvnce`` and the comm
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ._moved import moved
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import data, detection, diagnostics, models, noise, objectives, ratio, runs, sampling, scoring, training
+    from . import detection, diagnostics, models, noise, objectives, ratio, sampling, scoring, tables, training
+    from .app.runs import load
     from .detection import NoiseContrastiveDetector
     from .models import (
         BernoulliDecoder,
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from .objectives import (
         IWAE,
         NCE,
-        SNCE,
         VAE,
         Autoencoder,
         ConditionalNCE,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         log_marginal,
     )
     from .ratio import density_ratio, multinomial_bridges, telescope
-    from .runs import load
     from .sampling import annealed_log_partition, annealed_nce, langevin
     from .scoring import Exponential, Logarithmic, PowerRule, Quadratic, Spherical
     from .training import History, fit, save
@@ -69,24 +69,23 @@ _NAMES = {
         "IWAE",
         "NCE",
         "RankingNCE",
-        "SNCE",
         "VAE",
         "VariationalNCE",
         "log_marginal",
     ],
     "ratio": ["density_ratio", "multinomial_bridges", "telescope"],
-    "runs": ["load"],
     "sampling": ["annealed_log_partition", "annealed_nce", "langevin"],
     "scoring": ["Exponential", "Logarithmic", "PowerRule", "Quadratic", "Spherical"],
     "training": ["History", "fit", "save"],
 }
-_MODULES = ("data", "diagnostics", *_NAMES)
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = ("diagnostics", "tables", *_NAMES)
+_HOME = {name: module for module, names in _NAMES.items() for name in names} | {"load": "app.runs"}
+#: Modules whose names moved, kept for one version.
+_OLD_MODULES = ("data", "runs")
 
 __all__ = [
     "IWAE",
     "NCE",
-    "SNCE",
     "VAE",
     "Autoencoder",
     "BernoulliDecoder",
@@ -118,7 +117,6 @@ __all__ = [
     "__version__",
     "annealed_log_partition",
     "annealed_nce",
-    "data",
     "density_ratio",
     "detection",
     "diagnostics",
@@ -133,22 +131,24 @@ __all__ = [
     "noise",
     "objectives",
     "ratio",
-    "runs",
     "sampling",
     "save",
     "scoring",
     "smoothed",
+    "tables",
     "telescope",
     "training",
 ]
 
+_old_name = moved(__name__, {"SNCE": "fvnce.objectives.NCE"}, stacklevel=3)
+
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in _MODULES or name in _OLD_MODULES:
         return import_module(f".{name}", __name__)
     if name in _HOME:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _old_name(name)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
 """``python -m fvnce``."""
 
-from .app.commands import main
+from .app.cli import main
 
 if __name__ == "__main__":
     main()

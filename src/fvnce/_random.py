@@ -1,9 +1,9 @@
-"""The global generators, borrowed: whoever needs them has them alone, and gives them back as they were.
+"""Random streams: seeds for the parts of a run, and exclusive use of the global generators.
 
 Initial weights, dropout and ``rsample`` of torch's distributions know no generator but the global one, which all
-threads share. So whoever borrows the global generators has them alone: fits in several threads take turns, and each
-gives the bits it gives alone. Threads that draw from the global generators without borrowing them disturb a run, and
-are disturbed by it; processes are the way to train several models at once.
+threads share. So code that seeds the global generators holds a lock, and restores them: fits in several threads take
+turns, and each gives the bits it gives alone. Threads that draw from the global generators without this lock disturb a
+run, and are disturbed by it; use processes to train several models at once.
 
 The random streams of a run each have a name, and all follow from one seed. The order of the rows in an epoch is a
 function of (seed, epoch), the same on every process. What an objective draws from the global generators, and the noise,
@@ -12,8 +12,8 @@ differ from process to process.
 A draw that follows a generator is made on the generator's device and then moved to where it is needed, without waiting.
 Generators of a run are on the CPU. So equal seeds give equal noise on every device, a checkpoint can be resumed on
 another, rows that depend on a draw are known to the host without asking the device, and no device must have generators
-or float64 of its own. Whoever wants faster draws passes a generator of the device. Torch's own distributions, dropout
-and latents draw on their device, from its global generator.
+or float64 of its own. For faster draws, pass a generator of the device. Torch's own distributions, dropout and latents
+draw on their device, from its global generator.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-#: Held by the thread that has the global generators; what is called meanwhile may itself borrow them.
+#: Held by the thread that uses the global generators; functions that it calls may take it again.
 _alone = threading.RLock()
 
 
@@ -43,12 +43,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def alone() -> AbstractContextManager[object]:
-    """Inside, no other thread that borrows the global generators runs."""
+    """Return the lock of the global generators."""
     return _alone
 
 
 def _accelerator() -> tuple[str | None, Any]:
-    """The machine's accelerator and torch's module for it, or None and None unless it is in use."""
+    """Return the machine's accelerator and torch's module for it, or None and None unless it is in use."""
     device = torch.accelerator.current_accelerator()
     module: Any = None if device is None else torch.get_device_module(device)
     if device is None or not getattr(module, "is_initialized", module.is_available)():
@@ -67,7 +67,7 @@ def seed_torch(seed: int) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch's global generators follow a seed; afterwards they are as they were.
+    """Seed torch's global generators in the block, and restore them afterwards.
 
     >>> before = torch.get_rng_state()
     >>> with seeded(1):
@@ -85,7 +85,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def seeded_by(generator: torch.Generator | None) -> AbstractContextManager[None]:
-    """The same with a seed that is drawn from a generator; without one, nothing is done."""
+    """Return :func:`seeded` with a seed drawn from a generator; without a generator, nothing is done."""
     if generator is None:
         return nullcontext()
     return seeded(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
@@ -95,7 +95,7 @@ ORDER, GLOBAL, NOISE, VALIDATION, HELD_OUT_NOISE, REFIT = range(6)
 
 
 def stream(seed: int, *path: int) -> int:
-    """A 63-bit seed for the stream that ``path`` names.
+    """Return a 63-bit seed for the stream that ``path`` names.
 
     >>> stream(0, ORDER, 1) == stream(0, ORDER, 1), stream(0, ORDER, 1) == stream(0, ORDER, 2)
     (True, False)
@@ -105,12 +105,12 @@ def stream(seed: int, *path: int) -> int:
 
 
 def generator(seed: int, *path: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator seeded for one stream."""
+    """Return a generator seeded for one stream."""
     return torch.Generator(device=device).manual_seed(stream(seed, *path))
 
 
 def place(generator: torch.Generator | None, device: torch.device) -> torch.device:
-    """Where a draw is made: on the device of its generator, or where it is needed if it follows the global one.
+    """Return where a draw is made: on the device of its generator, or without one where it is needed.
 
     >>> place(torch.Generator(), torch.device("cuda")), place(None, torch.device("cuda"))
     (device(type='cpu'), device(type='cuda'))
@@ -119,7 +119,7 @@ def place(generator: torch.Generator | None, device: torch.device) -> torch.devi
 
 
 def order(seed: int, epoch: int, n: int) -> torch.Tensor:
-    """The rows 0..n−1 in the order of an epoch."""
+    """Return the rows 0..n−1 in the order of an epoch."""
     return torch.randperm(n, generator=generator(seed, ORDER, epoch))
 
 
@@ -131,7 +131,7 @@ def seed_everything(seed: int, *path: int) -> None:
 
 
 def capture(device: torch.device) -> dict[str, Any]:
-    """States of the global generators."""
+    """Return the states of the global generators."""
     name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -162,9 +162,9 @@ def restore(state: Mapping[str, Any], device: torch.device) -> None:
 
 @contextmanager
 def preserve_rng_state(device: torch.device | None = None, enabled: bool = True) -> Iterator[None]:
-    """Whatever is done to the global generators inside is undone at the end, and no other borrower sees it.
+    """Restore the global generators after the block, during which no other thread can take their lock.
 
-    Unless ``enabled``, they are not even looked at.
+    Unless ``enabled``, nothing is done.
 
     >>> before = torch.get_rng_state()
     >>> with preserve_rng_state():

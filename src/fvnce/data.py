@@ -1,20 +1,12 @@
-"""Files as rows, as the command line reads them, and the data sets of the gallery and of the paper.
+"""Old names of :mod:`fvnce.tables` and :mod:`fvnce.paper.datasets`, served for one version."""
 
->>> load_digits().shape
-(8, 8)
-"""
+from ._moved import moved
 
-from .app.readers import DataError, Frame, ReadOptions, open_source, read_idx
-from .paper.datasets import Images, fetch_mnist, load_digits, load_mnist
-
-__all__ = [
-    "DataError",
-    "Frame",
-    "Images",
-    "ReadOptions",
-    "fetch_mnist",
-    "load_digits",
-    "load_mnist",
-    "open_source",
-    "read_idx",
-]
+__getattr__ = moved(
+    __name__,
+    {
+        "DataError": "fvnce.tables.FileError",
+        **{name: f"fvnce.tables.{name}" for name in ("Frame", "ReadOptions", "open_source", "read_idx")},
+        **{name: f"fvnce.paper.datasets.{name}" for name in ("Images", "fetch_mnist", "load_digits", "load_mnist")},
+    },
+)

@@ -1,5 +1,12 @@
-"""Runs: what ``fvnce fit --out`` and ``fvnce.fit(checkpoint_dir=…)`` left behind, opened by one function."""
+"""Old names of :mod:`fvnce.app.runs`, served for one version."""
 
-from .app.runs import FittedRun, Run, RunError, load
+from ._moved import moved
 
-__all__ = ["FittedRun", "Run", "RunError", "load"]
+__getattr__ = moved(
+    __name__,
+    {
+        "RunError": "fvnce.io.FileError",
+        "load": "fvnce.load",
+        **{name: f"fvnce.app.runs.{name}" for name in ("FittedRun", "Run")},
+    },
+)

@@ -1,26 +1,13 @@
-r"""Markov chains, for pictures of a trained model and for a second opinion on log Z. Training never uses them.
+r"""Langevin draws from a trained model, and annealed estimates of log Z as a second opinion. Training never uses them.
 
-Langevin draws from an unnormalised model, with or without latents:
+A Langevin step s' = s + (ε²/2) ∇ log p⁰(s) + ε η, η ~ N(0, I), of s = x or (x, z) is accepted with probability
+min(1, p⁰(s') k(s|s') / p⁰(s) k(s'|s)), which leaves the model invariant whatever the step.
 
-    s' = s + (ε²/2) ∇ log p⁰(s) + ε η,   η ~ N(0, I),   s = x or (x, z),
-
-accepted with probability min(1, p⁰(s') k(s|s') / p⁰(s) k(s'|s)) so that the model is left invariant whatever the step.
-
-log Z by annealed importance sampling (Neal 2001), where no exact value is known:
-
-    log f_t = (1 − t) log p_base + t log p⁰,    t_i = (i/T)²,
-    log w = Σ_i (log f_{t_{i+1}} − log f_{t_i})(s_i),    Z = E[w],
-
-where s_i has taken a Langevin step under f_{t_i}. With one temperature it is the importance estimate of the noise. The
-square spends more steps near a broad base, where a narrow model changes f_t most.
-
-Annealed NCE (Chehab et al. 2023) contrasts neighbours of such a path instead, each ratio of constants by NCE:
-
-    E_{t+1}[σ(c − Δ)] = E_t[σ(Δ − c)],      Δ = log f_{t+1} − log f_t,      log Z = Σ c.
-
-Chains lag behind their level, and what they are drawn from is not f_t. So its expectations weigh every chain by the w
-it has up to t, which corrects any lag as the number of chains grows. In one step the error grows exponentially with the
-distance of base and model, along a path polynomially.
+Annealed importance sampling (Neal 2001) moves chains along log f_t = (1 − t) log p_base + t log p⁰, t_i = (i/T)², with
+a step under each f_t, and weighs them by log w = Σ_i (log f_{t_{i+1}} − log f_{t_i})(s_i): Z = E[w]. The square spends
+more steps near a broad base, where a narrow model changes f_t most. Annealed NCE contrasts neighbors of such a path
+instead (Eq. annealed). Chains lag behind their level, so its expectations weigh every chain by the w it has up to t,
+which corrects any lag as the number of chains grows.
 """
 
 from __future__ import annotations
@@ -28,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice, pairwise
 from typing import Any, Literal
 
@@ -36,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from . import _checks
-from ._estimates import LogPartition, effective_samples, error_of, estimate_log_mean
+from . import _validation
 from ._random import place
+from ._stats import LogPartition, effective_samples, error_of, estimate_log_mean
 from .noise import draw
 
 __all__ = ["Chain", "annealed_log_partition", "annealed_nce", "langevin"]
@@ -112,12 +98,9 @@ def langevin(
     >>> abs(float(chain.x.mean()) - 3.0) < 0.1, abs(float(chain.x.std()) - 0.5) < 0.1
     (True, True)
     """
-    steps = _checks.count("steps", steps)
-    step_size = _checks.number("step_size", step_size, low=0.0, open_low=True)
-    needed = "log_prob" if z is None else "log_joint"
-    if not hasattr(model, needed):
-        raise TypeError(f"model must have {needed}, found {type(model).__name__} without it")
-    state, log_density = _join(x, z), _log_density_of(model, x, z)
+    steps = _validation.count("steps", steps)
+    step_size = _validation.number("step_size", step_size, low=0.0, open_low=True)
+    state, log_density = _join(x, z), _log_density_of(model, x.shape[1:], None if z is None else z.shape[1:])
     taken, window = 0.0, steps // 4
     moved = torch.zeros(len(state), dtype=torch.bool, device=state.device)
     # Of each of the last two quarters: sums of the way from the start and of the distance from the chains' median when
@@ -134,11 +117,12 @@ def langevin(
             ways = torch.stack([state - start, (state - median).abs()])
             sums[int(step >= steps - window)] += torch.stack([ways, ways.square()])
     origin = torch.stack([start, torch.zeros_like(start)])
-    return Chain(*_split(state, x, z), taken / steps, float((~moved).float().mean()), _r_hat(origin, sums, window))
+    ends = _split(state, x.shape[1:], None if z is None else z.shape[1:])
+    return Chain(*ends, taken / steps, float((~moved).float().mean()), _r_hat(origin, sums, window))
 
 
 def _r_hat(origin: Tensor, sums: Tensor, window: int) -> float:
-    """Split R̂ from sums over quarters of ``window`` steps, shape (2, 2, statistics, chains, width): the largest."""
+    """Return the largest split R̂, from sums over quarters of ``window`` steps, (2, 2, statistics, chains, width)."""
     if window < 2:
         return math.nan
     means, squares = (sums / window).unbind(1)
@@ -157,7 +141,9 @@ def annealed_log_partition(
     step_size: float = 0.3,
     generator: torch.Generator | None = None,
 ) -> LogPartition:
-    """log Z of an unnormalised model and its standard error (delta method), ``trusted`` if 100 chains carry it.
+    """Estimate log Z of an unnormalised model by annealed importance sampling, with its standard error (delta method).
+
+    The estimate is ``trusted`` if 100 effective chains carry it.
 
     Args:
         model: has ``log_prob(x)``, or ``log_joint(x, z)`` if there is a ``latent_base``.
@@ -178,27 +164,25 @@ def annealed_log_partition(
     >>> bool((value - math.log(2 * math.pi)).abs() < 4 * error), bool(error < 0.2)
     (True, True)
     """
-    chains = _checks.count("chains", chains, low=2)
-    temperatures = _checks.count("temperatures", temperatures)
-    step_size = _checks.number("step_size", step_size, low=0.0, open_low=True)
-    x = draw(base, chains, generator)
-    z = None
-    if latent_base is not None:
-        q = latent_base if isinstance(latent_base, Distribution) else latent_base(x)
-        z = draw(q, chains, generator) if isinstance(latent_base, Distribution) else draw(q, 1, generator)[0]
-        z = z.detach()
+    chains = _validation.count("chains", chains, low=2)
+    temperatures = _validation.count("temperatures", temperatures)
+    step_size = _validation.number("step_size", step_size, low=0.0, open_low=True)
+    x, z = draw(base, chains, generator), None
+    if isinstance(latent_base, Distribution):
+        z = draw(latent_base, chains, generator).detach()
+    elif latent_base is not None:
+        z = draw(latent_base(x), 1, generator)[0].detach()
+    shapes = x.shape[1:], None if z is None else z.shape[1:]
 
-    def log_base(s: Tensor) -> Tensor:
-        a, b = _split(s, x, z)
-        value: Tensor = base.log_prob(a)
-        if b is None or latent_base is None:
+    def log_base(state: Tensor) -> Tensor:
+        at_x, at_z = _split(state, *shapes)
+        value: Tensor = base.log_prob(at_x)
+        if at_z is None or latent_base is None:
             return value
-        q = latent_base if isinstance(latent_base, Distribution) else latent_base(a)
-        return value + q.log_prob(b)
+        return value + (latent_base if isinstance(latent_base, Distribution) else latent_base(at_x)).log_prob(at_z)
 
-    *_, (_, state, log_w) = _anneal(
-        _geometric, log_base, _log_density_of(model, x, z), _join(x, z), temperatures, step_size, generator
-    )
+    log_model = _log_density_of(model, *shapes)
+    *_, (_, state, log_w) = _anneal(_geometric, log_base, log_model, _join(x, z), temperatures, step_size, generator)
     return estimate_log_mean(log_w.to(state.dtype))
 
 
@@ -244,37 +228,32 @@ def annealed_nce(
     >>> bool((value - math.log(2 * math.pi)).abs() < 4 * error), bool(error < 0.2)
     (True, True)
     """
-    _checks.distribution("noise", noise)
-    _checks.choice("path", path, ("geometric", "arithmetic"))
-    levels = _checks.count("levels", levels)
-    samples = _checks.count("samples", samples, low=2)
-    steps = _checks.count("steps", steps)
-    step_size = _checks.number("step_size", step_size, low=0.0, open_low=True)
-    if not hasattr(model, "log_prob"):
-        raise TypeError(f"model must have log_prob, found {type(model).__name__} without it")
-    c = 0.0
+    _validation.distribution("noise", noise)
+    _validation.choice("path", path, ("geometric", "arithmetic"))
+    levels = _validation.count("levels", levels)
+    samples = _validation.count("samples", samples, low=2)
+    steps = _validation.count("steps", steps)
+    step_size = _validation.number("step_size", step_size, low=0.0, open_low=True)
+    mix, c = _geometric, 0.0
     if path == "arithmetic":
         if pilot is None and draws is not None:
             raise ValueError("pilot must be given where draws are, which depend on it, found None")
         if pilot is None:
-            first = annealed_nce(
-                model, noise, levels=levels, samples=samples, steps=steps, step_size=step_size, generator=generator
-            )
-            pilot = float(first.value)
-        c = _checks.number("pilot", pilot)
-    mix = _geometric if path == "geometric" else _arithmetic
+            chains: dict[str, Any] = {"levels": levels, "samples": samples, "steps": steps, "step_size": step_size}
+            pilot = float(annealed_nce(model, noise, generator=generator, **chains).value)
+        mix, c = _arithmetic, _validation.number("pilot", pilot)
+    log_start, log_model = (_log_density_of(of, noise.event_shape) for of in (noise, model))
 
-    def log_prob(of: Any, s: Tensor, shift: float = 0.0) -> Tensor:
-        return _one_for_each(s, of.log_prob(s.reshape(len(s), *noise.event_shape))) - shift
+    def log_end(state: Tensor) -> Tensor:
+        return log_model(state) - c
 
-    log_start, log_end = partial(log_prob, noise), partial(log_prob, model, shift=c)
     populations: Iterable[tuple[float, Tensor, Tensor]]
     if draws is None:
-        start = _join(draw(noise, samples, generator), None)
+        start = _join(draw(noise, samples, generator))
         path_of_chains = _anneal(mix, log_start, log_end, start, levels * steps, step_size, generator)
         populations = islice(path_of_chains, 0, None, steps)
     else:
-        exact = ((level / levels, _join(draws(level / levels, samples), None)) for level in range(levels + 1))
+        exact = ((level / levels, _join(draws(level / levels, samples))) for level in range(levels + 1))
         populations = ((t, state, state.new_zeros(samples, dtype=torch.float64)) for t, state in exact)
     total, influence, overlap, carried = torch.zeros(()), torch.zeros(()), math.inf, math.inf
     for (low, below, log_w_below), (high, above, log_w_above) in pairwise(populations):
@@ -318,7 +297,7 @@ def _anneal(
     step_size: float,
     generator: torch.Generator | None,
 ) -> Iterator[tuple[float, Tensor, Tensor]]:
-    """Chains along a path and their log w up to each t = (i/T)², where they have taken a step under f_t."""
+    """Move chains along a path; yield t = (i/T)², the chains after a step under f_t, and their log w up to t."""
     log_w = torch.zeros(len(state), dtype=torch.float64, device=state.device)
     yield 0.0, state, log_w
     for i in range(temperatures):
@@ -338,7 +317,7 @@ def _anneal(
 
 
 def _log_ratio_of_constants(above: Tensor, below: Tensor, p_above: Tensor, p_below: Tensor) -> Tensor:
-    """The c at which as much of the upper sample is missed as of the lower is taken, by bisection; all shape (n,)."""
+    """Return the c at which as much of the upper sample is missed as of the lower is taken; all shape (n,)."""
     known = torch.cat([above, below])
     known = known[known.isfinite()]
     # A model that is zero at some of the noise lowers c by no more than the log of their number.
@@ -358,7 +337,7 @@ def _langevin_step(
     adjusted: bool = True,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One step of every chain, a row of ``state`` each, and which proposals were taken."""
+    """Take one step of every chain, a row of ``state`` each; also return which proposals were accepted."""
     value, slope = _value_and_slope(log_density, state)
     drift = 0.5 * step_size**2
     there = place(generator, state.device)
@@ -375,41 +354,41 @@ def _langevin_step(
     return torch.where(accepted.unsqueeze(-1), proposal, state), accepted
 
 
-def _join(x: Tensor, z: Tensor | None) -> Tensor:
-    """x and z side by side, one vector for each chain."""
-    _checks.samples("x", x)
-    flat = x.flatten(1)
-    return flat.detach() if z is None else torch.cat([flat, z.flatten(1)], -1).detach()
-
-
-def _split(state: Tensor, x: Tensor, z: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """And apart again, in the shapes of x and z."""
-    width = x[0].numel()
-    return state[:, :width].reshape(x.shape), None if z is None else state[:, width:].reshape(z.shape)
-
-
-def _log_density_of(model: Any, x: Tensor, z: Tensor | None) -> LogDensity:
-    """The model's log-density of x and z side by side."""
-
-    def log_density(state: Tensor) -> Tensor:
-        a, b = _split(state, x, z)
-        return _one_for_each(state, model.log_prob(a) if b is None else model.log_joint(a, b))
-
-    return log_density
-
-
-def _one_for_each(state: Tensor, value: Tensor) -> Tensor:
-    if value.shape != state.shape[:1]:
-        raise ValueError(
-            f"log_prob must give one number for each row, shape ({len(state)},), found {tuple(value.shape)}: sum over "
-            "the columns"
-        )
-    return value
-
-
 def _value_and_slope(log_density: LogDensity, state: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         at = state.detach().requires_grad_()
         value = log_density(at)
         (slope,) = torch.autograd.grad(value.sum(), at)
     return value.detach(), slope
+
+
+def _join(x: Tensor, z: Tensor | None = None) -> Tensor:
+    """Join x and z to one vector for each chain."""
+    _validation.samples("x", x)
+    flat = x.flatten(1)
+    return flat.detach() if z is None else torch.cat([flat, z.flatten(1)], -1).detach()
+
+
+def _split(state: Tensor, x_shape: torch.Size, z_shape: torch.Size | None) -> tuple[Tensor, Tensor | None]:
+    """Split the vectors of all chains into x and z of the given shapes."""
+    x, z = state[:, : x_shape.numel()], state[:, x_shape.numel() :]
+    return x.reshape(-1, *x_shape), None if z_shape is None else z.reshape(-1, *z_shape)
+
+
+def _log_density_of(model: Any, x_shape: torch.Size, z_shape: torch.Size | None = None) -> LogDensity:
+    """Return the model's log-density as a function of the vectors of all chains."""
+    name = "log_prob" if z_shape is None else "log_joint"
+    if not hasattr(model, name):
+        raise TypeError(f"model must have {name}, found {type(model).__name__} without it")
+
+    def log_density(state: Tensor) -> Tensor:
+        x, z = _split(state, x_shape, z_shape)
+        value: Tensor = model.log_prob(x) if z is None else model.log_joint(x, z)
+        if value.shape != state.shape[:1]:
+            raise ValueError(
+                f"{name} must give one number for each row, shape ({len(state)},), found {tuple(value.shape)}; sum "
+                "over the columns"
+            )
+        return value
+
+    return log_density

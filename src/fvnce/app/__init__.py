@@ -1,9 +1,9 @@
-"""The application: what practitioners run from a terminal, and what it leaves behind.
+"""The application: the command line, and the runs that it makes.
 
 ==================  ===============================================================
-``commands``        the command line
-``readers``         files as rows
-``runs``            folders that hold a trained model and all that belongs to it
-``report``          the page of a run
+``cli``             the commands
+``runs``            folders that hold a trained model and its settings: fit, score, evaluate, load
+``report``          the page of a run, and of the reproduction
+``escaping``        text from files made harmless where it is shown
 ==================  ===============================================================
 """

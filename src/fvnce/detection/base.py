@@ -1,6 +1,6 @@
-"""What every detector does alike, on scikit-learn's contract: rows checked and preprocessed, scores, files.
+"""What all detectors share, on scikit-learn's contract: rows checked and encoded, scores, p-values, files.
 
-A detector adds ``fit``, the anomaly of preprocessed rows and its explanation, and the state of what it learnt.
+A detector adds ``fit``, the anomaly of encoded rows and its explanation, and the state of what it learned.
 
 Names are those of other libraries: ``decision_scores_``, ``labels_`` and ``threshold_`` are PyOD's,
 ``feature_importances_`` is scikit-learn's, and so is the sign of ``decision_function``, which PyOD has the other way.
@@ -17,37 +17,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_array
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from .. import _checks
-from ..serialization import RecordError, fields, flatten, read_record, reading, unflatten, write_record
-from ..training import History
-from .conformal import Conformal, reject
-from .evidence import Evidence, Findings
+from .._validation import FileError, count, fields, listed, number, optional, reading, text
+from ..io import flatten, read_record, unflatten, write_record
+from ..tables.frame import Frame, is_frame
+from ..tables.parsing import ColumnType
+from ..tables.schema import ColumnTypes, frame_to_matrix, learn_types
+from ..training.history import History
 from .explanation import Explanation, plot_scores
-from .frame import Frame, Readings, frame_to_matrix, is_frame, learn_readings
-from .members.base import MAX_BYTES, check_size, part_of, require, require_count, require_lengths, require_number
-from .plan import Array
+from .members.base import part_of, prefixed
 from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, cut, preprocessor_from_state
-from .reading import Reading
-from .rows import as_images, check_images, in_parts, release, require_values, rows_at_once
+from .rows import Array, check_images, in_parts, release, require_values, rows_at_once
 from .scorers import roc_auc, warn_if_scored
+from .trust.conformal import Conformal, reject
+from .trust.evidence import Evidence, Findings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: What the tensors of the findings are called in a file.
-FINDINGS = "findings."
-#: Reads well on light pages and on dark ones.
+#: Prefix of the findings' tensors in a file.
+FINDINGS = "findings"
+#: The largest file that is read by default.
+MAX_BYTES = 4 * 2**30
+#: Reads well on light and on dark pages.
 BOX = "border-left:3px solid #2c6fad;padding:.2em .8em;margin:.4em 0"
 
 
-class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
-    """A scikit-learn outlier detector over tables, data frames and images."""
+class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """A scikit-learn outlier detector for tables, data frames and images."""
 
     #: What its files are called.
     KIND: ClassVar[str]
@@ -56,7 +59,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     n_jobs: int | None = None
     verbose: int | None = 0
 
-    # Learnt by fit; offset_ comes last, and says that there is a detector.
+    # Learned by fit; offset_ comes last, and marks a fitted detector.
     offset_: float
     findings_: Findings
     preprocessor_: Preprocessor
@@ -70,15 +73,15 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _anomaly(self, encoded: Array) -> Array:
-        """The anomaly of preprocessed rows, shape (n,)."""
+        """Return the anomaly of encoded rows, shape (n,)."""
 
     @abstractmethod
     def _explain(self, encoded: Array) -> Explanation:
-        """What each original column adds to it."""
+        """Return what each original column adds to it."""
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What was learnt beside the attributes above."""
+        """Return what was learned in addition to the attributes above."""
 
     @abstractmethod
     def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -86,17 +89,17 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     @property
     def evidence_(self) -> Evidence:
-        """How good the detector is, as far as held-out rows can tell."""
+        """How good the detector is by held-out rows."""
         return self.findings_.evidence
 
     @property
     def conformal_(self) -> Conformal | None:
-        """What makes p-values."""
+        """Held-out scores that make p-values, or None."""
         return self.findings_.conformal
 
     @property
     def feature_importances_(self) -> Array:
-        """The share of each column in the variance of the score over the training rows, shape (n_features_in_,)."""
+        """The part of each column in the variance of the score over the training rows, shape (n_features_in_,)."""
         return self.findings_.importances
 
     @property
@@ -107,10 +110,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     @property
     def decision_scores_(self) -> Array:
         """Anomaly scores of the training rows, in their order, shape (n,); high for outliers, as in PyOD."""
-        scores = self.findings_.scores
-        if scores is None:
+        if self.findings_.scores is None:
             raise AttributeError(f"there are no decision_scores_: {self.findings_.no_scores}")
-        return scores
+        return self.findings_.scores
 
     @property
     def labels_(self) -> NDArray[np.int64]:
@@ -118,30 +120,30 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return (self.decision_scores_ > self.threshold_).astype(np.int64)
 
     def anomaly_score(self, X: Any) -> Array:
-        """Higher for stranger rows, shape (n,)."""
+        """Return scores that are higher for stranger rows, shape (n,)."""
         check_is_fitted(self)
         return in_parts(
             self._checked(X),
             lambda part: self._anomaly(self.preprocessor_.encode(part)),
-            jobs=self.n_jobs,
+            n_jobs=self.n_jobs,
             progress=None if self.verbose is None else self.verbose > 0,
         )
 
     def score_samples(self, X: Any) -> Array:
-        """Lower for stranger rows, shape (n,)."""
+        """Return scores that are lower for stranger rows, shape (n,)."""
         return -self.anomaly_score(X)
 
     def decision_function(self, X: Any) -> Array:
-        """``score_samples − offset_``: negative for outliers, shape (n,)."""
+        """Return ``score_samples − offset_``: negative for outliers, shape (n,)."""
         warn_if_scored("decision_function")
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Any, *, fdr: float | None = None, discount: bool = False) -> NDArray[np.int64]:
-        """+1 for inliers, −1 for outliers.
+        """Return +1 for inliers and −1 for outliers.
 
         Args:
             X: rows.
-            fdr: instead of the threshold, the share of false alarms among all alarms that is allowed on average over
+            fdr: instead of the threshold, the fraction of false alarms among all alarms that is allowed on average over
                 training sets and rows, such as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. Which
                 rows are flagged depends on those given together. If no p-value can be as small, a warning says so.
             discount: for ``fdr``, as in :meth:`p_value`.
@@ -158,8 +160,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def p_value(self, X: Any, *, discount: bool = False) -> Array:
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
 
-        It is the share of held-out training rows that score at least as high by a model that has not seen them. The
-        probability is over training rows and new row; :mod:`fvnce.detection.conformal` derives it and its limits.
+        It is the fraction of held-out training rows that score at least as high by a model that has not seen them. The
+        probability is over training rows and new row; docs/theory/trust.md derives it and its limits.
 
         Args:
             X: rows.
@@ -173,48 +175,52 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         rows, how = self._checked(X), conformal.model.preprocessor
         if isinstance(how, TablePreprocessor) and how.readings is not None and is_frame(X):
             rows = frame_to_matrix(Frame.of(X), how.readings, strict=False)  # as the held-out rows were read
-        anomaly = in_parts(rows, conformal.model.anomaly, jobs=self.n_jobs)
-        return conformal.p_value(anomaly, discount=discount)
+        return conformal.p_value(in_parts(rows, conformal.model.anomaly, n_jobs=self.n_jobs), discount=discount)
 
     @property
     def _p_values(self) -> Conformal:
         conformal = self.findings_.conformal
         if conformal is None:
-            raise ValueError(
-                f"p-values need rows that no model was trained on, found none: {self.findings_.no_p_value}"
-            )
+            raise ValueError(f"p-values need rows that no model has seen, found none: {self.findings_.no_p_value}")
         return conformal
 
     def score(self, X: Any, y: Any) -> float:
-        """AUROC of y = 1 under the anomaly score."""
+        """Return the AUROC of y = 1 under the anomaly score."""
         return roc_auc(self, X, y)
 
     def explain(self, X: Any) -> Explanation:
-        """What each column adds to the anomaly score of each row; for images, a heat map."""
+        """Return what each column adds to the anomaly score of each row; for images, a heat map."""
         check_is_fitted(self)
-        found = self._explain(self.preprocessor_.encode(self._checked(X)))
+        explanation = self._explain(self.preprocessor_.encode(self._checked(X)))
         names = getattr(self, "feature_names_in_", None)
-        return found if names is None else replace(found, names=tuple(map(str, names)))
+        return explanation if names is None else replace(explanation, names=tuple(map(str, names)))
 
     def preprocess(self, X: Any) -> Array:
-        """Rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
+        """Return rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
         check_is_fitted(self)
         return cut(self.preprocessor_.encode(self._checked(X)))
 
     def plot_scores(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
-        """Histogram of anomaly scores with the threshold; with y, one for each kind of row."""
+        """Draw a histogram of anomaly scores with the threshold; with y, one for each kind of row."""
         return plot_scores(self.anomaly_score(X), -self.offset_, y, ax)
+
+    def odd_values(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Count the values of each column of X, and those of them that are unlike any of training; none for images."""
+        check_is_fitted(self)
+        if isinstance(self.preprocessor_, ImagePreprocessor):
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        return self.preprocessor_.count_odd(np.asarray(self._checked(X), dtype=np.float64))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fitted detector to one file, atomically and without pickle."""
         check_is_fitted(self)
-        parameters = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
+        parameters = plain(self.get_params(deep=False))
         if not isinstance(parameters["random_state"], int | None):
-            parameters["random_state"] = None  # a generator's state is no setting
+            parameters["random_state"] = None  # the state of a generator is no setting
         names = getattr(self, "feature_names_in_", None)
-        learnt, tensors = self._state()
-        findings, own = self.findings_.state()
-        tensors = tensors | {f"{FINDINGS}{name}": value for name, value in own.items()}
+        learned, tensors = self._state()
+        findings, arrays = self.findings_.state()
+        tensors |= {name: torch.as_tensor(value) for name, value in prefixed(FINDINGS, arrays).items()}
         fitted = {
             "n_features_in_": int(self.n_features_in_),
             "feature_names_in_": None if names is None else [str(name) for name in names],
@@ -222,82 +228,80 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             "n_known_": int(self.n_known_),
             "preprocessor_": self.preprocessor_.state(),
         }
-        content = {"parameters": parameters, "fitted": fitted, "learnt": learnt, "findings": findings}
+        content = {"parameters": parameters, "fitted": fitted, "learnt": learned, "findings": findings}
         write_record(Path(path), self.KIND, content, tensors)
         return Path(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> Self:
-        """The detector that :meth:`save` wrote; it scores to the same bits.
+        """Return the detector that :meth:`save` wrote; it scores to the same bits.
 
-        The file may be a stranger's: it runs no code, and what it holds is checked to be a detector, part by part.
+        A file from elsewhere runs no code, and what it holds is checked to be a detector, part by part.
 
         Args:
             path: the file.
             max_bytes: the largest file that is read, 4 GiB by default.
+
+        Raises:
+            FileError: if it is damaged, too large, of another version, or not a detector that ``fit`` could have made.
         """
         place = Path(path)
-        check_size(place, _checks.count("max_bytes", max_bytes))
+        if place.is_file() and place.stat().st_size > count("max_bytes", max_bytes):
+            size = f"{place} must have at most {max_bytes:,} bytes, found {place.stat().st_size:,}"
+            raise FileError(f"{size}; if you trust it, raise max_bytes")
         content, tensors = read_record(place, cls.KIND)
         with reading(place):
-            parameters, fitted, learnt, findings = fields(
-                content, str(place), "parameters", "fitted", "learnt", "findings"
-            )
-            known = set(cls._get_param_names())
-            if set(parameters) != known:
-                raise RecordError(
-                    f"{place} was written by another version: its settings are {sorted(set(parameters) ^ known)}"
-                )
-            detector = cls(
-                **{key: tuple(value) if isinstance(value, list) else value for key, value in parameters.items()}
-            )
+            saved, fitted, learned, findings = fields(content, str(place), "parameters", "fitted", "learnt", "findings")
+            parameters = cls._current_parameters({name: _tupled(value) for name, value in saved.items()})
+            if different := sorted(set(parameters) ^ set(cls._get_param_names())):
+                raise FileError(f"{place} must have the settings of this version, found a difference in {different}")
+            detector = cls(**parameters)
             try:
-                detector._take(fitted)
-                own = {name: value for name, value in tensors.items() if not name.startswith(FINDINGS)}
-                detector._take_state(learnt, own)
-                found = part_of(tensors, FINDINGS)
-                detector.findings_ = Findings.from_state(findings, found, detector.n_features_in_)
-            except RecordError as error:
-                raise RecordError(f"{place} is no detector that fvnce wrote: {error}") from None
+                detector._take_fitted(fitted)
+                detector._take_state(learned, {n: x for n, x in tensors.items() if not n.startswith(f"{FINDINGS}.")})
+                arrays = part_of({name: value.numpy() for name, value in tensors.items()}, FINDINGS)
+                detector.findings_ = Findings.from_state(findings, arrays, detector.n_features_in_)
+            except FileError as error:
+                raise FileError(f"{place} is no detector that fvnce wrote: {error}") from None
             return detector
 
-    def _take(self, fitted: Mapping[str, Any]) -> None:
-        features, names, offset, known, preprocessor = fields(
-            fitted, "a detector", "n_features_in_", "feature_names_in_", "offset_", "n_known_", "preprocessor_"
+    @classmethod
+    def _current_parameters(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of a file under their names of today."""
+        return saved
+
+    def _take_fitted(self, fitted: Mapping[str, Any]) -> None:
+        preprocessor, features, names, self.offset_, self.n_known_ = fields(
+            fitted,
+            "a detector",
+            "preprocessor_",
+            n_features_in_=count,
+            feature_names_in_=optional(listed(text)),
+            offset_=number,
+            n_known_=lambda name, value: count(name, value, low=0),
         )
-        require_number("offset_", offset)
-        require_count("n_features_in_", features, 1)
-        require_count("n_known_", known, 0)
-        self.offset_, self.n_features_in_, self.n_known_ = offset, features, known
+        self.n_features_in_ = features
         if names is not None:
-            require_lengths("names of columns", features, names)
-            require(all(isinstance(name, str) for name in names), "have names of columns that are text", names)
+            listed(text, features)("names of columns", names)
             self.feature_names_in_ = np.array(names, dtype=object)
         self.preprocessor_ = preprocessor_from_state(preprocessor, features)
 
     def _forget(self) -> None:
-        """A fit that fails leaves no detector, rather than one that is half of another."""
+        """Remove what an earlier fit learned, so that a fit that fails does not leave half of another detector."""
         for name in ("offset_", "findings_", "feature_names_in_"):
             self.__dict__.pop(name, None)
 
-    def odd_values(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many values each column of X has, and how many of them are unlike any of training; images have none."""
-        check_is_fitted(self)
-        if isinstance(self.preprocessor_, ImagePreprocessor):
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        return self.preprocessor_.count_odd(np.asarray(self._checked(X), dtype=np.float64))
-
-    def _training_rows(self, X: Any) -> tuple[Any, Readings | None, Frame | None]:
-        """Training rows, checked and still as they were given, with how to read a data frame, and that frame."""
+    def _training_rows(self, X: Any) -> tuple[Any, ColumnTypes | None, Frame | None]:
+        """Check training rows and return them as given; of a data frame, as it is read, how, and the frame."""
         if is_frame(X):
             frame = Frame.of(X)
             self._check_names(X, frame, reset=True)
             if len(frame) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
-            readings = learn_readings(frame)
+            readings = learn_types(frame)
             return require_values(frame_to_matrix(frame, readings)), readings, frame
         if getattr(X, "ndim", 0) in (3, 4):
-            images = check_images(as_images(X))
+            images = check_images(X)
             if len(images) < 2:
                 raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
             self.n_features_in_ = int(np.prod(images.shape[1:]))
@@ -305,26 +309,26 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return require_values(self._matrix(X, reset=True)), None, None
 
     def _checked(self, X: Any) -> Any:
-        """Rows that look like those of training, as the preprocessor takes them."""
+        """Return rows that look like those of training, as the preprocessor takes them."""
         how = self.preprocessor_
         if isinstance(how, ImagePreprocessor):
-            return check_images(as_images(X), how.shape)
-        if is_frame(X):
+            return check_images(X, how.shape)
+        if not isinstance(X, np.ndarray) and is_frame(X):
             frame = Frame.of(X)
-            if how.readings is None:  # what is no number is told before that there were no names
-                matrix = frame_to_matrix(frame, [Reading()] * frame.shape[1])
+            if how.readings is None:  # a value that is no number is reported before missing names
+                matrix = frame_to_matrix(frame, [ColumnType()] * frame.shape[1])
                 self._check_names(X, frame, reset=False)
                 return matrix
             self._check_names(X, frame, reset=False)
             return frame_to_matrix(frame, how.readings)
-        if any(reading.kind != "number" for reading in how.readings or ()):
+        if any(column.kind != "number" for column in how.readings or ()):
             raise ValueError(
                 f"X must be a data frame as in training, where it had texts or dates, found {type(X).__name__}"
             )
         return self._matrix(X, reset=False)
 
     def _check_names(self, X: Any, frame: Frame, *, reset: bool) -> None:
-        """Learn the names of the columns, or compare them: those of other frames are scikit-learn's to look at."""
+        """Learn the names of the columns, or compare them; scikit-learn does it for frames of other libraries."""
         if not isinstance(X, Frame):
             validate_data(self, X, reset=reset, skip_check_array=True)
         elif reset:
@@ -338,16 +342,16 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             raise ValueError(f"X must have the {self.n_features_in_} features of training, found {frame.shape[1]}")
 
     def _matrix(self, X: Any, *, reset: bool) -> Any:
-        """A matrix of numbers that scikit-learn has checked; a large one in parts, and it stays as it is stored."""
+        """Let scikit-learn check a matrix of numbers; a large one in parts, and it stays as it is stored."""
         if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
             raise ValueError("X must not be masked, found masked values; fill them with NaN")
         how: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
         is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf"
         step = max(2, rows_at_once(X)) if is_matrix else 0
         whole = not is_matrix or len(X) <= step
-        first = X if whole else X[:step]
-        # Whether all are finite is asked of their sum, and that of huge numbers has none.
+        # scikit-learn checks for infinity by a sum, which overflows for huge numbers.
         with np.errstate(over="ignore", invalid="ignore"):
+            first = X if whole else X[:step]
             checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
             for start in () if whole else range(step, len(X), step):
                 check_array(X[start : start + step], input_name="X", **how)
@@ -356,7 +360,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     @property
     def _repr_html_(self) -> Callable[[], str]:
-        # A property that scikit-learn has, and leaves out where its display is text.
+        # A property of scikit-learn's, which leaves it out where its display is text.
         settings = super()._repr_html_
         if not hasattr(self, "findings_"):
             return lambda: str(settings())
@@ -378,23 +382,38 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return hasattr(self, "offset_")
 
 
+def seed_of(random_state: Any) -> int:
+    """Draw a seed from a ``random_state``; None asks the operating system, not numpy's global generator."""
+    if random_state is None:
+        random_state = np.random.RandomState(np.random.MT19937())
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
 def histories_state(histories: Sequence[History]) -> tuple[Any, dict[str, Tensor]]:
-    """Histories of training, for a file."""
+    """Return records of training as what JSON can hold, and tensors."""
     return flatten([history.state_dict() for history in histories], "history")
 
 
 def histories_from_state(content: Any, tensors: Mapping[str, Tensor]) -> list[History]:
-    """The histories of a file."""
-    found = []
+    """Return the records of training of a file."""
+    histories = []
     for state in unflatten(content, tensors):
-        history = History()
-        history.load_state_dict(state)
-        found.append(history)
-    return found
+        histories.append(History())
+        histories[-1].load_state_dict(state)
+    return histories
 
 
-def _plain(value: Any) -> Any:
-    """A setting without numpy's own numbers, which JSON does not know."""
+def plain(value: Any) -> Any:
+    """Return a setting without numpy's numbers, which JSON does not know."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_plain(item) for item in value)
+        return type(value)(plain(item) for item in value)
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _tupled(value: Any) -> Any:
+    """Return a setting of a file, in which JSON made tuples lists."""
+    if isinstance(value, dict):
+        return {name: _tupled(item) for name, item in value.items()}
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value

@@ -1,113 +1,92 @@
-r"""The average of the members: which are taken, how much each is trusted, and what each column adds.
+r"""The average of the members: which are used, how much each counts, and what each column adds.
 
-The score is the weighted mean over members of (anomaly − mean) / deviation, both taken over the training rows, where
-possible as models that have not seen them score them.
+The score is the weighted mean over members of (anomaly − mean) / deviation, both over the training rows, where possible
+with scores by models that have not seen them.
 
-Members that put known outliers to use learn what those look like: the more there are, the better. The neighbours need
-none, and see what is like no known outlier. With m known outliers the neighbours' share of the weight is
-
-    w(m) = m₀ / (m₀ + m)        on a table,   as if they were worth m₀ known outliers,
-    w = 0.95                    on images,
-
-and the others share what is left evenly. Columns of a table often hold nothing but what known outliers tell, whereas
-the known images are of one kind among many: whoever learns only that kind forgets the others. So the share on images is
-that at which known images of one kind cost the other kinds no more than they bring for their own. Members that somebody
-names count evenly, but for the neighbours, whose share is the same. They come first, and so are the same neighbours, to
-the last bit, with known outliers and without.
+Members that use known outliers improve with their number. The neighbors need none, and see what is unlike every known
+outlier. With m known outliers the neighbors' weight is w(m) = 1/(1 + m) on a table and 0.95 on images; the others have
+equal parts of the rest. Columns of a table often hold nothing but what known outliers reveal, whereas known images are
+of one kind among many: models that learn only that kind forget the others. The neighbors come first, and so are the
+same, to the last bit, with known outliers and without.
 
 Since each member explains its anomaly as a sum, so is the score:
 
-    anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
+    anomaly(x) = base + rest(x) + Σ_j ratio_j(x)
 
-*Ratio*: for a forest, how far each column moved the share of noise on the way from root to leaf (exact); for a network,
-integrated gradients from the typical row (exact up to quadrature). *Reconstruction*: the squared error of each column
-under a latent-variable model. *Rest*: the size of the code, which belongs to no column. On a table, numbers far outside
-of the training rows add to both the score and the ratio of their column (:class:`Span`).
+For a forest the ratio is how far each column moved the share of noise between root and leaf (exact); for networks,
+integrated gradients from the typical row (up to quadrature, which is in the rest). On a table, numbers far outside of
+the training rows add to both the score and the ratio of their column (:class:`Span`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from ..serialization import fields
-from ..training import History
-from .explanation import Explanation, lost_in_folding
-from .members import CLASSES, NAMES, PCAMember
-from .members.base import (
-    Member,
-    Scorer,
-    State,
-    part_of,
-    require,
-    require_array,
-    require_lengths,
-    require_standardising,
-    require_weights,
-    standard,
-)
-from .members.pca import PrincipalComponents, learn_components
-from .plan import Array, Folds, HeldOutScores, Plan, TrainingRows
+from .._validation import fields, listed, number, require, stored_array
+from .explanation import Explanation
+from .members import NAMES, member_class
+from .members.base import HeldOutScores, ImageShape, MemberSettings, Scorer, State, part_of, prefixed, standard
 from .preprocessing import cut
+from .rows import Array, Folds, TrainingRows
 
-#: Members that put known outliers to use.
-WITH_OUTLIERS = ("outlier_forest", "mixture_forest", "network")
-#: Members that need none.
-WITHOUT = ("neighbours",)
-#: m₀ of tables, and the share on images.
-WORTH, ON_IMAGES = 1.0, 0.95
+#: Members that "auto" means: without known outliers the first, with them all.
+AUTO = ("neighbors", "outlier_forest", "mixture_forest", "network")
+#: Known outliers that the neighbors are worth on tables, and their weight on images.
+NEIGHBORS_WORTH, NEIGHBORS_ON_IMAGES = 1.0, 0.95
 #: The largest excess of a column.
-MOST = 30.0
+MAX_EXCESS = 30.0
+#: Members of version 0.2 under another name today.
+RENAMED = {"neighbours": "neighbors"}
 
 
-def names_on(*, outliers: bool, chosen: Sequence[str]) -> tuple[str, ...]:
-    """The members that are chosen, or those that "auto" stands for where none is."""
-    for name in chosen:
-        if CLASSES[name].needs_outliers and not outliers:
+def settings_for(settings: MemberSettings, n_known: int, image: ImageShape | None) -> MemberSettings:
+    """Complete settings by what depends on the data: the members, and the shape of images."""
+    for name in settings.members:
+        if member_class(name).needs_outliers and not n_known:
             raise ValueError(f"members must not name {name} without a known outlier (y = 1), found it")
-    return tuple(chosen) or ((*WITHOUT, *WITH_OUTLIERS) if outliers else WITHOUT)
+    return replace(settings, members=settings.members or (AUTO if n_known else AUTO[:1]), image=image)
 
 
-def trust(names: Sequence[str], known: int, *, image: bool) -> list[float]:
-    """The weight of each member, with sum one.
+def member_weights(names: Sequence[str], n_known: int, *, image: bool) -> list[float]:
+    """Return the weight of each member, with sum one.
 
-    >>> trust(("network", "neighbours"), 3, image=False)
+    >>> member_weights(("network", "neighbors"), 3, image=False)
     [0.75, 0.25]
-    >>> trust(("network", "autoencoder"), 9, image=False)
+    >>> member_weights(("network", "broad_forest"), 9, image=False)
     [0.5, 0.5]
     """
-    alone = [name for name in names if name in WITHOUT]
-    others = len(names) - len(alone)
+    alone = sum(name == "neighbors" for name in names)
+    others = len(names) - alone
     if not alone or not others:
         return [1 / len(names)] * len(names)
-    share = ON_IMAGES if image else WORTH / (WORTH + known)
-    return [share / len(alone) if name in WITHOUT else (1 - share) / others for name in names]
+    weight = NEIGHBORS_ON_IMAGES if image else NEIGHBORS_WORTH / (NEIGHBORS_WORTH + n_known)
+    return [weight / alone if name == "neighbors" else (1 - weight) / others for name in names]
 
 
 @dataclass(frozen=True)
 class Span:
     r"""The range of each column over the training rows, and how far outside of it a number lies.
 
-    What trees and networks say of a number that no model was shown is chance: beyond the last split it falls into the
-    last cell. With known outliers to learn from, they are trusted more than the neighbours, who do see how far away it
-    is. With m_j the middle and h_j half the range of a column over the training rows without a label,
+    The answer of trees and networks beyond the training rows is arbitrary: after the last split a number falls into the
+    last cell. With m_j the middle and h_j half the range of a column over the unlabelled training rows,
 
         excess_j(x) = max(0, |x_j − m_j| / h_j − 2),
 
-    at most :data:`MOST`, is zero unless x_j lies more than twice as far from the middle as any training row, and so
-    zero on these. Another row like them is beyond the largest of n numbers with probability 1/(n + 1), beyond twice
-    that far with much less: excess has next to no say in which of two usual rows is stranger.
+    at most :data:`MAX_EXCESS`, is zero unless x_j lies more than twice as far from the middle as any training row. A
+    new row like them is that far away with a probability much less than 1/(n + 1), so that the excess hardly ever
+    decides between two normal rows.
 
     Attributes:
         middle: shape (D,).
         half: half the range, shape (D,); nothing is far outside of a column in which it is zero.
 
-    >>> Span.of(np.array([[0.0], [2.0]])).excess(np.array([[2.0], [4.0], [1e9]]))
+    >>> Span.learn(np.array([[0.0], [2.0]])).excess(np.array([[2.0], [4.0], [1e9]]))
     array([[ 0.],
            [ 1.],
            [30.]])
@@ -117,91 +96,91 @@ class Span:
     half: Array
 
     @classmethod
-    def of(cls, X: Array) -> Self:
-        """From preprocessed rows, not cut, shape (n, D)."""
+    def learn(cls, X: Array) -> Self:
+        """Learn the ranges from encoded rows, not cut, shape (n, D)."""
         low, high = X.min(0), X.max(0)
         return cls((low + high) / 2, (high - low) / 2)
 
     def excess(self, X: Array) -> Array:
-        """How far outside each number lies, shape (n, D)."""
+        """Return how far outside each number lies, shape (n, D)."""
         away = np.abs(X - self.middle) / np.where(self.half > 0, self.half, np.inf)
-        return np.clip(away - 2, 0.0, MOST, out=away)
-
-    def state(self) -> dict[str, Tensor]:
-        """Two arrays."""
-        return {"middle": torch.from_numpy(self.middle), "half": torch.from_numpy(self.half)}
+        return np.clip(away - 2, 0.0, MAX_EXCESS, out=away)
 
     @classmethod
-    def from_state(cls, tensors: Mapping[str, Tensor], width: int) -> Self:
-        """The span of ``width`` columns, which may be a stranger's."""
-        require(set(tensors) == {"middle", "half"}, "have the ranges of columns", sorted(tensors))
-        made = cls(tensors["middle"].numpy(), tensors["half"].numpy())
-        for name in ("middle", "half"):
-            require_array(f"{name} of the ranges", getattr(made, name), np.float64, (width,))
-        require(bool((made.half >= 0).all()), "have ranges >= 0", made.half.min())
-        return made
+    def from_state(cls, arrays: Mapping[str, NDArray[Any]], width: int) -> Self:
+        """Make the span of ``width`` columns from arrays that may be forged."""
+        require(set(arrays) == {"middle", "half"}, "have the ranges of columns", sorted(arrays))
+        for name, values in arrays.items():
+            stored_array(f"{name} of the ranges", values, np.float64, (width,))
+        require(bool((arrays["half"] >= 0).all()), "have ranges >= 0", arrays["half"].min())
+        return cls(**arrays)
 
 
 @dataclass
 class Ensemble:
-    """Members, what standardises each, and how much each counts, with sum one; for a table, its span."""
+    """Members, what standardizes each, and the weight of each, with sum one; for a table, its span."""
 
     names: list[str]
     members: list[Scorer]
-    centres: list[float]
+    centers: list[float]
     scales: list[float]
     weights: list[float]
     span: Span | None
 
     @classmethod
     def fit(
-        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None = None
-    ) -> tuple[Self, list[History], HeldOutScores | None]:
-        """Train all members of a plan; also the history of each training.
+        cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
+    ) -> tuple[Self, HeldOutScores | None]:
+        """Train all members that complete settings name.
 
-        With folds, also the score of each training row by models that were trained without its fold.
+        Returns:
+            The ensemble and, with folds, the score of each training row by models that were trained without its fold.
         """
-        weights = trust(plan.members, len(rows.outliers), image=plan.image is not None)
-        span = Span.of(rows.X) if plan.image is None else None
-        ensemble = cls(list(plan.members), [], [], [], weights, span)
+        weights = member_weights(settings.members, len(rows.outliers), image=settings.image is not None)
+        span = Span.learn(rows.X) if settings.image is None else None
+        ensemble = cls(list(settings.members), [], [], [], weights, span)
         excess, rows = ensemble._excess(rows.outliers).sum(1), rows.transformed(ensemble._seen)
-        histories: list[History] = []
-        held: list[HeldOutScores] = []
-        kinds = [CLASSES[name] for name in plan.members]
-        pca = None
-        if plan.image is not None and not all(kind.sees_pixels for kind in kinds):
-            pca = learn_components(rows.X, rows.weights, seed)
+        held_out: list[HeldOutScores] = []
+        kinds = [member_class(name) for name in settings.members]
+        on_components = settings.image is not None and not all(kind.sees_pixels for kind in kinds)
+        if on_components:
+            from .members.images import OnComponents, PrincipalComponents
+
+            pca, on_columns = PrincipalComponents.learn(rows, seed), replace(settings, image=None)
         for position, kind in enumerate(kinds):
-            own = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
-            member, found, unseen = _fit_member(kind, None if kind.sees_pixels else pca, rows, plan, own, folds)
-            # What a member says of rows that it has not seen is what it will say of others.
-            centre, scale = standard(member.anomaly(rows.X) if unseen is None else unseen.rows, rows.weights)
-            if unseen is not None:
-                held.append(unseen.standardised(centre, scale))
+            member_seed = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
+            member: Scorer
+            if on_components and not kind.sees_pixels:
+                member, scores = OnComponents.fit(kind, pca, rows, on_columns, member_seed, folds)
+            else:
+                member, scores = kind.fit(rows, settings, member_seed, folds)
+            # A member scores new rows as it scores rows that it has not seen.
+            center, scale = standard(member.anomaly(rows.X) if scores is None else scores.rows, rows.weights)
+            if scores is not None:
+                held_out.append(scores.standardized(center, scale))
             ensemble.members.append(member)
-            ensemble.centres.append(centre)
+            ensemble.centers.append(center)
             ensemble.scales.append(scale)
-            histories += found
         if folds is None:
-            return ensemble, histories, None
-        of_rows, of_outliers = (ensemble._mean([getattr(part, of) for part in held]) for of in ("rows", "outliers"))
-        return ensemble, histories, HeldOutScores(of_rows, of_outliers + excess)
+            return ensemble, None
+        of_rows, of_outliers = (ensemble._mean([getattr(each, of) for each in held_out]) for of in ("rows", "outliers"))
+        return ensemble, HeldOutScores(of_rows, of_outliers + excess)
 
     def anomaly(self, X: Array) -> Array:
-        """The mean of the standardised anomalies, and what numbers far outside add to it."""
+        """Return the mean of the standardized anomalies, and what numbers far outside add to it."""
         seen = self._seen(X)
         parts = [
-            (member.anomaly(seen) - centre) / scale
-            for member, centre, scale in zip(self.members, self.centres, self.scales, strict=True)
+            (member.anomaly(seen) - center) / scale
+            for member, center, scale in zip(self.members, self.centers, self.scales, strict=True)
         ]
         return np.asarray(self._mean(parts) + self._excess(X).sum(1))
 
     def _seen(self, X: Array) -> Array:
-        """Preprocessed rows as members see them."""
+        """Return encoded rows as members see them."""
         return X if self.span is None else cut(X)
 
     def _excess(self, X: Array) -> Array:
-        """What numbers far outside of the training rows add, shape (n, D)."""
+        """Return what numbers far outside of the training rows add, shape (n, D)."""
         return np.zeros((len(X), 1)) if self.span is None else self.span.excess(np.ascontiguousarray(X))
 
     def _mean(self, parts: Sequence[Array]) -> Array:
@@ -209,71 +188,61 @@ class Ensemble:
         return np.asarray(sum(weight * part for weight, part in zip(self.weights, parts, strict=True)))
 
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
-        """Explain preprocessed rows; ``fold`` brings their columns back to the original ones."""
-        ratio, reconstruction = np.zeros(X.shape), np.zeros(X.shape)
+        """Explain encoded rows; ``fold`` brings their columns back to the original ones."""
+        ratio = np.zeros(X.shape)
         ratio += self._excess(X)
         X = self._seen(X)
         rest, base = np.zeros(len(X)), 0.0
-        for member, centre, scale, weight in zip(self.members, self.centres, self.scales, self.weights, strict=True):
-            factor = weight / scale
-            parts = reconstruction if member.reconstructs else ratio
-            own = member.contributions(X)
-            parts += factor * own
-            # What a quadrature leaves belongs to no column, and without it the parts would not sum to the score.
-            rest += factor * (member.rest(X) if member.exact else member.anomaly(X) - member.base - own.sum(1))
-            base -= factor * centre
+        for member, center, scale, weight in zip(self.members, self.centers, self.scales, self.weights, strict=True):
+            factor, parts = weight / scale, member.contributions(X)
+            ratio += factor * parts
+            if not member.exact:  # what a quadrature leaves belongs to no column
+                rest += factor * (member.anomaly(X) - member.base - parts.sum(1))
+            base -= factor * center
             base += factor * member.base
-        first, second = fold(ratio), fold(reconstruction)
-        return Explanation(first, second, rest + lost_in_folding(ratio + reconstruction, first + second), base)
+        folded = fold(ratio)
+        if folded.ndim > 2:  # what fell on the padding of images
+            rest += ratio.sum(1) - folded.reshape(len(folded), -1).sum(1)
+        return Explanation(folded, np.zeros_like(folded), rest, base)
 
     def state(self) -> State:
-        """Every member by its name, its tensors numbered."""
-        members, tensors = [], {}
+        """Return every member by its name, its arrays numbered."""
+        members, arrays = [], {} if self.span is None else prefixed("span", vars(self.span))
         for position, (name, member) in enumerate(zip(self.names, self.members, strict=True)):
-            content, own = member.state()
+            content, member_arrays = member.state()
             members.append({"name": name, "state": content})
-            tensors.update({f"{position}.{key}": value for key, value in own.items()})
-        if self.span is not None:
-            tensors |= {f"span.{key}": value for key, value in self.span.state().items()}
-        own_state = {"members": members, "centres": self.centres, "scales": self.scales, "weights": self.weights}
-        return own_state, tensors
+            arrays |= prefixed(str(position), member_arrays)
+        content = {"members": members, "centres": self.centers, "scales": self.scales, "weights": self.weights}
+        return content, arrays  # in the spelling of version 0.2
 
     @classmethod
     def from_state(
-        cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor], width: int, image: tuple[int, int, int] | None
+        cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape | None
     ) -> Self:
-        """The ensemble over rows of ``width`` columns, which may be the pixels of images."""
-        saved, centres, scales, weights = fields(content, "the ensemble", "members", "centres", "scales", "weights")
-        require_lengths("the ensemble", len(saved), centres, scales, weights)
-        require_standardising("the ensemble", centres, scales)
-        require_weights("the ensemble", weights)
+        """Make the ensemble over rows of ``width`` columns from a state that may be forged."""
+        saved, centers, scales, weights = fields(
+            content,
+            "the ensemble",
+            "members",
+            centres=listed(number),
+            scales=listed(partial(number, low=0.0, open_low=True)),
+            weights=listed(partial(number, low=0.0, high=1.0)),
+        )
+        sizes = {len(each) for each in (saved, centers, scales, weights)}
+        require(len(sizes) == 1, "have a center, a scale and a weight for each member", sizes, of="the ensemble")
+        require(abs(sum(weights) - 1) < 1e-9, "have weights with sum one", weights, of="the ensemble")
         names: list[str] = []
         members: list[Scorer] = []
         for position, item in enumerate(saved):
             name, state = fields(item, "a member of the ensemble", "name", "state")
-            require(name in NAMES, f"name a member, one of {', '.join(NAMES)}", name)
-            own = part_of(tensors, f"{position}.")
-            kind = CLASSES[name]
-            names.append(name)
+            names.append(RENAMED.get(name, name))
+            require(names[-1] in NAMES, f"name a member, one of {', '.join(NAMES)}; fit the detector again", name)
+            kind, part = member_class(names[-1]), part_of(arrays, str(position))
             if image is None or kind.sees_pixels:
-                members.append(kind.from_state(state, own, width, image))
+                members.append(kind.from_state(state, part, width, image))
             else:
-                members.append(PCAMember.from_state(kind, state, own, width))
-        span = Span.from_state(part_of(tensors, "span."), width) if image is None else None
-        return cls(names, members, centres, scales, weights, span)
+                from .members.images import OnComponents
 
-
-def _fit_member(
-    kind: type[Member],
-    pca: PrincipalComponents | None,
-    rows: TrainingRows,
-    plan: Plan,
-    seed: int,
-    folds: Folds | None,
-) -> tuple[Scorer, list[History], HeldOutScores | None]:
-    if pca is None:
-        return (*kind.fit(rows, plan, seed), None) if folds is None else kind.fit_held_out(rows, plan, seed, folds)
-    how = replace(plan, image=None)
-    if folds is None:
-        return (*PCAMember.fit(kind, pca, rows, how, seed), None)
-    return PCAMember.fit_held_out(kind, pca, rows, how, seed, folds)
+                members.append(OnComponents.from_state(kind, state, part, width))
+        span = Span.from_state(part_of(arrays, "span"), width) if image is None else None
+        return cls(names, members, centers, scales, weights, span)

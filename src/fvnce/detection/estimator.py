@@ -1,24 +1,35 @@
-r"""The detector: known outliers put to use, on scikit-learn's contract.
+r"""The detector: how much likelier is a row under the noise, known outliers foremost, than under the data?
 
-It estimates how much likelier a row is under the noise, known outliers foremost, than under the training rows, by
-several models of that ratio whose answers are averaged (:mod:`fvnce.detection.members`).
+It averages several models of that ratio (:mod:`fvnce.detection.members`).
 """
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from sklearn.utils._param_validation import Interval, Options, StrOptions, validate_parameter_constraints
+from torch import Tensor, from_numpy
 
-from ..serialization import fields
-from ..training import History
-from .base import Detector, histories_from_state, histories_state
-from .calibration import (
+from .._validation import choice, count
+from .._validation import fields as entries
+from ..tables.frame import Frame
+from ..tables.schema import plain_matrix, read_by
+from ..training.history import History
+from .base import OutlierDetector, histories_from_state, histories_state, plain, seed_of
+from .ensemble import RENAMED, Ensemble, settings_for
+from .explanation import Explanation, importances_over
+from .members import NAMES
+from .members.base import MemberSettings
+from .preprocessing import learn_preprocessor
+from .rows import Array, Folds, TrainingRows, check_labels, check_weights, hash_words, in_parts, merge, take
+from .trust.calibration import (
     Calibration,
     calibrate_by_share,
     calibrate_with_outliers,
@@ -26,66 +37,102 @@ from .calibration import (
     labels_tell,
     threshold_at,
 )
-from .conformal import Conformal, fit_split
-from .ensemble import Ensemble, names_on
-from .evidence import (
-    Evidence,
-    Findings,
-    HeldOut,
-    make_evidence,
-    why_no_evidence,
-    why_no_p_value,
-    why_this_threshold,
-)
-from .explanation import Explanation, importances_over
-from .frame import Frame, plain_matrix, read_by
-from .members import CLASSES, check_names
-from .plan import Array, Folds, Plan, TrainingRows, plan_of, seed_of
-from .preprocessing import learn_preprocessor
-from .rows import check_labels, check_weights, hash_words, in_parts, merge, take
+from .trust.conformal import Conformal, fit_split
+from .trust.evidence import REASONS, Findings, RowScores, make_evidence
 
-#: The share of rows known to be clean that lies above the threshold.
-CLEAN_SHARE = 0.01
+#: The fraction of rows known to be clean that lies above the threshold.
+CLEAN_FLAGGED = 0.01
+#: The smallest α above zero for which networks in float32 can distinguish the mean of e^(αΔ) from one.
+MIN_ALPHA = 1e-4
+
+_COUNT, _POSITIVE = Interval(Integral, 1, None, closed="left"), Interval(Real, 0, None, closed="neither")
+_EXPERT: dict[str, tuple[Any, list[Any]]] = {
+    "hidden": ((64, 64), ["array-like"]),
+    "batch_size": (128, [Interval(Integral, 2, None, closed="left")]),
+    "learning_rate": (3e-3, [_POSITIVE]),
+    "weight_decay": (1.0, [Interval(Real, 0, None, closed="left")]),
+    "outlier_bandwidth": (0.5, [_POSITIVE]),
+    "data_bandwidth": (1.0, [_POSITIVE]),
+    "device": ("cpu", [StrOptions({"auto", "cpu", "cuda", "gpu", "mps"})]),
+}
+#: Settings that ``expert`` may hold, and their defaults.
+EXPERT = {name: default for name, (default, _) in _EXPERT.items()}
+#: Parameters of version 0.2 that have no effect any more, and why.
+WITHOUT_EFFECT = {
+    "latent_dim": "the members autoencoder and variational are gone; use fvnce.detection.LatentDetector",
+    "precision": "networks are trained in float32",
+    "early_stopping": "networks are trained for all steps",
+}
 
 
+def current_names(parameters: Mapping[str, Any], expert: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return parameters of version 0.2 under their names of today.
+
+    >>> current_names({"n_trees": 9, "hidden": (8,), "precision": None})
+    {'n_trees': 9, 'expert': {'hidden': (8,)}}
+    """
+    renamed = {name: value for name, value in parameters.items() if name not in {*EXPERT, *WITHOUT_EFFECT}}
+    moved = {name: value for name, value in parameters.items() if name in EXPERT}
+    return renamed | {"expert": {**(expert or {}), **moved}} if moved else renamed
+
+
+def _with_old_names(cls: type[NoiseContrastiveDetector]) -> type[NoiseContrastiveDetector]:
+    """Let the constructor accept parameters of version 0.2, with a DeprecationWarning."""
+    stored: Any = cls.__init__
+
+    @functools.wraps(stored)
+    def init(self: Any, **parameters: Any) -> None:
+        stored(self, **_warned(parameters, parameters.get("expert")))
+
+    setattr(cls, "__init__", init)  # noqa: B010 (mypy lets nobody assign to a method)
+    return cls
+
+
+def _warned(parameters: dict[str, Any], expert: Any) -> dict[str, Any]:
+    old = [name for name in parameters if name in EXPERT or name in WITHOUT_EFFECT]
+    for name in old:
+        instead = WITHOUT_EFFECT.get(name, f"pass expert={{{name!r}: {parameters[name]!r}}}")
+        warnings.warn(
+            f"{name} of NoiseContrastiveDetector is deprecated and will be removed in the next version; {instead}",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    return current_names(parameters, expert) if old else parameters
+
+
+@_with_old_names
 @dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
-class NoiseContrastiveDetector(Detector):
+class NoiseContrastiveDetector(OutlierDetector):
     """Outlier detection that learns from the few outliers you know, and works with none.
 
-    Training rows may hold outliers nobody marked. Scores follow scikit-learn: ``score_samples`` and
+    Training rows may hold outliers that nobody marked. Scores follow scikit-learn: ``score_samples`` and
     ``decision_function`` are low for outliers and ``predict`` gives −1 for them; ``anomaly_score`` is high. So
     ``scoring="roc_auc"`` is upside down in a search: use :mod:`fvnce.detection.scorers`, or no ``scoring``, as in
     ``cross_val_score(detector, X, y, scoring=scorers.roc_auc)``.
 
     Args:
-        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbours, and with known outliers an
-            outlier forest, a mixture forest and ratio networks beside them, the more trusted the more are known.
-        clean: whether the unlabelled rows are known to be inliers, one and all (novelty detection). Otherwise outliers
-            may hide among them, and the strangest fifth is not compared with.
-        n_neighbors: k of the density by nearest neighbours; by default 5, for images 10.
+        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbors, and with known outliers an
+            outlier forest, a mixture forest and ratio networks, which count more the more outliers are known.
+        clean: whether all unlabelled rows are known to be inliers (novelty detection). Otherwise outliers may hide
+            among them, and the fifth of the rows that lies farthest from others is no reference for the neighbors.
+        n_neighbors: k of the density by nearest neighbors; by default 5, for images 10.
         n_trees: trees of each forest, at least one for each fold.
         min_samples_leaf: fewest samples in a cell of a forest.
         n_networks: ratio networks that are averaged, at least one for each fold.
-        hidden: sizes of hidden layers.
-        latent_dim: size of the code of a latent-variable model; by default a quarter of the columns, 32 for images.
+        steps: steps of the optimizer for each network.
         alpha: α of the scoring rule; larger values discount outliers that hide among the training rows.
         outlier_share: λ, the weight of known outliers in the noise.
-        outlier_bandwidth: largest bandwidth around known outliers, in deviations of a column.
-        data_bandwidth: typical bandwidth around training rows.
-        steps: steps of the optimiser for each network.
-        batch_size: rows of a step.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW.
-        early_stopping: tenths of the steps without a better held-out loss after which to stop; None for never.
-        contamination: "auto" puts the threshold where P(outlier | x) = ½; a number in (0, 0.5] puts it where that share
-            of the training rows lies below, rounded down to whole rows.
+        contamination: "auto" puts the threshold where P(outlier | x) = ½; a number in (0, 0.5] puts it where that
+            fraction of the training rows lies above, rounded down to whole rows.
         prior: π, the share of outliers among unlabelled rows; estimated by default.
         calibration_folds: folds of the training rows, each of which is left out of some trees and networks, so that
             its rows have scores by models that have not seen them: these make P(outlier | x) and ``evidence_``. With 0
             every model sees all rows; then P is what it is without known outliers, and there are no p-values.
-        max_rows: unlabelled rows used in training, chosen at random if there are more.
-        device: "cpu", "cuda", "mps" or "auto", for networks in training.
-        precision: None, "64-true", "bf16-mixed", …, for networks in training.
+        max_rows: the most unlabelled rows used in training, chosen at random.
+        expert: rarely needed settings, by name: of ratio networks ``hidden`` ((64, 64), sizes of hidden layers),
+            ``batch_size`` (128), ``learning_rate`` (3e-3) and ``weight_decay`` (1.0) of AdamW, and ``device`` ("cpu",
+            "cuda", "mps" or "auto"); of the noise ``outlier_bandwidth`` (0.5, the largest around known outliers, in
+            deviations of a column) and ``data_bandwidth`` (1.0, a typical one around training rows).
         n_jobs: threads that grow trees and score, as scikit-learn counts them: None for one, −1 for as many as there
             are cores. Scores have the same bits for any number of them.
         verbose: 1 shows progress bars.
@@ -100,7 +147,7 @@ class NoiseContrastiveDetector(Detector):
         ensemble_: the members.
         history_: a :class:`fvnce.History` for each training; ratio networks are trained together.
         n_known_: known outliers in training.
-        feature_importances_: share of each column in the variance of the score.
+        feature_importances_: the part of each column in the variance of the score.
         decision_scores_: anomaly scores of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
         n_features_in_: columns.
         feature_names_in_: their names, if X was a data frame.
@@ -115,34 +162,45 @@ class NoiseContrastiveDetector(Detector):
 
     KIND: ClassVar[str] = "detector"
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "members": [StrOptions({"auto", *NAMES, *RENAMED}), "array-like"],
+        "clean": [bool],
+        "n_neighbors": [_COUNT, None],
+        "n_trees": [_COUNT],
+        "min_samples_leaf": [_COUNT],
+        "n_networks": [_COUNT],
+        "steps": [_COUNT],
+        "alpha": [Options(Real, {0}), Interval(Real, MIN_ALPHA, 1, closed="both")],
+        "outlier_share": [Interval(Real, 0, 1, closed="both")],
+        "contamination": [StrOptions({"auto"}), Interval(Real, 0, 0.5, closed="right")],
+        "prior": [Interval(Real, 0, 0.5, closed="right"), None],
+        "calibration_folds": [Interval(Integral, 0, None, closed="left")],
+        "max_rows": [Interval(Integral, 2, None, closed="left")],
+        "expert": [dict, None],
+        "n_jobs": [Interval(Integral, None, -1, closed="right"), _COUNT, None],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+    }
+
     members: str | Sequence[str] = "auto"
     clean: bool = False
     n_neighbors: int | None = None
     n_trees: int = 200
     min_samples_leaf: int = 5
     n_networks: int = 3
-    hidden: Sequence[int] = (64, 64)
-    latent_dim: int | None = None
+    steps: int = 300
     alpha: float = 0.3
     outlier_share: float = 0.8
-    outlier_bandwidth: float = 0.5
-    data_bandwidth: float = 1.0
-    steps: int = 300
-    batch_size: int = 128
-    learning_rate: float = 3e-3
-    weight_decay: float = 1.0
-    early_stopping: int | None = None
     contamination: str | float = "auto"
     prior: float | None = None
     calibration_folds: int = 3
     max_rows: int = 20_000
-    device: str = "cpu"
-    precision: str | None = None
+    expert: dict[str, Any] | None = None
     n_jobs: int | None = None
     verbose: int = 0
     random_state: Any = 0
 
-    # Learnt by fit.
+    # Learned by fit.
     ensemble_: Ensemble = field(init=False)
     calibration_: Calibration = field(init=False)
     history_: list[History] = field(init=False)
@@ -153,92 +211,195 @@ class NoiseContrastiveDetector(Detector):
 
         Args:
             X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
-                (text, amounts of money, dates and missing values are welcome); or images of shape (n, H, W),
+                (texts, amounts of money, dates and missing values may be in it); or images of shape (n, H, W),
                 (n, C, H, W) or (n, H, W, C); a memory map is read in parts.
-            y: 1 for known outliers, 0 for all other rows, whatever they are; or yes and no, outlier and inlier, …
+            y: 1 for known outliers, 0 for all other rows; or yes and no, outlier and inlier, …
             sample_weight: how often a row counts.
         """
-        settings = plan_of(self, check_names(self.members))
-        seed = seed_of(self.random_state)
+        settings, seed = self._member_settings(), seed_of(self.random_state)
         self._forget()
         matrix, readings, frame = self._training_rows(X)
         known = check_labels(y, len(matrix))
-        weights = check_weights(sample_weight, matrix)
-        if not (weights[~known] > 0).any():
-            raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
+        weights = check_weights(sample_weight, matrix, known)
         self.n_known_ = int((known & (weights > 0)).sum())
-        chosen, spare = self._thinned(matrix, known, weights, seed)
-        if frame is not None and len(spare):  # which have no part in how columns are read
+
+        # At most max_rows unlabelled rows train; as many of the others stay unseen, and measure p-values.
+        chosen, spare = self._thin(matrix, known, weights, seed)
+        if frame is not None and len(spare):
             matrix, readings = read_by(frame, np.arange(len(frame))[chosen], len(frame))
-        raw, known_of, weight_of, place = self._raw_rows(take(matrix, chosen), known[chosen], weights[chosen])
-        # Rows that are left over must have no part in what scores them, not even in the range of images.
-        ranged = matrix.ndim > 2 and not len(spare)
-        self.preprocessor_ = (
-            learn_preprocessor(raw, weight_of, None)
-            if ranged
-            else learn_preprocessor(raw[~known_of], weight_of[~known_of], readings, raw[known_of])
-        )
-        encoded = self.preprocessor_.encode(raw)
-        rows = TrainingRows(encoded[~known_of], weight_of[~known_of], encoded[known_of], weight_of[known_of])
-        plan = self._complete(settings, rows)
-        folds = self._folds(rows, plan, seed)
-        self.ensemble_, self.history_, unseen = Ensemble.fit(rows, plan, seed, folds)
-        own = self.ensemble_.anomaly(rows.X)
-        own_known = self.ensemble_.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
-        held = None
+        raw, is_known, weight, place = _merged(take(matrix, chosen), known[chosen], weights[chosen])
+
+        # Rows become the columns that members see. The range of images is that of all of them, if all of them train.
+        if raw.ndim > 2 and not len(spare):
+            self.preprocessor_ = learn_preprocessor(raw, weight, None)
+        else:
+            self.preprocessor_ = learn_preprocessor(raw[~is_known], weight[~is_known], readings, raw[is_known])
+        rows = TrainingRows.split(self.preprocessor_.encode(raw), is_known, weight)
+
+        # Members train, each model without one of the folds, so that every row has scores by models without it.
+        complete = settings_for(settings, len(rows.outliers), self.preprocessor_.image)
+        folds = self._folds(rows, seed)
+        self.ensemble_, unseen = Ensemble.fit(rows, complete, seed, folds)
+        self.history_ = [member.history for member in self.ensemble_.members if member.history is not None]
+        scores = np.empty(len(raw))
+        scores[~is_known] = self.ensemble_.anomaly(rows.X)
+        if is_known.any():
+            scores[is_known] = self.ensemble_.anomaly(rows.outliers)
+
+        # Scores make probabilities and the threshold: those that are held out, with known outliers among them.
+        trained = RowScores(scores[~is_known], rows.weights, scores[is_known], rows.outlier_weights)
+        held_out = None
         if unseen is not None and len(rows.outliers) > 1:
             weighted = bool((weights != weights.max()).any())
-            held = HeldOut(unseen.rows, rows.weights, unseen.outliers, rows.outlier_weights, weighted)
-        self.calibration_ = self._calibrate(rows, plan, own if unseen is None else unseen.rows, held)
+            held_out = replace(trained, scores=unseen.rows, known=unseen.outliers, weighted=weighted)
+        self.calibration_ = self._calibrate(trained.scores if unseen is None else unseen.rows, rows.weights, held_out)
         self.prior_ = self.calibration_.prior
-        if self.contamination == "auto":
-            offset = -self.calibration_.threshold
-        else:
-            share = np.concatenate([rows.weights, rows.outlier_weights])
-            offset = threshold_at(-np.concatenate([own, own_known]), share, float(self.contamination))
-        conformal = None
+        offset = -self.calibration_.threshold
+        if self.contamination != "auto":
+            every_score = np.concatenate([trained.scores, trained.known])
+            every_weight = np.concatenate([trained.weights, trained.known_weights])
+            offset = threshold_at(-every_score, every_weight, float(self.contamination))
+
+        # Rows that no model has seen make p-values: those to spare, or half of the rows with a model of the others.
+        conformal, inlier = None, None
         if len(spare):
-            conformal = self._conformal_of_spare(take(matrix, spare), weights[spare], held)
+            new = in_parts(take(matrix, spare), lambda part: self._anomaly(self.preprocessor_.encode(part)))
+            inlier = None if held_out is None else 1 - self.calibration_.probability(new)
+            conformal = Conformal.of(new, weights[spare], inlier)
         elif self.calibration_folds:
-            inlier = None
-            if held is not None:
+            if held_out is not None:
                 inlier = np.zeros(len(raw))
-                inlier[~known_of] = 1 - self.calibration_.probability(held.scores)
-            split = raw, known_of, weight_of, inlier
+                inlier[~is_known] = 1 - self.calibration_.probability(held_out.scores)
+            split = raw, is_known, weight, inlier
             if frame is not None:
                 split = _different_rows(frame, known, weights, None if inlier is None else inlier[place])
-            conformal = fit_split(*split, partial(self._complete, settings), seed)
-        scores = np.empty(len(raw))
-        scores[~known_of], scores[known_of] = own, own_known
+            conformal = fit_split(*split, settings, seed)
+
+        no_p_value = REASONS["few to split" if self.calibration_folds else "no split"]
         self.findings_ = Findings(
-            evidence=self._evidence(held, rows, own, -offset, seed),
+            evidence=make_evidence(
+                trained if held_out is None else held_out,
+                held_out=held_out is not None,
+                threshold=-offset,
+                threshold_reason=self._threshold_reason(trained.scores > -offset, held_out is not None),
+                prior=self.prior_ if self.calibration_.known else None,
+                reason=self._no_evidence_reason(len(rows.outliers)),
+                seed=seed,
+            ),
             conformal=conformal,
-            no_p_value=None if conformal is not None else why_no_p_value(self),
+            no_p_value=no_p_value if conformal is None else None,
             importances=importances_over(rows, self._explain, seed),
-            scores=None if len(spare) else self._scores_as_given(matrix, weights, scores, place),
-            no_scores=f"X had more than max_rows = {self.max_rows} unlabelled rows; call anomaly_score(X)"
-            if len(spare)
-            else None,
+            scores=None if len(spare) else self._in_order(matrix, weights, scores[place]),
+            no_scores=REASONS["thinned"].format(max_rows=self.max_rows) if len(spare) else None,
         )
         self.offset_ = offset
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
-        """Fit, and tell inliers (+1) from outliers (−1) among the same rows."""
+        """Fit, and return +1 for inliers and −1 for outliers among the same rows."""
         return self.fit(X, y, sample_weight).predict(X)
 
     def outlier_probability(self, X: Any) -> Array:
-        """P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,).
+        """Return P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,).
 
-        With a few known outliers it claims too much: use it as a ranking (measured in docs/howto/reliability.md).
+        With few known outliers it is too high: use it as a ranking (measured in docs/howto/reliability.md).
         """
-        anomaly = self.anomaly_score(X)
+        anomaly = self.anomaly_score(X)  # raises if the detector is not fitted
         return self.calibration_.probability(anomaly)
 
     def predict_proba(self, X: Any) -> Array:
-        """[1 − P(outlier | x), P(outlier | x)] for each row, shape (n, 2)."""
+        """Return [1 − P(outlier | x), P(outlier | x)] for each row, shape (n, 2)."""
         probability = self.outlier_probability(X)
         return np.stack([1 - probability, probability], 1)
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; those of version 0.2 that are in ``expert`` now are accepted with a DeprecationWarning."""
+        super().set_params(**_warned(params, params.get("expert", self.expert)))
+        return self
+
+    def _member_settings(self) -> MemberSettings:
+        """Validate all settings, and return those of members."""
+        self._validate_params()
+        given = self.expert or {}
+        for name in given:
+            choice("expert", name, tuple(EXPERT))
+        expert = {**EXPERT, **given}
+        constraints = {name: allowed for name, (_, allowed) in _EXPERT.items()}
+        validate_parameter_constraints(constraints, expert, caller_name=f"{type(self).__name__}.expert")
+        hidden = [count(f"hidden[{i}]", size) for i, size in enumerate(expert["hidden"])]
+        values = {**self.get_params(deep=False), **expert, "hidden": hidden, "members": _checked_members(self.members)}
+        names = [field.name for field in fields(MemberSettings) if field.name != "image"]
+        return MemberSettings(**{name: plain(values[name]) for name in names})
+
+    def _thin(
+        self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int
+    ) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rows to train on, at most ``max_rows`` of them unlabelled, and as many that are left over."""
+        there = ~known & (weights > 0)
+        if int(there.sum()) <= self.max_rows:
+            return slice(None), np.empty(0, dtype=np.int64)
+        # The rows are part of the seed, as in trust.conformal.
+        words = hash_words(matrix, weights)
+        # Of very many rows no more than one list of their places is held at a time.
+        chosen = np.random.default_rng([seed, 77, *words]).choice(np.flatnonzero(there), self.max_rows, replace=False)
+        there[chosen] = False
+        spared = min(self.max_rows, int(there.sum()))
+        spare = np.random.default_rng([seed, 82, *words]).choice(np.flatnonzero(there), spared, replace=False)
+        return np.sort(np.concatenate([chosen, np.flatnonzero(known)])), np.sort(spare)
+
+    def _folds(self, rows: TrainingRows, seed: int) -> Folds | None:
+        """Draw folds, unless no one needs their scores and on images they would cost more training."""
+        n_folds = min(self.calibration_folds, len(rows.X) // 2)
+        if n_folds < 2 or (len(rows.outliers) < 2 and self.preprocessor_.image is not None):
+            return None
+        return Folds.drawn(n_folds, len(rows.X), len(rows.outliers), np.random.default_rng([seed, 78]))
+
+    def _calibrate(self, scores: Array, weights: Array, held_out: RowScores | None) -> Calibration:
+        """Turn scores into probabilities: by informative held-out scores of known outliers, else by the rows' alone."""
+        if held_out is not None:
+            both = held_out.scores, held_out.weights, held_out.known, held_out.known_weights
+            if labels_tell(*both):
+                return calibrate_with_outliers(*both, self.prior)
+        if self.prior is None and self.ensemble_.names == ["broad_forest"]:
+            return calibrate_by_share(self.ensemble_.centers[0], self.ensemble_.scales[0])
+        return calibrate_without(scores, weights, CLEAN_FLAGGED if self.clean and self.prior is None else self.prior)
+
+    def _threshold_reason(self, flagged: NDArray[np.bool_], held_out: bool) -> str:
+        """Return why the threshold is where it is."""
+        if self.contamination != "auto":
+            return REASONS["contamination"].format(contamination=self.contamination, rows="training")
+        if self.calibration_.known:
+            case = "calibrated"
+        elif self.prior is not None:
+            case = "prior"
+        elif self.ensemble_.names == ["broad_forest"]:
+            case = "broad noise"
+        elif self.clean:
+            case = "clean"
+        else:
+            case = "fence" if flagged.any() else "highest"
+        share = "an estimated share π" if self.prior is None else "a share prior"
+        pi = f"{share} = {self.prior_:.3g} of outliers among unlabelled rows"
+        reason = REASONS[case].format(pi=pi, prior=self.prior_)
+        uninformative = held_out and not self.calibration_.known
+        return REASONS["uninformative"].format(otherwise=reason) if uninformative else reason
+
+    def _no_evidence_reason(self, different: int) -> str:
+        """Return why no folds were held out, with ``different`` different known outliers."""
+        if different == 0:
+            return REASONS["none known"]
+        if different == 1:
+            return REASONS["one row" if self.n_known_ > 1 else "one known"].format(known=self.n_known_)
+        return REASONS["no folds" if self.calibration_folds < 2 else "few rows"].format(folds=self.calibration_folds)
+
+    def _in_order(self, matrix: Any, weights: Array, scores: Array) -> Array:
+        """Return scores of the training rows in the order of X, those of weight zero included."""
+        there = weights > 0
+        ordered = np.empty(len(matrix))
+        ordered[there] = scores
+        if not there.all():
+            ordered[~there] = self._anomaly(self.preprocessor_.encode(matrix[~there]))
+        return ordered
 
     def _anomaly(self, encoded: Array) -> Array:
         return self.ensemble_.anomaly(encoded)
@@ -247,102 +408,52 @@ class NoiseContrastiveDetector(Detector):
         return self.ensemble_.explain(encoded, self.preprocessor_.fold)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        ensemble, tensors = self.ensemble_.state()
-        histories, own = histories_state(self.history_)
+        ensemble, arrays = self.ensemble_.state()
+        histories, tensors = histories_state(self.history_)
         content = {"calibration": asdict(self.calibration_), "ensemble": ensemble, "histories": histories}
-        return content, tensors | own
+        return content, tensors | {name: from_numpy(value) for name, value in arrays.items()}
 
     def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        calibration, ensemble, histories = fields(content, "a detector", "calibration", "ensemble", "histories")
+        calibration, ensemble, histories = entries(content, "a detector", "calibration", "ensemble", "histories")
         self.calibration_ = Calibration.from_state(calibration)
         self.prior_ = self.calibration_.prior
         self.history_ = histories_from_state(histories, tensors)
-        self.ensemble_ = Ensemble.from_state(ensemble, tensors, self.preprocessor_.width, self.preprocessor_.image)
+        arrays = {name: value.numpy() for name, value in tensors.items()}
+        self.ensemble_ = Ensemble.from_state(ensemble, arrays, self.preprocessor_.width, self.preprocessor_.image)
 
-    def _thinned(
-        self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int
-    ) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]]:
-        """Which rows to train on, at most ``max_rows`` of them without a label, and as many that are left over."""
-        there = ~known & (weights > 0)
-        if int(there.sum()) <= self.max_rows:
-            return slice(None), np.empty(0, dtype=np.int64)
-        # The rows are part of the seed, as in fvnce.detection.conformal.
-        words = hash_words(matrix, weights)
-        # Of very many rows no more than one list of their places is held at a time.
-        chosen = np.random.default_rng([seed, 77, *words]).choice(np.flatnonzero(there), self.max_rows, replace=False)
-        there[chosen] = False
-        count = min(self.max_rows, int(there.sum()))
-        spare = np.random.default_rng([seed, 82, *words]).choice(np.flatnonzero(there), count, replace=False)
-        return np.sort(np.concatenate([chosen, np.flatnonzero(known)])), np.sort(spare)
+    @classmethod
+    def _current_parameters(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        return {"expert": None, **current_names(saved)}
 
-    def _raw_rows(
-        self, matrix: Any, known: NDArray[np.bool_], weights: Array
-    ) -> tuple[Any, NDArray[np.bool_], Array, NDArray[np.int64]]:
-        """Rows of positive weight as the preprocessor takes them, equal ones merged, and where each of them is."""
-        if matrix.ndim == 2:
-            return merge(np.asarray(matrix, dtype=np.float64), known, weights)
-        there = weights > 0
-        return matrix[there], known[there], weights[there], np.arange(int(there.sum()))
 
-    def _complete(self, plan: Plan, rows: TrainingRows) -> Plan:
-        """The plan with what depends on the data."""
-        image = self.preprocessor_.image
-        names = names_on(outliers=len(rows.outliers) > 0, chosen=plan.members)
-        latent = plan.latent or (max(2, rows.X.shape[1] // 4) if image is None else 32)
-        return replace(plan, members=names, latent=latent, image=image)
+def _checked_members(members: Any) -> tuple[str, ...]:
+    """Return the names of members, none for "auto"."""
+    names = (members,) if isinstance(members, str) else tuple(members)
+    if names == ("auto",):
+        return ()
+    if not names:
+        raise ValueError("members must be 'auto' or names of members, found none")
+    for name in names:
+        choice("members", name, (*NAMES, *RENAMED))
+        if name in RENAMED:
+            warnings.warn(f"member {name} is deprecated; use {RENAMED[name]}", DeprecationWarning, stacklevel=4)
+    return tuple(RENAMED.get(name, name) for name in names)
 
-    def _folds(self, rows: TrainingRows, plan: Plan, seed: int) -> Folds | None:
-        """Parts to be left out in turn, where their scores are wanted, or cost no further training."""
-        count = min(self.calibration_folds, len(rows.X) // 2)
-        free = plan.image is None and all(CLASSES[name].averages_folds for name in plan.members)
-        if count < 2 or (len(rows.outliers) < 2 and not free):
-            return None
-        return Folds.drawn(count, len(rows.X), len(rows.outliers), np.random.default_rng([seed, 78]))
 
-    def _calibrate(self, rows: TrainingRows, plan: Plan, scores: Array, held: HeldOut | None) -> Calibration:
-        """How scores become probabilities: by held-out scores of known outliers that tell, else by the rows' alone."""
-        if held is not None and labels_tell(held.scores, held.weights, held.known, held.known_weights):
-            return calibrate_with_outliers(held.scores, held.weights, held.known, held.known_weights, self.prior)
-        if self.prior is None and plan.members == ("broad_forest",):
-            return calibrate_by_share(self.ensemble_.centres[0], self.ensemble_.scales[0])
-        # Of clean rows one in a hundred is flagged: there is no excess to be found.
-        prior = CLEAN_SHARE if plan.clean and self.prior is None else self.prior
-        return calibrate_without(scores, rows.weights, prior)
-
-    def _evidence(self, held: HeldOut | None, rows: TrainingRows, own: Array, threshold: float, seed: int) -> Evidence:
-        return make_evidence(
-            held,
-            own,
-            rows.weights,
-            float(rows.outlier_weights.sum()),
-            threshold=threshold,
-            threshold_reason=why_this_threshold(
-                self, above_all=not (own > threshold).any(), in_vain=held is not None and not self.calibration_.known
-            ),
-            prior=self.prior_ if self.calibration_.known else None,
-            reason=why_no_evidence(self, rows),
-            seed=seed,
-        )
-
-    def _conformal_of_spare(self, matrix: Any, weights: Array, held: HeldOut | None) -> Conformal:
-        """p-values by rows that ``max_rows`` left over, none of which the detector itself has seen."""
-        scores = in_parts(matrix, lambda part: self.ensemble_.anomaly(self.preprocessor_.encode(part)))
-        return Conformal.of(scores, weights, None if held is None else 1 - self.calibration_.probability(scores))
-
-    def _scores_as_given(self, matrix: Any, weights: Array, scores: Array, place: NDArray[np.int64]) -> Array:
-        """Scores of the training rows in the order of X, those of weight zero included."""
-        there = weights > 0
-        found = np.empty(len(matrix))
-        found[there] = scores[place]
-        if not there.all():
-            found[~there] = self.ensemble_.anomaly(self.preprocessor_.encode(matrix[~there]))
-        return found
+def _merged(
+    rows: Any, known: NDArray[np.bool_], weights: Array
+) -> tuple[Any, NDArray[np.bool_], Array, NDArray[np.int64]]:
+    """Return rows of positive weight as the preprocessor takes them, those of tables merged, and the place of each."""
+    if rows.ndim == 2:
+        return merge(np.asarray(rows, dtype=np.float64), known, weights)
+    there = weights > 0
+    return rows[there], known[there], weights[there], np.arange(int(there.sum()))
 
 
 def _different_rows(
     frame: Frame, known: NDArray[np.bool_], weights: Array, inlier: Array | None
 ) -> tuple[Frame, NDArray[np.bool_], Array, Array | None]:
-    """Rows of positive weight, equal ones merged before any column is read; ``inlier`` is of such rows as given."""
+    """Merge equal rows of positive weight before any column is read; ``inlier`` is of such rows as given."""
     _, known_of, weight_of, place = merge(plain_matrix(frame), known, weights)
     first = np.unique(place, return_index=True)[1]
     different = frame.take(np.flatnonzero(weights > 0)[first])

@@ -1,15 +1,14 @@
-r"""Scores in pictures, and what each column adds to the anomaly score of a row, as numbers and as a picture.
+r"""Explanations: what each column adds to the anomaly score of a row, as numbers and as pictures.
 
     anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
 
-Every part is there, those below zero too, so that they sum to the score. The importance of column j is its share of the
+Every part is given, negative ones too, so that they sum to the score. The importance of column j is its part of the
 variance of the score over the training rows,
 
     Cov(contribution_j, anomaly) / Var(anomaly),
 
-which is exact because contributions sum to the score: the shares, with that of what belongs to no column, sum to one.
-Strange rows vary most and so count most. A column that lowers the score of strange rows has a share below zero, and one
-that no member looks at has none.
+so that importances, with that of what belongs to no column, sum to one. Rows with extreme scores count most. A column
+that lowers the score of strange rows has a negative importance, and one that no member uses has none.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _checks
-from .plan import Array, TrainingRows
-from .preprocessing import channels_last
-from .rows import read_labels
+from .. import _validation
+from ..tables.arrays import channels_last
+from .rows import Array, TrainingRows, read_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Rows of each kind, at most, on which importance is computed, and numbers in them.
-EXPLAINED, NUMBERS = 256, 2**20
-STRANGER, USUAL = "#c0392b", "#2c6fad"
+#: The most rows of each kind on which importance is computed, and the most numbers in them.
+IMPORTANCE_ROWS, IMPORTANCE_NUMBERS = 256, 2**20
+#: Colors of parts that raise a score, and of parts that lower it.
+HIGHER, LOWER = "#c0392b", "#2c6fad"
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,16 @@ class Explanation:
     """Contributions to the anomaly score.
 
     Attributes:
-        ratio: by what sets the row apart from the data, shape (n, D), for images (n, …).
-        reconstruction: by how badly it is rebuilt, of the same shape; zeros without a latent-variable model.
-        rest: by nothing in particular, and by what the quadrature of a network leaves, shape (n,).
+        ratio: parts of the density ratio between noise and data, shape (n, D), for images (n, …).
+        reconstruction: errors of the reconstruction, of the same shape; zeros without a latent-variable model.
+        rest: what belongs to no column, such as the error of a quadrature, shape (n,).
         base: the score that all rows start from.
         names: of the columns, if they have names.
 
-    >>> found = Explanation(np.array([[2.0, -0.5]]), np.zeros((1, 2)), np.zeros(1), 0.25, ("pressure", "flow"))
-    >>> found.parts(0)
+    >>> explanation = Explanation(np.array([[2.0, -0.5]]), np.zeros((1, 2)), np.zeros(1), 0.25, ("pressure", "flow"))
+    >>> explanation.parts(0)
     {'pressure': 2.0, 'flow': -0.5, 'base': 0.25}
-    >>> found.anomaly
+    >>> explanation.anomaly
     array([1.75])
     """
 
@@ -60,7 +59,7 @@ class Explanation:
 
     @property
     def total(self) -> Array:
-        """Both kinds together: positive where a column makes the row stranger. For an image, a heat map."""
+        """The sum of both kinds: positive where a column makes the row stranger. For an image, a heat map."""
         return self.ratio + self.reconstruction
 
     @property
@@ -82,39 +81,39 @@ class Explanation:
         return len(self.rest)
 
     def __getitem__(self, rows: int | slice | Sequence[int] | NDArray[Any]) -> Self:
-        """The explanation of some of the rows; of one, if a number is given."""
+        """Return the explanation of some of the rows; of one, if a number is given."""
         keep = np.arange(len(self))[rows].reshape(-1)
         parts = (self.ratio[keep], self.reconstruction[keep], self.rest[keep])
         return type(self)(*parts, self.base, self.names)
 
     def parts(self, row: int = 0) -> dict[str, float]:
-        """Every part of the score of one row by name, the largest in size first, "rest" and "base" at the end.
+        """Return every part of the score of one row by name, the largest in size first, then "rest" and "base".
 
         They sum to the score. A rest of zero is left out.
         """
         values = self.total[row].reshape(-1)
         order = np.argsort(-np.abs(values), kind="stable")
         columns = self.columns
-        found = {columns[j]: float(values[j]) for j in order}
+        parts = {columns[j]: float(values[j]) for j in order}
         for name, value in (("rest", float(self.rest[row])), ("base", float(self.base))):
             if value != 0 or name == "base":
                 # A column may have that name itself.
-                found[name if name not in found else f"({name})"] = value
-        return found
+                parts[name if name not in parts else f"({name})"] = value
+        return parts
 
     def plot(self, row: int | None = None, *, top: int = 10, ax: Axes | None = None) -> Axes:
-        """Bars for one row, dots for many, a heat map for images; drawn on ``ax`` or on a figure of its own.
+        """Draw bars for one row, dots for many, or a heat map for images, on ``ax`` or on a new figure.
 
-        Bars are parts of the score that sum to it: the ``top`` largest, what all other columns add, rest and base. Dots
-        are contributions, a line for each of the ``top`` columns that contribute most on average. Of several images the
-        mean heat map is shown.
+        Bars are parts of the score that sum to it: the ``top`` largest, the sum of all other columns, rest and base.
+        Dots are contributions, a line for each of the ``top`` columns that contribute most on average. For several
+        images the mean heat map is drawn.
 
         Args:
             row: the row to show; by default all of them.
             top: columns that have a bar or a line of their own.
             ax: where to draw.
         """
-        _checks.count("top", top)
+        _validation.count("top", top)
         if len(self) == 0:
             raise ValueError("an explanation must hold at least one row to be plotted, found none")
         ax = _axes(ax, 5.5, 3.5)
@@ -131,8 +130,8 @@ class Explanation:
             others = sum(value for _, value in columns[top:])
             columns = [*columns[:top], (f"{width - top} other column{'s' * (width - top > 1)}", others)]
         labels, values = zip(*reversed([*columns, *ends]), strict=True)
-        colours = [STRANGER if value > 0 else USUAL for value in values]
-        bars = ax.barh(range(len(values)), values, color=colours)
+        colors = [HIGHER if value > 0 else LOWER for value in values]
+        bars = ax.barh(range(len(values)), values, color=colors)
         ax.bar_label(bars, fmt=lambda value: f"{round(value, 2) + 0.0:+.2f}", padding=2, fontsize="small")
         ax.set_yticks(range(len(values)), labels)
         ax.axvline(0, color="0.4", linewidth=0.8)
@@ -147,8 +146,8 @@ class Explanation:
         jitter = 0.3 * np.sin(np.arange(len(self)) * 2.399963)
         for place, column in enumerate(chosen):
             values = total[:, column]
-            colours = np.where(values > 0, STRANGER, USUAL)
-            ax.scatter(values, place + jitter, s=8, c=colours, alpha=0.6, linewidths=0)
+            colors = np.where(values > 0, HIGHER, LOWER)
+            ax.scatter(values, place + jitter, s=8, c=colors, alpha=0.6, linewidths=0)
         ax.set_yticks(range(len(chosen)), [self.columns[column] for column in chosen])
         ax.axvline(0, color="0.4", linewidth=0.8)
         ax.set(xlabel="part of the anomaly score", title=f"{len(self):,} rows")
@@ -165,43 +164,36 @@ class Explanation:
         return ax
 
 
-def lost_in_folding(encoded: Array, folded: Array) -> Array:
-    """What contributions of encoded columns lose where they are brought back: what fell on the padding of an image."""
-    if folded.ndim == 2:
-        return np.zeros(len(folded))
-    return np.asarray(encoded.sum(1) - folded.reshape(len(folded), -1).sum(1))
-
-
 def importances_of(explanation: Explanation, weights: Array) -> Array:
-    """The share of each column in the variance of the score over weighted rows, shape (D,).
+    """Return the part of each column in the variance of the score over weighted rows, shape (D,).
 
     >>> parts = np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]])
     >>> importances_of(Explanation(parts, np.zeros((3, 2)), np.zeros(3), 0.0), np.ones(3))
     array([1., 0.])
     """
-    share = weights / weights.sum()
+    probability = weights / weights.sum()
     parts = explanation.total.reshape(len(weights), -1)
-    parts = parts - share @ parts
-    score = explanation.anomaly - share @ explanation.anomaly
-    variance = float(share @ score**2)
-    return np.asarray((share * score) @ parts / variance) if variance > 1e-24 else np.zeros(parts.shape[1])
+    parts = parts - probability @ parts
+    score = explanation.anomaly - probability @ explanation.anomaly
+    variance = float(probability @ score**2)
+    return np.asarray((probability * score) @ parts / variance) if variance > 1e-24 else np.zeros(parts.shape[1])
 
 
 def importances_over(rows: TrainingRows, explain: Callable[[Array], Explanation], seed: int) -> Array:
-    """Importances over some of the rows of each kind, at most :data:`EXPLAINED`, which stand for all of that kind."""
+    """Return importances over at most :data:`IMPORTANCE_ROWS` rows of each kind, which represent all of that kind."""
     rng = np.random.default_rng([seed, 81])
-    most = max(2, min(EXPLAINED, NUMBERS // rows.X.shape[1]))
-    chosen, shares = [], []
+    most = max(2, min(IMPORTANCE_ROWS, IMPORTANCE_NUMBERS // rows.X.shape[1]))
+    chosen, chosen_weights = [], []
     for X, weights in ((rows.X, rows.weights), (rows.outliers, rows.outlier_weights)):
         some = np.sort(rng.permutation(len(X))[:most])
         if len(some):
             chosen.append(X[some])
-            shares.append(weights[some] * (weights.sum() / weights[some].sum()))
-    return importances_of(explain(np.concatenate(chosen)), np.concatenate(shares))
+            chosen_weights.append(weights[some] * (weights.sum() / weights[some].sum()))
+    return importances_of(explain(np.concatenate(chosen)), np.concatenate(chosen_weights))
 
 
 def plot_scores(anomaly: Array, threshold: float, y: Any = None, ax: Axes | None = None) -> Axes:
-    """Histogram of anomaly scores on a logarithmic axis, with the threshold; with y, outliers apart."""
+    """Draw a histogram of anomaly scores with the threshold; with y, outliers apart."""
     ax = _axes(ax, 5, 3)
     edges = np.histogram_bin_edges(anomaly, 50).tolist()
     if y is not None and np.shape(y) != anomaly.shape:
@@ -217,7 +209,7 @@ def plot_scores(anomaly: Array, threshold: float, y: Any = None, ax: Axes | None
 
 
 def _axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """Those that are given, or those of a figure of its own, so many inches wide and high."""
+    """Return the given axes, or those of a new figure of this size in inches."""
     if ax is not None:
         return ax
     from matplotlib.figure import Figure

@@ -4,45 +4,53 @@ With g(x) the mean of the encoder, the anomaly of a row is
 
     density:  −log p_θ(x, g(x)),        ratio:  log p_n(x) − log p_θ(x, g(x)),
 
-computed in float64 without a random draw. The ratio calls strange what is likelier under the noise than under the
+computed in float64 without a random draw. The ratio is high for rows that are likelier under the noise than under the
 model, which is the question where the noise holds known outliers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from numbers import Integral
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from torch import Tensor
+from sklearn.utils._param_validation import Interval, Options, StrOptions
+from torch import Tensor, nn
+from torch.distributions import Distribution, Independent, Normal
 
-from .. import _checks, serialization
-from ..objectives import VAE, Autoencoder, FullyVariationalNCE
+from .. import _random, io
+from .._validation import count, fields, require
+from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
+from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
+from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective
 from ..scoring.text import parse
-from ..training import History, fit
-from .base import Detector, histories_from_state, histories_state
-from .calibration import threshold_at
-from .conformal import Conformal
-from .evidence import Findings, make_evidence
+from ..tables.schema import read_by
+from ..training import FitOptions, History, fit
+from .base import OutlierDetector, histories_from_state, histories_state, seed_of
+from .blocks import in_blocks
 from .explanation import Explanation, importances_over
-from .frame import read_by
-from .members.base import require
-from .members.latent_model import SeededEncoder, latent_objective, require_pair, seeded_pair
-from .networks import in_blocks
-from .noise import latent_noise
-from .plan import SCORES, Array, LatentSettings, TrainingRows, is_shown, layers_of, seed_of
 from .preprocessing import cut, learn_preprocessor
-from .rows import check_labels, hash_words, in_parts
+from .rows import Array, TrainingRows, check_labels, hash_words, in_parts
+from .trust.calibration import threshold_at
+from .trust.conformal import Conformal
+from .trust.evidence import REASONS, Findings, RowScores, make_evidence
+
+#: The most centers of kernel densities.
+MAX_CENTERS = 5000
+#: Bandwidths by default, in deviations of a column, and for images in units of the range.
+TABLE_BANDWIDTHS, IMAGE_BANDWIDTH = {"outliers": 0.5, "data": 1.0}, 0.25
 
 
 @dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
-class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector):  # type: ignore[misc]
-    """Outlier detection by a latent-variable model, which also rebuilds rows and draws new ones.
+class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierDetector):  # type: ignore[misc]
+    """Outlier detection by a latent-variable model, which also reconstructs rows and draws new ones.
 
     Scores follow scikit-learn: ``score_samples`` and ``decision_function`` are low for outliers and ``predict`` gives
     −1 for them; ``anomaly_score`` is high. In a search use :mod:`fvnce.detection.scorers`, or no ``scoring``. In a
@@ -63,9 +71,9 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         epochs: passes over the rows.
         batch_size: rows of a step.
         learning_rate: of Adam.
-        validation: share of the rows held out; ``p_value`` compares with them, and is at least 1/(their number + 1).
+        validation: fraction of the rows held out; ``p_value`` compares with them, and is at least 1/(their number + 1).
         anomaly: "density" is −log p_θ(x, g(x)), "ratio" adds log p_n(x); "auto" is ratio with known outliers.
-        contamination: share of the unlabelled training rows above the threshold, rounded down to whole rows.
+        contamination: fraction of the unlabelled training rows above the threshold, rounded down to whole rows.
         verbose: 1 shows a progress bar, None shows it in a terminal.
         random_state: an integer for scores that are the same every time, to the last bit; None for others every time.
 
@@ -73,10 +81,10 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         objective_: the trained objective, in float64; ``objective_.model`` draws samples.
         history_: a :class:`fvnce.History`.
         settings_: the settings, with what "auto" stood for.
-        held_out_: preprocessed rows that were held out, or all if none were; not saved.
+        held_out_: encoded rows that were held out, or all if none were; not saved.
         offset_: ``decision_function`` is ``score_samples − offset_``.
-        evidence_: what is known of how good it is (:class:`~fvnce.detection.Evidence`).
-        feature_importances_: share of each column in the variance of the score.
+        evidence_: how good it is, as far as that is known (:class:`~fvnce.detection.Evidence`).
+        feature_importances_: the part of each column in the variance of the score.
         decision_scores_: anomaly scores of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
         n_known_: known outliers in training.
         n_features_in_: columns.
@@ -93,6 +101,27 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
     """
 
     KIND: ClassVar[str] = "latent detector"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "rule": [str],
+        "noise": [StrOptions({"auto", "outliers", "data", "mixture", "gaussian", "none"})],
+        "bandwidth": [Interval(Real, 0, 1e6, closed="both")],
+        "outlier_share": [Interval(Real, 0, 1, closed="both")],
+        "partition": [StrOptions({"auto", "fixed", "learned", "profiled"})],
+        "log_scale": [Real],
+        "noise_ratio": [Interval(Real, 1e-3, 1e3, closed="both")],
+        "latent": [Interval(Integral, 0, None, closed="left")],
+        "hidden": ["array-like"],
+        "encoder": [StrOptions({"gaussian", "point"})],
+        "epochs": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, 1e3, closed="both")],
+        "validation": [Interval(Real, 0, 0.5, closed="both")],
+        "anomaly": [StrOptions({"auto", "ratio", "density"})],
+        "contamination": [Options(Real, {0}), Interval(Real, 0, 0.5, closed="right")],
+        "verbose": ["verbose", None],
+        "random_state": [Interval(Integral, 0, 2**63 - 1, closed="both"), np.random.RandomState, None],
+    }
 
     rule: str = "power(0)"
     noise: str = "auto"
@@ -113,99 +142,119 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
     verbose: int | None = 0
     random_state: Any = 0
 
-    # Learnt by fit.
+    # Learned by fit.
     objective_: Any = field(init=False)
     history_: History = field(init=False)
-    settings_: LatentSettings = field(init=False)
+    settings_: SimpleNamespace = field(init=False)
     held_out_: Tensor = field(init=False)
-
-    @classmethod
-    def from_settings(cls, settings: LatentSettings, **options: Any) -> Self:
-        """The detector with these settings, and options that are none (verbose, random_state)."""
-        given = asdict(settings)
-        # An attribute ``score`` would hide the method of that name.
-        return cls(anomaly=given.pop("score"), **given, **options)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows, of which y marks the known outliers.
 
         Args:
             X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
-                (text, amounts of money, dates and missing values are welcome); or images of shape (n, H, W),
+                (texts, amounts of money, dates and missing values may be in it); or images of shape (n, H, W),
                 (n, C, H, W) or (n, H, W, C).
-            y: 1 for known outliers, 0 for all other rows, whatever they are; or yes and no, outlier and inlier, …
+            y: 1 for known outliers, 0 for all other rows; or yes and no, outlier and inlier, …
         """
-        settings = self._settings()
-        whole = isinstance(self.random_state, Integral) and 0 <= int(self.random_state) < 2**63
-        seed = int(self.random_state) if whole else seed_of(self.random_state)
+        self._validate_params()
+        hidden = tuple(count(f"hidden[{i}]", size) for i, size in enumerate(self.hidden))
+        seed = int(self.random_state) if isinstance(self.random_state, Integral) else seed_of(self.random_state)
         self._forget()
         matrix, readings, frame = self._training_rows(X)
         known = check_labels(y, len(matrix))
         if matrix.ndim == 2:
             matrix = np.asarray(matrix, dtype=np.float64)
-        if (rows := int((~known).sum())) < 4:
-            raise ValueError(f"a model needs at least 4 rows that are no known outliers, found {rows}")
+        if (n_rows := int((~known).sum())) < 4:
+            raise ValueError(f"X must hold at least 4 rows that are no known outliers, found {n_rows}")
         self.n_known_ = int(known.sum())
-        generator = torch.Generator().manual_seed(seed)
-        # The first of these rows are held out, of everything that is learnt: of how columns are read and scaled too.
-        # The rows are part of the seed, as in fvnce.detection.conformal.
-        order = torch.from_numpy(np.random.default_rng([seed, 79, *hash_words(matrix[~known])]).permutation(rows))
-        held = max(2, round(settings.validation * rows)) if settings.validation else 0
-        if frame is not None and held:
-            seen = np.concatenate([np.flatnonzero(~known)[order[held:].numpy()], np.flatnonzero(known)])
+
+        # The first of these rows are held out from everything that is learned, also from how columns are read and
+        # scaled. The rows are part of the seed, as in trust.conformal.
+        order = np.random.default_rng([seed, 79, *hash_words(matrix[~known])]).permutation(n_rows)
+        n_held_out = max(2, round(self.validation * n_rows)) if self.validation else 0
+        held_out, kept = order[:n_held_out], order[n_held_out:]
+        if frame is not None and n_held_out:
+            seen = np.concatenate([np.flatnonzero(~known)[kept], np.flatnonzero(known)])
             matrix, readings = read_by(frame, np.sort(seen), len(frame))
-        kept = matrix[~known][order[held:].numpy()]
-        self.preprocessor_ = learn_preprocessor(kept, np.ones(len(kept)), readings, matrix[known])
+        self.preprocessor_ = learn_preprocessor(matrix[~known][kept], np.ones(len(kept)), readings, matrix[known])
+
         encoded = cut(self.preprocessor_.encode(matrix))
         x, outliers = (torch.from_numpy(encoded[which]).float() for which in (~known, known))
-        self._train(x[order[held:]], x[order[:held]], outliers, settings, generator, seed)
-        self._find_out(encoded, known, order[:held], seed)
+        self.settings_ = self._resolved(hidden)
+        self._train(x[kept], x[held_out], outliers, seed)
+
+        scores = in_parts(encoded, self._anomaly)
+        rows = TrainingRows.split(encoded, known, np.ones(len(encoded)))
+        offset = threshold_at(-scores[~known], rows.weights, self.contamination)
+        conformal = Conformal.of(scores[~known][held_out], np.ones(n_held_out)) if n_held_out else None
+        self.findings_ = Findings(
+            evidence=make_evidence(
+                RowScores(scores[~known], rows.weights, scores[known], rows.outlier_weights),
+                held_out=False,
+                threshold=-offset,
+                threshold_reason=REASONS["contamination"].format(contamination=self.contamination, rows="unlabelled"),
+                prior=None,
+                reason=REASONS["no outlier held out" if self.n_known_ else "none known"],
+                seed=seed,
+            ),
+            conformal=conformal,
+            no_p_value=REASONS["no validation"] if conformal is None else None,
+            importances=importances_over(rows, self._explain, seed),
+            scores=scores,
+        )
+        self.offset_ = offset
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
-        """Fit, and tell inliers (+1) from outliers (−1) among the same rows."""
+        """Fit, and return +1 for inliers and −1 for outliers among the same rows."""
         return self.fit(X, y).predict(X)
 
     def codes(self, X: Any) -> Array:
-        """g(x), shape (n, latent)."""
+        """Return g(x), shape (n, latent)."""
         return np.asarray(in_blocks(self._codes, torch.from_numpy(self.preprocess(X))).numpy())
 
     def transform(self, X: Any) -> Array:
-        """g(x), as :meth:`codes` gives it, for pipelines; ``set_output`` makes it a data frame."""
+        """Return g(x), as :meth:`codes` gives it, for pipelines; ``set_output`` makes it a data frame."""
         return self.codes(X)
 
     @property
     def _n_features_out(self) -> int:
-        return self.settings_.latent
+        return int(self.settings_.latent)
 
     def reconstruction(self, X: Any) -> Array:
-        """x̂, the mean of the decoder at g(x), in the columns that the model sees."""
+        """Return x̂, the mean of the decoder at g(x), in the columns that the model sees."""
         return np.asarray(in_blocks(self._reconstruction, torch.from_numpy(self.preprocess(X))).numpy())
 
-    def _settings(self) -> LatentSettings:
-        given = {name: getattr(self, name) for name in (f.name for f in fields(LatentSettings)) if name != "score"}
-        score = _checks.choice("anomaly", self.anomaly, SCORES)
-        return LatentSettings(**{**given, "hidden": layers_of(self.hidden)}, score=score)
+    def _resolved(self, hidden: tuple[int, ...]) -> SimpleNamespace:
+        """Return the settings with what "auto" means here; ``anomaly`` is called ``score`` there, as in files."""
+        image = self.preprocessor_.image is not None
+        noise, score, partition = self.noise, self.anomaly, self.partition
+        if noise == "auto":
+            noise = "mixture" if self.n_known_ else "data"
+        if noise in ("outliers", "mixture") and not self.n_known_:
+            raise ValueError(f"noise must be 'data', 'gaussian' or 'none' without known outliers, found {noise!r}")
+        if score == "auto":
+            score = "ratio" if self.n_known_ and noise != "none" else "density"
+        if score == "ratio" and noise == "none":
+            raise ValueError("anomaly must be 'density' without a noise, found 'ratio'")
+        if partition == "auto":
+            partition = "fixed" if image else "profiled"
+        latent = self.latent or (32 if image else max(2, self.preprocessor_.width // 4))
+        chosen = {"noise": noise, "score": score, "partition": partition, "latent": latent, "hidden": hidden}
+        return SimpleNamespace(**{name: chosen.get(name, getattr(self, name, None)) for name in self._setting_names()})
 
-    def _train(
-        self,
-        rows: Tensor,
-        held_out: Tensor,
-        outliers: Tensor,
-        settings: LatentSettings,
-        generator: torch.Generator,
-        seed: int,
-    ) -> None:
-        """Train on rows without a label; those held out only validate."""
-        image, width = self.preprocessor_.image is not None, rows.shape[1]
-        settings = settings.completed(width, image=image, known=len(outliers))
-        latent = settings.latent
-        encoder, decoder = seeded_pair(
-            width, None, settings.hidden, latent, stochastic=settings.stochastic, seed=seed, cut=False
-        )
-        noise = latent_noise(rows, outliers, settings, generator, image=image)
-        options = {} if noise is None else _options(settings)
-        objective = latent_objective(encoder, decoder, latent, noise, **options)
+    @classmethod
+    def _setting_names(cls) -> list[str]:
+        """Return what ``settings_`` holds, in files too."""
+        return ["score", *sorted(set(cls._get_param_names()) - {"anomaly", "verbose", "random_state"})]
+
+    def _train(self, rows: Tensor, held_out: Tensor, outliers: Tensor, seed: int) -> None:
+        """Train on unlabelled rows; those held out only validate."""
+        settings, generator = self.settings_, torch.Generator().manual_seed(seed)
+        encoder, decoder = seeded_pair(rows.shape[1], settings, seed)
+        noise = _noise(rows, outliers, settings, generator, image=self.preprocessor_.image is not None)
+        objective = _objective(encoder, decoder, noise, settings)
         self.history_ = fit(
             objective,
             rows,
@@ -214,46 +263,15 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
             batch_size=min(settings.batch_size, len(rows)),
             lr=settings.learning_rate,
             seed=seed,
-            seed_globals=False,
-            progress=None if self.verbose is None else is_shown(self.verbose),
-            log_every=10,
+            progress=None if self.verbose is None else self.verbose > 0,
             accelerator="cpu",
+            options=FitOptions(seed_globals=False, log_every=10),
         )
-        if isinstance(encoder, SeededEncoder):
-            trained, objective = objective, latent_objective(encoder.trained(), decoder, latent, noise, **options)
+        if isinstance(encoder, SeededEncoder):  # without the generators of training
+            trained, objective = objective, _objective(GaussianEncoder(encoder.network), decoder, noise, settings)
             objective.load_state_dict(trained.state_dict())
-        self.objective_, self.settings_ = objective.eval().double(), settings
+        self.objective_ = objective.eval().double()
         self.held_out_ = held_out if len(held_out) else rows
-
-    def _find_out(self, x: Array, known: NDArray[np.bool_], held: Tensor, seed: int) -> None:
-        """The threshold, and what the fit says about itself."""
-        scores = in_parts(x, self._anomaly)
-        own, contamination = scores[~known], self.settings_.contamination
-        ones = np.ones(len(own))
-        offset = threshold_at(-own, ones, contamination)
-        conformal = Conformal.of(own[held.numpy()], ones[: len(held)]) if len(held) else None
-        rows = TrainingRows(x[~known], ones, x[known], np.ones(int(known.sum())))
-        self.findings_ = Findings(
-            evidence=make_evidence(
-                None,
-                own,
-                ones,
-                float(known.sum()),
-                threshold=-offset,
-                threshold_reason=f"contamination = {contamination:g}, and this share of the unlabelled rows lies above",
-                prior=None,
-                reason="the model is trained with all known outliers, and holds none out"
-                if known.any()
-                else "no outlier is known (y = 1)",
-                seed=seed,
-            ),
-            conformal=conformal,
-            no_p_value=None if conformal is not None else "validation = 0 holds no rows out",
-            importances=importances_over(rows, self._explain, seed),
-            scores=scores,
-            no_scores=None,
-        )
-        self.offset_ = offset
 
     def _anomaly(self, encoded: Array) -> Array:
         return np.asarray(in_blocks(self._anomaly_of, torch.from_numpy(cut(encoded))).numpy())
@@ -275,7 +293,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
 
     @torch.no_grad()
     def _explain(self, encoded: Array) -> Explanation:
-        """Squared errors over 2σ² by column; the code and the density of the noise belong to none."""
+        """Return squared errors over 2σ² by column; the code and the density of the noise are in the rest."""
         x = torch.from_numpy(cut(encoded))
         decoder = self.objective_.model.decoder
         squares = ((x - in_blocks(self._reconstruction, x)).square() / (2 * decoder.scale.square())).numpy()
@@ -287,35 +305,111 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Detector
         return Explanation(np.zeros_like(reconstruction), reconstruction, rest, base)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        module, tensors = serialization.describe(self.objective_)
-        histories, own = histories_state([self.history_])
-        return {"module": module, "settings": asdict(self.settings_), "histories": histories}, tensors | own
+        module, tensors = io.describe(self.objective_)
+        histories, numbers = histories_state([self.history_])
+        return {"module": module, "settings": vars(self.settings_), "histories": histories}, tensors | numbers
 
     def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        module, settings, histories = serialization.fields(
-            content, "a latent detector", "module", "settings", "histories"
-        )
-        self.settings_ = LatentSettings(**{**settings, "hidden": tuple(settings["hidden"])})
+        module, saved, histories = fields(content, "a latent detector", "module", "settings", "histories")
+        fields(saved, "settings", *self._setting_names())
+        settings = self.settings_ = SimpleNamespace(**saved | {"hidden": tuple(saved["hidden"])})
+        require(settings.score in ("ratio", "density"), "say what its score is", settings.score)
+        count("latent", settings.latent)
         (self.history_,) = histories_from_state(histories, tensors)
-        objective: Any = serialization.rebuild(module, tensors)
-        kind = (
-            FullyVariationalNCE if self.settings_.noise != "none" else VAE if self.settings_.stochastic else Autoencoder
-        )
+        objective: Any = io.rebuild(module, tensors)
+        kind: type[Objective] = FullyVariationalNCE
+        if settings.noise == "none":
+            kind = VAE if settings.encoder == "gaussian" else Autoencoder
         require(type(objective) is kind, f"have an objective of class {kind.__name__}", type(objective).__name__)
-        require(self.settings_.score in ("ratio", "density"), "say what its score is", self.settings_.score)
-        latent = require_pair(
-            objective.encoder,
-            objective.model.decoder,
-            self.preprocessor_.width,
-            None,
-            stochastic=self.settings_.stochastic,
-            cut=False,
-        )
-        require(latent == self.settings_.latent, f"have codes of size {self.settings_.latent}", latent)
+        with torch.device("meta"):
+            expected = _pair(self.preprocessor_.width, settings)
+        for network, like in zip((objective.encoder, objective.model.decoder), expected, strict=True):
+            # The text of a module names the classes and settings of its layers.
+            require(
+                str(network) == str(like), f"have a network like {type(like).__name__}", " ".join(str(network).split())
+            )
+            finite = all(bool(torch.isfinite(value).all()) for value in network.state_dict().values())
+            require(finite, "have finite weights", "NaN or infinity")
         self.objective_ = objective.double()
 
 
-def _options(settings: LatentSettings) -> dict[str, Any]:
-    """What fully variational NCE is told beside the noise."""
-    names = ("partition", "log_scale", "noise_ratio")
-    return {"rule": parse(settings.rule), **{name: getattr(settings, name) for name in names}}
+def _pair(width: int, settings: SimpleNamespace) -> tuple[GaussianEncoder | PointEncoder, GaussianDecoder]:
+    """Make an encoder of rows with ``width`` columns and a decoder."""
+    gaussian, latent = settings.encoder == "gaussian", settings.latent
+    encoder = mlp([width, *settings.hidden, 2 * latent if gaussian else latent], nn.SiLU)
+    decoder = GaussianDecoder(mlp([latent, *reversed(settings.hidden), width], nn.SiLU), learned="shared")
+    return GaussianEncoder(encoder) if gaussian else PointEncoder(encoder), decoder
+
+
+def seeded_pair(
+    width: int, settings: SimpleNamespace, seed: int
+) -> tuple[SeededEncoder | GaussianEncoder | PointEncoder, GaussianDecoder]:
+    """Make an encoder and a decoder whose weights and draws follow from the seed.
+
+    Torch's layers fill themselves from the global generator, which all threads of a process share. Here they are made
+    without memory and filled from a generator of their own, uniform in ±1/√inputs as torch's are.
+    """
+    with torch.device("meta"):
+        encoder, decoder = _pair(width, settings)
+    generator = torch.Generator().manual_seed(seed)
+    for module in (encoder.network, decoder.network):
+        for layer in module.to_empty(device="cpu").modules():
+            if isinstance(layer, nn.Linear):
+                limit = 1 / math.sqrt(layer.in_features)
+                for parameter in (layer.weight, layer.bias):
+                    nn.init.uniform_(parameter, -limit, limit, generator=generator)
+    drawing = SeededEncoder(encoder.network, seed) if isinstance(encoder, GaussianEncoder) else encoder
+    return drawing, GaussianDecoder(decoder.network, learned="shared")
+
+
+class SeededEncoder(GaussianEncoder):
+    """A Gaussian encoder with generators of its own: one for training, one that begins anew at every validation."""
+
+    _generator: torch.Generator | None
+
+    def __init__(self, network: nn.Module, seed: int) -> None:
+        super().__init__(network)
+        self._seed, self._for_training = seed, _random.generator(seed, _random.GLOBAL, 0, 0)
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        """Choose the generator of training or of validation."""
+        fresh = _random.generator(self._seed, _random.VALIDATION, 0, 0)
+        self._generator = self._for_training if mode else fresh
+        return super().train(mode)
+
+
+def _objective(
+    encoder: GaussianEncoder | PointEncoder,
+    decoder: GaussianDecoder,
+    noise: Distribution | None,
+    settings: SimpleNamespace,
+) -> Objective:
+    """Return fully variational NCE; without noise, a VAE or an autoencoder."""
+    zeros = torch.zeros(settings.latent)
+    model = LatentVariableModel(Independent(Normal(zeros, torch.ones_like(zeros)), 1), decoder)
+    if noise is None:
+        return VAE(model, encoder) if isinstance(encoder, GaussianEncoder) else Autoencoder(model, encoder)
+    options = {name: getattr(settings, name) for name in ("partition", "log_scale", "noise_ratio")}
+    return FullyVariationalNCE(model, encoder, noise, parse(settings.rule), **options)
+
+
+def _noise(
+    x: Tensor, outliers: Tensor, settings: SimpleNamespace, generator: torch.Generator, *, image: bool
+) -> Distribution | None:
+    """Return p_n by complete settings, or None."""
+
+    def kernels(rows: Tensor, kind: str) -> KernelDensity:
+        bandwidth = settings.bandwidth or (IMAGE_BANDWIDTH if image else TABLE_BANDWIDTHS[kind])
+        return smoothed(rows, bandwidth, max_centres=MAX_CENTERS, generator=generator)
+
+    if settings.noise == "none":
+        return None
+    if settings.noise == "gaussian":
+        return fit_gaussian(x, "diagonal", shrinkage=0.01)
+    if settings.noise == "data":
+        return kernels(x, "data")
+    near = kernels(outliers, "outliers")
+    if settings.noise == "outliers":
+        return near
+    return NoiseMixture([near, kernels(x, "data")], [settings.outlier_share, 1 - settings.outlier_share])

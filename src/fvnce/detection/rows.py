@@ -1,10 +1,10 @@
-"""Rows: looked at in parts, and in training a measure: labels checked, duplicates merged, order forgotten.
+"""Rows as detectors take them: labels and weights checked, equal rows merged, large arrays read in parts.
 
 Rows that are equal, label included, become one row with the sum of their weights, in lexicographic order. So a weight
-of 2 is the same as two rows to the last bit, a weight of 0 the same as no row, and the order of rows does not matter.
+of 2 equals two rows to the last bit, a weight of 0 equals no row, and the order of rows does not matter.
 
-The pages of a mapped file that were read count as memory of the process until the system wants them back. Let go part
-by part, a file of any size takes no more memory than a part of it.
+Pages of a mapped file that were read count as memory of the process until the system reclaims them. They are released
+part by part, so that a file of any size takes no more memory than a part of it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
-from ..training.callbacks import make_progress
-from .frame import is_missing
-from .plan import Array
+from ..tables.frame import is_missing
+
+Array = NDArray[np.float64]
 
 #: Words that mark a known outlier, and words that do not, in lower case.
 # fmt: off
@@ -37,18 +39,76 @@ INLIER = frozenset({
     "genuine", "benign", "clean", "healthy", "none",
 })
 # fmt: on
+LABELS = "y must be 1 for known outliers and 0 for unlabelled rows"
 #: Weights whose largest has a binary exponent beyond this are scaled.
-EXPONENT = 500
+MAX_EXPONENT = 500
 #: Whole weights up to this sum are counts of rows.
-MOST_COUNTED = 10**8
-#: Rows that are looked at together, at most, and numbers in them.
-BATCH, NUMBERS = 8192, 2**21
-#: Rows of a memory map gathered before their pages are let go; the system reads some 64 kB around each.
-GATHERED = 1024
+MAX_COUNT = 10**8
+#: The most rows, and the most numbers in them, that are processed together.
+PART_ROWS, PART_NUMBERS = 8192, 2**21
+#: Rows of a memory map gathered before their pages are released; the system reads some 64 kB around each.
+GATHERED_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Encoded training rows and known outliers, with weights.
+
+    Attributes:
+        X: unlabelled rows, shape (n, D).
+        weights: how often each counts, shape (n,).
+        outliers: known outliers, shape (m, D); m may be 0.
+        outlier_weights: how often each counts, shape (m,).
+    """
+
+    X: Array
+    weights: Array
+    outliers: Array
+    outlier_weights: Array
+
+    @classmethod
+    def split(cls, X: Array, known: NDArray[np.bool_], weights: Array) -> Self:
+        """Separate known outliers from unlabelled rows."""
+        return cls(X[~known], weights[~known], X[known], weights[known])
+
+    def without(self, rows: NDArray[np.bool_], outliers: NDArray[np.bool_]) -> TrainingRows:
+        """Return all rows but those marked."""
+        return TrainingRows(
+            self.X[~rows], self.weights[~rows], self.outliers[~outliers], self.outlier_weights[~outliers]
+        )
+
+    def transformed(self, transform: Callable[[Array], Array]) -> TrainingRows:
+        """Return the same rows and weights in other columns."""
+        return replace(self, X=transform(self.X), outliers=transform(self.outliers))
+
+
+@dataclass(frozen=True)
+class Folds:
+    """The fold of each training row, so that some models of an ensemble can be trained without it.
+
+    Attributes:
+        count: K.
+        rows: fold of each unlabelled row, 0 … K − 1, shape (n,).
+        outliers: fold of each known outlier, shape (m,); −1 for a single one, without which no model can be trained.
+    """
+
+    count: int
+    rows: NDArray[np.int64]
+    outliers: NDArray[np.int64]
+
+    @classmethod
+    def drawn(cls, count: int, rows: int, outliers: int, rng: np.random.Generator) -> Self:
+        """Draw folds whose sizes differ by one row at most.
+
+        >>> Folds.drawn(3, 6, 1, np.random.default_rng(0)).outliers
+        array([-1])
+        """
+        of_row, of_outlier = (rng.permutation(np.arange(n) % count) for n in (rows, outliers))
+        return cls(count, of_row, np.full(1, -1) if outliers == 1 else of_outlier)
 
 
 def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
-    """Which rows are known outliers.
+    """Return which of n rows are known outliers.
 
     >>> check_labels([0, 1, 0], 3)
     array([False,  True, False])
@@ -63,72 +123,58 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
     others = sorted({float(v) for v in np.unique(labels)} - {0.0, 1.0})
     if others:
         shown = ", ".join(f"{value:g}" for value in others[:5])
-        warnings.warn(
-            f"y must be 1 for known outliers and 0 for unlabelled rows, found also {shown}: those rows count "
-            "as unlabelled",
-            stacklevel=3,
-        )
+        warnings.warn(f"{LABELS}, found also {shown}: those rows count as unlabelled", stacklevel=3)
     known: NDArray[np.bool_] = labels == 1
-    if known.all():
-        raise ValueError(
-            f"y must leave some rows unlabelled (0), found all {n} rows marked as outliers (1 class): there is nothing "
-            "to tell them from"
-        )
     count = int(known.sum())
+    if count == n:
+        raise ValueError(f"y must leave some rows unlabelled (0), found all {n} rows marked as outliers (1 class)")
     if 2 * count > n:
         warnings.warn(
-            f"y must be 1 for known outliers and 0 for unlabelled rows, found 1 in {count:,} of {n:,} rows "
-            f"({100 * count / n:.0f} %): more than half; pass 1 - y if 1 marks those that are usual",
+            f"{LABELS}, found 1 in {count:,} of {n:,} rows ({100 * count / n:.0f} %): more than half; pass 1 - y if 1 "
+            "marks normal rows",
             stacklevel=3,
         )
     return known
 
 
 def read_labels(y: Any) -> NDArray[Any]:
-    """Labels as numbers, of which 1 marks an outlier, whether they are given as numbers or in words."""
+    """Return labels as numbers, of which 1 marks an outlier; they may be given as numbers or in words."""
     labels: NDArray[Any] = column_or_1d(y, warn=True)
     if labels.dtype.kind == "O":
         for value in labels:
             if is_missing(value):
-                raise ValueError(
-                    f"y must be 1 for known outliers and 0 for unlabelled rows, found {value}: contains NaN"
-                )
-        # Numbers in a column of objects, as data frames with missing values have them, are numbers.
+                raise ValueError(f"{LABELS}, found {value}: contains NaN")
+        # Data frames with missing values hold numbers as objects.
         if all(isinstance(value, Real | np.bool_) for value in labels):
             labels = labels.astype(np.float64)
     if labels.dtype.kind not in "biuf":
         words = [str(value).strip().lower() for value in labels.tolist()]
-        odd = next((word for word in words if word not in OUTLIER | INLIER), None)
-        if odd is not None:
+        unknown = next((word for word in words if word not in OUTLIER | INLIER), None)
+        if unknown is not None:
             raise ValueError(
-                f"y must be 1 for known outliers and 0 for unlabelled rows, or words such as yes and no, outlier and "
-                f"inlier, found {odd[:40]!r}; pass (y == WORD).astype(int) with the word that marks outliers"
+                f"{LABELS}, or words such as yes and no, outlier and inlier, found {unknown[:40]!r}; pass "
+                "(y == WORD).astype(int) with the word that marks outliers"
             )
         labels = np.array([float(word in OUTLIER) for word in words])
     if not np.isfinite(labels.astype(float)).all():
         raise ValueError("y must be finite, found NaN or infinity: input y contains NaN or infinity")
     if (labels == -1).any():
         raise ValueError(
-            "y must be 1 for known outliers and 0 for unlabelled rows, found -1: scikit-learn's predictions use -1 for "
-            "outliers and +1 for inliers, the opposite; pass (y == -1).astype(int) if that is what these are"
+            f"{LABELS}, found -1: scikit-learn's predictions use -1 for outliers and +1 for inliers; pass "
+            "(y == -1).astype(int) if these are such"
         )
     return labels
 
 
-def as_images(X: Any) -> Any:
-    """X as an array, which a memory map already is."""
-    if isinstance(X, np.ndarray):
-        return X
-    try:
-        return np.asarray(X)
-    except (TypeError, ValueError, RuntimeError) as error:  # lists of different lengths, tensors that want a gradient
-        raise ValueError(f"X must be an array of images of one shape, found {type(X).__name__}: {error}") from None
-
-
 def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """Finite images of shape (n, H, W), (n, C, H, W) or (n, H, W, C), all of them as in training."""
-    if getattr(X, "dtype", np.dtype(object)).kind not in "biuf":
-        raise ValueError(f"X must hold numbers, found dtype {getattr(X, 'dtype', None)}")
+    """Return an array of finite images, all of the given shape; a memory map stays one."""
+    if not isinstance(X, np.ndarray):
+        try:
+            X = np.asarray(X)
+        except (TypeError, ValueError, RuntimeError) as error:  # lists of different lengths, tensors with gradients
+            raise ValueError(f"X must be an array of images of one shape, found {type(X).__name__}: {error}") from None
+    if X.dtype.kind not in "biuf":
+        raise ValueError(f"X must hold numbers, found dtype {X.dtype}")
     if shape is not None and tuple(X.shape[1:]) != shape:
         raise ValueError(f"X must hold images of shape {shape} as in training, found {tuple(X.shape[1:])}")
     if len(X) == 0 or 0 in X.shape:
@@ -140,38 +186,64 @@ def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:
 
 
 def require_values(X: Any) -> Any:
-    """Rows, of which at least one has a value; a memory map is looked at no further than its first value."""
-    rows = 4096
-    if all(np.isnan(X[start : start + rows]).all() for start in range(0, len(X), rows)):
-        raise ValueError("X must hold some value, found only missing ones: all are NaN; give rows that have some")
+    """Return rows of which at least one has a value; a memory map is read up to its first value only."""
+    step = 4096
+    if all(np.isnan(X[start : start + step]).all() for start in range(0, len(X), step)):
+        raise ValueError("X must hold some value, found only missing ones: all are NaN")
     return X
 
 
-def check_weights(sample_weight: Any, X: Any) -> Array:
-    """Non-negative weights with a positive and finite sum, ones by default.
+def check_weights(sample_weight: Any, X: Any, known: NDArray[np.bool_]) -> Array:
+    """Return weights ≥ 0, ones by default, of which some unlabelled row has a positive one.
 
-    >>> check_weights([3e307, 1e308], np.zeros((2, 1))), check_weights([10, 30], np.zeros((2, 1)))
+    >>> unlabelled = np.zeros(2, dtype=bool)
+    >>> check_weights([3e307, 1e308], np.zeros((2, 1)), unlabelled), check_weights([10, 30], np.eye(2), unlabelled)
     (array([0.16688054, 0.55626846]), array([1., 3.]))
     """
     weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     largest = float(weights.max(initial=0.0))
-    if not math.isfinite(largest):  # a single number is not looked at by scikit-learn
+    if not math.isfinite(largest):  # scikit-learn does not check a single number
         raise ValueError(f"sample_weight must be finite, found {largest}")
     if not largest > 0:
         raise ValueError("sample_weight must have a positive sum, found only zeros")
+    if not (weights[~known] > 0).any():
+        raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
     # Only ratios of weights count: ten times one row is no more evidence than one row.
-    if largest <= MOST_COUNTED and are_counts(weights):
+    if largest <= MAX_COUNT and are_counts(weights):
         return weights / float(np.gcd.reduce(weights.astype(np.int64)))
     # A power of two changes no digit of them, and leaves sums an exponent to grow into.
     exponent = math.frexp(largest)[1]
-    return np.ldexp(weights, -exponent) if abs(exponent) > EXPONENT else weights
+    return np.ldexp(weights, -exponent) if abs(exponent) > MAX_EXPONENT else weights
+
+
+def are_counts(weights: Array) -> bool:
+    """Return whether weights say how often rows occur."""
+    return bool((weights == np.floor(weights)).all()) and float(weights.sum()) <= MAX_COUNT
+
+
+def as_counts(weights: Array) -> Array:
+    """Return weights whose sum is the number of rows that they stand for: as they are if they are counts.
+
+    >>> as_counts(np.array([3.0, 1.0])), as_counts(np.array([0.1, 0.1]))
+    (array([3., 1.]), array([1., 1.]))
+    """
+    return weights if are_counts(weights) else effective_counts(weights)
+
+
+def effective_counts(weights: Array) -> Array:
+    """Return weights whose sum is the number of rows of equal weight that give a mean the same variance (Kish).
+
+    >>> effective_counts(np.array([20.0, 20.0, 20.0]))
+    array([1., 1., 1.])
+    """
+    return np.asarray(weights * (weights.sum() / (weights**2).sum()))
 
 
 def hash_words(*arrays: Any) -> list[int]:
     """Return 128 bits of a hash of numbers, as four integers for the seed of a draw over them.
 
-    A fixed seed alone draws the same places of every table, and in a sorted table these are the same ranks each time.
-    With the numbers themselves in the seed, the draw is as good as new for each table, and the same for the same one.
+    A fixed seed alone draws the same places of every table, which in a sorted table are the same ranks each time. With
+    the numbers in the seed, the draw is new for each table, and the same for the same one.
 
     >>> hash_words(np.zeros((2, 1))) == hash_words(np.array([[0], [-0.0]])), len(hash_words(np.ones(1)))
     (True, 4)
@@ -186,92 +258,69 @@ def hash_words(*arrays: Any) -> list[int]:
     return [int(word) for word in np.frombuffer(digest.digest(), dtype="<u4")]
 
 
-def are_counts(weights: Array) -> bool:
-    """Whether weights say how often rows occur."""
-    return bool((weights == np.floor(weights)).all()) and float(weights.sum()) <= MOST_COUNTED
-
-
-def as_counts(weights: Array) -> Array:
-    """Weights whose sum is the number of rows that they stand for: as they are if they are counts.
-
-    >>> as_counts(np.array([3.0, 1.0])), as_counts(np.array([0.1, 0.1]))
-    (array([3., 1.]), array([1., 1.]))
-    """
-    return weights if are_counts(weights) else effective_counts(weights)
-
-
-def effective_counts(weights: Array) -> Array:
-    """Weights whose sum is the number of rows of equal weight that give a mean the same variance (Kish).
-
-    >>> effective_counts(np.array([20.0, 20.0, 20.0]))
-    array([1., 1., 1.])
-    """
-    return np.asarray(weights * (weights.sum() / (weights**2).sum()))
-
-
 def merge(
     X: Array, known: NDArray[np.bool_], weights: Array
 ) -> tuple[Array, NDArray[np.bool_], Array, NDArray[np.int64]]:
-    """Rows of positive weight, equal ones merged, in lexicographic order; and where each of these rows is now.
+    """Merge equal rows of positive weight, in lexicographic order.
+
+    Returns:
+        Different rows, which of them are known outliers, their weights, and the place of each row of positive weight.
 
     >>> merge(np.array([[2.0], [1.0], [2.0]]), np.zeros(3, bool), np.ones(3))[2]
     array([1., 2.])
     """
     there = weights > 0
     table = np.column_stack([known[there], X[there]]) + 0.0  # −0.0 is 0.0
-    keys, place = np.unique(_ordered(table), axis=0, return_inverse=True)
+    # The bits of a float, read as an integer, are in its order once those of negative ones are flipped; NaN is last.
+    bits = np.where(np.isnan(table), np.nan, table).view(np.int64)
+    keys, place = np.unique(_flipped(bits), axis=0, return_inverse=True)
     summed = np.bincount(place.ravel(), weights[there], minlength=len(keys)).astype(np.float64)
     rows = _flipped(keys).view(np.float64)
     return np.ascontiguousarray(rows[:, 1:]), rows[:, 0] > 0.5, summed, place.ravel()
 
 
-def _ordered(values: Array) -> NDArray[np.int64]:
-    """Integers in the order of the numbers, one for each of them; missing values are alike, and the last.
-
-    The bits of a positive float, read as an integer, are in its order; those of a negative one in the opposite.
-    """
-    return _flipped(np.where(np.isnan(values), np.nan, values).view(np.int64))
-
-
 def _flipped(bits: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All bits but the sign of negative numbers inverted, which is its own inverse."""
+    """Invert all bits but the sign of negative numbers, which is its own inverse."""
     return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
 
 
 def in_parts(
-    rows: Any, score: Callable[[Any], Array], *, jobs: int | None = None, progress: bool | None = False
+    rows: Any, score: Callable[[Any], Array], *, n_jobs: int | None = None, progress: bool | None = False
 ) -> Array:
-    """Scores of rows, so many at once as the memory holds.
+    """Return scores of rows, computed for as many of them at once as memory holds.
 
     Args:
         rows: shape (n, …).
         score: from some of them to their scores, which must not depend on the others.
-        jobs: threads, as joblib counts them.
-        progress: show a bar; None for in a terminal.
+        n_jobs: threads, as joblib counts them.
+        progress: show a bar; None shows it in a terminal.
     """
     step = rows_at_once(rows)
     starts = range(0, len(rows), step)
     work = (delayed(lambda start: score(rows[start : start + step]))(start) for start in starts)
-    shown = make_progress(progress, main_process=True)
-    found = []
-    with shown.stage("scoring") as report:
-        for part in Parallel(n_jobs=jobs, prefer="threads", return_as="generator")(work):
-            found.append(part)
-            if report is not None:
-                report(len(found), len(starts))
-    shown.close()
-    return np.concatenate(found)
+    parts = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")(work)
+    return np.concatenate(list(with_bar(parts, len(starts), "scoring", progress)))
+
+
+def with_bar(items: Iterable[Any], total: int, name: str, progress: bool | None) -> Iterable[Any]:
+    """Return the items, with a progress bar on standard error if asked for; None shows it in a terminal."""
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, name, total, console=Console(stderr=True))
 
 
 def rows_at_once(X: Any) -> int:
-    """How many rows of a matrix or images are looked at together, so that wide ones do not fill the memory."""
-    return max(1, min(BATCH, NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
+    """Return how many rows of a matrix or images to process together, so that wide ones do not fill the memory."""
+    return max(1, min(PART_ROWS, PART_NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
 
 
 def release(X: Any) -> None:
-    """Let go of the pages of a read-only memory map; the next look reads them again. Other arrays are left alone.
+    """Release the pages of a read-only memory map; the next access reads them again. Other arrays are left alone.
 
-    Pages of a map that is written to are not touched: what was written to a private one is nowhere else.
+    Pages of a map that is written to are not touched: a private one holds the only copy of what was written.
     """
     if not isinstance(X, np.memmap) or X.mode != "r" or not hasattr(mmap, "MADV_DONTNEED"):
         return
@@ -283,15 +332,15 @@ def release(X: Any) -> None:
 
 
 def take(X: Any, rows: slice | NDArray[np.int64]) -> Any:
-    """``X[rows]``, in memory; of a memory map part by part.
+    """Return ``X[rows]`` in memory; rows of a memory map are read part by part.
 
     >>> take(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2])).tolist()
     [[1.0], [3.0]]
     """
     if not isinstance(X, np.memmap) or isinstance(rows, slice):
         return X[rows]
-    found = np.empty((len(rows), *X.shape[1:]), dtype=X.dtype)
-    for start in range(0, len(rows), GATHERED):
-        found[start : start + GATHERED] = X[rows[start : start + GATHERED]]
+    taken = np.empty((len(rows), *X.shape[1:]), dtype=X.dtype)
+    for start in range(0, len(rows), GATHERED_ROWS):
+        taken[start : start + GATHERED_ROWS] = X[rows[start : start + GATHERED_ROWS]]
         release(X)
-    return found
+    return taken

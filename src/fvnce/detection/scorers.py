@@ -1,12 +1,12 @@
-"""Scorers for searches and cross-validation, the right way round: ``y`` is 1 for outliers, more is better.
+"""Scorers for searches and cross-validation, in which ``y`` is 1 for outliers and more is better.
 
     cross_val_score(detector, X, y, scoring=scorers.roc_auc)
     GridSearchCV(detector, grid, scoring={"auroc": scorers.roc_auc, "ap": scorers.average_precision}, refit="ap")
 
 Do not write ``scoring="roc_auc"``: scikit-learn's own scorer takes ``decision_function`` for the score of y = 1, and by
 scikit-learn's convention outliers have the *low* values, so that it gives 1 − AUROC and a search chooses the worst. The
-detectors warn when a scorer of scikit-learn asks them (:func:`warn_if_scored`). These functions read ``score_samples``
-instead and work with every outlier detector of scikit-learn's contract, pipelines included.
+detectors warn when a scorer of scikit-learn calls them (:func:`warn_if_scored`). These functions use ``score_samples``
+and work with every outlier detector of scikit-learn's contract, pipelines included.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from .. import _checks
+from .. import _validation
 from .rows import read_labels
 
-#: How far up the stack a scorer of scikit-learn is looked for: behind a pipeline or two and their wrappers.
+#: Frames of the stack that are searched for a scorer of scikit-learn: behind a pipeline or two and their wrappers.
 DEPTH = 16
 
 
 def roc_auc(estimator: Any, X: Any, y: Any) -> float:
-    """AUROC: the probability that an outlier (y = 1) is stranger than another row.
+    """Return the AUROC: the probability that an outlier (y = 1) scores as stranger than another row.
 
     >>> from sklearn.neighbors import LocalOutlierFactor
     >>> X = np.array([[0.0], [0.1], [0.2], [0.3], [9.0]])
@@ -39,7 +39,7 @@ def roc_auc(estimator: Any, X: Any, y: Any) -> float:
 
 
 def average_precision(estimator: Any, X: Any, y: Any) -> float:
-    """Average precision: the mean over outliers (y = 1) of the share of outliers among rows at least as strange.
+    """Return the average precision: the mean over outliers (y = 1) of the precision at their score.
 
     >>> from sklearn.neighbors import LocalOutlierFactor
     >>> X = np.array([[0.0], [0.1], [0.2], [0.3], [9.0]])
@@ -51,16 +51,15 @@ def average_precision(estimator: Any, X: Any, y: Any) -> float:
 
 
 def precision_at_k(estimator: Any, X: Any, y: Any, k: int | None = None) -> float:
-    """The share of outliers (y = 1) among the k strangest rows.
+    """Return the fraction of outliers (y = 1) among the k highest-scoring rows.
 
-    Rows of equal score that straddle the k-th place count with the share of them that has a place: what a random order
-    of them gives on average.
+    Rows with the score of the k-th place count as they do on average over random orders of them.
 
     Args:
         estimator: a fitted outlier detector.
         X: rows.
         y: 1 for outliers.
-        k: how many rows somebody has time to look at; by default as many as there are outliers. For a search,
+        k: how many rows can be reviewed; by default as many as there are outliers. For a search,
             ``scoring=functools.partial(precision_at_k, k=20)``.
 
     >>> from sklearn.neighbors import LocalOutlierFactor
@@ -69,36 +68,30 @@ def precision_at_k(estimator: Any, X: Any, y: Any, k: int | None = None) -> floa
     0.5
     """
     truth = outliers_of(y)
-    places = int(truth.sum()) if k is None else _checks.count("k", k)
+    places = int(truth.sum()) if k is None else _validation.count("k", k)
     if places > len(truth):
         raise ValueError(f"k must be at most the number of rows, {len(truth)}, found {places}")
     score = -np.asarray(estimator.score_samples(X))
     limit = np.sort(score)[len(score) - places]
     above, level = score > limit, score == limit
-    share = (places - int(above.sum())) / int(level.sum())
-    return float((truth[above].sum() + share * truth[level].sum()) / places)
+    fraction = (places - int(above.sum())) / int(level.sum())
+    return float((truth[above].sum() + fraction * truth[level].sum()) / places)
 
 
 def outliers_of(y: Any) -> NDArray[np.bool_]:
-    """Which rows are outliers (1), if there are both kinds and none is marked as scikit-learn's predictions are.
+    """Return which rows are outliers; there must be some, and others.
 
-    >>> outliers_of([1, -1, 1])
-    Traceback (most recent call last):
-    ValueError: y must be 1 for outliers and 0 for other rows, found -1; pass (y == -1).astype(int) if -1 marks outliers
+    >>> outliers_of(["yes", "no", "no"])
+    array([ True, False, False])
     """
-    labels = np.asarray(y)
-    if (labels == -1).any():
-        raise ValueError(
-            "y must be 1 for outliers and 0 for other rows, found -1; pass (y == -1).astype(int) if -1 marks outliers"
-        )
-    truth: NDArray[np.bool_] = np.asarray(read_labels(labels) == 1)
+    truth: NDArray[np.bool_] = np.asarray(read_labels(y) == 1)
     if truth.all() or not truth.any():
         raise ValueError(f"y must hold outliers (1) and other rows, found {int(truth.sum())} outliers in {len(truth)}")
     return truth
 
 
 class InvertedScoreWarning(UserWarning):
-    """A scorer of scikit-learn asks a detector whose convention is the opposite.
+    """A scorer of scikit-learn uses a detector whose scores have the opposite sign.
 
     >>> from sklearn.metrics import get_scorer
     >>> from fvnce import NoiseContrastiveDetector
@@ -115,7 +108,7 @@ class InvertedScoreWarning(UserWarning):
 
 def warn_if_scored(method: str) -> None:
     """Warn if ``method`` of a detector, which calls this, was called by a scorer or a curve of ``sklearn.metrics``."""
-    frame = inspect.currentframe()  # None where the interpreter has no frames: there nothing can be noticed
+    frame = inspect.currentframe()  # None where the interpreter has no frames
     for _ in range(DEPTH):
         frame = None if frame is None else frame.f_back
         if frame is None:

@@ -1,15 +1,8 @@
-r"""What an estimate costs: the asymptotic variance of a contrastive estimator, and that of others beside it.
+r"""What noise costs: the asymptotic variance of a contrastive estimator, next to that of others (Eq. variance).
 
-At the truth, with K noise samples for each of n data, g = ∇Δ (−1 in the place of log Z where that is unknown),
-φ = df1/dΔ and r = p_d/(ν p_n),
-
-    n·Cov = H⁻¹ (M − (1 + 1/K) m mᵀ) H⁻¹,                                                            (Eq. variance)
-    H = E_d[φ g gᵀ],   M = E_d[(1 + rν/K) φ² g gᵀ],   m = E_d[φ g],
-
-because the gradient, E_d[φ g] − ν E_n[r φ g], takes its second mean over K n samples. Maximum likelihood has the
-inverse of Fisher's information, I⁻¹. Means over data are means over given rows. The best noise is p_n = w p_d with the
-weights w that make the trace of the covariance smallest, found on the same rows: for NCE with log Z unknown and K = ν
-the problem is convex. It depends on the rule, on ν and on K, and is not p_d.
+Means over data are means over given rows. Maximum likelihood has the inverse of Fisher's information, I⁻¹. The best
+noise is p_n = w p_d with the weights w that make the trace of the covariance smallest, found on the same rows: for NCE
+with log Z unknown and K = ν the problem is convex. It depends on the rule, on ν and on K, and is not p_d.
 """
 
 from __future__ import annotations
@@ -22,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .. import _checks
+from .. import _validation
 from .._random import seeded_by
 from ..noise import log_prob_or_minus_inf
 from ..objectives import ContrastiveObjective, Fixed, RankingNCE
@@ -42,8 +35,8 @@ class NoiseEfficiency:
         variance: its trace.
         likelihood: that of maximum likelihood.
         best: that of the best noise found, or None if it was not looked for.
-        effective_samples: rows that carry M, or noise samples that carry log Z if that is estimated and they are fewer.
-            Below 100 the variances mean little.
+        effective_samples: rows that carry M of Eq. variance, or noise samples that carry log Z if that is estimated and
+            they are fewer. Below 100 the variances mean little.
 
     >>> NoiseEfficiency(2 * torch.eye(2), variance=4.0, likelihood=2.0, best=3.0, effective_samples=900.0).against_best
     0.75
@@ -62,7 +55,7 @@ class NoiseEfficiency:
 
     @property
     def against_best(self) -> float:
-        """The same of the best noise."""
+        """The share of the data that an estimate with the best noise would need to know as much."""
         if self.best is None:
             raise ValueError("against_best needs the best noise, found none; pass best=True")
         return self.best / self.variance
@@ -77,7 +70,7 @@ def noise_efficiency(
     best: bool = True,
     generator: torch.Generator | None = None,
 ) -> NoiseEfficiency:
-    """The asymptotic variance of an estimator, against maximum likelihood and against the best noise.
+    """Compute the asymptotic variance of an estimator, of maximum likelihood and with the best noise.
 
     The model is taken for the truth, so this is for a model that is nearly trained, or for one at a guess of what will
     come out. The smaller variance wins among candidates:
@@ -108,57 +101,47 @@ def noise_efficiency(
     >>> round(noise_efficiency(NCE(Mean(), normal), x=x).against_likelihood, 2)  # noise = data: ν/(1 + ν)
     0.5
     """
-    if not isinstance(objective, ContrastiveObjective):
-        raise TypeError(f"objective must tell data from noise, found {type(objective).__name__}")
-    if isinstance(objective, RankingNCE):
+    if not isinstance(objective, ContrastiveObjective) or isinstance(objective, RankingNCE):
         raise TypeError(
-            "objective must be a sum over data and noise, found RankingNCE; pass an NCE with noise_ratio=K and "
-            "partition='learned'"
+            "objective must be a sum over data and noise, such as NCE(noise_ratio=K, partition='learned'), found "
+            f"{type(objective).__name__}"
         )
     model = objective.model
     noise = objective.noise if noise is None else noise
-    _checks.distribution("noise", noise)
+    _validation.distribution("noise", noise)
     if not hasattr(model, "log_prob"):
-        raise TypeError(
-            f"model must have log_prob, found {type(model).__name__} without it: the variance is that of the marginal"
-        )
+        raise TypeError(f"model must have log_prob, the density of x alone, found {type(model).__name__} without it")
     if x is None:
         if not hasattr(model, "sample"):
             raise ValueError(f"x must be given for a model without sample, found {type(model).__name__}")
         with seeded_by(generator):
-            x = model.sample(_checks.count("samples", samples, low=2))
+            x = model.sample(_validation.count("samples", samples, low=2))
     log_model, scores = _scores(model, x)
-    known = isinstance(objective.partition, Fixed)
-    log_z, carriers = objective.fitted_log_partition(), math.inf
-    if not known:
+    log_z, carriers, g = objective.fitted_log_partition(), math.inf, scores
+    if not isinstance(objective.partition, Fixed):
         estimate = objective.log_partition(100_000, generator=torch.Generator().manual_seed(0))
         log_z, carriers = estimate.value, estimate.effective_samples
-    log_p = log_model - float(log_z)
-    # Fisher's information of the normalised model is the covariance of the scores, whatever their mean.
-    centred = scores - scores.mean(0)
-    g = scores if known else torch.cat([scores, -torch.ones_like(scores[:, :1])], 1)
+        g = torch.cat([scores, -torch.ones_like(scores[:, :1])], 1)
     log_noise = log_prob_or_minus_inf(noise, x).double()
-    _checks.finite_log_noise("x", log_noise)
+    _validation.finite_log_noise("x", log_noise)
     nu, free = objective.noise_ratio, scores.shape[1]
     # A noise term in closed form is that of infinitely many samples.
     count = math.inf if getattr(objective, "variance_reduced", False) else objective.noise_samples
-    delta = log_p - log_noise - math.log(nu)
     rule = objective.rule.unclipped()
-    covariance = _covariance(rule, delta, g, nu, count)[:free, :free]
-    information = centred.T @ centred / len(x)
-    likelihood = float(torch.trace(_inverse(information)))
-    weight = _second_weight(delta, _log_slope(rule, delta), nu / count)
+    covariance, weight = _covariance(rule, log_model - float(log_z) - log_noise - math.log(nu), g, nu, count)
+    # Fisher's information of the normalised model is the covariance of the scores, whatever their mean.
+    centred = scores - scores.mean(0)
     return NoiseEfficiency(
-        covariance,
-        float(torch.trace(covariance)),
-        likelihood,
+        covariance[:free, :free],
+        float(torch.trace(covariance[:free, :free])),
+        float(torch.trace(_inverse(centred.T @ centred / len(x)))),
         _best(rule, g, nu, count, free) if best else None,
         min(carriers, float(weight.sum().square() / weight.square().sum())),
     )
 
 
 def _scores(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """log p⁰ of each row, shape (n,), and its gradient in the parameters, shape (n, P), in float64."""
+    """Return log p⁰ of each row, shape (n,), and its gradient in the parameters, shape (n, P), in float64."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ValueError(f"model must have parameters to estimate, found none in {type(model).__name__}")
@@ -167,48 +150,38 @@ def _scores(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             value = model.log_prob(part)
         eye = torch.eye(len(part), dtype=value.dtype, device=value.device)
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             value, parameters, eye, is_grads_batched=True, allow_unused=True, materialize_grads=True
         )
-        rows.append(torch.cat([each.reshape(len(part), -1) for each in found], 1).double())
+        rows.append(torch.cat([each.reshape(len(part), -1) for each in gradients], 1).double())
         values.append(value.detach().double())
     return torch.cat(values), torch.cat(rows)
 
 
-def _covariance(rule: ScoringRule, delta: Tensor, g: Tensor, nu: float, count: float) -> Tensor:
-    """Eq. variance, at rows of data with Δ = log r."""
-    log_phi = _log_slope(rule, delta)
-    phi = log_phi.exp().unsqueeze(1)
-    weight = _second_weight(delta, log_phi, nu / count).unsqueeze(1)
-    n = len(g)
-    inverse = _inverse((phi * g).T @ g / n)
-    mean = (phi * g).mean(0)
-    return inverse @ ((weight * g).T @ g / n - (1 + 1 / count) * torch.outer(mean, mean)) @ inverse
-
-
-def _second_weight(delta: Tensor, log_phi: Tensor, scarcity: float) -> Tensor:
-    """(1 + rν/K) φ², with which a row enters M."""
-    return (2 * log_phi).exp() + scarcity * (delta + 2 * log_phi).exp()
-
-
-def _log_slope(rule: ScoringRule, delta: Tensor) -> Tensor:
-    """log φ(Δ), with its derivative for the search for the best noise."""
+def _covariance(rule: ScoringRule, delta: Tensor, g: Tensor, nu: float, count: float) -> tuple[Tensor, Tensor]:
+    """Return the covariance of Eq. variance at rows of data with Δ = log r, and the weight of each row in M."""
     value, slope = rule.log_slope(delta.detach())
-    return value + slope * (delta - delta.detach())
+    log_phi = value + slope * (delta - delta.detach())  # with its derivative, for the search for the best noise
+    phi = log_phi.exp().unsqueeze(1)
+    weight = (2 * log_phi).exp() + nu / count * (delta + 2 * log_phi).exp()
+    inverse = _inverse((phi * g).T @ g / len(g))
+    mean = (phi * g).mean(0)
+    second = (weight.unsqueeze(1) * g).T @ g / len(g)
+    return inverse @ (second - (1 + 1 / count) * torch.outer(mean, mean)) @ inverse, weight
 
 
 def _best(rule: ScoringRule, g: Tensor, nu: float, count: float, free: int) -> float:
-    """The smallest trace over noise w p_d, w ≥ 0 and of mean 1, by Adam on log w from w = 1, p_n = p_d."""
+    """Return the smallest trace over noise w p_d, w ≥ 0 and of mean 1, by Adam on log w from w = 1, p_n = p_d."""
     log_w = torch.zeros(len(g), dtype=g.dtype, requires_grad=True)
-    optimiser = torch.optim.Adam([log_w], lr=0.1)
+    optimizer = torch.optim.Adam([log_w], lr=0.1)
     lowest = math.inf
     for _ in range(_SEARCH):
-        normalised = log_w - log_w.logsumexp(0) + math.log(len(g))
-        trace = torch.trace(_covariance(rule, -normalised - math.log(nu), g, nu, count)[:free, :free])
+        normalized = log_w - log_w.logsumexp(0) + math.log(len(g))
+        trace = torch.trace(_covariance(rule, -normalized - math.log(nu), g, nu, count)[0][:free, :free])
         lowest = min(lowest, trace.item())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         trace.backward()
-        optimiser.step()
+        optimizer.step()
     return lowest
 
 
@@ -220,5 +193,5 @@ def _inverse(matrix: Tensor) -> Tensor:
             f"information has eigenvalues from {values[0]:.2g} to {values[-1]:.2g}); freeze a parameter with "
             "requires_grad_(False)"
         )
-    found: Tensor = torch.linalg.inv(matrix)
-    return found
+    inverse: Tensor = torch.linalg.inv(matrix)
+    return inverse

@@ -1,13 +1,11 @@
-"""The model p_θ(x, z), possibly unnormalised, and the encoder q(z|x).
+"""Models p_θ(x, z), normalized or not, and encoders q(z|x).
 
 ======================  ===============================================================
-``latent``              a prior and a decoder make a latent-variable model
-``decoders``            modules from z to p(x|z)
+``latent``              a prior and a decoder make a latent-variable model; the decoders
 ``encoders``            modules from x to q(z|x)
 ``networks``            the networks inside
 ``exact``               models whose posterior and marginal are known, Boltzmann machines among them
-``energy``              unnormalised models from any network
-``ratios``              models of a density ratio itself
+``energy``              unnormalized models from any network, and models of a density ratio
 ``distributions``       a lean diagonal Gaussian, a point mass, a vector of bits
 ``fixed``               distributions that are given and not learned, as modules
 ======================  ===============================================================
@@ -16,8 +14,7 @@
 import torch
 from torch.distributions import Independent
 
-from ..serialization import register, register_alias
-from .decoders import BernoulliDecoder, ContinuousBernoulliDecoder, GaussianDecoder
+from ..io import register, register_alias
 from .distributions import BinaryVector, DiagonalNormal, PointMass
 from .encoders import (
     BinaryEncoder,
@@ -27,12 +24,19 @@ from .encoders import (
     GaussianEncoder,
     PointEncoder,
 )
-from .energy import EnergyDecoder, EnergyModel
+from .energy import (
+    AveragedRatio,
+    DistributionRatio,
+    EnergyDecoder,
+    EnergyModel,
+    KernelRatio,
+    MultinomialRatio,
+    TelescopedRatio,
+)
 from .exact import GaussianMixtureModel, LinearGaussianModel, RestrictedBoltzmannMachine
 from .fixed import FixedDistribution
-from .latent import LatentVariableModel
+from .latent import BernoulliDecoder, ContinuousBernoulliDecoder, GaussianDecoder, LatentVariableModel
 from .networks import convolutional_pair, mlp
-from .ratios import AveragedRatio, DistributionRatio, KernelRatio, MultinomialRatio, TelescopedRatio
 
 __all__ = [
     "AveragedRatio",
@@ -64,12 +68,11 @@ __all__ = [
 
 # What a file may name. A scale is a parameter, which the state restores.
 register(
-    *(BinaryEncoder, CategoricalEncoder, CouplingEncoder, CoveringEncoder, EnergyDecoder),
-    *(GaussianEncoder, KernelRatio, PointEncoder),
+    *(BinaryEncoder, CategoricalEncoder, CoveringEncoder, EnergyDecoder, GaussianEncoder, KernelRatio, PointEncoder),
     *(AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio),
-    omit=("scale",),
 )
-register(GaussianDecoder, omit=("scale",), retired=("event_dims",))
+register(CouplingEncoder, sized=True)
+register(GaussianDecoder, omit=("scale",), retired=("event_dims",), sized=True)
 register(BernoulliDecoder, ContinuousBernoulliDecoder, EnergyModel, retired=("event_dims",))
 register(RestrictedBoltzmannMachine, methods=("posterior",))
 register(LinearGaussianModel, stand_ins={"scale": lambda _: 1.0}, methods=("posterior",))

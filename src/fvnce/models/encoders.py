@@ -10,38 +10,44 @@ from torch import Size, Tensor, nn
 from torch.distributions import Categorical, Distribution, constraints
 from torch.nn.functional import hardtanh
 
-from .. import _checks
-from .distributions import BinaryVector, DiagonalNormal, PointMass, log_prob_inside
-from .fixed import FixedDistribution, wide
-from .networks import mlp, run
+from .. import _validation
+from .distributions import BinaryVector, DiagonalNormal, PointMass, log_prob_inside, run, wide
+from .fixed import FixedDistribution
+from .networks import mlp
 
 #: σ of a Gaussian encoder stays within e^±7: wide of what a unit prior needs, short of what overflows.
 LOG_SCALE_LIMIT = 7.0
 #: |s| of one layer stays below this, so that no layer can blow up by itself.
 LARGEST_LOG_SCALE = 2.0
+#: A file of a few bytes must not make its reader build layers without end.
+MOST_LAYERS = 1000
 
 
-class PointEncoder(nn.Module):
+class _NetworkEncoder(nn.Module):
+    """An encoder of one network."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+
+class PointEncoder(_NetworkEncoder):
     """q(z|x) = 1[z = network(x)], with log q = 0: the deterministic encoder of an autoencoder.
 
-    It makes p_θ(x, g(x)) an unnormalised density of x, which is why a noise term can steer an autoencoder at all;
+    It makes p_θ(x, g(x)) an unnormalized density of x, which is why a noise term can steer an autoencoder at all;
     the noise term is then a penalty, not a bound, because q misses mass of p_θ(x, ·).
 
     >>> PointEncoder(nn.Linear(5, 2))(torch.zeros(3, 5)).rsample().shape
     torch.Size([3, 2])
     """
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
     def forward(self, x: Tensor) -> PointMass:
-        """q(z|x)."""
+        """Return q(z|x) for rows x."""
         return PointMass(run(self.network, x))
 
 
 class GaussianEncoder(nn.Module):
-    """q(z|x) = N(m(x), diag s(x)²), reparameterised; the network gives m and log s side by side.
+    """q(z|x) = N(m(x), diag s(x)²), reparameterized; the network gives m and log s side by side.
 
     Draws of z follow ``generator``, by default torch's global one.
 
@@ -55,48 +61,37 @@ class GaussianEncoder(nn.Module):
         self._generator = generator
 
     def forward(self, x: Tensor) -> DiagonalNormal:
-        """q(z|x)."""
+        """Return q(z|x) for rows x."""
         output = run(self.network, x)
         if output.shape[-1] % 2:
-            raise ValueError(
-                "network of a GaussianEncoder must give an even number of outputs, a mean and a log-scale for each "
-                f"latent dimension, found {output.shape[-1]}"
-            )
+            raise ValueError(f"network must give means and log-scales, an even number, found {output.shape[-1]}")
         mean, log_scale = output.chunk(2, dim=-1)
         # A clamp whose backward pass is one operation.
         log_scale = hardtanh(log_scale, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
         return DiagonalNormal(mean, log_scale.exp(), log_scale=log_scale, generator=self._generator)
 
 
-class CategoricalEncoder(nn.Module):
+class CategoricalEncoder(_NetworkEncoder):
     """q(z|x) over z = 0 … C−1, with the network giving logits. Objectives sum over z exactly.
 
     >>> CategoricalEncoder(nn.Linear(5, 4))(torch.zeros(3, 5)).enumerate_support().shape
     torch.Size([4, 3])
     """
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
     def forward(self, x: Tensor) -> Categorical:
-        """q(z|x)."""
+        """Return q(z|x) for rows x."""
         return Categorical(logits=run(self.network, x), validate_args=False)
 
 
-class BinaryEncoder(nn.Module):
+class BinaryEncoder(_NetworkEncoder):
     """q(h|x) = Π_j Bernoulli(h_j; σ(network(x)_j)), over which objectives sum exactly.
 
     >>> BinaryEncoder(nn.Linear(5, 3))(torch.zeros(2, 5)).event_shape
     torch.Size([3])
     """
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
     def forward(self, x: Tensor) -> BinaryVector:
-        """q(h|x)."""
+        """Return q(h|x) for rows x."""
         return BinaryVector(run(self.network, x))
 
 
@@ -105,7 +100,7 @@ class CouplingEncoder(nn.Module):
 
     z = T_L(… T_1(ε)), ε ~ N(0, I). Layer T_l keeps one half of the vector, u, and moves the other,
     w ← w·exp(s(u, x)) + t(u, x), with s and t from a small network; halves take turns. Then
-    log q(z|x) = log N(ε; 0, I) − Σ_l Σ s_l, exactly, and z is reparameterised.
+    log q(z|x) = log N(ε; 0, I) − Σ_l Σ s_l, exactly, and z is reparameterized.
 
     Args:
         inputs: size of x.
@@ -121,11 +116,10 @@ class CouplingEncoder(nn.Module):
 
     def __init__(self, inputs: int, latent: int, *, layers: int = 6, hidden: int = 32) -> None:
         super().__init__()
-        self.inputs = _checks.count("inputs", inputs)
-        self.latent = _checks.count("latent", latent, low=2)
-        self.layers = _checks.count("layers", layers, low=2)
-        self.hidden = _checks.count("hidden", hidden)
-        # One after the other: whoever counts what is allocated can stop at the first that is too large.
+        self.inputs = _validation.count("inputs", inputs)
+        self.latent = _validation.count("latent", latent, low=2)
+        self.layers = _validation.count("layers", layers, low=2, high=MOST_LAYERS)
+        self.hidden = _validation.count("hidden", hidden)
         sizes = ((inputs + kept, hidden, hidden, 2 * (latent - kept)) for kept in map(self._kept, range(layers)))
         self.networks = nn.ModuleList(mlp(size, nn.Tanh) for size in sizes)
         self.start = nn.Linear(inputs, 2 * latent)
@@ -138,16 +132,16 @@ class CouplingEncoder(nn.Module):
         return len(range(layer % 2, self.latent, 2))
 
     def forward(self, x: Tensor) -> CoupledNormal:
-        """q(z|x)."""
+        """Return q(z|x) for rows x."""
         return CoupledNormal(self, wide(x))
 
-    def _move(self, layer: int, kept: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = x.expand(*kept.shape[:-1], -1)
-        shift, raw = run(self.networks[layer], torch.cat([kept, x], -1)).chunk(2, -1)
-        return shift, LARGEST_LOG_SCALE * torch.tanh(raw / LARGEST_LOG_SCALE)
-
-    def _first(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        shift, raw = run(self.start, x).chunk(2, -1)
+    def _affine(self, x: Tensor, layer: int | None = None, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return shift and log-scale of a layer, or without one of the start."""
+        if layer is None or kept is None:
+            output = run(self.start, x)
+        else:
+            output = run(self.networks[layer], torch.cat([kept, x.expand(*kept.shape[:-1], -1)], -1))
+        shift, raw = output.chunk(2, -1)
         return shift, LARGEST_LOG_SCALE * torch.tanh(raw / LARGEST_LOG_SCALE)
 
 
@@ -163,37 +157,37 @@ class CoupledNormal(Distribution):
         super().__init__(x.shape[:-1], Size((encoder.latent,)), validate_args=False)
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Reparameterised draws."""
+        """Return draws with gradients in the parameters."""
         return self.rsample_from(self.base_sample(sample_shape))[0]
 
     def base_sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
-        """ε, standard normal: all that is random about a draw."""
+        """Return ε, standard normal: all that is random about a draw."""
         shape = Size(sample_shape) + self.batch_shape + self.event_shape
         return torch.randn(shape, dtype=self._x.dtype, device=self._x.device)
 
     def rsample_from(self, base_sample: Tensor) -> tuple[Tensor, Tensor]:
-        """The draw z that is made of ε, and log q(z|x), which is known on the way."""
+        """Return the draw z that is made of ε, and log q(z|x), which is known on the way."""
         encoder = self._encoder
-        shift, scale = encoder._first(self._x)
+        shift, scale = encoder._affine(self._x)
         z = shift + scale.exp() * base_sample
         log_q = _standard_log_prob(base_sample) - scale.sum(-1)
         for layer in range(encoder.layers):
             kept, moved = z[..., layer % 2 :: 2], z[..., 1 - layer % 2 :: 2]
-            shift, scale = encoder._move(layer, kept, self._x)
+            shift, scale = encoder._affine(self._x, layer, kept)
             z = _interleaved(kept, moved * scale.exp() + shift, layer % 2)
             log_q = log_q - scale.sum(-1)
         return z, log_q
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log q(z|x), by running the couplings backwards."""
+        """Return log q(z|x), by running the couplings backwards."""
         encoder, z = self._encoder, value
         total = z.new_zeros(z.shape[:-1])
         for layer in reversed(range(encoder.layers)):
             kept, moved = z[..., layer % 2 :: 2], z[..., 1 - layer % 2 :: 2]
-            shift, scale = encoder._move(layer, kept, self._x)
+            shift, scale = encoder._affine(self._x, layer, kept)
             z = _interleaved(kept, (moved - shift) * (-scale).exp(), layer % 2)
             total = total - scale.sum(-1)
-        shift, scale = encoder._first(self._x)
+        shift, scale = encoder._affine(self._x)
         return total + _standard_log_prob((z - shift) * (-scale).exp()) - scale.sum(-1)
 
 
@@ -216,7 +210,7 @@ class CoveringEncoder(nn.Module):
     p_θ(x, z)/q_0(z|x) is at most p_θ(x|z)/w, so every draw tells the truth (defensive importance sampling).
 
     Args:
-        encoder: q(z|x), reparameterised.
+        encoder: q(z|x), reparameterized.
         prior: p_Z, or any distribution of z that is wide enough, over vectors.
         share: w, in (0, 1).
 
@@ -230,31 +224,29 @@ class CoveringEncoder(nn.Module):
 
     def __init__(self, encoder: nn.Module, prior: Distribution, *, share: float = 0.5) -> None:
         super().__init__()
-        _checks.distribution("prior", prior)
+        _validation.distribution("prior", prior)
         if len(prior.event_shape) != 1:
-            raise ValueError(
-                f"prior of a CoveringEncoder must be over vectors, found event shape {tuple(prior.event_shape)}"
-            )
+            raise ValueError(f"prior must be over vectors, found event shape {tuple(prior.event_shape)}")
         self.encoder = encoder
         self._prior = FixedDistribution(prior)
-        self.share = _checks.number("share", share, low=0.0, high=1.0, open_low=True)
+        self.share = _validation.number("share", share, low=0.0, high=1.0, open_low=True)
         if self.share == 1:
             raise ValueError("share must be below 1, found 1.0: nothing of the encoder would be left")
 
     @property
     def prior(self) -> Distribution:
-        """p_Z."""
+        """The distribution p_Z that covers."""
         return self._prior.distribution
 
     def forward(self, x: Tensor) -> Covered:
-        """q_0(z|x)."""
+        """Return q_0(z|x) for rows x."""
         q = self.encoder(x)
-        _checks.latents(q, self.prior)
+        _validation.latents(q, self.prior)
         return Covered(q, self.prior, self.share)
 
 
 class Covered(Distribution):
-    """What a :class:`CoveringEncoder` returns."""
+    """The distribution of a :class:`CoveringEncoder` at given x."""
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
     support = constraints.real_vector
@@ -266,18 +258,18 @@ class Covered(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """The mean of both, weighted."""
+        """The weighted mean of both means."""
         return (1 - self._share) * self._q.mean + self._share * self._prior.mean
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """From either by a coin, which does not depend on any parameter: the gradient is exact."""
+        """Return draws from either by a coin, which depends on no parameter: the gradient is exact."""
         z = self._q.rsample(sample_shape)
         wide = self._prior.sample(z.shape[:-1]).to(z.dtype)
         coin = torch.rand(z.shape[:-1], device=z.device).unsqueeze(-1)
         return torch.where(coin < self._share, wide, z)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log of the weighted mean of both densities."""
+        """Return the log of the weighted mean of both densities."""
         near: Tensor = self._q.log_prob(value)
         wide = log_prob_inside(self._prior, value)
         return torch.logaddexp(near + math.log1p(-self._share), wide + math.log(self._share))

@@ -1,33 +1,83 @@
-r"""Energy-based models: densities known up to a constant, from any network.
+r"""Models from any network that need not integrate to one: energies, and ratios of two densities.
 
-    log p⁰(x)    = −E_θ(x) + log p_ref(x)                          without latents
-    log p⁰(x, z) = −E_θ(x, z) + log p_ref(x)                       EnergyModel
-    log p⁰(x, z) = log p_Z(z) − E_θ(x, z) + log p_ref(x)           LatentVariableModel(prior, EnergyDecoder)
+    energy       log p⁰(x)    = −E_θ(x) + log p_ref(x)                   without latents
+                 log p⁰(x, z) = −E_θ(x, z) + log p_ref(x)                EnergyModel
+                 log p⁰(x, z) = log p_Z(z) − E_θ(x, z) + log p_ref(x)    LatentVariableModel(prior, EnergyDecoder)
+    kernels      r(x) = Σ_l θ_l exp(−‖x − c_l‖²/2h²),  θ_l ≥ 0
+    telescoped   log r(x) = Σ_k (g_k(x) − o_k),  each g_k the log-ratio of two neighbors in a chain from q to p
+    multinomial  log r(x) = h_0(x) − h_K(x),  h the logits of a classifier of all levels between p and q
 
-Z = ∫ p⁰ is intractable; contrastive objectives estimate it beside θ. The reference p_ref is optional. Where x is
-unbounded it is what makes Z finite: a network grows too slowly to pull a density down to zero by itself.
+Z = ∫ p⁰ is intractable; contrastive objectives estimate it together with θ. The reference p_ref is optional. Where x is
+unbounded it is what makes Z finite: a network grows too slowly to pull a density down to zero by itself. A ratio
+r(x) = p(x)/q(x) that knows q is an unnormalized density of p.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 
-from .. import _checks
-from .decoders import _no_event_dims
-from .distributions import log_prob_inside
+from .. import _validation
+from .distributions import log_prob_inside, run, wide
 from .fixed import FixedDistribution
-from .networks import run
+from .latent import warn_of_event_dims
 
 Inputs = Literal["joined", "separate"]
-INPUTS = get_args(Inputs)
+#: Far from every centre a kernel ratio is 0 in floating point; its logarithm stays finite.
+SMALLEST_RATIO = 1e-12
 
 
-class EnergyModel(nn.Module):
-    r"""An unnormalised density e^(−E_θ), with or without latents.
+class _Energy(nn.Module):
+    """A network that gives energies, with an optional reference over x."""
+
+    normalised = False
+
+    def __init__(self, network: nn.Module, reference: Distribution | None, inputs: Inputs) -> None:
+        super().__init__()
+        self.network = network
+        self._reference = _fixed("reference", reference)
+        _validation.choice("inputs", inputs, get_args(Inputs))
+        self.inputs: Inputs = inputs
+
+    @property
+    def reference(self) -> Distribution | None:
+        """The reference p_ref over x."""
+        return None if self._reference is None else self._reference.distribution
+
+    def _evaluate(self, x: Tensor, z: Tensor | None, event_dims: int) -> Tensor:
+        batch = x.shape[: x.dim() - event_dims]
+        if z is None:
+            energy = run(self.network, x)
+        elif self.inputs == "separate":
+            energy = run(self.network, x, z)
+            rest = energy.shape[:-1]  # a last 1 is left out, unless it counts the rows of x
+            ends = len(rest) >= len(batch) and rest[len(rest) - len(batch) :] == batch
+            batch = rest if ends and energy.shape[-1:] == (1,) else energy.shape
+        else:
+            if event_dims != 1 or x.dim() != 2:
+                raise ValueError(
+                    f"x must have rows that are vectors for inputs='joined', found shape {tuple(x.shape)}; pass "
+                    "inputs='separate'"
+                )
+            batch = z.shape[:-1]
+            if batch[-1:] != x.shape[:1]:
+                raise ValueError(f"z must have shape (…, {len(x)}, latents), found shape {tuple(z.shape)}")
+            energy = run(self.network, torch.cat([x.expand(*batch, -1), z], -1))
+        if energy.shape == (*batch, 1):
+            energy = energy.squeeze(-1)
+        if energy.shape != batch:
+            shapes = f"{tuple(batch)} or {(*batch, 1)}"
+            raise ValueError(f"network must give energies of shape {shapes}, found shape {tuple(energy.shape)}")
+        return energy
+
+
+class EnergyModel(_Energy):
+    r"""An unnormalized density e^(−E_θ), with or without latents.
 
     ``log_prob(x)`` calls ``network(x)``. ``log_joint(x, z)`` calls the network on x and z side by side, or as
     ``network(x, z)`` with ``inputs="separate"``. The network gives one energy a row, shape (…) or (…, 1).
@@ -39,7 +89,7 @@ class EnergyModel(nn.Module):
         inputs: how x and z enter the network.
 
     The first dimension of x counts rows and the others are one x, unless the reference has another shape.
-    Both methods are unnormalised: :meth:`~fvnce.objectives.ContrastiveObjective.log_partition` of the objective that
+    Both methods are unnormalized: :meth:`~fvnce.objectives.ContrastiveObjective.log_partition` of the objective that
     trains the model estimates log Z.
 
     >>> from torch.distributions import Independent, Normal
@@ -51,8 +101,6 @@ class EnergyModel(nn.Module):
     torch.Size([4, 8])
     """
 
-    normalised = False
-
     def __init__(
         self,
         network: nn.Module,
@@ -62,48 +110,37 @@ class EnergyModel(nn.Module):
         inputs: Inputs = "joined",
         event_dims: int | None = None,
     ) -> None:
-        super().__init__()
-        self.network = network
-        self._reference = _fixed("reference", reference)
+        super().__init__(network, reference, inputs)
         self._latent_reference = _fixed("latent_reference", latent_reference)
-        _checks.choice("inputs", inputs, INPUTS)
-        self.inputs: Inputs = inputs
-        _no_event_dims("EnergyModel", event_dims)
-
-    @property
-    def reference(self) -> Distribution | None:
-        """p_ref over x."""
-        return None if self._reference is None else self._reference.distribution
+        warn_of_event_dims("EnergyModel", event_dims)
 
     @property
     def latent_reference(self) -> Distribution | None:
-        """The reference over z."""
+        """The reference distribution over z."""
         return None if self._latent_reference is None else self._latent_reference.distribution
 
     def energy(self, x: Tensor, z: Tensor | None = None) -> Tensor:
-        """E_θ without the references: shape (B,) for x of shape (B, …), (K, B) for z of shape (K, B, …)."""
+        """Return E_θ without the references: shape (B,) for x of shape (B, …), (K, B) for z of shape (K, B, …)."""
+        dims = max(0, x.dim() - 1)
         if self.reference is not None:
-            event = tuple(self.reference.event_shape)
-            _checks.points("x", x, event)
-            dims = len(event)
-        else:
-            dims = max(0, x.dim() - 1)
-        return _energy(self.network, x, z, self.inputs, dims)
+            _validation.points("x", x, self.reference.event_shape)
+            dims = len(self.reference.event_shape)
+        return self._evaluate(x, z, dims)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log p⁰(x) of a model without latents."""
+        """Return log p⁰(x) of a model without latents."""
         return _referred(-self.energy(x), self.reference, x)
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p⁰(x, z)."""
+        """Return log p⁰(x, z), unnormalized, of rows x and latents z."""
         return _referred(_referred(-self.energy(x, z), self.reference, x), self.latent_reference, z)
 
 
-class EnergyDecoder(nn.Module):
-    r"""p⁰(x|z) = e^(−E_θ(x, z)) p_ref(x), unnormalised in x for every z: a decoder for ``LatentVariableModel``.
+class EnergyDecoder(_Energy):
+    r"""p⁰(x|z) = e^(−E_θ(x, z)) p_ref(x), unnormalized in x for every z: a decoder for ``LatentVariableModel``.
 
-    Together with a normalised prior it makes p⁰(x, z) = p_Z(z) p⁰(x|z). How much of the total mass a latent carries is
-    p_Z(z) ∫ p⁰(x|z) dx, so the prior of the *normalised* model is tilted by the decoder's own constant.
+    Together with a normalized prior it makes p⁰(x, z) = p_Z(z) p⁰(x|z). How much of the total mass a latent carries is
+    p_Z(z) ∫ p⁰(x|z) dx, so the prior of the *normalized* model is tilted by the decoder's own constant.
 
     Args:
         network: from x and z to the energy.
@@ -119,8 +156,6 @@ class EnergyDecoder(nn.Module):
     torch.Size([8])
     """
 
-    normalised = False
-
     def __init__(
         self,
         network: nn.Module,
@@ -129,29 +164,20 @@ class EnergyDecoder(nn.Module):
         reference: Distribution | None = None,
         inputs: Inputs = "joined",
     ) -> None:
-        super().__init__()
-        self.network = network
+        super().__init__(network, reference, inputs)
         self.event_shape = tuple(event_shape)
-        self._reference = _fixed("reference", reference)
-        _checks.choice("inputs", inputs, INPUTS)
-        self.inputs: Inputs = inputs
-
-    @property
-    def reference(self) -> Distribution | None:
-        """p_ref over x."""
-        return None if self._reference is None else self._reference.distribution
 
     def energy(self, x: Tensor, z: Tensor) -> Tensor:
-        """E_θ(x, z) without the reference."""
-        return _energy(self.network, x, z, self.inputs, len(self.event_shape))
+        """Return E_θ(x, z) without the reference."""
+        return self._evaluate(x, z, len(self.event_shape))
 
     def forward(self, z: Tensor) -> EnergyConditional:
-        """p⁰(x|z)."""
+        """Return p⁰(x|z) for latents z."""
         return EnergyConditional(self, z)
 
 
 class EnergyConditional(Distribution):
-    """What an :class:`EnergyDecoder` returns: ``log_prob`` is log p⁰(x|z), which does not integrate to one."""
+    """The conditional of an :class:`EnergyDecoder`: ``log_prob`` is log p⁰(x|z), which does not integrate to one."""
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
     normalised = False
@@ -162,16 +188,16 @@ class EnergyConditional(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """That of the reference, or all of space."""
-        found = None if self._decoder.reference is None else self._decoder.reference.support
-        return found if found is not None else constraints.independent(constraints.real, len(self.event_shape))
+        """The support of the reference, or all of space."""
+        support = None if self._decoder.reference is None else self._decoder.reference.support
+        return support or constraints.independent(constraints.real, len(self.event_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """−E_θ(x, z) + log p_ref(x)."""
+        """Return −E_θ(x, z) + log p_ref(x)."""
         return _referred(-self._decoder.energy(value, self._z), self._decoder.reference, value)
 
     def sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Refused: there is no exact way."""
+        """Raise an error: there is no exact way."""
         raise NotImplementedError(
             "an energy-based decoder cannot be sampled exactly; use fvnce.sampling.langevin for approximate draws"
         )
@@ -180,40 +206,181 @@ class EnergyConditional(Distribution):
 def _fixed(name: str, reference: Distribution | None) -> FixedDistribution | None:
     if reference is None:
         return None
-    _checks.distribution(name, reference)
+    _validation.distribution(name, reference)
     return FixedDistribution(reference)
-
-
-def _energy(network: nn.Module, x: Tensor, z: Tensor | None, inputs: Inputs, event_dims: int) -> Tensor:
-    batch = x.shape[: x.dim() - event_dims]
-    if z is None:
-        found = run(network, x)
-    elif inputs == "separate":
-        found = run(network, x, z)
-        rest = found.shape[:-1]  # a last 1 is left out, unless it counts the rows of x
-        ends = len(rest) >= len(batch) and rest[len(rest) - len(batch) :] == batch
-        batch = rest if ends and found.shape[-1:] == (1,) else found.shape
-    else:
-        if event_dims != 1 or x.dim() != 2:
-            raise ValueError(
-                f"x must have rows that are vectors for inputs='joined', found shape {tuple(x.shape)}; pass "
-                "inputs='separate'"
-            )
-        batch = z.shape[:-1]
-        if batch[-1:] != x.shape[:1]:
-            raise ValueError(
-                f"z must have shape (…, {len(x)}, latents), one for each row of x, found shape {tuple(z.shape)}"
-            )
-        found = run(network, torch.cat([x.expand(*batch, -1), z], -1))
-    if found.shape == (*batch, 1):
-        found = found.squeeze(-1)
-    if found.shape != batch:
-        raise ValueError(
-            f"network must give one energy for each row, shape {tuple(batch)} or {(*batch, 1)}, found shape "
-            f"{tuple(found.shape)}"
-        )
-    return found
 
 
 def _referred(value: Tensor, reference: Distribution | None, at: Tensor) -> Tensor:
     return value if reference is None else value + log_prob_inside(reference, at)
+
+
+class KernelRatio(nn.Module):
+    """A ratio that is linear in non-negative coefficients of Gaussian kernels.
+
+    Args:
+        centres: c, shape (L, D).
+        coefficients: θ, shape (L,).
+        bandwidth: h.
+
+    >>> ratio = KernelRatio(torch.zeros(1, 2), torch.tensor([3.0]), 1.0)
+    >>> ratio(torch.zeros(1, 2))
+    tensor([3.])
+    """
+
+    def __init__(self, centres: Tensor, coefficients: Tensor, bandwidth: float) -> None:
+        super().__init__()
+        self.bandwidth = _validation.number("bandwidth", bandwidth, low=0.0, open_low=True)
+        self.register_buffer("centres", _validation.table("centres", centres).detach().clone())
+        self.register_buffer("coefficients", coefficients.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the ratio r(x), shape (n,)."""
+        assert isinstance(self.centres, Tensor)
+        assert isinstance(self.coefficients, Tensor)
+        return gaussian_kernels(x, self.centres, self.bandwidth) @ wide(self.coefficients)
+
+    def log_ratio(self, x: Tensor) -> Tensor:
+        """Return log r(x), not below log 1e-12."""
+        return self(x).clamp(min=SMALLEST_RATIO).log()  # type: ignore[no-any-return]
+
+
+def gaussian_kernels(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
+    """Return exp(−‖x − c‖²/2h²), shape (n, L).
+
+    >>> gaussian_kernels(torch.zeros(1, 1), torch.ones(1, 1), 1.0)
+    tensor([[0.6065]])
+    """
+    return (-torch.cdist(wide(x), wide(centres)).square() / (2 * bandwidth**2)).exp()
+
+
+class _NoiseRatio(nn.Module, ABC):
+    """A log-ratio p/q that may know q, and is then an unnormalized density of p."""
+
+    normalised = False
+    _noise: FixedDistribution | None
+
+    @property
+    def noise(self) -> Distribution | None:
+        """The distribution q, the denominator."""
+        return None if self._noise is None else self._noise.distribution
+
+    @abstractmethod
+    def log_ratio(self, x: Tensor) -> Tensor:
+        """Return log p(x)/q(x), shape (n,)."""
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Return log q(x) + log r(x), nearly normalized; ``log_partition`` of an objective measures how nearly."""
+        if self.noise is None:
+            raise ValueError("log_prob needs the density of the noise, found a ratio of two samples; use log_ratio")
+        log_noise: Tensor = self.noise.log_prob(x)
+        return log_noise + self.log_ratio(x)
+
+
+class TelescopedRatio(_NoiseRatio):
+    """The sum of the log-ratios of a chain of distributions, and with noise at its end an unnormalized density.
+
+    Args:
+        bridges: networks from x to one number each.
+        offsets: o_k, one number for each bridge.
+        noise: q, where its density is known; ``log_prob`` needs it.
+
+    >>> ratio = TelescopedRatio([nn.Linear(2, 1), nn.Linear(2, 1)])
+    >>> ratio.log_ratio(torch.zeros(5, 2)).shape
+    torch.Size([5])
+    """
+
+    def __init__(
+        self,
+        bridges: nn.Sequential | Sequence[nn.Module],
+        offsets: Tensor | None = None,
+        noise: Distribution | None = None,
+    ) -> None:
+        super().__init__()
+        self.bridges = bridges if isinstance(bridges, nn.Sequential) else nn.Sequential(*bridges)
+        self.register_buffer("offsets", torch.zeros(len(self.bridges)) if offsets is None else offsets.detach().clone())
+        self._noise = _fixed("noise", noise)
+
+    def parts(self, x: Tensor) -> Tensor:
+        """Return the log-ratio of each bridge, shape (bridges, n)."""
+        assert isinstance(self.offsets, Tensor)
+        return torch.stack(
+            [run(bridge, x).squeeze(-1) - o for bridge, o in zip(self.bridges, self.offsets, strict=True)]
+        )
+
+    def log_ratio(self, x: Tensor) -> Tensor:
+        """Return log p(x)/q(x), shape (n,)."""
+        return self.parts(x).sum(0)
+
+
+class MultinomialRatio(_NoiseRatio):
+    """The difference of the first and the last logit of a classifier of levels, and with noise a density.
+
+    Args:
+        network: from x to the logits of K + 1 levels, of which the first is p and the last q.
+        noise: q, where its density is known; ``log_prob`` needs it.
+
+    >>> MultinomialRatio(nn.Linear(2, 4)).log_ratio(torch.zeros(5, 2)).shape
+    torch.Size([5])
+    """
+
+    def __init__(self, network: nn.Module, noise: Distribution | None = None) -> None:
+        super().__init__()
+        self.network = network
+        self._noise = _fixed("noise", noise)
+
+    def log_ratio(self, x: Tensor) -> Tensor:
+        """Return log p(x)/q(x), shape (n,)."""
+        logits = run(self.network, x)
+        return logits[..., 0] - logits[..., -1]
+
+
+class AveragedRatio(nn.Module):
+    """The mean of several log-ratios.
+
+    Args:
+        members: modules from x to one number each.
+
+    >>> AveragedRatio([nn.Linear(2, 1), nn.Linear(2, 1)])(torch.zeros(5, 2)).shape
+    torch.Size([5, 1])
+    """
+
+    def __init__(self, members: nn.Sequential | Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = members if isinstance(members, nn.Sequential) else nn.Sequential(*members)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the mean, shape (n, 1)."""
+        return torch.stack([member(x) for member in self.members]).mean(0)
+
+
+class DistributionRatio(nn.Module):
+    """log p(x)/q(x) of two distributions with densities.
+
+    Args:
+        numerator: p.
+        denominator: q.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> p, q = (Independent(Normal(torch.zeros(2), scale * torch.ones(2)), 1) for scale in (1.0, 2.0))
+    >>> DistributionRatio(p, q)(torch.zeros(1, 2))  # 2 log 2
+    tensor([[1.3863]])
+    """
+
+    def __init__(self, numerator: Distribution, denominator: Distribution) -> None:
+        super().__init__()
+        self._numerator, self._denominator = FixedDistribution(numerator), FixedDistribution(denominator)
+
+    @property
+    def numerator(self) -> Distribution:
+        """The distribution p, the numerator."""
+        return self._numerator.distribution
+
+    @property
+    def denominator(self) -> Distribution:
+        """The distribution q, the denominator."""
+        return self._denominator.distribution
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the log-ratio, shape (n, 1)."""
+        log_ratio: Tensor = self.numerator.log_prob(x) - self.denominator.log_prob(x)
+        return log_ratio.unsqueeze(-1)

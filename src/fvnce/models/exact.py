@@ -5,7 +5,7 @@ Those of a restricted Boltzmann machine,
 
     log p⁰(v, h) = aᵀv + bᵀh + vᵀWh,     v ∈ {0,1}^D,  h ∈ {0,1}^M
 
-are unnormalised: log p⁰(v) = aᵀv + Σ_j softplus(b_j + W_jᵀv), and log Z is a sum over 2^min(D, M) states, which is
+are unnormalized: log p⁰(v) = aᵀv + Σ_j softplus(b_j + W_jᵀv), and log Z is a sum over 2^min(D, M) states, which is
 exact while that is small. Its posterior is a product of Bernoullis with logits b + Wᵀv.
 """
 
@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, MultivariateNormal
 from torch.nn.functional import softplus
 
-from .. import _checks
+from .. import _validation
 from .._random import place
-from .distributions import BinaryVector, DiagonalNormal, binary_states
-from .fixed import wide
+from .distributions import BinaryVector, DiagonalNormal, binary_states, wide
 
 
 class LinearGaussianModel(nn.Module):
@@ -40,24 +39,22 @@ class LinearGaussianModel(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor, scale: float) -> None:
         super().__init__()
         if weight.dim() != 2 or bias.shape != weight.shape[:1]:
-            raise ValueError(
-                f"weight must have shape (D, M) for bias of shape (D,), found {tuple(weight.shape)} and "
-                f"{tuple(bias.shape)}"
-            )
-        scale = _checks.number("scale", scale, low=0.0, open_low=True)
+            shapes = f"{tuple(weight.shape)} and {tuple(bias.shape)}"
+            raise ValueError(f"weight must have shape (D, M) for bias of shape (D,), found {shapes}")
+        scale = _validation.number("scale", scale, low=0.0, open_low=True)
         self.weight = nn.Parameter(weight.clone())
         self.bias = nn.Parameter(bias.clone())
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale), dtype=weight.dtype))
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p(x, z)."""
+        """Return log p(x, z) of rows x and latents z."""
         weight, bias, scale = wide(self.weight), wide(self.bias), wide(self.log_scale).exp()
         z = wide(z)
         prior = DiagonalNormal(torch.zeros_like(z), z.new_ones(()))
         return prior.log_prob(z) + DiagonalNormal(z @ weight.T + bias, scale).log_prob(x)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log p(x)."""
+        """Return the log marginal density of rows x."""
         weight, bias = wide(self.weight), wide(self.bias)
         eye = torch.eye(len(bias), dtype=bias.dtype, device=bias.device)
         covariance = weight @ weight.T + (2 * wide(self.log_scale)).exp() * eye
@@ -65,7 +62,7 @@ class LinearGaussianModel(nn.Module):
         return result
 
     def posterior(self, x: Tensor) -> MultivariateNormal:
-        """p(z|x)."""
+        """Return the exact posterior p(z|x)."""
         weight, variance = wide(self.weight), (2 * wide(self.log_scale)).exp()
         m = weight.T @ weight + variance * torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
         mean = torch.linalg.solve(m, weight.T @ (wide(x) - wide(self.bias)).unsqueeze(-1)).squeeze(-1)
@@ -73,7 +70,7 @@ class LinearGaussianModel(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int) -> Tensor:
-        """n draws of x."""
+        """Return n draws of x."""
         z = torch.randn(n, self.weight.shape[1], dtype=self.weight.dtype, device=self.weight.device)
         noise = torch.randn(n, len(self.bias), dtype=self.weight.dtype, device=self.weight.device)
         return z @ self.weight.T + self.bias + self.log_scale.exp() * noise
@@ -96,32 +93,32 @@ class GaussianMixtureModel(nn.Module):
                 "means must have shape (C, D) for logits and scales of shape (C,), found "
                 f"{tuple(means.shape)}, {tuple(logits.shape)} and {tuple(scales.shape)}"
             )
-        _checks.entries("scales", scales, scales > 0, "be > 0")
+        _validation.entries("scales", scales, scales > 0, "be > 0")
         self.logits = nn.Parameter(logits.clone())
         self.means = nn.Parameter(means.clone())
         self.log_scales = nn.Parameter(scales.log())
 
     def _log_joint_all(self, x: Tensor) -> Tensor:
-        """log p(x, z) for every z, last."""
+        """Return log p(x, z) for every z, last."""
         component = DiagonalNormal(wide(self.means), wide(self.log_scales).exp().unsqueeze(-1))
         return wide(self.logits).log_softmax(-1) + component.log_prob(x.unsqueeze(-2))
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p(x, z) for z of shape (B,) or (K, B)."""
+        """Return log p(x, z) for z of shape (B,) or (K, B)."""
         all_z = self._log_joint_all(x)
         return all_z.expand(*z.shape, -1).gather(-1, z.unsqueeze(-1)).squeeze(-1)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log p(x)."""
+        """Return the log marginal density of rows x."""
         return self._log_joint_all(x).logsumexp(-1)
 
     def posterior(self, x: Tensor) -> Categorical:
-        """p(z|x)."""
+        """Return the exact posterior p(z|x)."""
         return Categorical(logits=self._log_joint_all(x), validate_args=False)
 
     @torch.no_grad()
     def sample(self, n: int) -> Tensor:
-        """n draws of x."""
+        """Return n draws of x."""
         z = Categorical(logits=wide(self.logits)).sample((n,))
         noise = torch.randn(n, self.means.shape[1], dtype=self.means.dtype, device=self.means.device)
         return self.means[z] + self.log_scales.exp()[z].unsqueeze(-1) * noise
@@ -155,23 +152,23 @@ class RestrictedBoltzmannMachine(nn.Module):
         self.hidden = nn.Parameter(hidden.clone())
 
     def log_joint(self, v: Tensor, h: Tensor) -> Tensor:
-        """log p⁰(v, h)."""
+        """Return log p⁰(v, h), unnormalized, of both layers."""
         return wide(v) @ wide(self.visible) + (h * self.field(v)).sum(-1)
 
     def log_prob(self, v: Tensor) -> Tensor:
-        """log p⁰(v), unnormalised."""
+        """Return the unnormalized log marginal density of v."""
         return wide(v) @ wide(self.visible) + softplus(self.field(v)).sum(-1)
 
     def field(self, v: Tensor) -> Tensor:
-        """b + Wᵀv, the logits of the hidden units."""
+        """Return b + Wᵀv, the logits of the hidden units."""
         return wide(self.hidden) + wide(v) @ wide(self.weight)
 
     def posterior(self, v: Tensor) -> BinaryVector:
-        """p(h|v), exactly."""
+        """Return the exact posterior p(h|v)."""
         return BinaryVector(self.field(v))
 
     def log_partition(self) -> Tensor:
-        """log Z, by summing over all states of the smaller layer."""
+        """Return log Z, by summing over all states of the smaller layer."""
         visible, hidden = self.weight.shape
         if visible <= hidden:
             return self.log_prob(binary_states(visible).to(wide(self.weight))).logsumexp(0)
@@ -181,7 +178,7 @@ class RestrictedBoltzmannMachine(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n exact draws of v, from the enumerated distribution."""
+        """Return n exact draws of v, from the enumerated distribution."""
         states = binary_states(len(self.visible)).to(self.weight)
         probs = self.log_prob(states).softmax(0).to(place(generator, states.device))
         return states[torch.multinomial(probs, n, replacement=True, generator=generator).to(states.device)]

@@ -12,23 +12,23 @@ import copy
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform, constraints
 
-from .. import _checks
+from .distributions import wide as wide
 
 TensorMap = Callable[[Tensor], Tensor]
 
 
 class FixedDistribution(nn.Module):
-    """A distribution without parameters of its own, as a module.
+    """A given distribution as a module.
 
     Networks inside the distribution, such as those of a flow, are copied, and the copies fixed: in evaluation mode
-    whatever the mode of the objective, not among the ``parameters()`` that an optimiser is given, and without
+    whatever the mode of the objective, not among the ``parameters()`` that an optimizer is given, and without
     gradients, so that p_n stays what it was. Their weights are in ``state_dict()``. To learn the distribution instead,
     train the module it comes from and give the result to a new objective.
 
@@ -40,142 +40,102 @@ class FixedDistribution(nn.Module):
 
     def __init__(self, distribution: Distribution) -> None:
         super().__init__()
-        self._networks: list[nn.Module] = []
         copies: dict[int, Any] = {}
 
-        def own(module: nn.Module) -> nn.Module:
+        def fixed(module: nn.Module) -> nn.Module:
             known = id(module) in copies
-            made = copy.deepcopy(module, copies)  # one memory for all, so that what is shared stays so
+            copied = copy.deepcopy(module, copies)  # one memory for all, so that what is shared stays so
             if not known:
-                self._networks.append(made.requires_grad_(False).eval()._apply(wide))
-            return made
+                self._modules[str(len(self._modules))] = copied.requires_grad_(False).eval()._apply(wide)
+            return copied
 
-        self._hold(map_parts(distribution, wide, own))
-
-    def _hold(self, distribution: Distribution) -> None:
         # Not by setattr: a distribution that is itself a module would be taken for a part to train.
-        self.__dict__["distribution"] = distribution
+        self.__dict__["distribution"] = map_parts(distribution, wide, fixed)
+
+    # Networks are among the modules that torch saves and loads, and hidden from all that train or count parameters.
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """Return nothing: networks inside are fixed."""
+        return iter(())
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Return the module itself, without the networks inside."""
+        memo = set() if memo is None else memo
+        if self not in memo:
+            memo.update({self} if remove_duplicate else ())
+            yield prefix, self
 
     def _apply(self, fn: TensorMap, recurse: bool = True) -> FixedDistribution:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         function = at_least_single(fn)
-        for network in self._networks:
-            network._apply(function)
-        self._hold(map_parts(self.distribution, function, lambda module: module))
+        for network in self._modules.values():
+            network._apply(function)  # type: ignore[union-attr]
+        self.__dict__["distribution"] = map_parts(self.distribution, function, lambda module: module)
         return self
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        for position, network in enumerate(self._networks):
-            network.state_dict(destination=destination, prefix=f"{prefix}{position}.", keep_vars=keep_vars)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: Any,
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        known: set[str] = set()
-        for position, network in enumerate(self._networks):
-            start = f"{prefix}{position}."
-            inside = {name.removeprefix(start): value for name, value in state_dict.items() if name.startswith(start)}
-            known |= {start + name for name in inside}
-            try:
-                found = network.load_state_dict(
-                    inside, strict=False, assign=bool(local_metadata.get("assign_to_params_buffers", False))
-                )
-            except RuntimeError as error:  # a tensor of another shape
-                error_msgs.append(str(error))
-                continue
-            network.requires_grad_(False)
-            missing_keys += [start + name for name in found.missing_keys]
-            unexpected_keys += [start + name for name in found.unexpected_keys]
-        if strict:
-            unexpected_keys += [name for name in state_dict if name.startswith(prefix) and name not in known]
-
     def forward(self) -> Distribution:
-        """The distribution."""
+        """Return the distribution that is held."""
         return self.distribution
 
-    def extra_repr(self) -> str:
-        """The distribution's own."""
-        return repr(self.distribution)
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """The tensor, in float32 if it was in half precision.
-
-    >>> wide(torch.zeros(1, dtype=torch.bfloat16)).dtype
-    torch.float32
-    """
-    return tensor.float() if _checks.is_half(tensor) else tensor
+    def __repr__(self) -> str:
+        return f"FixedDistribution({self.distribution!r})"
 
 
 def at_least_single(function: TensorMap) -> TensorMap:
-    """A function that moves a tensor, without taking it, or rounding it, below float32."""
+    """Return a function that moves a tensor, without rounding it below float32."""
 
     def moved(tensor: Tensor) -> Tensor:
-        found = function(tensor)
-        return tensor.to(found.device, torch.float32) if _checks.is_half(found) else found
+        result = function(tensor)
+        return result if wide(result) is result else tensor.to(result.device, torch.float32)
 
     return moved
 
 
 def map_tensors(distribution: Distribution, function: TensorMap) -> Distribution:
-    """A copy of a distribution with every tensor in it passed through ``function``, also those of its modules.
+    """Return a copy of a distribution with every tensor in it passed through ``function``, also those of its modules.
 
-    The copy does not validate what it is asked: objectives do, with words that name the row.
+    The copy does not validate its arguments: objectives do, and name the row.
     """
     return map_parts(distribution, function, lambda module: copy.deepcopy(module)._apply(function))
 
 
 def map_parts(distribution: Distribution, tensor: TensorMap, module: Callable[[nn.Module], nn.Module]) -> Distribution:
-    """A copy of a distribution with every tensor and every module in it replaced."""
-    made: Distribution = _Walk(tensor, module).value(distribution)
-    return made
+    """Return a copy of a distribution with every tensor and every module in it replaced."""
+    # What was met, and its copy: a part may refer back to the whole.
+    copies: dict[int, tuple[Any, Any]] = {}
 
-
-class _Walk:
-    def __init__(self, tensor: TensorMap, module: Callable[[nn.Module], nn.Module]) -> None:
-        self.tensor, self.module = tensor, module
-        # What was met, and its copy: a part may refer back to the whole.
-        self.made: dict[int, tuple[Any, Any]] = {}
-
-    def value(self, value: Any) -> Any:
+    def mapped(value: Any) -> Any:
         if isinstance(value, Tensor):
-            return self.tensor(value)
+            return tensor(value)
         if isinstance(value, nn.Module):
-            return self.module(value)
+            return module(value)
         if isinstance(value, Distribution) and hasattr(value, "mapped"):  # it holds more than its tensors
-            return value.mapped(self.tensor)
+            return value.mapped(tensor)
         if isinstance(value, (Distribution, Transform, constraints.Constraint)):
-            return self._copied(value)
+            return copied(value)
         if type(value) in (list, tuple):
-            return type(value)(self.value(item) for item in value)
+            return type(value)(mapped(item) for item in value)
         if type(value) is dict:
-            return {key: self.value(item) for key, item in value.items()}
+            return {key: mapped(item) for key, item in value.items()}
         if isinstance(value, functools.partial):
-            arguments = {name: self.value(item) for name, item in value.keywords.items()}
-            return functools.partial(self.value(value.func), *map(self.value, value.args), **arguments)
+            named = {name: mapped(item) for name, item in value.keywords.items()}
+            return functools.partial(mapped(value.func), *map(mapped, value.args), **named)
         if isinstance(value, types.MethodType):
-            return types.MethodType(value.__func__, self.value(value.__self__))
+            return types.MethodType(value.__func__, mapped(value.__self__))
         return value
 
-    def _copied(self, value: Any) -> Any:
-        if id(value) in self.made:
-            return self.made[id(value)][1]
-        held = dict(vars(value))
-        if isinstance(value, Transform):
-            # Its inverse, once asked for, is referred to weakly and refers back to it; a new one is made when asked.
-            held = {name: None if isinstance(item, weakref.ref) else item for name, item in held.items()}
-        moved = copy.copy(value)
-        self.made[id(value)] = (value, moved)
-        alone = getattr(value, "kept_as_is", ())
-        moved.__dict__.update({name: item if name in alone else self.value(item) for name, item in held.items()})
+    def copied(value: Any) -> Any:
+        if id(value) in copies:
+            return copies[id(value)][1]
+        copies[id(value)] = value, copy.copy(value)
+        held, kept_as_is = copies[id(value)][1].__dict__, getattr(value, "kept_as_is", ())
+        for name, item in vars(value).items():
+            # The inverse of a transform, once asked for, is referred to weakly; a new one is made when asked.
+            held[name] = None if isinstance(item, weakref.ref) else item if name in kept_as_is else mapped(item)
         if isinstance(value, Distribution):
-            moved._validate_args = False
-        return moved
+            held["_validate_args"] = False
+        return copies[id(value)][1]
+
+    result: Distribution = mapped(distribution)
+    return result

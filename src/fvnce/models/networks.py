@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
-from .. import _checks
-from ..serialization import register
-from .fixed import wide
+from .. import _validation
+from ..io import register
 
 
 def mlp(
     sizes: Sequence[int], activation: Callable[[], nn.Module] = nn.ReLU, *, output: nn.Module | None = None
 ) -> nn.Sequential:
-    """Linear layers of these sizes with an activation between them, and ``output`` at the end if given.
+    """Return linear layers of these sizes with an activation between them, and ``output`` at the end if given.
 
     >>> mlp([784, 256, 128])
     Sequential(
@@ -25,7 +23,7 @@ def mlp(
       (2): Linear(in_features=256, out_features=128, bias=True)
     )
     """
-    sizes = [_checks.count(f"sizes[{i}]", size) for i, size in enumerate(sizes)]
+    sizes = [_validation.count(f"sizes[{i}]", size) for i, size in enumerate(sizes)]
     if len(sizes) < 2:
         raise ValueError(f"sizes must hold at least an input and an output size, found {sizes}")
     layers: list[nn.Module] = []
@@ -35,23 +33,8 @@ def mlp(
     return nn.Sequential(*layers, *([] if output is None else [output]))
 
 
-def run(network: nn.Module, *inputs: Tensor) -> Tensor:
-    """``network(*inputs)`` in the network's precision if that is half, and in at least float32 what it gives.
-
-    Networks may work in half precision; a log-density of what they give does not: summed over an image it would be off
-    by whole nats.
-
-    >>> run(nn.Linear(3, 2).bfloat16(), torch.zeros(4, 3)).dtype
-    torch.float32
-    """
-    dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), None)
-    if dtype in (torch.float16, torch.bfloat16):
-        inputs = tuple(value.to(dtype) if value.is_floating_point() else value for value in inputs)
-    return wide(network(*inputs))
-
-
 class _Images(nn.Module):
-    """Runs an image network over any number of leading dimensions."""
+    """An image network, run over any number of leading dimensions."""
 
     def __init__(self, network: nn.Module, event_dims: int) -> None:
         super().__init__()
@@ -68,18 +51,13 @@ register(_Images)
 
 
 def convolutional_pair(
-    latent: int,
-    *,
-    channels: int = 1,
-    width: int = 32,
-    outputs: int | None = None,
-    size: tuple[int, int] = (28, 28),
+    latent: int, *, channels: int = 1, width: int = 32, outputs: int | None = None, size: tuple[int, int] = (28, 28)
 ) -> tuple[nn.Module, nn.Module]:
-    """A small convolutional encoder and decoder for images of shape (channels, height, width).
+    """Return a small convolutional encoder and decoder for images of shape (channels, height, width).
 
     Args:
         latent: the size of the code that the decoder takes.
-        channels: colour channels of the image.
+        channels: color channels of the image.
         width: channels of the first feature map; the second has twice as many.
         outputs: what the encoder gives, by default ``latent``; a Gaussian encoder needs twice that.
         size: height and width of the image, multiples of 4.
@@ -89,9 +67,9 @@ def convolutional_pair(
     >>> decoder(encoder(torch.zeros(5, 1, 28, 28))).shape
     torch.Size([5, 1, 28, 28])
     """
-    latent = _checks.count("latent", latent)
-    outputs = latent if outputs is None else _checks.count("outputs", outputs)
-    small = tuple(_checks.count(f"size[{i}]", side) // 4 for i, side in enumerate(size))
+    latent = _validation.count("latent", latent)
+    outputs = latent if outputs is None else _validation.count("outputs", outputs)
+    small = tuple(_validation.count(f"size[{i}]", side) // 4 for i, side in enumerate(size))
     if any(side % 4 for side in size):
         raise ValueError(f"size must be multiples of 4, which two layers of stride 2 need, found {tuple(size)}")
     flat = 2 * width * small[0] * small[1]

@@ -1,25 +1,33 @@
 """Noise distributions p_n, and draws of them.
 
 ======================  ===============================================================
+``base``                the base class; draws, densities and files of any distribution
 ``kde``                 Gaussian kernel densities, exact over all centres
 ``bandwidth``           their bandwidths, learned from data
 ``simple``              fitted Gaussians, independent bits, draws alone, steps from a point
 ``mixture``             mixtures of any distributions
-``flow``                normalising flows
-``drawing``             draws and densities of any distribution, whatever it lacks
+``flow``                normalizing flows
 ``pool``                a pool of draws, renewed as it is used
-``state``               noise on disk
 ======================  ===============================================================
 """
 
 from .bandwidth import select_bandwidth
-from .drawing import draw, draw_with_log_prob, jitter, log_prob_of_rows, log_prob_or_minus_inf
+from .base import (
+    draw,
+    draw_with_log_prob,
+    from_state,
+    jitter,
+    load_noise,
+    log_prob_of_rows,
+    log_prob_or_minus_inf,
+    save_noise,
+    to_state,
+)
 from .flow import FlowNoise
 from .kde import KernelDensity, smoothed
 from .mixture import NoiseMixture
 from .pool import NoisePool, row_flops
 from .simple import BernoulliNoise, BitFlips, EmpiricalNoise, GaussianSteps, fit_gaussian
-from .state import from_state, load_noise, save_noise, to_state
 
 __all__ = [
     "BernoulliNoise",

@@ -5,11 +5,11 @@ Rules of thumb, one bandwidth per column with standard deviation s_k:
     scott       h_k = s_k n^(−1/(D+4))
     silverman   h_k = s_k (4 / ((D+2) n))^(1/(D+4))
 
-``loo``: one bandwidth for all columns, which maximises the leave-one-out log likelihood
+``loo``: one bandwidth for all columns, which maximizes the leave-one-out log likelihood
 
     f(h) = Σ_i log Σ_{j≠i} exp(−d_ij²/(2h²)) − n D log h.
 
-A stationary point satisfies h² = mean_i ⟨d_ij²⟩/D, where ⟨·⟩ weighs neighbours by exp(−d²/(2h²)). Those
+A stationary point satisfies h² = mean_i ⟨d_ij²⟩/D, where ⟨·⟩ weighs neighbors by exp(−d²/(2h²)). Those
 weights fall with distance, so every such point lies between the mean nearest and the mean overall squared
 distance: a certified bracket.
 """
@@ -22,8 +22,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .. import _checks
-from ._centres import Centres
+from .. import _validation
+from ._logsum import Centres
 
 _KEPT = 32
 _TILE_ROWS = 1024
@@ -33,7 +33,7 @@ Moments = tuple[float, float]
 
 
 def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_bytes: int = 64 * 2**20) -> Tensor:
-    """Bandwidth of a Gaussian kernel density on the rows of X.
+    """Return a bandwidth of a Gaussian kernel density on the rows of X.
 
     Args:
         X: shape (n, D), or (n,) + event_shape with D entries each, n >= 2.
@@ -42,16 +42,16 @@ def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_
             deviation of all columns. Without it a constant column is an error, as its bandwidth would be 0.
         block_bytes: working memory for ``"loo"``.
 
-    Duplicated rows count as neighbours at distance 0 in ``"loo"``; it is an error if every row has a
+    Duplicated rows count as neighbors at distance 0 in ``"loo"``; it is an error if every row has a
     duplicate, as the likelihood then grows without bound as h falls.
 
     >>> X = torch.randn(500, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     >>> [round(select_bandwidth(X, rule).item(), 2) for rule in ("scott", "silverman", "loo")]
     [0.29, 0.3, 0.28]
     """
-    _checks.choice("bandwidth", rule, ("scott", "silverman", "loo"))
-    block_bytes = _checks.count("block_bytes", block_bytes, low=2**16)
-    rows = _checks.samples("X", X, rows=2)
+    _validation.choice("bandwidth", rule, ("scott", "silverman", "loo"))
+    block_bytes = _validation.count("block_bytes", block_bytes, low=2**16)
+    rows = _validation.samples("X", X, rows=2)
     data = rows.flatten(1)
     if rule == "loo":
         if floor is not None:
@@ -65,10 +65,10 @@ def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_
 def _deviations(data: Tensor, floor: float | None) -> Tensor:
     deviations = data.double().std(0)
     if floor is not None:
-        least = _checks.number("floor", floor, low=0, open_low=True) * deviations.square().mean().sqrt()
+        least = _validation.number("floor", floor, low=0, open_low=True) * deviations.square().mean().sqrt()
         deviations = deviations.clamp_min(least)
     remedy = "drop them, pass floor=0.01, or give a number or 'loo' as bandwidth"
-    _checks.varying(deviations, "for a rule of thumb", remedy)
+    _validation.varying(deviations, "for a rule of thumb", remedy)
     return deviations.to(data.dtype)
 
 
@@ -87,7 +87,7 @@ def _leave_one_out(data: Tensor, block_bytes: int) -> float:
     low, high = 0.5 * math.log(low) - 1e-6, 0.5 * math.log(high) + 1e-6
     best = _root(lambda h: _moments(squares, h), width, low, high)
     if not full and _left_out(squares, n, width, best) > 1e-3:
-        # Too many neighbours matter to keep a table of them; the table's answer is where the search starts.
+        # Too many neighbors matter to keep a table of them; the table's answer is where the search starts.
         best = _root(lambda h: _blocked_moments(points, h), width, low, high, start=math.log(best))
     return best
 
@@ -127,7 +127,7 @@ def _moments(squares: Tensor, h: float) -> Moments:
 
 
 def _left_out(squares: Tensor, n: int, width: int, h: float) -> float:
-    """Certified bound on the relative change of h² by all neighbours not kept.
+    """Certified bound on the relative change of h² by all neighbors not kept.
 
     The n − 1 − m others are no nearer than the farthest one kept, and v exp(−v/(2h²)) falls for v > 2h².
     """
@@ -140,7 +140,7 @@ def _left_out(squares: Tensor, n: int, width: int, h: float) -> float:
 def _all_squares(points: Centres) -> Tensor:
     """Squared distances of every row to all others, shape (n, n − 1) in float64."""
     n = points.size
-    block, offset = points.block(0, n, torch.float64)
+    block, offset = points.at(slice(0, n), torch.float64)
     squares = torch.addmm(offset, block, block.T).mul_(-2.0).sub_(2.0 * offset[:, None]).clamp_min_(0.0)
     # The off-diagonal entries of an n × n matrix are a strided view of its buffer.
     return squares.flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
@@ -163,16 +163,16 @@ def _nearest_squares(points: Centres, data: Tensor, block_bytes: int) -> Tensor:
 
 
 def _nearest_columns(points: Centres, low: int, high: int, dtype: torch.dtype) -> Tensor:
-    rows, _ = points.block(low, high, dtype)
+    rows, _ = points.at(slice(low, high), dtype)
     scores: list[Tensor] = []
     columns: list[Tensor] = []
     for start in range(0, points.size, _TILE_ROWS * 4):
         stop = min(start + _TILE_ROWS * 4, points.size)
-        block, offset = points.block(start, stop, dtype)
+        block, offset = points.at(slice(start, stop), dtype)
         tile = torch.addmm(offset, rows, block.T)
         first, last = max(low, start), min(high, stop)
-        own = torch.arange(first, max(first, last), device=tile.device)
-        tile[own - low, own - start] = -math.inf
+        diagonal = torch.arange(first, max(first, last), device=tile.device)
+        tile[diagonal - low, diagonal - start] = -math.inf
         top = tile.topk(min(_KEPT, stop - start), dim=1, sorted=False)
         scores.append(top.values)
         columns.append(top.indices + start)
@@ -186,13 +186,13 @@ def _blocked_moments(points: Centres, h: float) -> Moments:
     dtype = points.raw.dtype
     for low in range(0, points.size, _TILE_ROWS):
         high = min(low + _TILE_ROWS, points.size)
-        rows, own = points.block(low, high, dtype)
+        rows, offsets = points.at(slice(low, high), dtype)
         total = torch.zeros(3, high - low, dtype=torch.float64, device=rows.device)
         top = torch.full((high - low,), -math.inf, dtype=dtype, device=rows.device)
         for start in range(0, points.size, 2 * _TILE_ROWS):
             stop = min(start + 2 * _TILE_ROWS, points.size)
-            block, offset = points.block(start, stop, dtype)
-            tile = torch.addmm(offset, rows, block.T).add_(own[:, None]).clamp_max_(0.0)
+            block, offset = points.at(slice(start, stop), dtype)
+            tile = torch.addmm(offset, rows, block.T).add_(offsets[:, None]).clamp_max_(0.0)
             first, last = max(low, start), min(high, stop)
             diagonal = torch.arange(first, max(first, last), device=tile.device)
             tile[diagonal - low, diagonal - start] = -math.inf

@@ -1,22 +1,24 @@
-r"""A normalising flow of zuko as noise, on rows that are standardised first.
+r"""A normalizing flow of zuko as noise, on rows that are standardized first.
 
 log p_n(x) = log p_flow((x − m)/s) − Σ_k log s_k
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution, Normal, constraints
+from torch.distributions import Distribution, Normal
 
-from .. import _checks
-from .._random import place
-from .drawing import Noise, over_batch
+from .. import _validation
+from .._random import place, preserve_rng_state
+from ..io import Kind, add
+from .base import Noise, check_unbatched
 
+#: Neural splines, masked autoregressive, coupling.
 FAMILIES = ("NSF", "MAF", "NICE")
-"""Neural splines, masked autoregressive, coupling."""
 
 
 class FlowNoise(Noise):
@@ -39,8 +41,6 @@ class FlowNoise(Noise):
     torch.Size([5])
     """
 
-    support = constraints.real_vector
-
     def __init__(
         self,
         kind: str,
@@ -52,23 +52,23 @@ class FlowNoise(Noise):
         flow: nn.Module | None = None,
     ) -> None:
         self.kind, self.transforms, self.hidden = kind, transforms, tuple(hidden)
-        self.shift = _checks.floating("shift", shift).detach()
-        self.scale = _checks.scale("scale", scale, tuple(self.shift.shape), self.shift).detach()
+        self.shift = _validation.floating("shift", shift).detach()
+        self.scale = _validation.scale("scale", scale, tuple(self.shift.shape), self.shift).detach()
         made = make_flow(kind, len(self.shift), transforms, self.hidden) if flow is None else flow
         self.flow = made.requires_grad_(False).eval()
         super().__init__(self.shift.shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p_n of points of shape (..., D); the result has shape (...)."""
-        x = _checks.points("x", value, self.event_shape).to(self.shift.dtype)
-        x = over_batch(self, x if _checks.values_are_hidden() else _checks.finite_rows("x", x))
+        """Return log p_n of points of shape (..., D); the result has shape (...)."""
+        x = _validation.points("x", value, self.event_shape).to(self.shift.dtype)
+        x = self._over_batch(x if _validation.values_are_hidden() else _validation.finite_rows("x", x))
         density: Tensor = self.flow().log_prob((x - self.shift) / self.scale)
         return density - self.scale.log().sum()
 
     @torch.no_grad()
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n samples of shape (n, D): standard normal draws sent backwards through the flow."""
-        shape = (_checks.count("n", n, low=0), *self.event_shape)
+        """Return n samples of shape (n, D): standard normal draws sent backwards through the flow."""
+        shape = (_validation.count("n", n, low=0), *self.event_shape)
         there = place(generator, self.shift.device)
         z = torch.randn(shape, generator=generator, dtype=self.shift.dtype, device=there).to(
             self.shift, non_blocking=True
@@ -83,28 +83,46 @@ class FlowNoise(Noise):
 
 
 def make_flow(kind: str, features: int, transforms: int, hidden: tuple[int, ...]) -> nn.Module:
-    """A flow with new weights, drawn from torch's global generator."""
-    _checks.choice("kind", kind, FAMILIES)
+    """Return a flow with new weights, drawn from torch's global generator."""
+    _validation.choice("kind", kind, FAMILIES)
     made: nn.Module = getattr(_zuko().flows, kind)(features, transforms=transforms, hidden_features=hidden)
     return made
 
 
 def _zuko() -> Any:
     # zuko turns off the checks of all of torch's distributions when it is imported; they are turned on again.
-    before = _validates()
+    try:
+        Normal(0.0, -1.0)
+        validates = False
+    except ValueError:
+        validates = True
     try:
         import zuko
     except ImportError:
         raise ImportError("flows as noise need the zuko package: pip install zuko") from None
     finally:
-        Distribution.set_default_validate_args(before)
+        Distribution.set_default_validate_args(validates)
     return zuko
 
 
-def _validates() -> bool:
-    """Whether torch's distributions check their arguments unless told: one without a density is refused."""
-    try:
-        Normal(0.0, -1.0)
-    except ValueError:
-        return True
-    return False
+def _arguments(noise: FlowNoise) -> dict[str, Any]:
+    check_unbatched(noise)
+    settings = {"kind": noise.kind, "transforms": noise.transforms, "hidden": noise.hidden}
+    weights = tuple(noise.flow.state_dict().items())
+    return {**settings, "shift": noise.shift, "scale": noise.scale, "weights": weights}
+
+
+def _build(weights: tuple[tuple[str, Tensor], ...], transforms: int, hidden: tuple[int, ...], **rest: Any) -> FlowNoise:
+    # A forged file must not make its reader allocate layers that it does not hold.
+    numbers = transforms * sum(inputs * outputs for inputs, outputs in pairwise(hidden))
+    held = sum(value.numel() for _, value in weights)
+    if max(numbers, transforms, *hidden) > held:
+        raise ValueError(f"hidden must be layers that the file holds, found {hidden} for {held} weights")
+    with preserve_rng_state():
+        noise = FlowNoise(transforms=transforms, hidden=hidden, **rest)
+    noise.flow.load_state_dict({name: value.clone() for name, value in weights}, assign=True)
+    noise.flow.requires_grad_(False)
+    return noise
+
+
+add(Kind("FlowNoise", FlowNoise, _arguments, _build))

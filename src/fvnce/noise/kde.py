@@ -12,19 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
-from .. import _checks
+from .. import _validation
 from .._random import place
-from ._centres import AXES, Centres, Sketch
-from ._logsum import log_sums
+from ..io import register
+from ._logsum import AXES, LIMIT, Centres, Sketch, log_sums
 from .bandwidth import select_bandwidth
-from .drawing import Noise, over_batch
+from .base import Noise, check_unbatched
 
+#: Default bound on the working memory of one evaluation, in bytes.
 BLOCK_BYTES = 128 * 2**20
-"""Default bound on the working memory of one evaluation, in bytes."""
 
-
+_FEW = 2**18
 _MANY_CENTRES = 4096
 _MANY_POINTS = 512
 
@@ -41,8 +40,8 @@ class KernelDensity(Noise):
         centres: shape (n, D), or (n,) + event_shape; float32 and float64 are kept as they are, by reference.
         bandwidth: standard deviation of the kernel, a number or a tensor of shape (D,) or event_shape.
         weights: shape (n,), non-negative; divided by their sum. Equal if not given.
-        block_bytes: working memory of one evaluation, beside its inputs and result, and beside what is kept
-            ready between evaluations: scaled centres up to 64 MiB and half a kilobyte per centre.
+        block_bytes: working memory of one evaluation, without its inputs, its result and what is kept between
+            evaluations: scaled centres up to 64 MiB and half a kilobyte per centre.
 
     Example:
         >>> noise = KernelDensity(torch.tensor([[0.0], [2.0]]), bandwidth=1.0)
@@ -62,17 +61,17 @@ class KernelDensity(Noise):
         *,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        self.centres = _checks.samples("centres", centres).detach()
+        self.centres = _validation.samples("centres", centres).detach()
         size, event = self.centres.shape[0], self.centres.shape[1:]
-        self.bandwidth = _checks.scale("bandwidth", bandwidth, event, self.centres).detach()
-        self.block_bytes = _checks.count("block_bytes", block_bytes, low=2**16)
+        self.bandwidth = _validation.scale("bandwidth", bandwidth, event, self.centres).detach()
+        self.block_bytes = _validation.count("block_bytes", block_bytes, low=2**16)
         self.weights: Tensor | None = None
         self.given_weights: Tensor | None = None
         self._cumulative: Tensor | None = None
         self._place: Tensor | None = None
         used, log_weights = self.centres.flatten(1), None
         if weights is not None:
-            self.weights = _checks.weights("weights", weights, size, device=self.centres.device)
+            self.weights = _validation.weights("weights", weights, size, device=self.centres.device)
             self.given_weights = torch.as_tensor(weights, dtype=torch.float64, device=self.centres.device)
             self._cumulative = self.weights.cumsum(0)
             log_weights = self.weights.log()
@@ -88,13 +87,8 @@ class KernelDensity(Noise):
             self._log_constant -= math.log(size)
         super().__init__(event)
 
-    @property
-    def support(self) -> constraints.Constraint:
-        """All of space."""
-        return constraints.independent(constraints.real, len(self.event_shape))
-
     def mapped(self, function: Callable[[Tensor], Tensor]) -> KernelDensity:
-        """The density with its tensors passed through ``function``: how it changes device and precision.
+        """Return the density with its tensors passed through ``function``: how it changes device and precision.
 
         Centres rounded to half precision would be another density: asked for it, they stay as they are.
         """
@@ -116,7 +110,7 @@ class KernelDensity(Noise):
         floor: float | None = None,
         block_bytes: int = BLOCK_BYTES,
     ) -> KernelDensity:
-        """A kernel on every row of X, with a bandwidth given or selected from the data.
+        """Return the density of a kernel on every row of X, with a bandwidth given or selected from the data.
 
         See :func:`fvnce.noise.select_bandwidth` for the rules and for ``floor``.
 
@@ -124,7 +118,7 @@ class KernelDensity(Noise):
         >>> KernelDensity.from_data(X, "silverman").bandwidth.shape
         torch.Size([2])
         """
-        data = _checks.samples("X", X)
+        data = _validation.samples("X", X)
         if isinstance(bandwidth, str):
             bandwidth = select_bandwidth(data, bandwidth, floor=floor, block_bytes=block_bytes)
         return cls(data, bandwidth, block_bytes=block_bytes)
@@ -132,46 +126,51 @@ class KernelDensity(Noise):
     @property
     def mean(self) -> Tensor:
         """Mean of the density, shape batch_shape + event_shape."""
-        return self._over_batch(self._average(self.centres.double()).to(self.centres.dtype))
+        mean = self._average(self.centres.double()).to(self.centres.dtype)
+        return mean.expand(self.batch_shape + self.event_shape)
 
     @property
     def variance(self) -> Tensor:
         """Variance of each dimension, shape batch_shape + event_shape."""
         centre = self._average(self.centres.double()).to(self.centres.dtype).double()
         spread = self._average((self.centres.double() - centre).square())
-        return self._over_batch((spread + self.bandwidth.double().square()).to(self.centres.dtype))
+        variance = (spread + self.bandwidth.double().square()).to(self.centres.dtype)
+        return variance.expand(self.batch_shape + self.event_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p_n of points of shape (...) + event_shape; the result has shape (...)."""
-        x = _checks.points("x", value, self.event_shape)
+        """Return log p_n of points of shape (...) + event_shape; the result has shape (...)."""
+        x = _validation.points("x", value, self.event_shape)
         x = x.to(torch.promote_types(x.dtype, self.centres.dtype))
-        x = over_batch(self, x)
-        wanted = x.requires_grad and torch.is_grad_enabled()
-        result: Tensor = _LogDensity.apply(x, self, wanted)[0]  # type: ignore[no-untyped-call]
+        if self.batch_shape:
+            x = self._over_batch(x)
+        differentiated = x.requires_grad and torch.is_grad_enabled()
+        if not differentiated and not _validation.values_are_hidden():
+            return self._evaluate(x, False)[0]
+        result: Tensor = _LogDensity.apply(x, self, differentiated)[0]  # type: ignore[no-untyped-call]
         return result
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n samples of shape (n,) + event_shape."""
+        """Return n samples of shape (n,) + event_shape."""
         return self._draw(n, generator)[0]
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """n samples (n,) + event_shape and their log density (n,), as accurate as :meth:`log_prob`.
+        """Return n samples (n,) + event_shape and their log density (n,), as accurate as :meth:`log_prob`.
 
-        A draw knows its centre. Where bounds from a few coordinates certify that most centres are too far
-        away to matter beside it, only the others are visited.
+        The centre of a draw is known. Where bounds from a few coordinates certify that most other centres are too far
+        away to matter, only the rest are visited.
         """
         x, index = self._draw(n, generator)
-        own = index if self._place is None else self._place[index]
-        return x, self._evaluate(x, False, own)[0]
+        near = index if self._place is None else self._place[index]
+        return x, self._evaluate(x, False, near)[0]
 
     def jitter(self, x: Tensor) -> Tensor:
-        """Points x + h ε, moved as a sample is from its centre."""
+        """Return points x + h ε, moved as a sample is from its centre."""
         return x + (torch.randn_like(x) * self.bandwidth).to(x.dtype)
 
     def _draw(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        n = _checks.count("n", n, low=0)
+        n = _validation.count("n", n, low=0)
         size, device = self.centres.shape[0], self.centres.device
-        there = place(generator, device)
+        there = device if generator is None else generator.device
         if self._cumulative is None:
             index = torch.randint(size, (n,), generator=generator, device=there).to(device, non_blocking=True)
         else:
@@ -185,52 +184,67 @@ class KernelDensity(Noise):
         return noise.to(device, non_blocking=True).mul_(self.bandwidth).add_(self.centres[index]), index
 
     def _average(self, values: Tensor) -> Tensor:
-        """The weighted average over centres of float64 values (n,) + event_shape."""
-        weights, size = self.weights, self.centres.shape[0]
-        if weights is None:
-            weights = torch.full((size,), 1.0 / size, dtype=torch.float64, device=self.centres.device)
+        """Return the weighted average over centres of float64 values (n,) + event_shape."""
+        size = len(values)
+        weights = values.new_full((size,), 1.0 / size) if self.weights is None else self.weights
         return (weights @ values.flatten(1)).reshape(self.event_shape)
 
-    def _over_batch(self, value: Tensor) -> Tensor:
-        return value.expand(self.batch_shape + self.event_shape)
-
-    def _sketch_for(self, x: Tensor) -> Sketch | None:
-        size, width = self._geometry.raw.shape
-        if x.dtype != torch.float32 or x.device.type != "cpu" or width < 2 * AXES or size < _MANY_CENTRES:
-            return None
-        # Made when first needed: it costs about as much as a few hundred evaluations.
-        if self._sketch is None:
-            self._sketch = Sketch(self._geometry)
-        return self._sketch
-
-    def _evaluate(self, x: Tensor, slope: bool, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, x: Tensor, slope: bool, near: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # Checked here, where functional transforms have unwrapped the tensor.
-        lead = x.shape[: x.ndim - len(self.event_shape)]
-        flat = (x if own is not None else _checks.finite_rows("x", x)).reshape(lead.numel(), self._geometry.width)
-        sketch = self._sketch_for(x) if own is not None or len(flat) >= _MANY_POINTS else None
-        sums = log_sums(self._geometry, flat, slope=slope, block_bytes=self.block_bytes, sketch=sketch, own=own)
-        value = (sums.value + self._log_constant).to(x.dtype).reshape(lead)
-        if sums.slope is None:
-            return value, x.new_empty(0)
-        return value, (sums.slope.reshape(x.shape) / self.bandwidth).to(x.dtype)
+        lead, centres = x.shape[: x.ndim - len(self.event_shape)], self._geometry
+        flat = (x if near is not None else _validation.finite_rows("x", x)).reshape(lead.numel(), centres.width)
+        if len(flat) * centres.raw.numel() <= _FEW:
+            log_sum, drift = self._sum_differences(flat, slope)
+        else:
+            many = near is not None or len(flat) >= _MANY_POINTS
+            large = centres.size >= _MANY_CENTRES and centres.width >= 2 * AXES
+            sketched = many and large and x.dtype == torch.float32 and x.device.type == "cpu"
+            if sketched and self._sketch is None:
+                # Made when first needed: it costs about as much as a few hundred evaluations.
+                self._sketch = Sketch(centres)
+            sketch = self._sketch if sketched else None
+            sums = log_sums(centres, flat, slope=slope, block_bytes=self.block_bytes, sketch=sketch, near=near)
+            log_sum, drift = sums.value, sums.slope
+        if near is None and not _validation.are_deferred():
+            far = ~(log_sum >= -0.5 * LIMIT**2 * (1 + 1e-6))  # NaN where squares overflow
+            if bool(far.any()):
+                row = int(far.nonzero()[0])
+                distance = float((-2.0 * log_sum[row]).sqrt())
+                raise ValueError(
+                    f"x must lie within 1e15 bandwidths of a centre, found row {row} at {distance:.3g} bandwidths"
+                )
+        value = (log_sum + self._log_constant).to(x.dtype).reshape(lead)
+        return value, x.new_empty(0) if drift is None else (drift.reshape(x.shape) / self.bandwidth).to(x.dtype)
+
+    def _sum_differences(self, x: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
+        """Return log sums of points (q, D) with all differences held at once: the fewest operations for few numbers."""
+        points, centres = x.double(), self._geometry
+        if slope or centres.bandwidth.ndim or x.dtype == torch.float64:
+            gap = (points[:, None] - centres.raw.double()).div_(centres.bandwidth)
+            # Summed in a tree in float64: one running sum of a thousand squares is off by ten units in the last place.
+            squares = gap.square().sum(-1) if x.dtype == torch.float64 else torch.linalg.vecdot(gap, gap)
+            scores = squares.mul_(-0.5)
+        else:
+            distance = torch.cdist(points, centres.raw.double(), compute_mode="donot_use_mm_for_euclid_dist")
+            scores = distance.div_(centres.bandwidth).square_().mul_(-0.5)
+        if centres.log_weights is not None:
+            scores += centres.log_weights
+        value = torch.logsumexp(scores, 1)
+        if not slope:
+            return value, None
+        share = (scores - value[:, None]).exp_()
+        return value, torch.einsum("ij,ijk->ik", share, gap).neg_().to(x.dtype)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.centres.shape))
-        wide = (
-            f"{float(self.bandwidth):g}" if self.bandwidth.ndim == 0 else f"tensor of shape {tuple(self.event_shape)}"
-        )
-        return f"KernelDensity(centres: {shape}, bandwidth: {wide})"
+        bandwidth = f"tensor of shape {tuple(self.event_shape)}" if self.bandwidth.ndim else f"{self.bandwidth:g}"
+        return f"KernelDensity(centres: {shape}, bandwidth: {bandwidth})"
 
 
 def smoothed(
-    X: Tensor,
-    bandwidth: float | str | Tensor,
-    *,
-    max_centres: int = 10_000,
-    generator: torch.Generator | None = None,
+    X: Tensor, bandwidth: float | str | Tensor, *, max_centres: int = 10_000, generator: torch.Generator | None = None
 ) -> KernelDensity:
-    """Smoothed data: a kernel density on at most ``max_centres`` rows of X, chosen at random without
-    replacement.
+    """Return smoothed data: a kernel density on at most ``max_centres`` rows of X, chosen at random.
 
     As a component of a mixture it makes the noise cover the data, which keeps objectives bounded.
 
@@ -238,12 +252,16 @@ def smoothed(
     >>> smoothed(X, 0.5, max_centres=30, generator=torch.Generator().manual_seed(0)).centres.shape
     torch.Size([30, 2])
     """
-    data = _checks.samples("X", X)
-    limit = _checks.count("max_centres", max_centres)
+    data = _validation.samples("X", X)
+    limit = _validation.count("max_centres", max_centres)
     if len(data) > limit:
         chosen = torch.randperm(len(data), generator=generator, device=place(generator, data.device))[:limit]
         data = data[chosen.sort().values.to(data.device)]
     return KernelDensity.from_data(data, bandwidth)
+
+
+# Weights are saved as they were given, before they are made to sum to one.
+register(KernelDensity, stand_ins={"weights": lambda noise: noise.given_weights}, check=check_unbatched)
 
 
 class _LogDensity(torch.autograd.Function):

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from .. import _checks
-from .drawing import Noise, draw, draw_with_log_prob, inside_support, jitter, log_prob_or_minus_inf, over_batch
+from .. import _validation
+from ..io import register
+from .base import Noise, check_unbatched, draw, draw_with_log_prob, inside_support, jitter, log_prob_or_minus_inf
 
 
 class _Union(constraints.Constraint):
-    """In the support of at least one component."""
+    """The union of the components' supports."""
 
     is_discrete = False
     event_dim = 1
@@ -53,18 +54,25 @@ class NoiseMixture(Noise):
         tensor([0, 1])
     """
 
+    everywhere = False
+    #: Tensors that a change of device or precision leaves alone: weights are in float64 whatever the components are.
     kept_as_is = ("weights", "given_weights")
-    """Tensors that a change of device or precision leaves alone: weights are in float64 whatever the components are."""
 
     def __init__(self, components: Sequence[Distribution], weights: Sequence[float] | Tensor | None = None) -> None:
         self.components = tuple(components)
         if not self.components:
             raise ValueError("components must hold at least one distribution, found none")
+        event_shape = getattr(self.components[0], "event_shape", None)
         for position, component in enumerate(self.components):
-            _check_component(position, component, self.components[0].event_shape)
+            _validation.distribution(f"components[{position}]", component)
+            if component.event_shape != event_shape:
+                raise ValueError(
+                    f"components[{position}] must have the event shape {tuple(event_shape or ())} of the first, "
+                    f"found {tuple(component.event_shape)}"
+                )
         size = len(self.components)
         self.given_weights = torch.as_tensor([1.0] * size if weights is None else weights, dtype=torch.float64)
-        self.weights = _checks.weights("weights", self.given_weights, size)
+        self.weights = _validation.weights("weights", self.given_weights, size)
         super().__init__(self.components[0].event_shape)
 
     @property
@@ -79,13 +87,12 @@ class NoiseMixture(Noise):
         return functools.reduce(torch.add, weighted).expand(self.batch_shape + self.event_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p_n of points of shape (...) + event_shape; the result has shape (...)."""
-        x = _checks.finite_rows("x", _checks.points("x", value, self.event_shape))
-        x = over_batch(self, x)
+        """Return log p_n of points of shape (...) + event_shape; the result has shape (...)."""
+        x = self._over_batch(_validation.finite_rows("x", _validation.points("x", value, self.event_shape)))
         return self._combine([log_prob_or_minus_inf(component, x) for component in self.components])
 
     def jitter(self, x: Tensor) -> Tensor:
-        """Points x, each moved by the kernel of a component that is drawn by its weight."""
+        """Return points x, each moved by the kernel of a component that is drawn by its weight."""
         which = torch.multinomial(self.weights, len(x), replacement=True).to(x.device, non_blocking=True)
         moved = torch.stack([jitter(component, x) for component in self.components])
         return moved[which, torch.arange(len(x), device=x.device)]
@@ -103,28 +110,28 @@ class NoiseMixture(Noise):
     def draw(
         self, n: int, generator: torch.Generator | None = None, *, return_component: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """n samples of shape (n,) + event_shape and, on request, the component of each, shape (n,)."""
+        """Return n samples of shape (n,) + event_shape and, on request, the component of each, shape (n,)."""
         chosen, rows = self._choose(n, generator)
         parts = [draw(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)]
         x = _gather(parts, rows, n)
         return (x, chosen) if return_component else x
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """n samples and their log density, of which each component tells that of its own draws cheaply."""
+        """Return n samples and their log density; each component gives that of its own draws cheaply."""
         chosen, rows = self._choose(n, generator)
         pairs = [draw_with_log_prob(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)]
         x = _gather([pair[0] for pair in pairs], rows, n)
         with torch.no_grad():
             densities = []
-            for position, (component, own) in enumerate(zip(self.components, rows, strict=True)):
+            for position, (component, drawn) in enumerate(zip(self.components, rows, strict=True)):
                 other = (chosen != position).nonzero()[:, 0]
                 elsewhere = x[other.to(x.device, non_blocking=True)]
                 parts = [pairs[position][1], log_prob_or_minus_inf(component, elsewhere)]
-                densities.append(_gather(parts, [own, other], n))
+                densities.append(_gather(parts, [drawn, other], n))
             return x, self._combine(densities)
 
     def _choose(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
-        n = _checks.count("n", n, low=0)
+        n = _validation.count("n", n, low=0)
         device = None if generator is None else generator.device
         level = torch.rand(n, generator=generator, dtype=torch.float64, device=device)
         bounds = self.weights.cumsum(0).to(level.device)
@@ -147,25 +154,12 @@ class NoiseMixture(Noise):
         return f"NoiseMixture({parts})"
 
 
-def _check_component(position: int, component: object, event_shape: torch.Size) -> None:
-    name = f"components[{position}]"
-    if not isinstance(component, Distribution):
-        raise TypeError(f"{name} must be a torch.distributions.Distribution, found {type(component).__name__}")
-    if component.batch_shape:
-        raise ValueError(
-            f"{name} must have an empty batch shape, found {tuple(component.batch_shape)}; "
-            "wrap it in torch.distributions.Independent"
-        )
-    if component.event_shape != event_shape:
-        raise ValueError(
-            f"{name} must have the event shape {tuple(event_shape)} of the first component, "
-            f"found {tuple(component.event_shape)}"
-        )
-
-
 def _gather(parts: list[Tensor], rows: list[Tensor], n: int) -> Tensor:
     dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))
     out = torch.empty((n, *parts[0].shape[1:]), dtype=dtype, device=parts[0].device)
     for part, where in zip(parts, rows, strict=True):
         out[where.to(out.device, non_blocking=True)] = part.to(dtype)
     return out
+
+
+register(NoiseMixture, stand_ins={"weights": lambda noise: noise.given_weights}, check=check_unbatched)

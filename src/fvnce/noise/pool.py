@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal
 
-from .. import _checks
-from .drawing import draw_with_log_prob
+from .. import _validation
+from .base import draw_with_log_prob
 from .kde import KernelDensity
 from .mixture import NoiseMixture
 from .simple import BernoulliNoise
@@ -70,15 +70,15 @@ class NoisePool:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.noise = noise
-        self.size = _checks.count("size", size)
-        self.refresh = None if refresh is None else _checks.number("refresh", refresh, low=0)
-        self.refresh_share = _checks.number("refresh_share", refresh_share, low=0)
+        self.size = _validation.count("size", size)
+        self.refresh = None if refresh is None else _validation.number("refresh", refresh, low=0)
+        self.refresh_share = _validation.number("refresh_share", refresh_share, low=0)
         if self.refresh_share >= 1:
             raise ValueError(f"refresh_share must be a number in [0, 1), found {refresh_share!r}")
-        self.step_flops = None if step_flops is None else _checks.number("step_flops", step_flops, low=0, open_low=True)
-        if generator is None:
-            generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
-        self.generator = generator
+        if step_flops is not None:
+            step_flops = _validation.number("step_flops", step_flops, low=0, open_low=True)
+        self.step_flops = step_flops
+        self.generator = generator or torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
         self._x, self._log_prob = self._filled(progress)
         self._order = self._shuffled()
         self._cursor = 0
@@ -90,8 +90,8 @@ class NoisePool:
         self._started: float | None = None
 
     def batch(self, n: int, *, renew: bool = True) -> tuple[Tensor, Tensor]:
-        """n samples and their log densities, shapes (n,) + event_shape and (n,); no row is due without ``renew``."""
-        n = _checks.count("n", n)
+        """Return n samples and their log densities, (n,) + event_shape and (n,); no row is due without ``renew``."""
+        n = _validation.count("n", n)
         if n > self.size:
             raise ValueError(f"n must be at most the pool's size {self.size}, found {n}")
         if self._started is None:
@@ -107,14 +107,13 @@ class NoisePool:
         return self._x.index_select(0, index), self._log_prob.index_select(0, index)
 
     def refresh_rows(self, n: int) -> float:
-        """Rows renewed for each batch of n, on average."""
+        """Return how many rows are renewed for each batch of n, on average."""
         if self.refresh is not None:
             return min(self.refresh, float(self.size))
         row = row_flops(self.noise)
         width = max(1, self.noise.event_shape.numel())
         step = self.step_flops or 12.0 * n * 4 * _REFERENCE_UNITS * width
-        # Of a density nobody knows the cost of, a row is taken to cost what a row of the batch costs in
-        # training.
+        # Where the cost is unknown, a row is taken to cost what a row of the batch costs in training.
         row = step / n if row is None else row
         return min(float(n), self.refresh_share / (1 - self.refresh_share) * step / row)
 
@@ -126,7 +125,7 @@ class NoisePool:
         return self._seconds / max(time.perf_counter() - self._started, 1e-9)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that a resumed run needs to continue bit for bit, as tensors, except the noise itself."""
+        """Return all that a resumed run needs to continue bit for bit, as tensors, except the noise itself."""
         counters = [self._cursor, self._oldest, self.batches, self.renewed]
         return {
             "x": self._x.clone(),
@@ -138,17 +137,14 @@ class NoisePool:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue where :meth:`state_dict` was taken."""
-        wanted = {"x", "log_prob", "order", "due", "counters", "generator"}
-        if set(state) != wanted:
-            raise ValueError(f"state must have the keys {sorted(wanted)}, found {sorted(state)}")
-        if state["x"].shape != self._x.shape:
-            raise ValueError(f"state must hold a pool of shape {tuple(self._x.shape)}, found {tuple(state['x'].shape)}")
-        shapes = {"log_prob": self._log_prob.shape, "order": self._order.shape, "due": (), "counters": (4,)}
-        for name, shape in shapes.items():
-            if state[name].shape != shape:
-                found = tuple(state[name].shape)
-                raise ValueError(f"state must hold {name} of shape {tuple(shape)}, found {found}")
+        """Continue from a state of :meth:`state_dict`."""
+        expected = self.state_dict()
+        _validation.fields(state, "the state of a pool", *expected)
+        for name in ("x", "log_prob", "order", "due", "counters"):
+            if state[name].shape != expected[name].shape:
+                raise ValueError(
+                    f"state must hold {name} of shape {tuple(expected[name].shape)}, found {tuple(state[name].shape)}"
+                )
         self._x = state["x"].to(self._x).clone()
         self._log_prob = state["log_prob"].to(self._log_prob).clone()
         self._order = state["order"].to(self._order).clone()
@@ -161,18 +157,15 @@ class NoisePool:
 
     def _filled(self, progress: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor]:
         # Filled in place, as a list of parts would need twice the memory to be joined.
-        x, log_prob = draw_with_log_prob(self.noise, min(_FILL_ROWS, self.size), self.generator)
-        all_x, all_log_prob = x.new_empty((self.size, *x.shape[1:])), log_prob.new_empty(self.size)
-        low = 0
-        while True:
-            high = low + len(x)
+        for low in range(0, self.size, _FILL_ROWS):
+            high = min(low + _FILL_ROWS, self.size)
+            x, log_prob = draw_with_log_prob(self.noise, high - low, self.generator)
+            if low == 0:
+                all_x, all_log_prob = x.new_empty((self.size, *x.shape[1:])), log_prob.new_empty(self.size)
             all_x[low:high], all_log_prob[low:high] = x, log_prob
             if progress is not None:
                 progress(high, self.size)
-            if high == self.size:
-                return all_x, all_log_prob
-            low = high
-            x, log_prob = draw_with_log_prob(self.noise, min(_FILL_ROWS, self.size - low), self.generator)
+        return all_x, all_log_prob
 
     def _shuffled(self) -> Tensor:
         return torch.randperm(self.size, generator=self.generator, device=self.generator.device)
@@ -195,7 +188,7 @@ class NoisePool:
 
 
 def row_flops(noise: Distribution) -> float | None:
-    """Floating-point operations to draw one row and evaluate its density, None if unknown.
+    """Return the floating-point operations to draw one row and evaluate its density, None if unknown.
 
     A kernel density is counted with all its centres; draws whose bounds spare most of them cost less.
 

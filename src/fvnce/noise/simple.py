@@ -6,10 +6,9 @@ EmpiricalNoise   log p_n = 0: noise that is its own base measure
 GaussianSteps    u = x + s ξ,  ξ ~ N(0, I)
 BitFlips         every bit of x flips by itself with probability p
 
-Empirical noise serves where a ratio p/q is estimated from draws of both. Where nobody knows the density of q, or nobody
-needs it, its density with respect to itself is 1, and what a model calls log p(x) is then log p(x)/q(x). Steps are
-modules from x to a distribution c(u|x). Both kinds are symmetric, c(u|x) = c(x|u), so that a ratio of the two need not
-be evaluated.
+Empirical noise serves to estimate a ratio p/q from draws of both, without the density of q. With respect to itself q
+has density 1, and what a model calls log p(x) is then log p(x)/q(x). Steps are modules from x to a distribution c(u|x).
+Both kinds are symmetric, c(u|x) = c(x|u), so that a ratio of the two need not be evaluated.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, MultivariateNormal, Normal, constraints
 
-from .. import _checks
+from .. import _validation
 from .._random import place
-from ..serialization import register
-from .drawing import Noise, draw, over_batch
+from ..io import register
+from .base import Noise, check_unbatched, draw
 
 #: From rows x to the distribution of a step away from each.
 Steps = Callable[[Tensor], Distribution]
@@ -32,12 +31,12 @@ Steps = Callable[[Tensor], Distribution]
 def fit_gaussian(
     X: Tensor, covariance: str = "diagonal", shrinkage: float | None = None
 ) -> Independent[Normal] | MultivariateNormal:
-    """A Gaussian with the mean and (shrunk) covariance of the rows of X.
+    """Return a Gaussian with the mean and (shrunk) covariance of the rows of X.
 
     Args:
         X: shape (n, D), n >= 2; for ``"diagonal"`` also (n,) + event_shape.
         covariance: ``"diagonal"`` gives an ``Independent(Normal)``, ``"full"`` a ``MultivariateNormal``.
-        shrinkage: intensity in [0, 1] towards the mean variance. None stands for 0 if diagonal and for the
+        shrinkage: intensity in [0, 1] towards the mean variance. By default 0 if diagonal, and the
             estimate of Ledoit and Wolf if full.
 
     A covariance that stays singular, such as a constant column without shrinkage, is an error.
@@ -48,10 +47,10 @@ def fit_gaussian(
     >>> fit_gaussian(X, "full").event_shape
     torch.Size([3])
     """
-    _checks.choice("covariance", covariance, ("diagonal", "full"))
-    data = _checks.table("X", X, rows=2) if covariance == "full" else _checks.samples("X", X, rows=2)
+    _validation.choice("covariance", covariance, ("diagonal", "full"))
+    data = _validation.table("X", X, rows=2) if covariance == "full" else _validation.samples("X", X, rows=2)
     if shrinkage is not None:
-        shrinkage = _checks.number("shrinkage", shrinkage, low=0, high=1)
+        shrinkage = _validation.number("shrinkage", shrinkage, low=0, high=1)
     mean = data.double().mean(0)
     centred = data.double() - mean
     variances = centred.square().mean(0)
@@ -60,26 +59,23 @@ def fit_gaussian(
     if covariance == "diagonal":
         share = shrinkage or 0.0
         scale = ((1 - share) * variances + share * variances.mean()).sqrt()
-        _checks.varying(scale, "without shrinkage", "drop them or pass shrinkage=0.01")
+        _validation.varying(scale, "without shrinkage", "drop them or pass shrinkage=0.01")
         return Independent(Normal(mean.to(data.dtype), scale.to(data.dtype)), data.ndim - 1)
     matrix = centred.T @ centred / len(data)
-    share = _ledoit_wolf(centred) if shrinkage is None else shrinkage
-    matrix = (1 - share) * matrix
-    matrix.diagonal().add_(share * variances.mean())
+    if shrinkage is None:
+        # Not at the top: nothing else in this room needs scikit-learn.
+        from sklearn.covariance import ledoit_wolf_shrinkage
+
+        shrinkage = float(ledoit_wolf_shrinkage(centred.cpu().numpy(), assume_centered=True))
+    matrix = (1 - shrinkage) * matrix
+    matrix.diagonal().add_(shrinkage * variances.mean())
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info):
         raise ValueError(
-            f"the covariance of X must be positive definite, found it singular with shrinkage={share:g}; "
+            f"the covariance of X must be positive definite, found it singular with shrinkage={shrinkage:g}; "
             "use a larger shrinkage"
         )
     return MultivariateNormal(mean.to(data.dtype), scale_tril=factor.to(data.dtype))
-
-
-def _ledoit_wolf(centred: Tensor) -> float:
-    # Not at the top: nothing else in this room needs scikit-learn.
-    from sklearn.covariance import ledoit_wolf_shrinkage
-
-    return float(ledoit_wolf_shrinkage(centred.cpu().numpy(), assume_centered=True))
 
 
 class BernoulliNoise(Noise):
@@ -95,23 +91,24 @@ class BernoulliNoise(Noise):
         tensor([0.3750])
     """
 
+    everywhere = False
+
     def __init__(self, probs: Tensor) -> None:
-        found = _checks.floating("probs", probs).detach()
-        if not found.ndim or not found.numel():
-            raise ValueError(f"probs must have shape (D,) or that of an array, found shape {tuple(found.shape)}")
-        self.probs = _checks.entries("probs", found, (found >= 0) & (found <= 1), "lie in [0, 1]")
-        super().__init__(found.shape)
+        probs = _validation.floating("probs", probs).detach()
+        if not probs.ndim or not probs.numel():
+            raise ValueError(f"probs must have shape (D,) or that of an array, found shape {tuple(probs.shape)}")
+        self.probs = _validation.entries("probs", probs, (probs >= 0) & (probs <= 1), "lie in [0, 1]")
+        super().__init__(probs.shape)
 
     @classmethod
     def from_data(cls, X: Tensor, smoothing: float = 1.0) -> BernoulliNoise:
-        """Frequencies of ones with ``smoothing`` extra zeros and as many ones in each column.
+        """Return noise with the frequencies of ones in X, after ``smoothing`` extra zeros and ones in each column.
 
         >>> BernoulliNoise.from_data(torch.tensor([[1.0, 0.0], [1.0, 1.0]])).probs
         tensor([0.7500, 0.5000])
         """
-        data = _checks.samples("X", X)
-        _check_binary("X", data)
-        smoothing = _checks.number("smoothing", smoothing, low=0)
+        data = _validation.binary("X", _validation.samples("X", X), "round it")
+        smoothing = _validation.number("smoothing", smoothing, low=0)
         return cls((data.sum(0) + smoothing) / (len(data) + 2 * smoothing))
 
     @property
@@ -130,33 +127,22 @@ class BernoulliNoise(Noise):
         return self.mean * (1 - self.mean)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p_n of points of shape (...) + event_shape with entries 0 and 1; the result has shape (...)."""
-        x = _checks.finite_rows("x", _checks.points("x", value, self.event_shape))
-        _check_binary("x", x)
-        x = over_batch(self, x)
+        """Return log p_n of points of shape (...) + event_shape with entries 0 and 1; the result has shape (...)."""
+        x = _validation.finite_rows("x", _validation.points("x", value, self.event_shape))
+        x = self._over_batch(_validation.binary("x", x, "round it"))
         # xlogy is 0 where its first argument is, so an impossible value that does not occur costs nothing.
         ones: Tensor = torch.xlogy(x, self.probs)
         zeros: Tensor = torch.special.xlog1py(1 - x, -self.probs)
         return (ones + zeros).sum(tuple(range(-len(self.event_shape), 0)))
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n samples of shape (n,) + event_shape."""
-        n = _checks.count("n", n, low=0)
+        """Return n samples of shape (n,) + event_shape."""
+        n = _validation.count("n", n, low=0)
         probs = self.probs.to(place(generator, self.probs.device)).expand(n, *self.event_shape)
         return torch.bernoulli(probs, generator=generator).to(self.probs.device, non_blocking=True)
 
     def __repr__(self) -> str:
         return f"BernoulliNoise(probs: tensor of shape {tuple(self.event_shape)})"
-
-
-def _check_binary(name: str, x: Tensor) -> None:
-    if _checks.are_deferred():  # whoever defers leaves out what is outside the support
-        return
-    bad = (x != 0) & (x != 1)
-    if bool(bad.any()):
-        index = bad.nonzero()[0].tolist()
-        found = x[tuple(index)].item()
-        raise ValueError(f"{name} must hold only 0 and 1, found {found} at index {tuple(index)}")
 
 
 class EmpiricalNoise(Noise):
@@ -174,33 +160,28 @@ class EmpiricalNoise(Noise):
     def __init__(self, samples: Tensor | Distribution) -> None:
         self.samples: Tensor | Distribution
         if isinstance(samples, Distribution):
-            _checks.distribution("samples", samples)
+            _validation.distribution("samples", samples)
             self.samples, event_shape = samples, samples.event_shape
         else:
-            self.samples = _checks.samples("samples", samples)
+            self.samples = _validation.samples("samples", samples)
             event_shape = self.samples.shape[1:]
         super().__init__(event_shape)
 
-    @property
-    def support(self) -> constraints.Constraint:
-        """All of space: where q vanishes nothing is drawn."""
-        return constraints.independent(constraints.real, len(self.event_shape))
-
     def log_prob(self, value: Tensor) -> Tensor:
-        """Zero: the density with respect to itself."""
-        x = over_batch(self, _checks.points("x", value, self.event_shape))
+        """Return zeros, the log density of q with respect to itself."""
+        x = self._over_batch(_validation.points("x", value, self.event_shape))
         return x.new_zeros(x.shape[: x.ndim - len(self.event_shape)])
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n draws, seeded by the generator."""
+        """Return n draws, seeded by the generator."""
         if isinstance(self.samples, Distribution):
             return draw(self.samples, n, generator)
-        device, size = self.samples.device, (_checks.count("n", n, low=0),)
+        device, size = self.samples.device, (_validation.count("n", n, low=0),)
         index = torch.randint(len(self.samples), size, generator=generator, device=place(generator, device))
         return self.samples[index.to(device, non_blocking=True)]
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """n draws and zeros."""
+        """Return n draws and n zeros."""
         x = self.draw(n, generator)
         return x, x.new_zeros(n)
 
@@ -219,11 +200,11 @@ class GaussianSteps(nn.Module):
 
     def __init__(self, scale: float | Tensor) -> None:
         super().__init__()
-        found = torch.as_tensor(scale, dtype=torch.get_default_dtype()) if not isinstance(scale, Tensor) else scale
-        self.register_buffer("scale", _checks.scale("scale", found, tuple(found.shape), found).detach().clone())
+        given = scale if isinstance(scale, Tensor) else torch.as_tensor(scale, dtype=torch.get_default_dtype())
+        self.register_buffer("scale", _validation.scale("scale", given, tuple(given.shape), given).detach().clone())
 
     def forward(self, x: Tensor) -> Distribution:
-        """c(·|x)."""
+        """Return c(·|x), the distribution of a step from each row."""
         assert isinstance(self.scale, Tensor)
         scale = self.scale.to(x).expand_as(x)
         return Independent(Normal(x, scale, validate_args=False), x.dim() - 1, validate_args=False)
@@ -245,22 +226,23 @@ class BitFlips(nn.Module):
     def __init__(self, probability: float | None = None) -> None:
         super().__init__()
         if probability is not None:
-            probability = _checks.number("probability", probability)
+            probability = _validation.number("probability", probability)
             if not 0 < probability < 1:
                 raise ValueError(f"probability must be a number in (0, 1), found {probability:g}")
         self.probability = probability
 
     def forward(self, x: Tensor) -> Distribution:
-        """c(·|x)."""
-        with _checks.deferred(False):  # NaN as a probability to draw by would end a process on CUDA
-            _checks.binary("x", x, "use GaussianSteps for numbers")
+        """Return c(·|x), the distribution of a step from each row."""
+        with _validation.deferred(False):  # NaN as a probability to draw by would end a process on CUDA
+            _validation.binary("x", x, "use GaussianSteps for numbers")
         bits = x.shape[1:].numel()
         flip = min(0.5, 1 / bits) if self.probability is None else self.probability
         return Independent(Bernoulli(probs=x + flip * (1 - 2 * x), validate_args=False), x.dim() - 1, False)
 
     def extra_repr(self) -> str:
-        """The probability."""
+        """Return the probability, if it was given."""
         return "" if self.probability is None else f"probability={self.probability}"
 
 
+register(BernoulliNoise, EmpiricalNoise, check=check_unbatched)
 register(GaussianSteps, BitFlips)

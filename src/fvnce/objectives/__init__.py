@@ -1,38 +1,35 @@
 """Objectives: modules from a data batch to the loss −J.
 
 ======================  ===============================================================
-``base``                a batch, the calling convention, terms and statistics
-``ratios``              log-ratios Δ⁰ and expectations over the latent
-``log_partition``       log Z fixed or learned
-``budget``              a fixed log Z whose scale finds itself
-``profiled``            log Z maximised out
-``contrastive``         J itself, and what all that tell data from noise share
-``nce``                 NCE, S-NCE, variational NCE, fully variational NCE
+``batch``               a batch, its log-ratios and its terms; how an objective is called
+``ratios``              log-ratios Δ⁰, at latents drawn or summed over
+``partition``           what c = log Z is: fixed, learned, maximized out
+``contrastive``         J itself, and what the objectives that tell data from noise share
+``nce``                 NCE, variational NCE, fully variational NCE
 ``relatives``           conditional NCE, ranking NCE
 ``elbo``                autoencoder, VAE, IWAE, log p(x) by importance sampling
 ======================  ===============================================================
 """
 
-from .._estimates import LogPartition
-from ..serialization import register
-from .base import Batch, BatchShare, Objective, Terms
-from .budget import Budgeted, Reference
+import inspect
+
+from .._moved import moved
+from .._stats import LogPartition
+from ..io import Kind, add, register
+from .batch import Batch, BatchShare, Objective, Terms
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
-from .log_partition import Fixed, Learned, Partition
-from .nce import NCE, SNCE, FullyVariationalNCE, VariationalNCE
-from .profiled import Profiled
+from .nce import NCE, FullyVariationalNCE, VariationalNCE
+from .partition import Fixed, Learned, Partition, Profiled
 from .relatives import ConditionalNCE, RankingNCE
 
 __all__ = [
     "IWAE",
     "NCE",
-    "SNCE",
     "VAE",
     "Autoencoder",
     "Batch",
     "BatchShare",
-    "Budgeted",
     "ConditionalNCE",
     "ContrastiveObjective",
     "Fixed",
@@ -43,15 +40,17 @@ __all__ = [
     "Partition",
     "Profiled",
     "RankingNCE",
-    "Reference",
     "Terms",
     "VariationalNCE",
     "log_marginal",
 ]
 
-# What a file may name. A log-scale is a buffer, which the state restores.
-register(
-    *(Autoencoder, Budgeted, ConditionalNCE, Fixed, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, RankingNCE),
-    *(Reference, SNCE, VAE, VariationalNCE),
-    omit=("log_scale",),
-)
+# What a file may name. Version 0.2 wrote SNCE for an NCE with a rule. A log-scale is a buffer, restored by the state.
+_CLASSES = (Autoencoder, ConditionalNCE, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, RankingNCE, VAE)
+add(Kind("SNCE", NCE, vars, NCE, frozenset(inspect.signature(NCE).parameters)))
+register(*_CLASSES, VariationalNCE, omit=("log_scale",))
+register(Fixed, stand_ins={"log_scale": lambda partition: "auto" if partition.automatic else 0.0})
+
+_BUDGET = "fvnce.training.budget."
+_OLD = {"Budgeted": _BUDGET + "Budgeted", "Reference": _BUDGET + "Baseline", "SNCE": "fvnce.objectives.NCE"}
+__getattr__ = moved(__name__, _OLD)

@@ -1,10 +1,10 @@
 r"""Objectives without a noise term: autoencoder, VAE, IWAE; and log p_θ(x) by importance sampling.
 
     J_AE    = E_data log p_θ(x|g(x))
-    J_VAE   = E_data[ E_q log p_θ(x|z) − KL(q(z|x) ‖ p_Z) ]
+    J_VAE   = E_data[ E_q log p_θ(x|z) − KL(q(z|x) ‖ p_Z) ]                                             (Eq. VAE)
     J_IWAE  = E_data log (1/K) Σ_k p_θ(x, z_k)/q(z_k|x)
 
-For a deterministic encoder g, J_VAE = J_AE + E log p_Z(g(x)) − γ with γ = max log p_Z, so that J_AE ≥ J_VAE.
+For a deterministic encoder g, J_VAE = J_AE + E log p_Z(g(x)) − γ with γ = max log p_Z (Eq. rVAE).
 """
 
 from __future__ import annotations
@@ -16,33 +16,30 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .. import _checks
+from .. import _validation
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass, divergence_of
-from .base import Batch, Objective, Terms, mean_over_data
-from .ratios import Encoder, LogRatio, check_encoded, check_finite, log_ratio, narrowed, prior_constant
+from .batch import Batch, LogRatio, Objective, Terms, mean_over_data
+from .ratios import Encoder, check_encoded, check_finite, log_ratio, narrowed, prior_constant
 
 
 class _LikelihoodObjective(Objective):
-    """A normalised model and its encoder."""
-
     def __init__(self, model: Any, encoder: Encoder) -> None:
         super().__init__()
-        # Without its constant a likelihood grows without end; only a noise term holds it down.
+        # Without its constant a likelihood is unbounded; only a noise term bounds it.
         if not getattr(model, "normalised", True):
             raise ValueError(
-                f"model of {type(self).__name__} must be normalised, found {type(model).__name__}, an energy whose "
-                "likelihood could grow without end; use FullyVariationalNCE with partition='profiled'"
+                f"model of {type(self).__name__} must be normalized, found {type(model).__name__}, an energy, whose "
+                "likelihood is unbounded; use FullyVariationalNCE with partition='profiled'"
             )
-        self.model = model
-        self.encoder = encoder
+        self.model, self.encoder = model, encoder
 
 
 class VAE(_LikelihoodObjective):
-    """The evidence lower bound, with the KL in closed form where torch knows it.
+    """Variational autoencoder: the evidence lower bound, with the KL in closed form where torch knows it.
 
     Args:
-        model: a normalised latent-variable model.
+        model: a normalized latent-variable model.
         encoder: q(z|x).
         latent_samples: draws over which log p_θ(x|z) is averaged.
         closed_form: False estimates the KL from the draws as well.
@@ -56,21 +53,25 @@ class VAE(_LikelihoodObjective):
 
     def __init__(self, model: Any, encoder: Encoder, *, latent_samples: int = 1, closed_form: bool = True) -> None:
         super().__init__(model, encoder)
-        self.latent_samples = _checks.count("latent_samples", latent_samples)
+        self.latent_samples = _validation.count("latent_samples", latent_samples)
         self.closed_form = closed_form
 
     def terms_of(self, batch: Batch) -> Terms:
-        """The bound on a batch, of which only ``x`` is used."""
+        """Return the bound on a batch, of which only ``x`` is used."""
         x = batch.x
         q = self.encoder(x)
         evidence = evidence_of(self.model, q, x, draws=self.latent_samples, closed_form=self.closed_form)
         gamma = prior_constant(self.model, isinstance(q, PointMass))
-        evidence = evidence - gamma if gamma else evidence
-        return _terms(batch, evidence)
+        return _terms(batch, evidence - gamma if gamma else evidence)
 
 
 class IWAE(_LikelihoodObjective):
-    """The importance-weighted bound of K draws, which is the data term of (0, 0) with ``latent_samples=K``.
+    """Importance-weighted autoencoder: the bound of K draws, the data term of (0, 0) with ``latent_samples=K``.
+
+    Args:
+        model: a normalized latent-variable model.
+        encoder: q(z|x).
+        latent_samples: K.
 
     >>> from torch.distributions import Independent, Normal
     >>> from fvnce import GaussianDecoder, GaussianEncoder
@@ -81,10 +82,10 @@ class IWAE(_LikelihoodObjective):
 
     def __init__(self, model: Any, encoder: Encoder, *, latent_samples: int = 10) -> None:
         super().__init__(model, encoder)
-        self.latent_samples = _checks.count("latent_samples", latent_samples)
+        self.latent_samples = _validation.count("latent_samples", latent_samples)
 
     def terms_of(self, batch: Batch) -> Terms:
-        """The bound on a batch, of which only ``x`` is used."""
+        """Return the bound on a batch, of which only ``x`` is used."""
         x = batch.x
         ratio = log_ratio(self.model, self.encoder(x), x, x.new_zeros(len(x)), self.latent_samples)
         ratio = check_finite("x", x, ratio, may_be_zero=False)
@@ -92,7 +93,11 @@ class IWAE(_LikelihoodObjective):
 
 
 class Autoencoder(_LikelihoodObjective):
-    """log p_θ(x|z) at the encoder's mean: reconstruction alone.
+    """Autoencoder: log p_θ(x|z) at the encoder's mean, reconstruction alone.
+
+    Args:
+        model: a normalized latent-variable model.
+        encoder: q(z|x), of which only the mean is used.
 
     >>> from torch.distributions import Independent, Normal
     >>> from fvnce import GaussianDecoder, PointEncoder
@@ -102,24 +107,23 @@ class Autoencoder(_LikelihoodObjective):
     """
 
     def terms_of(self, batch: Batch) -> Terms:
-        """The reconstruction term on a batch, of which only ``x`` is used."""
+        """Return the reconstruction term on a batch, of which only ``x`` is used."""
         x, q = batch.x, self.encoder(batch.x)
         check_encoded(q, x, self.model)
         return _terms(batch, self.model.log_likelihood(x, narrowed(q.mean, x)))
 
 
-def _terms(batch: Batch, earned: Tensor) -> Terms:
-    """The loss −E_data of what each point earned."""
-    loss = -mean_over_data(earned, batch.share)
-    # The mean is finite only if all are, and is wanted anyway.
-    hidden = _checks.values_are_hidden() or _checks.are_deferred()
+def _terms(batch: Batch, evidence: Tensor) -> Terms:
+    """Return the loss −E_data[evidence], which is finite only if the evidence of every point is."""
+    loss = -mean_over_data(evidence, batch.share)
+    hidden = _validation.values_are_hidden() or _validation.are_deferred()
     if not hidden and not math.isfinite(loss.item()):
-        check_finite("x", batch.x, LogRatio(earned.unsqueeze(0)), may_be_zero=False)
-    return Terms(loss, earned.detach())
+        check_finite("x", batch.x, LogRatio(evidence), may_be_zero=False)
+    return Terms(loss, evidence.detach())
 
 
 def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, closed_form: bool = True) -> Tensor:
-    """The evidence lower bound of each point, shape (B,)."""
+    """Return the evidence lower bound of each point, shape (B,)."""
     if closed_form and isinstance(model, LatentVariableModel) and q.has_rsample and not isinstance(q, PointMass):
         try:
             divergence = divergence_of(q, check_encoded(q, x, model))
@@ -130,14 +134,21 @@ def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, close
             fit = model.log_likelihood(x, narrowed(z, x))
             return (fit if draws == 1 else fit.mean(0)) - divergence
     ratio = log_ratio(model, q, x, x.new_zeros(len(x)), draws, averaged_outside=True)
-    return ratio.expectation(lambda delta: delta)
+    return ratio.average(ratio.values)
 
 
 @torch.no_grad()
 def log_marginal(model: Any, encoder: Encoder, x: Tensor, *, latent_samples: int = 1000, chunk: int = 64) -> Tensor:
-    """log p_θ(x) of each point by importance sampling with K draws of q(z|x), shape (B,).
+    """Return log p_θ(x) of each point by importance sampling with K draws of q(z|x), shape (B,).
 
-    A lower bound in expectation, tight as K grows; exact for a latent that is summed over.
+    It is a lower bound in expectation, tight as K grows, and exact for a latent that is summed over.
+
+    Args:
+        model: ``log_joint(x, z)``.
+        encoder: q(z|x), which must cover p_θ(z|x).
+        x: rows, shape (B, …).
+        latent_samples: K.
+        chunk: draws that are made at once.
 
     >>> from fvnce.models import LinearGaussianModel
     >>> model = LinearGaussianModel(torch.ones(3, 2), torch.zeros(3), 0.5)
@@ -145,7 +156,7 @@ def log_marginal(model: Any, encoder: Encoder, x: Tensor, *, latent_samples: int
     >>> bool((log_marginal(model, model.posterior, x, latent_samples=2) - model.log_prob(x)).abs().max() < 1e-4)
     True
     """
-    latent_samples = _checks.count("latent_samples", latent_samples)
+    latent_samples = _validation.count("latent_samples", latent_samples)
     zeros = x.new_zeros(len(x))
     q = encoder(x)
     total = torch.full_like(zeros, -torch.inf)

@@ -1,18 +1,14 @@
 r"""NCE and its variational forms, by what is known of the marginal p_θ(x) = ∫ p_θ(x, z) dz.
 
-With r = p_θ/p_n and a scoring rule (f1, f0),
+With r = p_θ/p_n and a scoring rule (f1, f0), :class:`NCE` needs the marginal,
 
-    J_S-NCE(θ) = E_data f1(log r_θ) + E_noise f0(log r_θ)                                          (Eq. S_NCE)
+    J_S-NCE(θ) = E_data f1(log r_θ) + E_noise f0(log r_θ).                                         (Eq. S_NCE)
 
-needs the marginal: :class:`SNCE`, and :class:`NCE` for the logarithmic rule. :class:`VariationalNCE` bounds the data
-term of that rule and estimates the noise term. A rule with the double-ELBO property bounds both terms from below by the
-joint, :class:`FullyVariationalNCE`:
+:class:`VariationalNCE` bounds the data term of the logarithmic rule and estimates the noise term. A rule with the
+double-ELBO property bounds both terms from below by the joint, :class:`FullyVariationalNCE`:
 
     J_fvNCE(θ, q1, q0) = E_{x~data, z~q1} f1(Δ(x, z)) + E_{x~noise, z~q0} f0(Δ(x, z)),            (Eq. fvNCE)
-    Δ(x, z) = log p_θ(x, z) − log p_n(x) − log q(z|x),
-
-for any q1 and any q0 that covers the model, with equality at q1 = q0 = p_θ(z|x). With noise ν times as frequent as
-data: J = E_d f1(r/ν) + ν E_n f0(r/ν).
+    Δ(x, z) = log p_θ(x, z) − log p_n(x) − log q(z|x).
 """
 
 from __future__ import annotations
@@ -24,29 +20,41 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from .. import _checks
+from .. import _validation
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass
 from ..scoring import Logarithmic, ScoringRule
-from .base import Batch, Terms
-from .contrastive import ContrastiveObjective, LogScaleLike, PartitionName
+from .batch import Batch, LogRatio, Terms
+from .contrastive import ContrastiveObjective
 from .elbo import evidence_of
-from .log_partition import Fixed, Partition
-from .profiled import power_of
-from .ratios import Encoder, LogRatio, check_finite
+from .partition import Fixed, LogScaleLike, Partition, PartitionName, power_of
+from .ratios import Encoder, check_finite
 
 
-class SNCE(ContrastiveObjective):
-    """NCE with any proper scoring rule, for a model with a tractable ``log_prob(x)`` (Eq. S_NCE).
+class NCE(ContrastiveObjective):
+    """Noise-contrastive estimation of a model with a tractable ``log_prob(x)`` (Eq. NCE, Eq. S_NCE).
 
-    Arguments are those of :class:`~fvnce.objectives.ContrastiveObjective`, without what latents need.
+    The logarithmic rule, the default, makes it logistic regression of data against noise. With that rule,
+    ``noise_ratio=M`` and ``noise_samples=1`` it is noisier NCE: the noise drawn counts as if there were M times as much
+    of it. As M grows the gradient tends to that of maximum likelihood, at a distance of order 1/M, while its variance
+    grows, at most like M.
+
+    Args:
+        model: p_θ, possibly unnormalized, with ``log_prob(x)``.
+        noise: p_n, a torch distribution over single rows of x.
+        rule: any proper scoring rule, by default the logarithmic one.
+        noise_ratio: ν, the weight of the noise term.
+        noise_samples: noise samples drawn for each data sample, by default ν of them.
+        partition: ``"fixed"``, ``"learned"``, ``"profiled"``, or a :class:`~fvnce.objectives.Partition`.
+        log_scale: s of Δ = Δ⁰ + s, for the fixed partition, or "auto".
 
     >>> import torch
     >>> from torch.distributions import Independent, Normal
     >>> from fvnce import PowerRule
     >>> normal = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
-    >>> objective = SNCE(normal, normal, PowerRule(alpha=1))
-    >>> objective(torch.zeros(4, 2), torch.ones(4, 2))  # r = 1 everywhere: f1 = 0, f0 = −1/2
+    >>> NCE(normal, normal)(torch.zeros(4, 2), torch.ones(4, 2))  # 2 log 2
+    tensor(1.3863)
+    >>> NCE(normal, normal, PowerRule(alpha=1))(torch.zeros(4, 2), torch.ones(4, 2))  # r = 1: f1 = 0, f0 = −1/2
     tensor(0.5000)
     """
 
@@ -54,58 +62,15 @@ class SNCE(ContrastiveObjective):
         self,
         model: Any,
         noise: Distribution,
-        rule: ScoringRule,
+        rule: ScoringRule | None = None,
         *,
         noise_ratio: float = 1.0,
         noise_samples: float | None = None,
         partition: PartitionName | Partition = "fixed",
         log_scale: LogScaleLike = 0.0,
     ) -> None:
-        super().__init__(
-            model,
-            None,
-            noise,
-            rule,
-            noise_ratio=noise_ratio,
-            noise_samples=noise_samples,
-            partition=partition,
-            log_scale=log_scale,
-        )
-
-
-class NCE(SNCE):
-    """Noise-contrastive estimation with the logarithmic rule (Eq. NCE): logistic regression of data against noise.
-
-    With ``noise_ratio=M`` and ``noise_samples=1`` it is noisier NCE: the noise drawn counts as if there were M times as
-    much of it. As M grows the gradient tends to that of maximum likelihood, at a distance of order 1/M, while its
-    variance grows, at most like M.
-
-    >>> import torch
-    >>> from torch.distributions import Independent, Normal
-    >>> normal = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
-    >>> NCE(normal, normal)(torch.zeros(4, 2), torch.ones(4, 2))  # 2 log 2
-    tensor(1.3863)
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        noise: Distribution,
-        *,
-        noise_ratio: float = 1.0,
-        noise_samples: float | None = None,
-        partition: PartitionName | Partition = "fixed",
-        log_scale: LogScaleLike = 0.0,
-    ) -> None:
-        super().__init__(
-            model,
-            noise,
-            Logarithmic(),
-            noise_ratio=noise_ratio,
-            noise_samples=noise_samples,
-            partition=partition,
-            log_scale=log_scale,
-        )
+        rule = Logarithmic() if rule is None else rule
+        super().__init__(model, None, noise, rule, noise_ratio, noise_samples, partition, log_scale)
 
 
 class VariationalNCE(ContrastiveObjective):
@@ -114,7 +79,7 @@ class VariationalNCE(ContrastiveObjective):
     The noise term, which has no bound, is estimated by importance sampling: f0(log mean of r over draws of q0). A
     discrete latent with few values is summed over instead, which makes it exact.
 
-    Arguments are those of :class:`~fvnce.objectives.ContrastiveObjective` but for the rule, which is given, and for
+    Arguments are those of :class:`~fvnce.objectives.ContrastiveObjective` except the rule, which is fixed, and
     ``partition="profiled"``, which the rule does not allow. Its own are:
 
     Args:
@@ -144,27 +109,12 @@ class VariationalNCE(ContrastiveObjective):
         partition: PartitionName | Partition = "fixed",
         log_scale: LogScaleLike = 0.0,
     ) -> None:
-        super().__init__(
-            model,
-            encoder,
-            noise,
-            Logarithmic(),
-            noise_encoder=noise_encoder,
-            latent_samples=latent_samples,
-            noise_ratio=noise_ratio,
-            noise_samples=noise_samples,
-            partition=partition,
-            log_scale=log_scale,
-        )
-        self.importance_samples = _checks.count("importance_samples", importance_samples)
+        shared = noise_ratio, noise_samples, partition, log_scale
+        super().__init__(model, encoder, noise, Logarithmic(), *shared, noise_encoder, latent_samples)
+        self.importance_samples = _validation.count("importance_samples", importance_samples)
 
     _noise_is_marginal = True
     _data_is_averaged_outside = True
-
-    @property
-    def noise_latent_samples(self) -> int:
-        """Draws inside the noise term."""
-        return self.importance_samples
 
 
 class FullyVariationalNCE(ContrastiveObjective):
@@ -177,9 +127,9 @@ class FullyVariationalNCE(ContrastiveObjective):
         noise_encoder: q0(z|x). The noise term is a bound only if it covers p_θ(x, ·).
         latent_samples: K; more than one uses the tighter multi-sample bound for both terms. A discrete latent takes
             no K.
-        allow_non_variational: study a rule that has no double bound; J is then no bound either.
-        variance_reduced: for (0, 0) and a normalised model whose support the noise covers, the noise term is −1
-            exactly and the data term has a closed-form KL: nothing is drawn but z. This is the VAE.
+        allow_non_variational: accept a rule without the double bound; J is then no bound either.
+        variance_reduced: for (0, 0) and a normalized model whose support the noise covers, the noise term is −1
+            exactly and the data term has a closed-form KL: nothing is drawn but z. This is the VAE (Eq. VAE).
 
     >>> import torch
     >>> from torch.distributions import Independent, Normal
@@ -206,23 +156,13 @@ class FullyVariationalNCE(ContrastiveObjective):
         allow_non_variational: bool = False,
         variance_reduced: bool = False,
     ) -> None:
-        super().__init__(
-            model,
-            encoder,
-            noise,
-            rule,
-            noise_encoder=noise_encoder,
-            latent_samples=latent_samples,
-            noise_ratio=noise_ratio,
-            noise_samples=noise_samples,
-            partition=partition,
-            log_scale=log_scale,
-        )
+        shared = noise_ratio, noise_samples, partition, log_scale
+        super().__init__(model, encoder, noise, rule, *shared, noise_encoder, latent_samples)
         if not rule.variational and not allow_non_variational:
             raise ValueError(
-                f"rule must have the double-ELBO property, found {rule!r}, which has not: its f0 or f1 is not concave "
-                "in r, so a term would not be a lower bound. Choose a PowerRule or a sum of them; use VariationalNCE "
-                "for the logarithmic rule; or pass allow_non_variational=True to study it all the same"
+                f"rule must have the double-ELBO property, found {rule!r}, whose f0 or f1 is not concave in r, so that "
+                "a term would not be a lower bound; choose a PowerRule or a sum of them, VariationalNCE for the "
+                "logarithmic rule, or allow_non_variational=True to study it"
             )
         self.allow_non_variational = allow_non_variational
         self.variance_reduced = variance_reduced
@@ -236,23 +176,22 @@ class FullyVariationalNCE(ContrastiveObjective):
             f"rule must be (0, 0), found {self.rule!r}": power is None or power[1] != 0,
             f"partition must be 'fixed', found {self.partition!r}": type(self.partition) is not Fixed,
             f"log_scale must be 0, found {log_scale}": log_scale != 0,
-            f"model must be a normalised LatentVariableModel, found {type(self.model).__name__}": not (
+            f"model must be a normalized LatentVariableModel, found {type(self.model).__name__}": not (
                 isinstance(self.model, LatentVariableModel) and self.model.normalised
             ),
             "latent_samples must be 1, the closed form is that of one draw": self.latent_samples != 1,
             "noise_encoder must be None, the noise term does not use it": self.noise_encoder is not None,
             "encoder must not be None": self.encoder is None,
         }
-        for problem, found in problems.items():
-            if found:
+        for problem, is_one in problems.items():
+            if is_one:
                 raise ValueError(f"variance_reduced=True: {problem}")
 
     def _check_covered(self, q: Distribution) -> None:
-        """E_noise[r] = 1 only if q covers p_θ(x, ·), and the noise covers p_θ on the same kind of space."""
+        """Raise an error unless q covers p_θ(x, ·) and the noise covers p_θ, without which E_noise[r] is not 1."""
         if isinstance(q, PointMass):
             raise ValueError(
-                "variance_reduced=True: encoder must be stochastic, found a deterministic one, whose noise term is no "
-                "constant"
+                "variance_reduced=True: encoder must be stochastic, found a deterministic one, whose noise term varies"
             )
         likelihood = self.model.decoder(q.mean[:1])
         if not _covers(self.noise, likelihood):
@@ -261,30 +200,26 @@ class FullyVariationalNCE(ContrastiveObjective):
                 f"{type(getattr(likelihood, 'base_dist', likelihood)).__name__}"
             )
 
-    def terms_of(self, batch: Batch) -> Terms:
-        """J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
-        if not self.variance_reduced:
-            return super().terms_of(batch)
-        x = batch.x
-        self._check_rows("x", x)
-        log_noise_x = self._log_noise("log_noise_x", batch.log_noise_x, x)
-        assert self.encoder is not None
-        q = self.encoder(x)
+    def _variance_reduced_terms(self, batch: Batch) -> Terms:
+        """Return the evidence lower bound, less log p_n and with a noise term of ν E_noise f0(r/ν) = −1 (Eq. VAE)."""
+        x, encoder = batch.x, self.encoder
+        assert encoder is not None
+        log_noise_x = self._log_noise(x) if batch.log_noise_x is None else batch.log_noise_x
+        q = encoder(x)
         if not self._known_to_be_covered:
             self._check_covered(q)
             self._known_to_be_covered = True
         evidence = evidence_of(self.model, q, x, closed_form=True)
         weight, _ = power_of(self.rule) or (1.0, 0.0)
-        delta = evidence - log_noise_x - math.log(self.noise_ratio)
-        delta = check_finite("x", x, LogRatio(delta.unsqueeze(0)), log_noise_x, may_be_zero=False).mean
-        # E_noise[r] = 1, so ν E_noise f0(r/ν) = −1.
-        loss = -weight * (delta.mean() - 1)
+        delta = LogRatio(evidence - log_noise_x - math.log(self.noise_ratio))
+        delta = check_finite("x", x, delta, log_noise_x, may_be_zero=False)
+        loss = -weight * (delta.values.mean() - 1)
         loss = loss if batch.share is None else loss * batch.share.data
-        return Terms(loss, weight * delta.detach(), None, evidence.detach, lambda: (delta.detach(), None))
+        return Terms(loss, weight * delta.values.detach(), None, (delta, None), known_evidence=evidence.detach())
 
 
 def _covers(noise: Distribution, model: Distribution) -> bool:
-    """Whether the noise has the support of the model or more, and the same base measure."""
+    """Return whether the noise has the support of the model or more, and the same base measure."""
     if hasattr(noise, "components"):
         return any(_covers(component, model) for component in noise.components)
     mine, theirs = _base(noise.support), _base(model.support)
@@ -301,11 +236,10 @@ def _base(support: Any) -> Any:
 
 
 def _range(support: Any) -> tuple[Tensor, Tensor] | None:
-    """The bounds of a continuous support, which may be infinite, or None where it is no interval."""
+    """Return the bounds of a continuous support, which may be infinite, or None where it is no interval."""
     if support in (constraints.real, constraints.real_vector):
         return torch.tensor(-math.inf), torch.tensor(math.inf)
-    names = ("lower_bound", "upper_bound")
-    if getattr(support, "is_discrete", False) or not any(hasattr(support, name) for name in names):
+    low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+    if getattr(support, "is_discrete", False) or (low is None and high is None):
         return None
-    low, high = (getattr(support, name, default) for name, default in zip(names, (-math.inf, math.inf), strict=True))
-    return torch.as_tensor(low), torch.as_tensor(high)
+    return torch.as_tensor(-math.inf if low is None else low), torch.as_tensor(math.inf if high is None else high)

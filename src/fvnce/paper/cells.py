@@ -1,8 +1,8 @@
-r"""Parts of an item, one for each row and seed: made side by side in processes, kept on disk, compared seed by seed.
+r"""Cells, the parts of an item for each row and seed: trained side by side, kept on disk, compared seed by seed.
 
 Two processes of one thread use two cores better than one process of two threads. A piece of work gives the same result
 in whichever process it is done: it gets all it depends on as arguments, always runs on one thread, and leaves its
-result on disk itself, most often as a cell, so that a run can be stopped and taken up again.
+result on disk itself, most often as a cell, so that a run can be stopped and continued.
 
 All rows of a seed start from the same weights and meet the same noise, so two rows are compared seed by seed: with d_s
 the difference of seed s, their mean d̄ counts as found if it is beyond its 95 % interval,
@@ -11,7 +11,7 @@ the difference of seed s, their mean d̄ counts as found if it is beyond its 95 
 
 with Student's t, since n is small. One seed has no error, and nothing is claimed from it. The number compared is
 *data − noise*. It can grow in two ways, and only one of them is what a method is after: noise falling, or data rising;
-and it can shrink because the data term fell, which says nothing about noise. Both terms are told.
+and it can shrink because the data term fell, which says nothing about noise. Both terms are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ from joblib import Parallel, delayed, parallel_config
 from scipy import stats
 
 from .._version import __version__
-from ..serialization import decode, write_text
+from ..io import decode, write_text
 
 #: Seconds after which a process without work leaves, and between two looks whether its parent still lives. On a busy
 #: machine work may be seconds on its way. A process that leaves meanwhile makes loky warn, and where warnings are
@@ -50,7 +50,7 @@ _IDLE_SECONDS, _WATCH_SECONDS = 30, 0.5
 
 
 class Cells:
-    """A folder of JSON files, one for each finished cell. A cell made under other settings is made anew."""
+    """A folder of JSON files, one for each finished cell. A cell made under other settings has another name."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
         self.folder = folder
@@ -59,23 +59,23 @@ class Cells:
         self.key = hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def path(self, name: str, suffix: str = ".json") -> Path:
-        """Where a cell is, or a file beside it."""
+        """Return where a cell is, or a file next to it."""
         return self.folder / f"{name}-{self.key}{suffix}"
 
     def read(self, name: str) -> dict[str, Any]:
-        """A cell that is on disk."""
+        """Return a cell that is on disk."""
         path = self.path(name)
-        content: dict[str, Any] = decode(path.read_bytes(), path)
-        return content
+        return dict(decode(path.read_bytes(), path))
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Keep a cell with its settings and the version that made it."""
+        write_json(self.path(name), {**content, "settings": self.settings, "version": __version__})
 
     def get(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The cell of this name, from disk if it is there, else made and kept."""
-        path = self.path(name)
-        if path.exists():
-            return self.read(name)
-        content = make() | {"settings": self.settings, "version": __version__}
-        write_json(path, content)
-        return content
+        """Return the cell of this name, from disk if it is there, else made and kept."""
+        if not self.path(name).exists():
+            self.write(name, make())
+        return self.read(name)
 
 
 def write_json(path: Path, content: object) -> Path:
@@ -86,13 +86,16 @@ def write_json(path: Path, content: object) -> Path:
 
 
 def made_by(command: str) -> dict[str, Any]:
-    """What every file of results begins with."""
+    """Return what every file of results begins with: the command and the versions."""
     return {"command": command, "version": __version__, "torch": torch.__version__}
 
 
 def measured(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell without what is the same in all of them."""
+    """Return a cell without what is the same in all of them."""
     return {name: value for name, value in cell.items() if name not in ("settings", "version")}
+
+
+# Work that several processes share.
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class WorkError(RuntimeError):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread inside, as many as before outside."""
+    """Use one thread of torch inside, and as many as before afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -124,7 +127,7 @@ def do_all(pieces: Sequence[Work], jobs: int, say: Callable[[str], None] = lambd
 
     Raises:
         WorkError: with several jobs, a piece failed or its process died. The others are stopped; what is finished
-            stays. With one job a piece raises what it raises.
+            stays. With one job a piece raises its own error.
     """
     start = time.perf_counter()
     waiting = [piece.name for piece in pieces]
@@ -155,24 +158,19 @@ def do_all(pieces: Sequence[Work], jobs: int, say: Callable[[str], None] = lambd
             # Work is given out in its order, so those that were being done are the first that are not finished.
             raise WorkError(f"{' or '.join(waiting[:jobs])}: its process ended{code} before it was done") from None
         finally:
-            _stop(results)
-
-
-def _stop(results: Generator[Any, None, None]) -> None:
-    """End the processes that are still at work."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that work was cancelled, which is what is wanted
-        results.close()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that work was cancelled, which is what is wanted
+                results.close()
 
 
 def _do(parent: int, piece: Work) -> tuple[str, float, str | None]:
-    """What a process does with a piece: its name, the seconds it took, and what went wrong."""
+    """Do a piece in a process of the crew; return its name, the seconds it took, and what went wrong."""
     _prepare(parent)
     begun = time.perf_counter()
     problem = None
     try:
         piece.function(*piece.arguments)
-    except Exception as error:  # noqa: BLE001  told to the user by the other process, with the name of the work
+    except Exception as error:  # noqa: BLE001  reported by the other process, with the name of the work
         where = traceback.extract_tb(error.__traceback__)[-1]
         problem = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
     return piece.name, time.perf_counter() - begun, problem
@@ -180,7 +178,7 @@ def _do(parent: int, piece: Work) -> tuple[str, float, str | None]:
 
 @cache
 def _prepare(parent: int) -> None:
-    """Once in each process: one thread; Ctrl-C, which reaches it too, is left to the parent; no life without one."""
+    """Once in each process: use one thread, leave Ctrl-C to the parent, and end when the parent does."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -196,7 +194,7 @@ def _prepare(parent: int) -> None:
 
 
 def mean_and_error(values: Sequence[float], digits: int = 0) -> str:
-    """Mean ± standard error, the error with a digit more than whole numbers have; of one value, that value.
+    """Return mean ± standard error as text, the error with a digit more than whole numbers have.
 
     >>> mean_and_error([1.0, 3.0]), mean_and_error([1.0, 3.0], 2), mean_and_error([2.0])
     ('2 ± 1.0', '2.00 ± 1.00', '2')
@@ -208,7 +206,7 @@ def mean_and_error(values: Sequence[float], digits: int = 0) -> str:
 
 
 def beyond_error(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether the mean of ``one`` − ``other``, seed by seed, is beyond its 95 % interval.
+    """Return whether the mean of ``one`` − ``other``, seed by seed, is beyond its 95 % interval.
 
     >>> beyond_error([3.0, 4.0, 5.0], [1.0, 2.1, 2.9]), beyond_error([3.0, 1.0, 5.0], [1.0, 3.0, 2.0])
     (True, False)
@@ -223,7 +221,7 @@ def beyond_error(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def ordered(values: Mapping[str, Sequence[float]]) -> str:
-    """Rows from the smallest mean to the largest; ≈ between neighbours whose difference is within its error.
+    """Return rows from the smallest mean to the largest, with ≈ between neighbors that differ within the error.
 
     >>> ordered({"b": [5.0, 6.0, 7.1], "a": [1.0, 2.1, 3.0], "c": [5.5, 5.9, 7.3]})
     'a < b ≈ c'
@@ -233,52 +231,3 @@ def ordered(values: Mapping[str, Sequence[float]]) -> str:
     for low, high in itertools.pairwise(rows):
         text += f" {'<' if beyond_error(values[high], values[low]) else '≈'} {high}"
     return text
-
-
-def against(
-    label: str,
-    base: str,
-    data: Sequence[float],
-    noise: Sequence[float],
-    base_data: Sequence[float],
-    base_noise: Sequence[float],
-) -> str | None:
-    """How far data − noise of a row is from that of ``base``, and which of the two made it so; None within its error.
-
-    >>> base = [700.0, 701.0], [-1600.0, -1601.0]
-    >>> print(against("(1/64, 0)", "the VAE", [690.0, 691.0], [-1800.0, -1801.0], *base))
-    (1/64, 0) lies 190 nats above the VAE, its noise 200 lower, though its data fell by 10 too
-    >>> print(against("(0, 1)", "the VAE", [600.0, 601.0], [-1610.0, -1611.0], *base))
-    (0, 1) lies 90 nats below the VAE because its data term fell by 100, which says nothing about noise (10 lower)
-    """
-    difference, base_difference = (
-        [a - b for a, b in zip(one, other, strict=True)] for one, other in ((data, noise), (base_data, base_noise))
-    )
-    if not beyond_error(difference, base_difference):
-        return None
-    by_data = statistics.fmean(data) - statistics.fmean(base_data)
-    by_noise = statistics.fmean(noise) - statistics.fmean(base_noise)
-    step = by_data - by_noise
-    start = f"{label} lies {abs(step):.0f} nats {'above' if step > 0 else 'below'} {base}"
-    other = f"{abs(by_noise):.0f} {'higher' if by_noise > 0 else 'lower'}"
-    fall = fallen(data, noise, base_data, base_noise)
-    if fall is not None:
-        return f"{start} because its data term fell by {fall:.0f}, which says nothing about noise ({other})"
-    if by_data < 0 and beyond_error(data, base_data):
-        return f"{start}, its noise {other}, though its data fell by {-by_data:.0f} too"
-    return f"{start}, its noise {other} and its data {abs(by_data):.0f} {'higher' if by_data > 0 else 'lower'}"
-
-
-def fallen(
-    data: Sequence[float], noise: Sequence[float], base_data: Sequence[float], base_noise: Sequence[float]
-) -> float | None:
-    """By how much the data term fell, if that is most of why data − noise is below that of a base; else None.
-
-    >>> fallen([600.0], [-1610.0], [700.0], [-1600.0])
-    100.0
-    >>> fallen([690.0], [-1800.0], [700.0], [-1600.0]) is None
-    True
-    """
-    by_data = statistics.fmean(data) - statistics.fmean(base_data)
-    step = by_data - (statistics.fmean(noise) - statistics.fmean(base_noise))
-    return -by_data if step < 0 and by_data < step / 2 else None

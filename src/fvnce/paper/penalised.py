@@ -4,8 +4,8 @@
 
 A deterministic encoder makes p_θ(x, g(x)) an unnormalised density of x, so J^{0,0} can punish good reconstructions of
 noise. Five ways to train the same network from the same weights: the VAE; the paper's normalised form, Δ as it is; a
-fixed log-scale s, Δ + s, which says how many nats the noise is to lose; a log-scale that finds itself, from a budget on
-the error of the data and nothing else; and log Z profiled out, with noise that also covers the data.
+fixed log-scale s, Δ + s, which says how many nats the noise is to lose; a log-scale that is found from a budget on the
+error of the data and nothing else; and log Z profiled out, with noise that also covers the data.
 
 The paper shows its figure without a number: '1's are reconstructed poorly, the other digits well, which we take for an
 error of '1's at least 5 times the VAE's, at most 2.5 times for the rest, and '1's found by it with AUROC ≥ 0.95.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,16 +26,15 @@ from torch import Tensor
 
 from ..noise import KernelDensity, NoiseMixture, smoothed
 from ..objectives import VAE, FullyVariationalNCE, Objective, Profiled
-from ..objectives.budget import BUDGET
-from ..pages.figures import panels
-from ..pages.page import Picture, Section, Table
 from ..scoring import PowerRule
 from ..training import fit
 from ..training import load as load_objective
 from ..training import save as save_objective
+from ..training.budget import BUDGET
 from .cells import Cells, Work, do_all, made_by, mean_and_error, measured, write_json
 from .datasets import Images
-from .setting import DataName, Options, Pair, Setting, load, make_pair
+from .figures import panels
+from .setting import DataName, Options, Pair, Result, ResultFigure, ResultTable, Setting, load, make_pair
 
 DIGIT = 1
 DEVIATIONS = (
@@ -49,34 +48,37 @@ DEVIATIONS = (
 
 @dataclass(frozen=True)
 class Penalty:
-    """The setting of this figure."""
+    """The setting of this figure.
+
+    Attributes:
+        network: encoder and decoder.
+        noise_scale: σ_kde; wider kernels let the network tell noise from digits instead of '1' from the rest.
+        centres: '1's of the validation split that carry a kernel.
+        validation: rows at the end of the training data that are set aside as validation split.
+        rows: training images.
+        clip: T of the fixed log-scale form: the noise term pulls with slope e^T.
+        log_scale: s of the fixed log-scale form.
+        cover_scale: bandwidth of the smoothed data that the profiled form's noise also covers.
+        epochs: passes over the training data.
+        decoder_scale: σ_dec.
+        code_activation: what follows the code layer; without a ReLU, 784-256-784 is a linear map.
+        batch_size: rows of a step.
+        lr: learning rate of Adam.
+    """
 
     network: tuple[int, ...] = (784, 256, 784)
-    """Encoder and decoder."""
     noise_scale: float = 1 / 16
-    """σ_kde; wider kernels let the network tell noise from digits instead of '1' from the rest."""
     centres: int = 1000
-    """'1's of the validation split that carry a kernel."""
     validation: int = 10_000
-    """Rows at the end of the training data that are set aside as validation split."""
     rows: int = 20_000
-    """Training images."""
     clip: float = 2.0
-    """T of the fixed log-scale form: the noise term pulls with slope e^T."""
     log_scale: float = 1500.0
-    """s of the fixed log-scale form."""
     cover_scale: float = 1 / 4
-    """Bandwidth of the smoothed data that the profiled form's noise also covers."""
     epochs: int = 12
-    """Passes over the training data."""
     decoder_scale: float = 1 / 8
-    """σ_dec."""
     code_activation: Literal["none", "relu"] = "none"
-    """What follows the code layer; without a ReLU, 784-256-784 is a linear map."""
     batch_size: int = 128
-    """Rows of a step."""
     lr: float = 1e-3
-    """Learning rate of Adam."""
 
 
 MNIST = Penalty(code_activation="relu")
@@ -93,10 +95,14 @@ METHODS = {
 }
 
 
-def run(out: Path, options: Options) -> Section:
+def run(out: Path, options: Options) -> Result:
     """Train the five and draw what they make of test digits."""
     start = time.perf_counter()
-    penalty = _penalty(options)
+    penalty = DIGITS if options.data == "digits" else MNIST
+    if options.quick:
+        penalty = replace(penalty, epochs=2, rows=256)
+    if options.epochs is not None:
+        penalty = replace(penalty, epochs=options.epochs)
     cells = _cells(out, penalty, options.data)
     names = {(method, seed): f"{method}_seed{seed}" for seed in range(options.seeds) for method in METHODS}
     missing = [
@@ -105,8 +111,7 @@ def run(out: Path, options: Options) -> Section:
         if not cells.path(name).exists()
     ]
     do_all(missing, options.processes, options.say)
-    images, _, noise = _data_and_noise(penalty, options.data)
-    files = _figure(out, cells, images, noise)
+    files = _figure(out, penalty, options.data)
     record = made_by(f"fvnce reproduce penalised --data {options.data} --seeds {options.seeds}") | {
         "settings": asdict(penalty),
         "seeds": options.seeds,
@@ -115,30 +120,20 @@ def run(out: Path, options: Options) -> Section:
             {"method": method, "seed": seed} | measured(cells.read(name)) for (method, seed), name in names.items()
         ],
     }
-    files.append(write_json(out / f"penalised-{options.data}.json", record))
-    return Section(
+    caption = (
+        "Test inputs; samples of the noise; reconstructions by the VAE, by J^{0,0} with a fixed log-scale and with one "
+        "that a budget found."
+    )
+    alt = "Five sheets of digits. In the last two, ones are rebuilt as something else, the rest as they are."
+    return Result(
         "An autoencoder that forgets '1's",
         reading(record),
-        pictures=[
-            Picture(
-                files[0],
-                "Test inputs; samples of the noise; reconstructions by the VAE, by J^{0,0} with a fixed log-scale and "
-                "with one that found itself.",
-                "Five sheets of digits. In the last two, ones are rebuilt as something else, the rest as they are.",
-            )
-        ],
+        figures=[ResultFigure(files[0], caption, alt)],
         tables=tables(record),
         settings=asdict(penalty) | {"data": options.data, "seeds": options.seeds},
         seconds=time.perf_counter() - start,
-        files=files,
+        files=[*files, write_json(out / f"penalised-{options.data}.json", record)],
     )
-
-
-def _penalty(options: Options) -> Penalty:
-    penalty = DIGITS if options.data == "digits" else MNIST
-    if options.quick:
-        penalty = replace(penalty, epochs=2, rows=256)
-    return penalty if options.epochs is None else replace(penalty, epochs=options.epochs)
 
 
 def _objective(name: str, pair: Pair, noise: KernelDensity, train: Tensor, penalty: Penalty, seed: int) -> Objective:
@@ -159,7 +154,7 @@ def _objective(name: str, pair: Pair, noise: KernelDensity, train: Tensor, penal
 
 @lru_cache(maxsize=1)
 def _data_and_noise(penalty: Penalty, data: DataName) -> tuple[Images, Tensor, KernelDensity]:
-    """All images; training images without the validation split; and the noise, a density of its '1's."""
+    """Return all images; training images without the validation split; and the noise, a density of its '1's."""
     images = load(Setting(data=data))
     train = images.train[: -penalty.validation][: penalty.rows]
     ones = images.train[-penalty.validation :][images.train_labels[-penalty.validation :] == DIGIT][: penalty.centres]
@@ -170,47 +165,43 @@ def _cells(out: Path, penalty: Penalty, data: DataName) -> Cells:
     return Cells(out / "cells" / f"penalised-{data}", asdict(penalty) | {"data": data})
 
 
-def make_cell(out: Path, penalty: Penalty, data: DataName, name: str, seed: int) -> None:
-    """Train one method with one seed, measure it on test digits, and keep it."""
-    cells = _cells(out, penalty, data)
-    weights = cells.path(f"{name}_seed{seed}", ".safetensors")
-    cells.get(f"{name}_seed{seed}", lambda: _cell(weights, penalty, *_data_and_noise(penalty, data), name, seed))
-
-
-def _cell(
-    weights: Path, penalty: Penalty, images: Images, train: Tensor, noise: KernelDensity, name: str, seed: int
-) -> dict[str, Any]:
+def make_cell(out: Path, penalty: Penalty, data: DataName, method: str, seed: int) -> None:
+    """Train one method with one seed, measure it on test digits, and keep the numbers and the networks."""
     start = time.perf_counter()
+    cells, name = _cells(out, penalty, data), f"{method}_seed{seed}"
+    images, train, noise = _data_and_noise(penalty, data)
     setting = Setting(decoder_scale=penalty.decoder_scale, code_activation=penalty.code_activation)
     pair = make_pair(setting, penalty.network, seed)
-    objective = _objective(name, pair, noise, train, penalty, seed)
+    objective = _objective(method, pair, noise, train, penalty, seed)
     fit(objective, train, epochs=penalty.epochs, batch_size=penalty.batch_size, lr=penalty.lr, seed=seed)
-    weights.parent.mkdir(parents=True, exist_ok=True)
-    save_objective(weights, VAE(pair.model, pair.encoder))
+    cells.folder.mkdir(parents=True, exist_ok=True)
+    save_objective(cells.path(name, ".safetensors"), VAE(pair.model, pair.encoder))
     error = (pair.reconstruct(images.test) - images.test).square().sum(1)
     is_one = images.test_labels == DIGIT
-    return {
+    numbers = {
         "ones": error[is_one].mean().item(),
         "others": error[~is_one].mean().item(),
         "per_digit": [error[images.test_labels == digit].mean().item() for digit in range(10)],
         "auroc": float(roc_auc_score(is_one.numpy(), error.numpy())),
         "seconds": time.perf_counter() - start,
     }
+    cells.write(name, numbers)
 
 
-def _figure(out: Path, cells: Cells, images: Images, noise: KernelDensity) -> list[Path]:
+def _figure(out: Path, penalty: Penalty, data: DataName) -> list[Path]:
+    images, _, noise = _data_and_noise(penalty, data)
     digits = (1, 0, 2, 3, 4, 5, 7, 9)
     order = torch.cat([(images.test_labels == digit).nonzero()[:8, 0] for digit in digits])
     inputs = images.test[order]
     samples = noise.draw(64, torch.Generator().manual_seed(0))
     parts = [("test inputs", inputs), ("samples from $p_n$", samples)]
-    for name, title in (("vae", "VAE"), ("fixed", "log-scale by hand"), ("auto", "log-scale by a budget")):
-        objective: Any = load_objective(cells.path(f"{name}_seed0", ".safetensors"))
-        parts.append((title, Pair(objective.model, objective.encoder).reconstruct(inputs)))
+    for method, title in (("vae", "VAE"), ("fixed", "log-scale by hand"), ("auto", "log-scale by a budget")):
+        saved: Any = load_objective(_cells(out, penalty, data).path(f"{method}_seed0", ".safetensors"))
+        parts.append((title, Pair(saved.model, saved.encoder).reconstruct(inputs)))
     return panels(out, "penalised", parts, images.shape, rows=[f"'{digit}'" for digit in digits])
 
 
-# What is told of it, from the file of results alone.
+# What came out, from the file of results alone.
 
 
 def _values(record: dict[str, Any], method: str, key: str) -> list[Any]:
@@ -218,25 +209,25 @@ def _values(record: dict[str, Any], method: str, key: str) -> list[Any]:
 
 
 def mean(record: dict[str, Any], method: str, key: str) -> float:
-    """A number of a method, averaged over seeds."""
+    """Return a number of a method, averaged over seeds."""
     return statistics.fmean(_values(record, method, key))
 
 
 def over_vae(record: dict[str, Any], method: str, key: str) -> float:
-    """The same over that of the VAE with the same seeds."""
+    """Return the same over that of the VAE with the same seeds."""
     seeds = _values(record, method, "seed")
-    own = [cell[key] for cell in record["cells"] if cell["method"] == "vae" and cell["seed"] in seeds]
-    return mean(record, method, key) / statistics.fmean(own)
+    vae = [cell[key] for cell in record["cells"] if cell["method"] == "vae" and cell["seed"] in seeds]
+    return mean(record, method, key) / statistics.fmean(vae)
 
 
-def seeds_told(record: dict[str, Any]) -> str:
-    """Of how many seeds a number is the mean, which need not be the same for all methods."""
+def mean_of_seeds(record: dict[str, Any]) -> str:
+    """Say of how many seeds a number is the mean, which need not be the same for all methods."""
     counts = sorted({len(_values(record, method, "seed")) for method in record["methods"]})
     return f"mean of {' or '.join(map(str, counts))} seed{'s' * (counts[-1] > 1)}"
 
 
-def tables(record: dict[str, Any]) -> list[Table]:
-    """Errors beside those of the VAE, and digit by digit."""
+def tables(record: dict[str, Any]) -> list[ResultTable]:
+    """Return errors next to those of the VAE, and digit by digit."""
     lines, digits = [], []
     for method, label in record["methods"].items():
         line = [label]
@@ -247,31 +238,25 @@ def tables(record: dict[str, Any]) -> list[Table]:
         digits.append([label, *(f"{statistics.fmean(errors[digit] for errors in each):.2f}" for digit in range(10))])
     header = ["method", "error of '1's", "over VAE", "error of the rest", "over VAE", "AUROC of '1'"]
     return [
-        Table(f"Squared reconstruction error on test digits, {seeds_told(record)}", header, lines),
-        Table("Squared reconstruction error by digit", ["method", *map(str, range(10))], digits),
+        ResultTable(f"Squared reconstruction error on test digits, {mean_of_seeds(record)}", header, lines),
+        ResultTable("Squared reconstruction error by digit", ["method", *map(str, range(10))], digits),
     ]
 
 
 def reading(record: dict[str, Any]) -> list[str]:
-    """What came out, in words."""
-
-    times = partial(over_vae, record)
-    ones, others, auroc = times("fixed", "ones"), times("fixed", "others"), mean(record, "fixed", "auroc")
-    forgets = ones >= 5 and others <= 2.5 and auroc >= 0.95
+    """Return what came out, in words."""
+    ones, others = ({method: over_vae(record, method, key) for method in METHODS} for key in ("ones", "others"))
+    auroc = {method: mean(record, method, "auroc") for method in METHODS}
+    forgets = ones["fixed"] >= 5 and others["fixed"] <= 2.5 and auroc["fixed"] >= 0.95
     verdict = "as the paper's figure shows" if forgets else "short of what the paper's figure shows"
-    found = []
-    if "auto" in record["methods"]:
-        found.append(
-            f"With a log-scale that finds itself, from a budget of {BUDGET} times the VAE's error and nothing else, "
-            f"the error of '1's is {times('auto', 'ones'):.1f} times the VAE's, that of the rest "
-            f"{times('auto', 'others'):.2f} times, and AUROC {mean(record, 'auto', 'auroc'):.3f}."
-        )
     return [
-        f"With a fixed log-scale the error of '1's is {ones:.1f} times the VAE's and that of the other digits "
-        f"{others:.1f} times; '1's are recognised by their error with AUROC {auroc:.3f}: {verdict}.",
-        *found,
-        f"The normalised form, Δ as it is, changes the error of '1's by a factor of {times('normalised', 'ones'):.2f}: "
+        f"With a fixed log-scale the error of '1's is {ones['fixed']:.1f} times the VAE's and that of the other digits "
+        f"{others['fixed']:.1f} times; '1's are recognised by their error with AUROC {auroc['fixed']:.3f}: {verdict}.",
+        f"With a log-scale that finds itself, from a budget of {BUDGET} times the VAE's error and nothing else, the "
+        f"error of '1's is {ones['auto']:.1f} times the VAE's, that of the rest {others['auto']:.2f} times, and AUROC "
+        f"{auroc['auto']:.3f}.",
+        f"The normalised form, Δ as it is, changes the error of '1's by a factor of {ones['normalised']:.2f}: "
         "its noise term is at most of the order of one nat against the hundreds of the data term. The profiled form "
-        f"tells how far one gets without choosing a scale: {times('profiled', 'ones'):.1f} times for '1's, "
-        f"{times('profiled', 'others'):.1f} times for the rest.",
+        f"tells how far one gets without choosing a scale: {ones['profiled']:.1f} times for '1's, "
+        f"{others['profiled']:.1f} times for the rest.",
     ]

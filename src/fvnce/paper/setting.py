@@ -1,16 +1,16 @@
-"""The setting of the paper's experiments: the data, the networks, the noise.
+"""The setting of the paper's experiments, the data, the networks, the noise; and the form of a result.
 
 The paper fixes σ_dec = 1/8, σ_kde = 2σ_dec, T = 10, 100 epochs and the networks, whose hidden layers are ReLUs. It
 leaves open the encoder, the activation of the code, the output layer, the initial weights, learning rate, batch size,
 the scaling of pixels and the number of kernel centres; the choices made here are one for all rows, and
-`docs/reproduction.md` tells which of them matter.
+``docs/reproduction.md`` shows which of them matter.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
 from .._random import seeded
+from ..io import atomic_write
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import KernelDensity
-from ..serialization import atomic_write
 from .datasets import Images, load_digits, load_mnist
 
 DataName = Literal["digits", "mnist"]
@@ -42,75 +42,133 @@ FEWEST_POINTS = 1024
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line can ask for."""
+    """What the command line can ask for.
+
+    Attributes:
+        data: which data set.
+        seeds: how many seeds, counted from 0.
+        epochs: epochs, if not the item's own.
+        quick: tiny settings that only show that everything runs.
+        jobs: processes over which cells are shared, each of one thread; None for 1 on digits and one per core on MNIST.
+        say: called with a line about what is finished.
+    """
 
     data: DataName = "digits"
-    """Which data set."""
     seeds: int = 1
-    """How many seeds, counted from 0."""
     epochs: int | None = None
-    """Epochs, if not the item's own."""
     quick: bool = False
-    """Tiny settings that only show that everything runs."""
     jobs: int | None = None
-    """Processes over which cells are shared, each of one thread; None for 1 on digits and one per core on MNIST."""
     say: Callable[[str], None] = field(default=lambda text: None, repr=False, compare=False)
-    """Told in a line what is finished."""
 
     @property
     def processes(self) -> int:
-        """How many processes."""
-        if self.jobs is not None:
-            return self.jobs
-        return 1 if self.data == "digits" else os.cpu_count() or 1
+        """The number of processes."""
+        return self.jobs or (1 if self.data == "digits" else os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    r"""Rows of text under a header.
+
+    >>> print(ResultTable("nats", ["row", "data"], [["a|b", "1"]]).markdown())
+    | row | data |
+    | --- | ---: |
+    | a\|b | 1 |
+    """
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        """Return the rows as a table of Markdown, names to the left and numbers to the right."""
+        lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+@dataclass(frozen=True)
+class ResultFigure:
+    """A PNG file, its caption, and its description for those who do not see it."""
+
+    path: Path
+    caption: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an item of the paper gave.
+
+    Attributes:
+        title: what was reproduced.
+        reading: sentences that say what came out.
+        figures: pictures with their captions.
+        tables: numbers, with the paper's where there are any.
+        settings: everything that was chosen.
+        seconds: how long it took.
+        files: everything that was written.
+    """
+
+    title: str
+    reading: Sequence[str]
+    figures: Sequence[ResultFigure] = ()
+    tables: Sequence[ResultTable] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    seconds: float = 0.0
+    files: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of the table, for one data set."""
+    """The setting of the table, for one data set; *open* are choices that the paper does not give.
+
+    Attributes:
+        data: which data set.
+        networks: the two networks; the code is in the middle.
+        decoder_scale: σ_dec.
+        noise_scale: σ_kde = 2σ_dec.
+        clip: T of the clipped exponential.
+        weight: weight of a row's own rule; the rest goes to J^{0,0}, without which training does not start: far from
+            the data r^α and log(1 + r) are flat. The paper says so of α > 0; for (0, 1) it is our choice: it is needed
+            there too.
+        epochs: passes over the training data.
+        batch_size: rows of a step; open.
+        lr: learning rate of Adam; open.
+        encoder: deterministic or stochastic; open. The plain autoencoder and log p(x|g(x)) use the mean.
+        code_activation: what follows the code layer; open. With "relu" the code is what comes out of it; with
+            "decoder-relu" the code is what goes in, and the prior sees that: the only choice of the two for a Gaussian
+            encoder.
+        output: what follows the last layer; open. For symmetric pixels the sigmoid spans [−1, 1].
+        init: initial weights: uniform of variance 1/(3·inputs), torch's; uniform of variance 2/(inputs + outputs);
+            Gaussian of variance 2/inputs. The last two with zero biases. Open, and it matters: pixels that are 0 in
+            every image leave their weights as they were, and noise on these pixels passes through them.
+        pixels: scaling of pixels: [0, 1], [−1, 1], or mean 0 and variance 1; open. σ_dec and σ_kde are in these units,
+            and so are the nats of the table.
+        centres: kernel centres, None for every training image; open.
+        rows: training images, None for all.
+        noise_samples: noise samples on which the table's second column is measured.
+    """
 
     data: DataName = "mnist"
-    """Which data set."""
     networks: tuple[tuple[int, ...], ...] = ((784, 128, 784), (784, 256, 128, 256, 784))
-    """The two networks; the code is in the middle."""
     decoder_scale: float = 1 / 8
-    """σ_dec."""
     noise_scale: float = 1 / 4
-    """σ_kde = 2σ_dec."""
     clip: float = 10.0
-    """T of the clipped exponential."""
     weight: float = 0.9
-    """Weight of a row's own rule; the rest goes to J^{0,0}, without which training does not start: far from the data
-    r^α and log(1 + r) are flat. The paper says so of α > 0; for (0, 1) it is our choice: it is needed there too."""
     epochs: int = 100
-    """Passes over the training data."""
     batch_size: int = 128
-    """Rows of a step; open in the paper."""
     lr: float = 1e-3
-    """Learning rate of Adam; open in the paper."""
     encoder: Literal["point", "gaussian"] = "point"
-    """Deterministic or stochastic; open in the paper. The plain autoencoder and log p(x|g(x)) use the mean."""
     code_activation: Literal["none", "relu", "decoder-relu"] = "none"
-    """What follows the code layer; open in the paper. With "relu" the code is what comes out of it; with "decoder-relu"
-    the code is what goes in, and the prior sees that: the only choice of the two for a Gaussian encoder."""
     output: Literal["linear", "sigmoid"] = "linear"
-    """What follows the last layer; open in the paper. For symmetric pixels the sigmoid spans [−1, 1]."""
     init: Literal["torch", "glorot", "he"] = "torch"
-    """Initial weights: uniform of variance 1/(3·inputs), torch's; uniform of variance 2/(inputs + outputs); Gaussian
-    of variance 2/inputs. The last two with zero biases. Open in the paper, and it matters: pixels that are 0 in every
-    image leave their weights as they were, and noise on these pixels passes through them."""
     pixels: Pixels = "unit"
-    """Scaling of pixels: [0, 1], [−1, 1], or mean 0 and variance 1; open in the paper. σ_dec and σ_kde are in these
-    units, and so are the nats of the table."""
     centres: int | None = None
-    """Kernel centres, None for every training image; open in the paper."""
     rows: int | None = None
-    """Training images, None for all."""
     noise_samples: int = 10_000
-    """Noise samples on which the table's second column is measured."""
 
     def to_unit(self, x: Tensor) -> Tensor:
-        """Pixels of this setting as grey values in [0, 1]."""
+        """Return pixels of this setting as grey values in [0, 1]."""
         shift, scale = SCALINGS[self.pixels]
         return x * scale + shift
 
@@ -121,7 +179,7 @@ MNIST = Setting(code_activation="relu", init="glorot")
 
 
 def setting_for(options: Options) -> Setting:
-    """The setting that the options ask for."""
+    """Return the setting that the options ask for."""
     setting = DIGITS if options.data == "digits" else MNIST
     if options.quick:
         setting = replace(setting, epochs=2, rows=256, noise_samples=128)
@@ -129,7 +187,7 @@ def setting_for(options: Options) -> Setting:
 
 
 def load(setting: Setting) -> Images:
-    """The data of a setting, its pixels scaled."""
+    """Return the data of a setting, its pixels scaled."""
     images = load_digits() if setting.data == "digits" else load_mnist()
     if setting.rows is not None:
         images = replace(images, train=images.train[: setting.rows], train_labels=images.train_labels[: setting.rows])
@@ -163,16 +221,16 @@ class CachedKernelDensity(KernelDensity):
     def __init__(self, centres: Tensor, bandwidth: float, folder: Path) -> None:
         super().__init__(centres, bandwidth)
         self.folder = folder
-        self._own_key = hashlib.sha256(_bytes(self.centres) + repr(float(bandwidth)).encode()).hexdigest()
+        self._noise_key = hashlib.sha256(_bytes(self.centres) + repr(float(bandwidth)).encode()).hexdigest()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p_n, from the cache if it is there."""
+        """Return log p_n, from the cache if it is there."""
         if value.dim() != 2 or len(value) < FEWEST_POINTS or value.requires_grad:
             return super().log_prob(value)
         return self._cached("points", value, lambda: KernelDensity.log_prob(self, value))
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """n draws and their log density, cached if the same were drawn before."""
+        """Return n draws and their log-density, which is cached if the same were drawn before."""
         if generator is None or n < FEWEST_POINTS:
             return super().draw_with_log_prob(n, generator)
         before = generator.get_state()
@@ -185,7 +243,7 @@ class CachedKernelDensity(KernelDensity):
         return x, self._cached("draws", x, evaluate)
 
     def _cached(self, kind: str, x: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        key = hashlib.sha256(f"{self._own_key} {kind} {x.dtype}".encode() + _bytes(x)).hexdigest()[:24]
+        key = hashlib.sha256(f"{self._noise_key} {kind} {x.dtype}".encode() + _bytes(x)).hexdigest()[:24]
         path = self.folder / f"{key}.npy"
         if path.exists():
             return torch.from_numpy(np.load(path, allow_pickle=False)).to(x.device)
@@ -200,28 +258,19 @@ def _bytes(x: Tensor) -> bytes:
     return x.detach().cpu().contiguous().numpy().tobytes()
 
 
-def kernel_noise(setting: Setting, train: Tensor, cache: Path | None = None) -> KernelDensity:
-    """p_n: a kernel density on training images, whose values are kept in the folder ``cache`` if there is one."""
-    centres = train if setting.centres is None else train[: setting.centres]
-    if cache is None:
-        return KernelDensity(centres, setting.noise_scale)
-    return CachedKernelDensity(centres, setting.noise_scale, cache)
-
-
-def data_and_noise(setting: Setting, cache: Path) -> tuple[Images, KernelDensity]:
-    """Data and noise of a setting; those last asked for are kept, as many cells share them."""
-    same = ("data", "pixels", "rows", "centres", "noise_scale")
-    return _data_and_noise(Setting(**{name: getattr(setting, name) for name in same}), cache)
-
-
 @lru_cache(maxsize=1)
-def _data_and_noise(setting: Setting, cache: Path) -> tuple[Images, KernelDensity]:
+def data_and_noise(setting: Setting, cache: Path) -> tuple[Images, KernelDensity]:
+    """Return the data of a setting and its noise p_n, a kernel density on training images whose values ``cache`` keeps.
+
+    Those last asked for are remembered, as many cells share them.
+    """
     images = load(setting)
-    return images, kernel_noise(setting, images.train, cache)
+    centres = images.train if setting.centres is None else images.train[: setting.centres]
+    return images, CachedKernelDensity(centres, setting.noise_scale, cache)
 
 
 def standard_normal(size: int) -> Distribution:
-    """N(0, I)."""
+    """Return N(0, I) of the given dimension."""
     return Independent(Normal(torch.zeros(size), torch.ones(size)), 1)
 
 
@@ -233,19 +282,19 @@ class Pair:
     encoder: PointEncoder | GaussianEncoder
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        """The mean of p(x|g(x))."""
+        """Return the mean of p(x|g(x))."""
         with torch.no_grad():
             return self.model.decoder(self.encoder(x).mean).mean  # type: ignore[no-any-return]
 
     def log_likelihood(self, x: Tensor, *, batch: int = 10_000) -> Tensor:
-        """log p(x|g(x)) of each row: what the paper's table averages."""
+        """Return log p(x|g(x)) of each row: what the paper's table averages."""
         with torch.no_grad():
             parts = [self.model.log_likelihood(part, self.encoder(part).mean) for part in x.split(batch)]
         return torch.cat(parts)
 
 
 def make_pair(setting: Setting, network: tuple[int, ...], seed: int) -> Pair:
-    """Networks with the initial weights of a seed: the same for every row."""
+    """Make networks with the initial weights of a seed, the same for every row."""
     middle = len(network) // 2
     gaussian, activation = setting.encoder == "gaussian", setting.code_activation
     if gaussian and activation == "relu":
@@ -258,22 +307,16 @@ def make_pair(setting: Setting, network: tuple[int, ...], seed: int) -> Pair:
         encoder = mlp(sizes, output=nn.ReLU() if activation == "relu" else None)
         decoder = mlp(network[middle:], output=_output(setting))
         for layer in (*encoder, *decoder):
-            if isinstance(layer, nn.Linear):
-                _initialise(layer, setting.init)
+            if isinstance(layer, nn.Linear) and setting.init != "torch":
+                if setting.init == "glorot":
+                    nn.init.xavier_uniform_(layer.weight)
+                else:
+                    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)
     if activation == "decoder-relu":
         decoder = nn.Sequential(nn.ReLU(), *decoder)
     model = LatentVariableModel(standard_normal(network[middle]), GaussianDecoder(decoder, setting.decoder_scale))
     return Pair(model, GaussianEncoder(encoder) if gaussian else PointEncoder(encoder))
-
-
-def _initialise(layer: nn.Linear, init: str) -> None:
-    if init == "torch":
-        return
-    if init == "glorot":
-        nn.init.xavier_uniform_(layer.weight)
-    else:
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-    nn.init.zeros_(layer.bias)
 
 
 def _output(setting: Setting) -> nn.Module | None:

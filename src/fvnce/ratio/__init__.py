@@ -2,17 +2,15 @@
 
 ======================  ===============================================================
 ``direct``              one ratio by kernels: a concave problem for every double-ELBO rule
-``bridges``             a ratio of distributions far apart, as a sum over bridges
-``chain``               the bridges: from a distribution to its Gaussian reference
-``multinomial``         one softmax over all the levels instead
-``doubt``               what a ratio misses, as far as boosted trees see
+``bridges``             a ratio of distributions far apart, as a sum over bridges, or by
+                        one softmax over all the levels between them
+``chain``               one bridge, what it learned, and a chain of them to a Gaussian
 ======================  ===============================================================
 """
 
-from .bridges import BridgeReport, Telescope, telescope
+from .bridges import MultinomialBridges, Telescope, multinomial_bridges, telescope
+from .chain import BridgeReport, Gain
 from .direct import DensityRatio, density_ratio
-from .doubt import Gain
-from .multinomial import MultinomialBridges, multinomial_bridges
 
 __all__ = [
     "BridgeReport",

@@ -1,26 +1,15 @@
-r"""Bridges between data and noise that are too far apart to be told from each other and learn anything.
+r"""Ratios of distant distributions: bridges that are learned one by one and summed, or one softmax over all levels.
 
-A ratio of distant distributions is split at distributions between them,
+``telescope`` splits log p/q at distributions between p and q (Eq. telescoping), so that each step is a contrastive
+problem whose two sides overlap. What is known is not learned: log p/q = log p/g + log g/q, with g the Gaussian that has
+the mean and covariance of the data. g/q is known where q has a density, however far it is; where there are only samples
+of q, their Gaussian h takes part, log p/q = log p/g + log g/h − log q/h. What is left is the shape of p: p/g is one
+step, or several between waypoints (``chain``) if one is not alive. Everything is done as many times as there are folds,
+each time without one of them, which stops the training and judges it. The estimate is the mean of the log-ratios, with
+the error of Eq. ratio_error.
 
-    log p_0/p_K = Σ_k log p_k/p_{k+1}                                                      (telescoping)
-
-(Rhodes, Xu & Gutmann 2020), each step a contrastive problem of its own, easy because the two overlap. A single step is
-solved by any ratio that separates data from noise: the noise samples carry no weight (live share near 0) and the
-estimate says little about p_0. The stations are chosen such that what is known is not learned:
-
-    log p/q = log p/g + log g/q,      g a Gaussian reference with the mean and covariance of the data
-
-g/q is known where q has a density, however far it is; where there are only samples of q, their own reference h takes
-part, log p/q = log p/g + log g/h − log q/h. What is left is the shape of p: p/g is one step, or several between
-waypoints (``chain``) if one is not alive.
-
-Everything is done as many times as there are folds, each time without one of them, which stops the training and judges
-it. The estimate is the mean of the log-ratios. Its error is made of their spread, by the jackknife, and of what another
-learner might still find on held-out rows (``doubt``),
-
-    error² = (2 · jackknife)² + 2 (missed + 2 · its standard error)₊                                        (error)
-
-and is not a number where nothing bounds it: see :class:`Telescope`.
+``multinomial_bridges`` trains one classifier of all levels (Eq. multinomial), which is evaluated at points of p and of
+q having been trained at both ends.
 """
 
 from __future__ import annotations
@@ -29,39 +18,46 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.nn.functional import cross_entropy
 
-from .. import _checks
-from .._estimates import log_mean_exp
-from ..models.ratios import AveragedRatio, DistributionRatio, TelescopedRatio
+from .. import _validation
+from .._random import seeded
+from .._stats import log_mean_exp
+from ..models.energy import AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio
 from ..noise import EmpiricalNoise, draw
-from ..noise.drawing import inside_support
-from ..objectives.base import effective_share, ratio_statistics
+from ..noise.base import inside_support
+from ..objectives.batch import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
+from ..training import fit
 from ..training.callbacks import make_progress
 from .chain import (
     ALIVE,
+    DRAWS_PER_ROW,
+    ENOUGH_ROWS,
+    PATIENCE,
+    UNKNOWN,
     Bridge,
     BridgeReport,
-    Builder,
-    Reference,
+    BridgeTrainer,
+    Gain,
+    MatchedGaussian,
     Steps,
     data_and_noise,
     density_of,
     equal_steps,
-    steps_of,
+    missed,
+    rows_that_count,
     waypoints,
+    whitened_mlp,
 )
 from .direct import folds_of
-from .doubt import DRAWS_PER_ROW, ENOUGH_ROWS, UNKNOWN, Gain, missed, rows_that_count
 
-__all__ = ["ALIVE", "BridgeReport", "Telescope", "telescope", "waypoints"]
-
-#: Draws with which the estimate is normalised.
+#: Draws with which the estimate is normalized.
 DRAWS = 20_000
 
 
@@ -72,7 +68,7 @@ class Telescope:
     Attributes:
         model: ``log_ratio(x)``, and ``log_prob(x)`` where the noise has a density.
         reports: one for each bridge, from the data to the noise, averaged over the folds.
-        shares: a_k of the waypoints between the data and the noise, or the data's reference.
+        shares: a_k of the waypoints between the data and the noise, or the data's Gaussian.
         error: upper estimate, in nats, of the root mean square of log r̂ − log r over fresh rows of p, meant to hold for
             nine data sets in ten (docs/howto/reliability.md counts). NaN if nothing bounds it, with the reason in
             ``advice``: a bridge is too long, boosted trees find what the ratio misses, a few far rows carry the mean
@@ -83,8 +79,8 @@ class Telescope:
         split: reports of bridges that were found too long and split, the first being one step all the way.
 
     >>> x = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
-    >>> found = telescope(x, x + 1, bridges=1, epochs=1)
-    >>> len(found.reports), found.model.log_ratio(x).shape
+    >>> ratio = telescope(x, x + 1, bridges=1, epochs=1)
+    >>> len(ratio.reports), ratio.model.log_ratio(x).shape
     (1, torch.Size([60]))
     """
 
@@ -103,21 +99,15 @@ class Telescope:
 
     @property
     def advice(self) -> list[str]:
-        """What to change, in plain words; empty if something was learned and there is an error."""
+        """What to change; empty if something was learned and there is an error."""
         learned = [report.learned for report in self.reports if not report.exact]
         if any(gain.significant for gain in learned):
             return list(self.doubts)
-        best = max(learned)
+        known = "that of the Gaussian with the data's mean and covariance, right if the data are Gaussian"
         if len(self.reports) == 1:
-            known = "data and noise are one distribution, or the network cannot tell them apart"
-        else:
-            known = (
-                "the ratio is that of the Gaussian with the data's mean and covariance, right if the data are Gaussian"
-            )
-        return [
-            f"nothing was learned (held-out gain {best} nats): {known}. Try another network or more rows",
-            *self.doubts,
-        ]
+            known = "1: data and noise are one distribution, or the network cannot tell them apart"
+        text = f"nothing was learned (held-out gain {max(learned)} nats), and the ratio is {known}"
+        return [f"{text}. Try another network or more rows", *self.doubts]
 
 
 def telescope(
@@ -140,8 +130,8 @@ def telescope(
     Args:
         x: data, shape (n, D).
         noise: q: a distribution, or samples of it.
-        bridges: how many. 1 is an ordinary ratio. More go by way of the data's Gaussian reference, from where the
-            last, which is exact, leads to the noise. "auto" tries 1, then 2, and splits what is not alive.
+        bridges: how many. 1 is an ordinary ratio. More go by way of the data's Gaussian, from where the last, which is
+            exact, leads to the noise. "auto" tries 1, then 2, and splits what is not alive.
         network: makes a network from x to one number; by default an MLP of 64-64 of whitened rows.
         rule: by default (0, 0); each bridge is profiled.
         epochs: passes over the waypoints of each bridge, at most: held-out rows decide which was best.
@@ -150,227 +140,198 @@ def telescope(
         copies: waypoints made of each data row, with noise of their own.
         folds: how many times everything is done, each time with another part of the rows held out.
         seed: for everything.
-        progress: show a bar; by default if standard error is a terminal.
+        progress: show a bar of the folds; by default if standard error is a terminal.
 
     >>> from torch.distributions import Independent, Normal
     >>> noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
     >>> data = 3 + 0.1 * torch.randn(500, 1, generator=torch.Generator().manual_seed(0))
-    >>> found = telescope(data, noise, epochs=5)
-    >>> found.needed
+    >>> ratio = telescope(data, noise, epochs=5)
+    >>> ratio.needed
     True
     >>> truth = Normal(3.0, 0.1).log_prob(data).sum(-1)
-    >>> bool((found.model.log_prob(data) - truth).square().mean().sqrt() < 0.15)
+    >>> bool((ratio.model.log_prob(data) - truth).square().mean().sqrt() < 0.15)
     True
     """
     data, source = data_and_noise(x, noise)
-    builder = Builder(
-        network,
-        PowerRule(0) if rule is None else rule,
-        _checks.count("copies", copies),
-        _checks.count("seed", seed, low=0),
-        {"epochs": epochs, "batch_size": batch_size, "lr": lr},
-    )
-    count = bridges if bridges == "auto" else _checks.count("bridges", bridges)
-    folds = _checks.count("folds", folds, low=2)
+    seed, copies = _validation.count("seed", seed, low=0), _validation.count("copies", copies)
+    training = {"epochs": epochs, "batch_size": batch_size, "lr": lr}
+    trainer = BridgeTrainer(network, PowerRule(0) if rule is None else rule, copies, seed, training)
+    count = bridges if bridges == "auto" else _validation.count("bridges", bridges)
+    folds = _validation.count("folds", folds, low=2)
     if isinstance(source, EmpiricalNoise) and isinstance(source.samples, Distribution):
         # As rows, of which some can be held out; by a stream that decides nothing else.
-        source = EmpiricalNoise(draw(source, len(data), torch.Generator().manual_seed(builder.seed + 1)))
-    generator = torch.Generator().manual_seed(builder.seed)
-    rows_of_noise = _rows_of(source)
-    sides = [data] if rows_of_noise is None else [data, rows_of_noise]
-    # Without rows of noise there is one side only.
-    parts = [folds_of(name, rows, folds, generator) for name, rows in zip(("x", "noise"), sides, strict=False)]
-    runs: list[_Run] = []
-    with closing(make_progress(progress, main_process=True)) as bar, bar.stage("bridges") as report:
-        trained = 0
-
-        def done() -> None:
-            # The first fold finds out how many bridges there are; the others train those that it kept.
-            nonlocal trained
-            trained += 1
-            if report is not None:
-                report(trained, total if runs else folds * trained)
-
-        total = 0
+        source = EmpiricalNoise(draw(source, len(data), torch.Generator().manual_seed(seed + 1)))
+    generator = torch.Generator().manual_seed(seed)
+    sides: dict[str, Any] = {"x": data} | ({"noise": source.samples} if isinstance(source, EmpiricalNoise) else {})
+    parts = [(rows, folds_of(name, rows, folds, generator)) for name, rows in sides.items()]
+    runs: list[_Fold] = []
+    with closing(make_progress(progress, main_process=True)) as bar, bar.stage("folds") as report:
         for fold in range(folds):
-            own = replace(builder, seed=builder.seed + 1009 * fold, done=done)
-            each = [(rows[part != fold], rows[part == fold]) for rows, part in zip(sides, parts, strict=True)]
-            runs.append(_run(own, each, source, count, runs[0].plan if runs else None))
-            total = total or trained + (folds - 1) * sum(not bridge.report.exact for bridge in runs[0].bridges)
-    return _averaged(runs, data, source, builder, "more rows" if count == "auto" else "bridges='auto'")
+            split_sides = [(rows[part != fold], rows[part == fold]) for rows, part in parts]
+            plan = runs[0].plan if runs else None
+            runs.append(_fit_fold(replace(trainer, seed=seed + 1009 * fold), split_sides, source, count, plan))
+            if report is not None:
+                report(fold + 1, folds)
+    return _averaged(runs, data, source, seed, "more rows" if count == "auto" else "bridges='auto'")
 
 
-#: The shares between which bridges lie, for each side that has a reference; nothing for one step all the way.
-Plan = tuple[Steps, ...]
-Check = tuple[Tensor, Tensor, Tensor]
+#: Training and held-out rows of the data and, where it is known by samples alone, of the noise.
+_Sides = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class _Run:
-    """What one fold gave: bridges from the data to the noise, and for each side the reference it ended at."""
+class _Fold:
+    """What one fold gave.
+
+    Attributes:
+        bridges: from the data to the noise.
+        matched: the Gaussian of each side; none for one step all the way.
+        plan: the shares between which the bridges of each side lie; none for one step all the way.
+        split: reports of bridges that were too long.
+        check: rows of p, draws, and the log-weights that make the draws rows of r̂q.
+    """
 
     bridges: list[Bridge]
-    references: list[Reference]
-    plan: Plan
+    matched: list[MatchedGaussian]
+    plan: tuple[Steps, ...]
     split: list[BridgeReport]
-    check: Check | None
+    check: tuple[Tensor, Tensor, Tensor] | None
 
 
-def _run(
-    builder: Builder,
-    sides: Sequence[tuple[Tensor, Tensor]],
+def _fit_fold(
+    trainer: BridgeTrainer,
+    sides: _Sides,
     source: Distribution,
     count: int | Literal["auto"],
-    plan: Plan | None,
-) -> _Run:
-    """All bridges of one fold, by plan, or making one."""
+    plan: tuple[Steps, ...] | None,
+) -> _Fold:
+    """Train all bridges of one fold, by the plan of an earlier one or making a plan."""
     split: list[BridgeReport] = []
+    held_out = sides[0][1]
     if plan == () or (plan is None and count in ("auto", 1)):
         noises = [EmpiricalNoise(rows) for rows in sides[1]] if len(sides) > 1 else [source, source]
-        direct = builder.bridge(*sides[0], noises[0], held_noise=noises[1])
+        direct = trainer.bridge(*sides[0], noises[0], held_out_noise=noises[1])
         if plan == () or count == 1 or direct.report.alive:
-            drawn = sides[1][1] if len(sides) > 1 else _drawn(source, sides[0][1], builder.seed)
-            return _Run([direct], [], (), split, _check([direct], sides[0][1], drawn))
+            drawn = sides[1][1] if len(sides) > 1 else _drawn(source, held_out, trainer.seed)
+            return _Fold([direct], [], (), split, (held_out, drawn, _log_weights([direct], drawn)))
         split.append(direct.report)
     # Where noise is known by samples alone, the data lie in its tails, of which no noise around it would tell more.
-    references = [Reference.of(train, tails=k == 0) for k, (train, _) in enumerate(sides)]
+    matched = [MatchedGaussian.of(train, tails=k == 0) for k, (train, _) in enumerate(sides)]
     chains = []
-    for k, ((train, held), reference) in enumerate(zip(sides, references, strict=True)):
+    for k, (side, gaussian) in enumerate(zip(sides, matched, strict=True)):
         if plan is None and count == "auto":
-            found, too_long = builder.chain_of_living(train, held, reference)
+            chain, too_long = trainer.living_chain(*side, gaussian)
             split += too_long
         else:
             # All bridges but the exact one are the data's; the noise's side, where it is one, has one of its own.
             steps = plan[k] if plan else equal_steps(max(1, int(count) - 1) if k == 0 else 1)
-            found = builder.chain(train, held, reference, steps)
-        chains.append(found)
-    exact = _exact(builder.rule, sides, references, source, builder.seed)
+            chain = trainer.chain(*side, gaussian, steps)
+        chains.append(chain)
+    target = matched[1].gaussian if len(matched) > 1 else source
+    exact = _exact(trainer.rule, held_out, matched[0].gaussian, target, trainer.seed)
     back = [_inverted(bridge) for bridge in reversed(chains[1])] if len(chains) > 1 else []
-    found = [*chains[0], exact, *back]
+    bridges = [*chains[0], exact, *back]
     check = None
     if len(sides) == 1:
-        drawn = _drawn(references[0].noise, sides[0][1], builder.seed)
+        drawn = _drawn(matched[0].noise, held_out, trainer.seed)
         drawn = drawn[inside_support(source, drawn)]  # elsewhere r̂q is 0
-        check = _check(found, sides[0][1], drawn, source.log_prob(drawn) - references[0].noise.log_prob(drawn))
-    return _Run(found, references, tuple(steps_of(chain) for chain in chains), split, check)
+        base = source.log_prob(drawn) - matched[0].noise.log_prob(drawn)
+        check = held_out, drawn, _log_weights(bridges, drawn, base)
+    plan = tuple((chain[0].shares[0], *(bridge.shares[1] for bridge in chain)) for chain in chains)
+    return _Fold(bridges, matched, plan, split, check)
 
 
-def _drawn(noise: Distribution, held: Tensor, seed: int) -> Tensor:
+def _drawn(noise: Distribution, held_out: Tensor, seed: int) -> Tensor:
     """Draw noise to compare the held-out rows with, from a stream of its own."""
-    return draw(noise, DRAWS_PER_ROW * len(held), torch.Generator().manual_seed(seed + 2)).to(held)
+    return draw(noise, DRAWS_PER_ROW * len(held_out), torch.Generator().manual_seed(seed + 2)).to(held_out)
 
 
-def _check(bridges: list[Bridge], held: Tensor, drawn: Tensor, base: Tensor | float = 0.0) -> Check:
-    """Rows of p, draws, and the log-weights that make the draws rows of r̂q."""
+def _log_weights(bridges: list[Bridge], drawn: Tensor, base: Tensor | float = 0.0) -> Tensor:
     with torch.no_grad():
         log_weights = torch.stack([bridge.log_ratio(drawn) for bridge in bridges]).sum(0) + base
-    return held, drawn, log_weights - log_mean_exp(log_weights)
+    return log_weights - log_mean_exp(log_weights)
 
 
-def _exact(
-    rule: ScoringRule,
-    sides: Sequence[tuple[Tensor, Tensor]],
-    references: Sequence[Reference],
-    source: Distribution,
-    seed: int,
-) -> Bridge:
-    """From the data's reference to the noise, or to the noise's reference."""
-    held = sides[0][1]
-    target = references[1].gaussian if len(references) > 1 else source
-    ratio = DistributionRatio(references[0].gaussian, target)
+def _exact(rule: ScoringRule, held_out: Tensor, gaussian: Distribution, target: Distribution, seed: int) -> Bridge:
+    """Return the bridge from the data's Gaussian to the noise, or to the noise's Gaussian."""
+    ratio = DistributionRatio(gaussian, target)
     with torch.no_grad():
-        drawn = draw(target, len(held), torch.Generator().manual_seed(seed)).to(held)
-        at_num, at_den = ratio(held).squeeze(-1), ratio(drawn).squeeze(-1)
-    (live,) = ratio_statistics(rule.unclipped(), at_num[None], at_den[None])["live_noise"]
+        drawn = draw(target, len(held_out), torch.Generator().manual_seed(seed)).to(held_out)
+        at_num, at_den = ratio(held_out).squeeze(-1), ratio(drawn).squeeze(-1)
+    live = ratio_statistics(rule.unclipped(), at_num, at_den)["live_noise"]
     report = BridgeReport(live, effective_share(at_den), float(at_num.mean()), exact=True)
-    return Bridge((1.0, 1.0), ratio, held.new_zeros(()), report)
+    return Bridge((1.0, 1.0), ratio, held_out.new_zeros(()), report)
 
 
 def _inverted(bridge: Bridge) -> Bridge:
-    """log p_{k+1}/p_k."""
+    """Return the bridge of log p_{k+1}/p_k."""
     minus = nn.Linear(1, 1, bias=False)
     nn.init.constant_(minus.weight, -1.0)
     minus.to(bridge.offset.dtype).requires_grad_(False)
     return replace(bridge, network=nn.Sequential(bridge.network, minus), offset=-bridge.offset)
 
 
-def _averaged(runs: list[_Run], data: Tensor, source: Distribution, builder: Builder, instead: str) -> Telescope:
-    """The mean of the folds' log-ratios, normalised, and the jackknife's error of it."""
+def _averaged(runs: list[_Fold], data: Tensor, source: Distribution, seed: int, instead: str) -> Telescope:
+    """Return the mean of the folds' log-ratios, normalized, with its error (Eq. ratio_error)."""
     columns = list(zip(*(run.bridges for run in runs), strict=True))
     offsets = torch.stack([torch.stack([bridge.offset for bridge in column]).mean(0) for column in columns])
     networks = [AveragedRatio([bridge.network for bridge in column]) for column in columns]
     with torch.no_grad():
-        offsets[0] += _log_total(TelescopedRatio(networks, offsets), runs, source, builder)
-        each = torch.stack([sum(bridge.log_ratio(data) for bridge in run.bridges) for run in runs])  # type: ignore[misc]
+        offsets[0] += _log_total(TelescopedRatio(networks, offsets), runs, source, seed)
+        each = torch.stack([torch.stack([bridge.log_ratio(data) for bridge in run.bridges]).sum(0) for run in runs])
         # Delete a group: Var = (M − 1)/M Σ (log r_j − mean)².
         jackknife = ((len(runs) - 1) * (each - each.mean(0)).square().mean()).sqrt()
     reports = tuple(_mean_report([bridge.report for bridge in column]) for column in columns)
-    shares = runs[0].plan[0] if runs[0].plan else (0.0, 1.0)
-    model = TelescopedRatio(networks, offsets, density_of(source))
-    checks = [run.check for run in runs if run.check is not None]
-    if checks:
+    rest = UNKNOWN
+    if checks := [run.check for run in runs if run.check is not None]:
         rows, drawn, log_weights = (torch.cat(parts) for parts in zip(*checks, strict=True))
-        rest = missed(rows, drawn, log_weights, builder.seed)
-    else:
-        rest = UNKNOWN
+        rest = missed(rows, drawn, log_weights, seed)
     doubts = _doubts(reports, rest, rows_that_count(data), instead)
     error = math.nan if doubts else math.hypot(2 * float(jackknife), math.sqrt(2 * max(rest.value + 2 * rest.error, 0)))
+    shares = runs[0].plan[0] if runs[0].plan else (0.0, 1.0)
+    model = TelescopedRatio(networks, offsets, density_of(source))
     return Telescope(model, reports, shares, error, rest, doubts, tuple(runs[0].split))
 
 
 def _doubts(reports: Sequence[BridgeReport], rest: Gain, carrying: float, instead: str) -> tuple[str, ...]:
-    """Why no error can be reported; ``instead`` is what to try if not more bridges."""
-    doubts = []
-    dead = [k for k, report in enumerate(reports) if not report.alive]
-    if dead:
-        doubts.append(
-            f"{len(dead)} of {len(reports)} bridges are too long (effective share of the noise under {ALIVE:.0%}) "
-            f"at {', '.join(map(str, dead))}, counted from the data. Use bridges={len(reports) + 1}, or {instead}"
-        )
-    if math.isnan(rest.value):
-        doubts.append(
-            "no error is reported: the noise is known by samples alone, and none of them shows its density where the "
-            "data are. Pass noise with a density"
-        )
-    if rest.significant:
-        doubts.append(
-            f"no error is reported: boosted trees find {rest} nats in held-out rows that the ratio misses. Use another "
-            "network, more epochs or more rows"
-        )
-    if carrying < ENOUGH_ROWS:
-        doubts.append(
-            f"no error is reported: the tails are heavy or the rows few, {carrying:.0f} rows carry the mean square "
-            f"(at least {ENOUGH_ROWS} must). Transform the columns or use more rows"
-        )
-    return tuple(doubts)
+    """Say why no error can be reported; ``instead`` is what to try if not more bridges."""
+    dead = [str(k) for k, report in enumerate(reports) if not report.alive]
+    doubts = {
+        f"bridges {', '.join(dead)} of {len(reports)}, counted from the data, are too long (effective share of the "
+        f"noise under {ALIVE:.0%}). Use bridges={len(reports) + 1}, or {instead}": bool(dead),
+        "no error is reported: the noise is known by samples alone, and none of them shows its density where the data "
+        "are. Pass noise with a density": math.isnan(rest.value),
+        f"no error is reported: {_MISSED.format(rest)}": rest.significant,
+        f"no error is reported: the tails are heavy or the rows few, {carrying:.0f} rows carry the mean square and at "
+        f"least {ENOUGH_ROWS} must. Transform the columns or use more rows": carrying < ENOUGH_ROWS,
+    }
+    return tuple(text for text, applies in doubts.items() if applies)
 
 
-def _log_total(model: TelescopedRatio, runs: list[_Run], source: Distribution, builder: Builder) -> Tensor:
-    """log E_q[r̂], from draws of the data's reference, under which the weights are even, if there is one."""
-    generator = torch.Generator().manual_seed(builder.seed)
-    if not runs[0].references:
-        rows = _rows_of(source)
-        drawn = draw(source, DRAWS, generator) if rows is None else rows
-        return log_mean_exp(model.log_ratio(drawn.to(model.offsets)))  # type: ignore[arg-type]
+_MISSED = (
+    "boosted trees find {} nats in held-out rows that the ratio misses. Use another network, more epochs or more rows"
+)
+
+
+def _log_total(model: TelescopedRatio, runs: list[_Fold], source: Distribution, seed: int) -> Tensor:
+    """Return log E_q[r̂], from draws of the data's Gaussian, under which the weights are even, if there is one."""
+    generator = torch.Generator().manual_seed(seed)
+    if not runs[0].matched:
+        drawn = source.samples if isinstance(source, EmpiricalNoise) else draw(source, DRAWS, generator)
+        return log_mean_exp(model.log_ratio(drawn.to(model.offsets)))  # type: ignore[union-attr,arg-type]
     totals = []
-    # p̂ is the part before the exact bridge and q̂ the part after it, each with its reference.
+    # p̂ is the part before the exact bridge and q̂ the part after it, each with its Gaussian.
     exact = [bridge.report.exact for bridge in runs[0].bridges].index(True)
-    for side, (low, high) in enumerate(((0, exact), (exact + 1, len(model.bridges)))[: len(runs[0].references)]):
-        noise = runs[0].references[side].noise
+    for side, (low, high) in enumerate(((0, exact), (exact + 1, len(model.bridges)))[: len(runs[0].matched)]):
+        noise, sign = runs[0].matched[side].noise, 1 - 2 * side
         drawn = draw(noise, DRAWS, generator)
         part = TelescopedRatio(model.bridges[low:high], model.offsets[low:high])  # type: ignore[arg-type,index]
-        learned = part.log_ratio(drawn) * (1 - 2 * side)
-        densities = torch.stack([run.references[side].gaussian.log_prob(drawn) for run in runs]).mean(0)
-        weights = learned + densities - noise.log_prob(drawn)
+        densities = torch.stack([run.matched[side].gaussian.log_prob(drawn) for run in runs]).mean(0)
+        log_weights = sign * part.log_ratio(drawn) + densities - noise.log_prob(drawn)
         if side == 0 and density_of(source) is not None:
-            weights = weights.masked_fill(~inside_support(source, drawn), -math.inf)
-        totals.append((1 - 2 * side) * log_mean_exp(weights))
+            log_weights = log_weights.masked_fill(~inside_support(source, drawn), -math.inf)
+        totals.append(sign * log_mean_exp(log_weights))
     return torch.stack(totals).sum(0)
-
-
-def _rows_of(source: Distribution) -> Tensor | None:
-    """The rows of noise that is known by them alone."""
-    return source.samples if isinstance(source, EmpiricalNoise) and isinstance(source.samples, Tensor) else None
 
 
 def _mean_report(reports: list[BridgeReport]) -> BridgeReport:
@@ -381,3 +342,137 @@ def _mean_report(reports: list[BridgeReport]) -> BridgeReport:
     # The folds hold out different rows.
     error = math.hypot(*(report.learned.error for report in reports)) / len(reports)
     return BridgeReport(live, share, gain, Gain(learned, error), reports[0].exact)
+
+
+# One softmax over all levels.
+
+
+@dataclass(frozen=True)
+class MultinomialBridges:
+    """A ratio by multinomial bridges and what is known of it.
+
+    Attributes:
+        model: ``log_ratio(x)``, and ``log_prob(x)`` where the noise has a density.
+        shares: a_k of the levels, from 0, the data, to 1, the noise.
+        log_loss: of the classifier on held-out rows, in nats; log(K + 1) is that of a guess.
+        learned: log(K + 1) − log_loss with its standard error over held-out rows.
+        missed: what boosted trees find that tells held-out rows from the estimate, in nats, with its standard error: a
+            lower bound on KL(p‖r̂q). NaN if the weights of the noise are too uneven to look.
+
+    No error of log r̂ is reported: one fit does not show how far it may be off, and :func:`~fvnce.telescope` does.
+
+    >>> x = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
+    >>> ratio = multinomial_bridges(x, x + 1, levels=2, epochs=1)
+    >>> len(ratio.shares), ratio.model.log_ratio(x).shape
+    (3, torch.Size([60]))
+    """
+
+    model: MultinomialRatio
+    shares: tuple[float, ...]
+    log_loss: float
+    learned: Gain
+    missed: Gain
+
+    @property
+    def advice(self) -> list[str]:
+        """What to change; empty if something was learned and nothing is found to be missed."""
+        advice = {
+            f"nothing was learned (held-out gain {self.learned} nats): the levels are one distribution, or the network "
+            "cannot tell them apart. Try another network or more rows": not self.learned.significant,
+            f"the ratio cannot be checked: the effective share of the noise is under {ALIVE:.0%}, few draws are where "
+            "the data are. Use telescope": math.isnan(self.missed.value),
+            _MISSED.format(self.missed): self.missed.significant,
+        }
+        return [text for text, applies in advice.items() if applies]
+
+
+def multinomial_bridges(
+    x: Tensor,
+    noise: Distribution | Tensor,
+    *,
+    levels: int = 4,
+    network: Callable[[int], nn.Module] | None = None,
+    epochs: int = 40,
+    batch_size: int = 256,
+    lr: float = 5e-3,
+    copies: int = 4,
+    held_out: float = 0.25,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> MultinomialBridges:
+    """Estimate log p/q between data and distant noise by one softmax over K + 1 levels.
+
+    Args:
+        x: data, shape (n, D).
+        noise: q: a distribution, or samples of it.
+        levels: K, steps from the data to the noise; 1 is an ordinary classifier of the two.
+        network: makes a network from x to a given number of logits; by default an MLP of 64-64 of whitened rows.
+        epochs: passes over all levels, at most: held-out rows decide which was best.
+        batch_size: rows of a step.
+        lr: learning rate.
+        copies: rows made of each data row at every level.
+        held_out: share of the data rows that stops the training.
+        seed: for everything.
+        progress: show a bar; by default if standard error is a terminal.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
+    >>> data = 3 + torch.randn(500, 1, generator=torch.Generator().manual_seed(0))
+    >>> ratio = multinomial_bridges(data, noise, epochs=10)
+    >>> truth = Normal(3.0, 1.0).log_prob(data).sum(-1) - noise.log_prob(data)
+    >>> bool((ratio.model.log_ratio(data) - truth).square().mean().sqrt() < 1.0)
+    True
+    """
+    data, source = data_and_noise(x, noise)
+    shares = equal_steps(_validation.count("levels", levels))
+    copies = _validation.count("copies", copies)
+    held_out = _validation.number("held_out", held_out, low=0.0, high=0.5, open_low=True)
+    seed = _validation.count("seed", seed, low=0)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(data), generator=generator)
+    cut = max(1, round(held_out * len(data)))
+    held, train = (
+        _labelled(data[part].repeat(copies, 1), source, shares, generator) for part in (order[:cut], order[cut:])
+    )
+    with seeded(seed):
+        made = whitened_mlp(train[:, :-1], len(shares)) if network is None else network(len(shares)).to(data.dtype)
+    training: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "progress": progress}
+    loss = _LevelLoss(made, len(shares))
+    fit(loss, train, validation=held, early_stopping=PATIENCE, schedule="cosine", seed=seed, **training)
+    model = MultinomialRatio(made, density_of(source))
+    rows = data[order[:cut]]
+    drawn = draw(source, DRAWS_PER_ROW * cut, generator).to(rows)
+    with torch.no_grad():
+        # A held-out row is in every level and copy: its losses are one observation.
+        losses = cross_entropy(made(held[:, :-1]), held[:, -1].long(), reduction="none").reshape(-1, cut).mean(0)
+        log_weights = model.log_ratio(drawn)
+    spread = float(losses.std()) / math.sqrt(cut) if cut > 1 else math.inf
+    learned = Gain(math.log(len(shares)) - float(losses.mean()), spread)
+    rest = missed(rows, drawn, log_weights, seed) if effective_share(log_weights) >= ALIVE else UNKNOWN
+    return MultinomialBridges(model, shares, float(losses.mean()), learned, rest)
+
+
+def _labelled(rows: Tensor, source: Distribution, shares: Steps, generator: torch.Generator) -> Tensor:
+    """Return rows of every level, as many of each, with the level as their last column."""
+    parts = []
+    for level, share in enumerate(shares):
+        at = waypoints(rows, draw(source, len(rows), generator).to(rows), share)
+        parts.append(torch.cat([at, at.new_full((len(at), 1), level)], 1))
+    return torch.cat(parts)
+
+
+class _LevelLoss(nn.Module):
+    """The cross-entropy of rows whose last column is their level."""
+
+    def __init__(self, network: nn.Module, levels: int) -> None:
+        super().__init__()
+        self.network, self.levels = network, levels
+
+    def forward(self, rows: Tensor) -> Tensor:
+        logits = self.network(rows[:, :-1])
+        if logits.shape[-1] != self.levels:
+            raise ValueError(
+                f"network must give {self.levels} logits, one for each level, found {logits.shape[-1]}; it is called "
+                "with their number"
+            )
+        return cross_entropy(logits, rows[:, -1].long())

@@ -27,8 +27,8 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from .. import _checks
-from ..models.ratios import SMALLEST_RATIO, KernelRatio, gaussian_kernels
+from .. import _validation
+from ..models.energy import SMALLEST_RATIO, KernelRatio, gaussian_kernels
 from ..scoring import PowerRule, ScoringRule
 
 #: Bandwidths tried, in multiples of the median distance between samples and centres.
@@ -52,8 +52,8 @@ class DensityRatio:
         tried: (bandwidth, penalty, mean held-out J) of everything tried.
 
     >>> x = torch.linspace(-1, 1, 50)[:, None]
-    >>> found = density_ratio(x, x, bandwidth=1.0, penalty=0.1)
-    >>> found.bandwidth, found(x).shape, bool((found.log_ratio(x).exp() - found(x)).abs().max() < 1e-5)
+    >>> ratio = density_ratio(x, x, bandwidth=1.0, penalty=0.1)
+    >>> ratio.bandwidth, ratio(x).shape, bool((ratio.log_ratio(x).exp() - ratio(x)).abs().max() < 1e-5)
     (1.0, torch.Size([50]), True)
     """
 
@@ -64,13 +64,19 @@ class DensityRatio:
     tried: tuple[tuple[float, float, float], ...]
 
     def __call__(self, x: Any) -> Tensor:
-        """r(x) for rows x, shape (n,)."""
-        found: Tensor = self.model(_rows("x", x, self.model.centres))  # type: ignore[arg-type]
-        return found
+        """Return r(x) for rows x, shape (n,)."""
+        ratio: Tensor = self.model(self._rows(x))
+        return ratio
 
     def log_ratio(self, x: Any) -> Tensor:
-        """log r(x)."""
-        return self.model.log_ratio(_rows("x", x, self.model.centres))  # type: ignore[arg-type]
+        """Return log r(x) for rows x, shape (n,)."""
+        return self.model.log_ratio(self._rows(x))
+
+    def _rows(self, x: Any) -> Tensor:
+        centres: Any = self.model.centres
+        rows = _validation.array("x", x).to(centres)
+        rows = rows.unsqueeze(1) if rows.ndim == 1 and centres.shape[1] == 1 else rows
+        return _validation.finite_rows("x", _validation.points("x", rows, centres.shape[1]))
 
 
 def density_ratio(
@@ -108,100 +114,81 @@ def density_ratio(
     num, den = _table("x_num", x_num), _table("x_den", x_den)
     if num.shape[1] != den.shape[1]:
         raise ValueError(f"x_num and x_den must have equally many columns, found {num.shape[1]} and {den.shape[1]}")
-    chosen = PowerRule(_checks.number("alpha", alpha, low=0.0, high=1.0)) if rule is None else rule
-    if not isinstance(chosen, ScoringRule) or not chosen.variational:
+    rule = PowerRule(_validation.number("alpha", alpha, low=0.0, high=1.0)) if rule is None else rule
+    if not isinstance(rule, ScoringRule) or not rule.variational:
         raise ValueError(
-            f"rule must have the double-ELBO property, found {chosen!r}: only then is the problem concave in r"
+            f"rule must have the double-ELBO property, which makes the problem concave in r, found {rule!r}"
         )
-    chosen = chosen.unclipped()
-    generator = torch.Generator().manual_seed(_checks.count("seed", seed, low=0))
-    count = min(_checks.count("centres", centres), len(num))
-    index = torch.randperm(len(num), generator=generator)[:count]
-    where = num[index]
-    widths = _settings("bandwidth", bandwidth, _default_bandwidths(num, den, where))
-    penalties = _settings("penalty", penalty, PENALTIES)
-    folds = _checks.count("folds", folds, low=2)
+    rule = rule.unclipped()
+    generator = torch.Generator().manual_seed(_validation.count("seed", seed, low=0))
+    index = torch.randperm(len(num), generator=generator)[: _validation.count("centres", centres)]
+    median = float(torch.cdist(torch.cat([num[:1000], den[:1000]]), num[index]).median().clamp(min=1e-6))
+    widths = _settings("bandwidth", [multiple * median for multiple in BANDWIDTHS] if bandwidth is None else bandwidth)
+    penalties = _settings("penalty", penalty)
+    folds = _validation.count("folds", folds, low=2)
     tried: list[tuple[float, float, float]] = []
+    width, lam, value = widths[0], penalties[0], float("nan")
     if len(widths) * len(penalties) > 1:
         parts = [folds_of("x_num", num, folds, generator), folds_of("x_den", den, folds, generator)]
         for width in widths:
-            k_num, k_den = (gaussian_kernels(x, where, width) for x in (num, den))
-            values = _cross_validated(chosen, k_num, k_den, index, penalties, parts[0], parts[1], folds)
+            kernels = [gaussian_kernels(x, num[index], width) for x in (num, den)]
+            values = _cross_validated(rule, kernels, index, penalties, parts, folds)
             tried += [(width, lam, value) for lam, value in zip(penalties, values, strict=True)]
         width, lam, value = max(tried, key=lambda row: row[2])
-    else:
-        width, lam, value = widths[0], penalties[0], float("nan")
-    k_num, k_den = (gaussian_kernels(x, where, width) for x in (num, den))
-    theta = fit_coefficients(chosen, k_num, k_den, lam)
+    k_num, k_den = (gaussian_kernels(x, num[index], width) for x in (num, den))
+    theta = fit_coefficients(rule, k_num, k_den, lam)
     if not tried:
-        value = float(value_of(chosen, k_num @ theta, k_den @ theta))
-    return DensityRatio(KernelRatio(where, theta, width), width, lam, value, tuple(tried))
+        value = float(value_of(rule, k_num @ theta, k_den @ theta))
+    return DensityRatio(KernelRatio(num[index], theta, width), width, lam, value, tuple(tried))
 
 
 def _cross_validated(
     rule: ScoringRule,
-    k_num: Tensor,
-    k_den: Tensor,
+    kernels: Sequence[Tensor],
     index: Tensor,
     penalties: Sequence[float],
-    fold_num: Tensor,
-    fold_den: Tensor,
+    parts: Sequence[Tensor],
     folds: int,
 ) -> list[float]:
-    """Mean held-out J of each penalty; the solution of one penalty starts the next, from the largest down.
+    """Return the mean held-out J of each penalty; the solution of one penalty starts the next, from the largest down.
 
-    ``index`` says on which row of the numerator each kernel sits.
+    ``kernels`` and ``parts``, the fold of each row, are those of the numerator and of the denominator; ``index`` says
+    on which row of the numerator each kernel sits.
     """
     totals = dict.fromkeys(penalties, 0.0)
     for fold in range(folds):
-        inside_num, inside_den = fold_num != fold, fold_den != fold
-        kernels = inside_num[index]
-        if not kernels.any():
-            kernels = torch.ones_like(kernels)
-        num, den = k_num[:, kernels], k_den[:, kernels]
+        inside_num, inside_den = (part != fold for part in parts)
+        kept = inside_num[index] if inside_num[index].any() else slice(None)
+        num, den = (k[:, kept] for k in kernels)
         start: Tensor | None = None
         for lam in sorted(penalties, reverse=True):
             start = fit_coefficients(rule, num[inside_num], den[inside_den], lam, start)
-            held = value_of(rule, num[~inside_num] @ start, den[~inside_den] @ start)
-            totals[lam] += float(held) / folds
+            totals[lam] += float(value_of(rule, num[~inside_num] @ start, den[~inside_den] @ start)) / folds
     return [totals[lam] for lam in penalties]
 
 
 def folds_of(name: str, x: Tensor, folds: int, generator: torch.Generator) -> Tensor:
-    """The fold of each row, at random and of even size, shape (n,)."""
+    """Return the fold of each row, at random and of even size, shape (n,)."""
     if len(x) < folds:
         raise ValueError(f"{name} must have at least as many rows as folds, {folds}, found {len(x)}")
     return torch.randperm(len(x), generator=generator) % folds
 
 
-def _default_bandwidths(num: Tensor, den: Tensor, where: Tensor) -> list[float]:
-    distances = torch.cdist(torch.cat([num[:1000], den[:1000]]), where)
-    median = float(distances.median().clamp(min=1e-6))
-    return [multiple * median for multiple in BANDWIDTHS]
-
-
-def _settings(name: str, given: Any, otherwise: Sequence[float]) -> list[float]:
+def _settings(name: str, given: Any) -> list[float]:
     # A string is one wrong value, not a row of letters.
-    single = isinstance(given, str) or np.ndim(given) == 0
-    values = otherwise if given is None else [given] if single else list(given)
+    values = [given] if isinstance(given, str) or np.ndim(given) == 0 else list(given)
     if not values:
         raise ValueError(f"{name} must hold at least one number, found none")
-    return [_checks.number(name, value, low=0.0, open_low=True) for value in values]
+    return [_validation.number(name, value, low=0.0, open_low=True) for value in values]
 
 
 def _table(name: str, value: Any) -> Tensor:
-    found = _checks.array(name, value)
-    return _checks.table(name, found.unsqueeze(1) if found.ndim == 1 else found, rows=2).double()
-
-
-def _rows(name: str, value: Any, centres: Tensor) -> Tensor:
-    found = _checks.array(name, value).to(centres)
-    found = found.unsqueeze(1) if found.ndim == 1 and centres.shape[1] == 1 else found
-    return _checks.finite_rows(name, _checks.points(name, found, centres.shape[1]))
+    table = _validation.array(name, value)
+    return _validation.table(name, table.unsqueeze(1) if table.ndim == 1 else table, rows=2).double()
 
 
 def value_of(rule: ScoringRule, r_num: Tensor, r_den: Tensor) -> Tensor:
-    """mean f1 + mean f0 at the given ratios: the criterion of cross-validation."""
+    """Return mean f1 + mean f0 at the given ratios: the criterion of cross-validation."""
     log_num, log_den = (r.clamp(min=SMALLEST_RATIO).log() for r in (r_num, r_den))
     return rule.f1(log_num).mean() + rule.f0(log_den).mean()
 
@@ -209,7 +196,7 @@ def value_of(rule: ScoringRule, r_num: Tensor, r_den: Tensor) -> Tensor:
 def fit_coefficients(
     rule: ScoringRule, k_num: Tensor, k_den: Tensor, penalty: float, start: Tensor | None = None
 ) -> Tensor:
-    """θ for kernels of shape (n, L) at the numerator's samples and (m, L) at the denominator's.
+    """Return θ for kernels of shape (n, L) at the numerator's samples and (m, L) at the denominator's.
 
     ``start`` is the solution of a similar problem, if there is one.
 
@@ -221,9 +208,9 @@ def fit_coefficients(
     """
     if isinstance(rule, PowerRule) and rule.alpha == 1 and rule.beta == 0:
         return _constrained(k_den.T @ k_den / len(k_den), k_num.mean(0), penalty)
-    theta = (
-        k_den.new_full((k_den.shape[1],), 1 / float(k_den.sum(1).mean().clamp(min=1e-6))) if start is None else start
-    )
+    if start is None:
+        start = k_den.new_full((k_den.shape[1],), 1 / float(k_den.sum(1).mean().clamp(min=1e-6)))
+    theta = start
     for _ in range(MOST_STEPS):
         theta, promise = _newton(rule, k_num, k_den, penalty, theta)
         if promise < PROMISE:
@@ -232,18 +219,16 @@ def fit_coefficients(
 
 
 def _constrained(square: Tensor, linear: Tensor, penalty: float) -> Tensor:
-    """argmax over θ ≥ 0 of linear·θ − ½ θᵀ(square + λ)θ, for a positive semidefinite square."""
+    """Return the argmax over θ ≥ 0 of linear·θ − ½ θᵀ(square + λ)θ, for a positive semidefinite square."""
     values, vectors = torch.linalg.eigh(square)
     # No eigenvalue is below 0 but by rounding, so none of the sum is below λ.
     root = (values.clamp(min=0.0) + penalty).sqrt()
-    found, _ = nnls(
-        (root * vectors).T.cpu().numpy(), (vectors.T @ linear / root).cpu().numpy(), maxiter=30 * len(linear)
-    )
-    return torch.from_numpy(found).to(linear)
+    matrix, vector = (root * vectors).T.cpu().numpy(), (vectors.T @ linear / root).cpu().numpy()
+    return torch.from_numpy(nnls(matrix, vector, maxiter=30 * len(linear))[0]).to(linear)
 
 
 def _newton(rule: ScoringRule, k_num: Tensor, k_den: Tensor, penalty: float, theta: Tensor) -> tuple[Tensor, float]:
-    """One damped step, and what it promised: the slope of J along the whole of it."""
+    """Take one damped step and return what it promised: the slope of J along the whole of it."""
     r_num, r_den = (k @ theta + SMALLEST_RATIO for k in (k_num, k_den))
     (log1, rate1), (log0, rate0) = rule.log_slope(r_num.log()), rule.log_slope(r_den.log())
     phi1, phi0 = log1.exp(), log0.exp()

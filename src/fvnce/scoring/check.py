@@ -1,37 +1,60 @@
-r"""Does a pair (f1, f0) have the double-ELBO property? Four laws, examined in float64.
+r"""A numerical check of the double-ELBO property of a pair (f1, f0): four laws, in float64.
 
-With φ_k = df_k/dΔ and r = e^Δ, each law of the paper's first lemma is a sign in Δ:
+With φ_k = df_k/dΔ and r = e^Δ, each law of the paper's first lemma is a sign at every Δ:
 
     f_k concave in r      φ_k' − φ_k ≤ 0
     compatible            φ0 + r φ1 = 0
     G convex              φ1 − φ0 + d/dΔ[(1+r)φ1 + (1+1/r)φ0] ≥ 0
 
-and is judged relative to the size of the terms that make it up. Derivatives at points know nothing of jumps and kinks,
-so the same laws are examined between points as well, by chords and in integrated form (``chords``).
+and is judged relative to the size of the terms that make it up. At a jump or a kink autograd reports the derivative of
+one side, as if nothing were there. So each law is also examined between points a < b, with D_k = f_k(b) − f_k(a):
 
-An examination is evidence, not a proof: it says nothing beyond its range, and a feature that lies between two points
-and leaves value and derivatives at both as they were is not seen. The built-in families need none: their property
-follows from their formulas.
+    f_k concave in r      the slope φ_k/r does not rise from a to b, and the chord D_k/(r_b − r_a) lies between
+                          the slopes at its ends
+    compatible            −D_0 lies between r_a D_1 and r_b D_1: it is the integral of r df1
+    G convex              r_a D_1 ≤ −D_0 ≤ r_b D_1: no forecast earns more than the true one
+
+A check is evidence, not a proof: it says nothing beyond its range, and misses a feature that lies between two points
+and leaves value and derivatives at both as they were. The built-in families need none: their property follows from
+their formulas.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from .. import _checks
-from .chords import Sampled, chord_violations, examined, sample
-from .rule import ScoringRule
+from .. import _validation
 
+#: The largest relative violation that passes for rounding.
 TOLERANCE = 1e-9
+#: Rounding of a value, relative to the largest values around: a chord is known to this over its length.
+ROUNDING = 1e-14
+#: How many of the intervals in which values, slopes and curvatures disagree most are halved, and how often.
+SUSPECTS, HALVINGS = 16, 24
+#: How many pairs of points far apart are drawn.
+FAR_PAIRS = 20_000
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """The part of a scoring rule that a check needs; see :class:`~fvnce.scoring.ScoringRule`."""
+
+    @property
+    def tangent_above(self) -> tuple[float, float]: ...  # noqa: D102
+    def unclipped(self) -> Checkable: ...  # noqa: D102
+    def condition(self, delta: Tensor) -> Tensor: ...  # noqa: D102
+    def f1(self, delta: Tensor) -> Tensor: ...  # noqa: D102
+    def f0(self, delta: Tensor) -> Tensor: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
 class Law:
-    """One law: the worst violation found, relative to the terms of the law, and the Δ where it is.
+    """One law: the worst violation, relative to the terms of the law, and the Δ where it is.
 
     >>> print(Law("f0 concave", worst=0.25, at=1.5))
     f0 concave     fails: violated by 0.25 (relative) at Δ = 1.5
@@ -53,11 +76,19 @@ class Law:
 
 @dataclass(frozen=True)
 class DoubleElboReport:
-    """What :func:`check_double_elbo` found. The laws speak of the unclipped rule.
+    """The result of :func:`check_double_elbo`. The laws speak of the unclipped rule.
+
+    Attributes:
+        rule: its ``repr``.
+        f1_concave, f0_concave, compatible, generator_convex: the laws.
+        reach: the laws were examined for |Δ| ≤ reach, and nowhere else.
+        spacing: the mean distance in Δ between two points. A feature that is much narrower may be missed.
+        valid_below: the Δ below which the rule as it is, clip included, obeys all four laws: where its clip begins,
+            infinity without one, minus infinity if even the unclipped rule does not obey them.
 
     >>> from fvnce import Logarithmic
-    >>> found = check_double_elbo(Logarithmic(), points=201)
-    >>> found.proper, found.holds, found.f0_concave.holds
+    >>> report = check_double_elbo(Logarithmic(), points=201)
+    >>> report.proper, report.holds, report.f0_concave.holds
     (True, False, False)
     """
 
@@ -67,16 +98,12 @@ class DoubleElboReport:
     compatible: Law
     generator_convex: Law
     reach: float
-    """Examined for |Δ| ≤ reach, and nowhere else."""
     spacing: float
-    """The mean distance in Δ between two points examined. What is much narrower may be missed."""
     valid_below: float
-    """The Δ below which the rule as it is, clip included, obeys all four laws; infinity if it always does,
-    minus infinity if even the unclipped rule does not."""
 
     @property
     def laws(self) -> tuple[Law, Law, Law, Law]:
-        """The four laws."""
+        """The four laws, in the order of the attributes."""
         return self.f1_concave, self.f0_concave, self.compatible, self.generator_convex
 
     @property
@@ -101,10 +128,10 @@ class DoubleElboReport:
         return "\n".join(lines)
 
 
-def check_double_elbo(rule: ScoringRule, *, reach: float = 30.0, points: int = 20_001) -> DoubleElboReport:
-    """Examine the four laws of the unclipped rule for |Δ| ≤ reach, and how far they survive the clip.
+def check_double_elbo(rule: Checkable, *, reach: float = 30.0, points: int = 20_001) -> DoubleElboReport:
+    """Examine the four laws of the unclipped rule for |Δ| ≤ reach.
 
-    Derivatives are examined at points, chords and integrals between neighbours and between points far apart: on a grid,
+    Derivatives are examined at points, chords and integrals between neighbors and between points far apart: on a grid,
     at as many points at random (the same in every call), and ever closer where values, slopes and curvatures fit one
     another least, so that small jumps and kinks are found too. A bump is found if it is wider than the points' spacing,
     0.0015 by default. Nothing is said of |Δ| > reach.
@@ -112,7 +139,10 @@ def check_double_elbo(rule: ScoringRule, *, reach: float = 30.0, points: int = 2
     Args:
         rule: any rule.
         reach: the largest |Δ|.
-        points: of the grid.
+        points: the number of points of the grid.
+
+    Returns:
+        A report, which prints as a table of the laws.
 
     >>> from fvnce import Logarithmic, PowerRule
     >>> check_double_elbo(PowerRule(alpha=0.25)).holds
@@ -123,81 +153,152 @@ def check_double_elbo(rule: ScoringRule, *, reach: float = 30.0, points: int = 2
     >>> report.holds, report.f1_concave.holds, report.f0_concave.holds, report.proper
     (False, True, False, True)
     """
-    if not isinstance(rule, ScoringRule):
+    if not isinstance(rule, Checkable):
         raise TypeError(f"rule must be a scoring rule such as PowerRule(alpha=0), found {rule!r}")
-    reach = _checks.number("reach", reach, low=0.0, open_low=True)
-    grid = torch.linspace(-reach, reach, _checks.count("points", points, low=3), dtype=torch.float64)
-    found = examined(rule.unclipped(), grid)
-    chords = chord_violations(found)
+    reach = _validation.number("reach", reach, low=0.0, open_low=True)
+    grid = torch.linspace(-reach, reach, _validation.count("points", points, low=3), dtype=torch.float64)
+    sampled = _sample_closely(rule.unclipped(), grid)
+    index = torch.arange(len(sampled.delta))
+    drawn = torch.randint(len(index), (2, FAR_PAIRS), generator=torch.Generator().manual_seed(1)).sort(0).values
+    far = drawn[:, drawn[0] < drawn[1]]
+    # A violation at a point or between neighbors says better where it is than one between points far apart.
+    groups = [_at_points(sampled), _between(sampled, index[:-1], index[1:]), _between(sampled, far[0], far[1])]
     laws = []
-    for name, violation in _violations(found).items():
-        groups = [Law(name, *_worst(*group)) for group in ((violation, found.delta), *chords[name])]
-        # What fails nearby says better where than what fails far apart.
-        laws.append(next((law for law in groups if not law.holds), max(groups, key=lambda law: law.worst)))
-    f1_concave, f0_concave, compatible, generator_convex = laws
-    valid_below = _valid_below(rule, grid) if all(law.holds for law in laws) else -math.inf
-    return DoubleElboReport(
-        rule=repr(rule),
-        f1_concave=f1_concave,
-        f0_concave=f0_concave,
-        compatible=compatible,
-        generator_convex=generator_convex,
-        reach=reach,
-        spacing=reach / points,
-        valid_below=valid_below,
-    )
+    for name in groups[0]:
+        by_group = [Law(name, float(worst.max()), float(at[worst.argmax()])) for worst, at in (g[name] for g in groups)]
+        laws.append(next((law for law in by_group if not law.holds), max(by_group, key=lambda law: law.worst)))
+    valid_below = min(rule.tangent_above) if all(law.holds for law in laws) else -math.inf
+    f1, f0, compatible, convex = laws
+    return DoubleElboReport(repr(rule), f1, f0, compatible, convex, reach, reach / points, valid_below)
 
 
-def _worst(violation: Tensor, delta: Tensor) -> tuple[float, float]:
-    at = int(violation.argmax())
-    return float(violation[at]), float(delta[at])
+def slope_of(value: Tensor, delta: Tensor) -> Tensor:
+    """Return d value / dΔ element-wise, differentiable again; zero where value does not depend on Δ."""
+    if not value.requires_grad:
+        return torch.zeros_like(delta)
+    (slope,) = torch.autograd.grad(value.sum(), delta, create_graph=True, materialize_grads=True)
+    return slope
 
 
-def _violations(found: Sampled) -> dict[str, Tensor]:
-    """How far each law is from holding at each point, relative to its terms; at most 0 where it holds."""
-    (phi1, phi0), (psi1, psi0) = found.slope, found.curvature
-    finite = found.value.isfinite().all(0)
-    r = found.delta.exp()
-    violations = {
-        "f1 concave": _relative(psi1, -phi1),
-        "f0 concave": _relative(psi0, -phi0),
-        "compatible": _relative(phi0, r * phi1).abs(),
-        "G convex": -_relative(phi1, -phi0, (1 + r) * psi1, r * phi1, (1 + 1 / r) * psi0, -phi0 / r),
+@dataclass(frozen=True)
+class _Sampled:
+    """Both functions at points: Δ of shape (n,); values, slopes and curvatures in Δ of f1 and f0 of shape (2, n).
+
+    ``rounding`` is the relative error of value and slope that the rule states, shape (n,).
+    """
+
+    delta: Tensor
+    value: Tensor
+    slope: Tensor
+    curvature: Tensor
+    rounding: Tensor
+
+    def at(self, index: Tensor) -> _Sampled:
+        return _Sampled(*(tensor[..., index] for tensor in vars(self).values()))
+
+    def __add__(self, other: _Sampled) -> _Sampled:
+        return _Sampled(*(torch.cat(both, -1) for both in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+def _sample(rule: Checkable, delta: Tensor) -> _Sampled:
+    with torch.enable_grad():
+        point = delta.clone().requires_grad_()
+        values = [rule.f1(point), rule.f0(point)]
+        slopes = [slope_of(value, point) for value in values]
+        curvatures = [slope_of(slope, point) for slope in slopes]
+    value, slope, curvature = (torch.stack(kind).detach() for kind in (values, slopes, curvatures))
+    return _Sampled(delta, value, slope, curvature, ROUNDING * rule.condition(delta))
+
+
+def _sample_closely(rule: Checkable, grid: Tensor) -> _Sampled:
+    """Sample a grid, as many points between at random, and points that close in on what is not smooth."""
+    random = torch.rand(len(grid) - 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    sampled = _sample(rule, torch.cat([grid, grid[0] + (grid[-1] - grid[0]) * random]).unique())
+    index = torch.arange(len(sampled.delta))
+    rough = _roughness(sampled.at(index[:-1]), sampled.at(index[1:]))
+    suspects = torch.cat([kind.topk(min(SUSPECTS, len(kind))).indices for kind in rough]).unique()
+    a, b = sampled.at(suspects), sampled.at(suspects + 1)
+    for _ in range(HALVINGS):
+        middle = _sample(rule, (a.delta + b.delta) / 2)
+        sampled = sampled + middle
+        # The slope's surprise does not shrink at a kink while h does; the value's, over h, grows at a jump.
+        left = _roughness(a, middle).amax(0) >= _roughness(middle, b).amax(0)
+        index = torch.arange(len(left))
+        a, b = (a + middle).at(index + len(left) * ~left), (middle + b).at(index + len(left) * ~left)
+    order = sampled.delta.argsort(stable=True)
+    new = torch.cat([torch.ones(1, dtype=torch.bool), sampled.delta[order].diff() > 0])
+    return sampled.at(order[new])
+
+
+def _roughness(a: _Sampled, b: _Sampled) -> Tensor:
+    """Return how far values and slopes are from what one derivative more predicts, shape (4, intervals)."""
+    h, size = b.delta - a.delta, a.slope.abs() + b.slope.abs()
+    value = (b.value - a.value - h * (a.slope + b.slope) / 2).abs()
+    slope = (b.slope - a.slope - h * (a.curvature + b.curvature) / 2).abs()
+    surprise, scale = torch.cat([value, slope]), torch.cat([h * size, size])
+    return torch.where(surprise > 0, surprise / scale, 0.0).nan_to_num(nan=math.inf)
+
+
+#: For each law, by how much it is violated relative to its terms (at most 0 where it holds), and at which Δ.
+_Violations = dict[str, tuple[Tensor, Tensor]]
+
+
+def _at_points(s: _Sampled) -> _Violations:
+    (phi1, phi0), (psi1, psi0), r = s.slope, s.curvature, s.delta.exp()
+    terms = {
+        "f1 concave": (psi1, -phi1),
+        "f0 concave": (psi0, -phi0),
+        "compatible": (phi0, r * phi1),
+        "G convex": (-phi1, phi0, -(1 + r) * psi1, -r * phi1, -(1 + 1 / r) * psi0, phi0 / r),
     }
+    violations = {}
+    for name, parts in terms.items():
+        total, size = torch.stack(parts).sum(0), torch.stack(parts).abs().sum(0)
+        excess = _relative(total.abs() if name == "compatible" else total, torch.zeros_like(size), size)
+        violations[name] = torch.where(s.value.isfinite().all(0), excess, math.inf), s.delta
+    return violations
+
+
+def _between(s: _Sampled, left: Tensor, right: Tensor) -> _Violations:
+    a, b = s.at(left), s.at(right)
+    h = b.delta - a.delta
+    # A value may be off by rounding of the largest one below it or at r ≤ e, which may cancel.
+    largest = s.value.abs().cummax(1).values
+    around_one = int((s.delta <= 1).sum()) - 1
+    off = (s.rounding * torch.maximum(largest, largest[:, around_one : around_one + 1]))[:, right]
+
+    # Concave: chord and slopes in r, all times r_a.
+    up = torch.expm1(h)
+    chord = (b.value - a.value) / up
+    at_a, at_b = a.slope, b.slope * (-h).exp()
+    size = at_a.abs() + at_b.abs()
+    slack = 2 * off / up + b.rounding * size
+    concave = torch.stack(
+        [
+            _relative(at_b - at_a, b.rounding * size, size),
+            _relative(chord - at_a, slack, size + chord.abs()),
+            _relative(at_b - chord, slack, size + chord.abs()),
+        ]
+    ).amax(0)
+
+    # Compatible and proper: −D_0 against r_a D_1 and r_b D_1, all over r_b.
+    high = b.value[0] - a.value[0]
+    low = high * (-h).exp()
+    d0 = (b.value[1] - a.value[1]) * (-b.delta).exp()
+    slack, size = 2 * (off[0] + off[1] * (-b.delta).exp()), high.abs() + d0.abs()
+    # Where f1 turns within the interval, its change is less than what it went through.
+    turning = -torch.expm1(-h) * h * torch.maximum(a.slope[0].abs(), b.slope[0].abs())
+    turning = torch.where(a.slope[0] * b.slope[0] < 0, turning, 0.0)
+    outside = torch.maximum(torch.minimum(low, high) + d0, -d0 - torch.maximum(low, high))
+    improper = torch.maximum(low + d0, -d0 - high)
     return {
-        name: torch.where(finite, violation, math.inf).nan_to_num(nan=math.inf)
-        for name, violation in violations.items()
+        "f1 concave": (concave[0], b.delta),
+        "f0 concave": (concave[1], b.delta),
+        "compatible": (_relative(outside, slack + turning, size + turning), b.delta),
+        "G convex": (_relative(improper, slack, size), b.delta),
     }
 
 
-def _relative(*terms: Tensor) -> Tensor:
-    """The sum of the terms over the sum of their sizes."""
-    stacked = torch.stack(terms)
-    size = stacked.abs().sum(0)
-    return torch.where(size > 0, stacked.sum(0) / size, torch.zeros_like(size))
-
-
-def _valid_below(rule: ScoringRule, grid: Tensor) -> float:
-    """The first Δ at which the rule, clip included, breaks a law at a point, located by bisection."""
-
-    def broken(delta: Tensor) -> Tensor:
-        violations = torch.stack(list(_violations(sample(rule, delta)).values()))
-        return (violations > TOLERANCE).any(0)
-
-    if math.isfinite(rule.clipped_above):
-        around = rule.clipped_above + torch.linspace(-1.0, 1.0, 9, dtype=torch.float64)
-        grid = torch.cat([grid, around]).sort().values
-    where = broken(grid).nonzero()
-    if len(where) == 0:
-        return math.inf
-    first = int(where[0])
-    if first == 0:
-        return -math.inf
-    low, high = float(grid[first - 1]), float(grid[first])
-    while high - low > 1e-12 * max(1.0, abs(high)):
-        middle = (low + high) / 2
-        if broken(torch.tensor([middle], dtype=torch.float64)).item():
-            high = middle
-        else:
-            low = middle
-    return round(high, 10)
+def _relative(excess: Tensor, slack: Tensor, size: Tensor) -> Tensor:
+    """Return (excess − slack)/size; not a number, where the functions are not, is infinitely wrong."""
+    return torch.where(size > 0, (excess - slack) / size, torch.zeros_like(size)).nan_to_num(nan=math.inf)

@@ -7,18 +7,25 @@ to 1 − μ.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from .. import _checks
+from .. import _validation
 from .rule import SmoothRule
 
 
 class _Symmetric(SmoothRule):
-    """S(0, μ) = S(1, 1−μ), that is f0(Δ) = f1(−Δ)."""
+    """S(0, μ) = S(1, 1−μ), that is f0(Δ) = f1(−Δ): a member gives f1 and its slope."""
+
+    @abstractmethod
+    def _value1(self, delta: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _slope1(self, delta: Tensor) -> Tensor: ...
 
     @property
     def variational(self) -> bool:
@@ -26,14 +33,17 @@ class _Symmetric(SmoothRule):
         return False
 
     def unclipped(self) -> SmoothRule:
-        """Itself: it grows at most linearly in Δ and needs no clip."""
+        """Return the rule itself, which grows at most linearly in Δ and needs no clip."""
         return self
 
-    def _value0(self, delta: Tensor) -> Tensor:
-        return self._value1(-delta)
+    def __str__(self) -> str:
+        return f"{type(self).__name__.lower()}()"
 
-    def _slope0(self, delta: Tensor) -> Tensor:
-        return -self._slope1(-delta)
+    def _value(self, outcome: int, delta: Tensor) -> Tensor:
+        return self._value1(delta) if outcome == 1 else self._value1(-delta)
+
+    def _slope(self, outcome: int, delta: Tensor) -> Tensor:
+        return self._slope1(delta) if outcome == 1 else -self._slope1(-delta)
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class Logarithmic(_Symmetric):
     """
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """ℓ₋, and −μ."""
+        """Return the pair ℓ₋ and −μ."""
         with torch.no_grad():
             return logsigmoid(-delta), -torch.sigmoid(delta)
 
@@ -54,9 +64,6 @@ class Logarithmic(_Symmetric):
 
     def _slope1(self, delta: Tensor) -> Tensor:
         return torch.exp(logsigmoid(-delta))
-
-    def __str__(self) -> str:
-        return "logarithmic()"
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Quadratic(_Symmetric):
     """
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """log 2 + ℓ₊ + 2ℓ₋, and 1 − 3μ."""
+        """Return log 2 + ℓ₊ + 2ℓ₋ and 1 − 3μ."""
         with torch.no_grad():
             return math.log(2) + logsigmoid(delta) + 2 * logsigmoid(-delta), 1 - 3 * torch.sigmoid(delta)
 
@@ -77,9 +84,6 @@ class Quadratic(_Symmetric):
 
     def _slope1(self, delta: Tensor) -> Tensor:
         return 2 * torch.exp(logsigmoid(delta) + 2 * logsigmoid(-delta))
-
-    def __str__(self) -> str:
-        return "quadratic()"
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class Spherical(_Symmetric):
     """
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """½ log σ(2Δ) + log σ(−2Δ), and 1 − 3σ(2Δ)."""
+        """Return ½ log σ(2Δ) + log σ(−2Δ) and 1 − 3σ(2Δ)."""
         with torch.no_grad():
             return logsigmoid(2 * delta) / 2 + logsigmoid(-2 * delta), 1 - 3 * torch.sigmoid(2 * delta)
 
@@ -100,9 +104,6 @@ class Spherical(_Symmetric):
 
     def _slope1(self, delta: Tensor) -> Tensor:
         return torch.exp(logsigmoid(2 * delta) / 2 + logsigmoid(-2 * delta))
-
-    def __str__(self) -> str:
-        return "spherical()"
 
 
 @dataclass(frozen=True)
@@ -124,19 +125,15 @@ class Exponential(_Symmetric):
 
     def __post_init__(self) -> None:
         if self.clip is not None:
-            object.__setattr__(self, "clip", _checks.number("clip", self.clip, low=0.0, open_low=True))
-
-    @property
-    def tangent_above(self) -> tuple[float, float]:
-        """That of f0; f1 follows its tangent below −clip."""
-        return math.inf, math.inf if self.clip is None else self.clip
+            object.__setattr__(self, "clip", _validation.number("clip", self.clip, low=0.0, open_low=True))
+            object.__setattr__(self, "tangent_above", (math.inf, self.clip))  # f1 follows its tangent below −clip
 
     def unclipped(self) -> Exponential:
-        """The rule without its clip."""
+        """Return the rule without its clip."""
         return Exponential(None)
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """−log 2 − Δ/2, and −1/2."""
+        """Return −log 2 − Δ/2 and −1/2."""
         with torch.no_grad():
             return -math.log(2) - delta / 2, torch.full_like(delta, -0.5)
 

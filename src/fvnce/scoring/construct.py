@@ -1,24 +1,32 @@
-r"""Rules built from other descriptions: a weight w = f1', a generator G, or the two functions themselves.
+r"""Rules made of functions that a user gives: a weight w = f1', a generator G, or the two functions themselves.
 
 A weight makes the laws visible. With w(r) = f1'(r) ≥ 0,
 
     f1(r) = ∫₁ʳ w(s) ds,      f0(r) = −∫₁ʳ s·w(s) ds,
 
 is proper, and has the double-ELBO property exactly when w is non-increasing and r·w(r) is non-decreasing.
+
+A convex G on the probability simplex generates a rule of any number of outcomes (Eq. PSR): if outcome x occurs, the
+forecast q earns S(x, q) = ∂G/∂q_x + G(q) − Σ_k q_k ∂G/∂q_k, which loses D_G(p‖q) ≥ 0 to the honest forecast p on
+average (Eq. simplex_bregman). Binary rules are the case q = (1−μ, μ) with S(1, q) = f1 and S(0, q) = f0.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.polynomial import legendre
 from torch import Tensor
+from torch.distributions.constraints import simplex
 
-from .. import _checks
-from .check import check_double_elbo
+from .. import _validation
+from .check import check_double_elbo, slope_of
 from .rule import ScoringRule, SmoothRule, along_tangent
 
 Function = Callable[[Tensor], Tensor]
@@ -29,16 +37,15 @@ MAX_CLIP = 35.0
 LOWEST, HIGHEST = -700.0, 350.0
 SMALLEST_SLOPE = 1e-300
 #: Gauss–Legendre quadrature on [−1, 1], and the polynomial through its nodes at −1, 0 and 1.
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
-PREDICTOR = np.linalg.solve(
-    np.polynomial.legendre.legvander(NODES, 15).T, np.polynomial.legendre.legvander(np.array([-1.0, 0.0, 1.0]), 15).T
-)
+ENDS = np.array([-1.0, 0.0, 1.0])
+NODES, WEIGHTS = legendre.leggauss(16)
+PREDICTOR = np.linalg.solve(legendre.legvander(NODES, 15).T, legendre.legvander(ENDS, 15).T)
 #: A panel of half a unit of Δ is 7e-15 wide then, over which even a jump of the weight is lost in rounding.
 MOST_HALVINGS, MOST_PANELS = 46, 10_000
 
 
 def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
-    r"""The rule with f1'(r) = w(r), f1 = f0 = 0 at r = 1.
+    r"""Return the rule with f1'(r) = w(r), f1 = f0 = 0 at r = 1.
 
     Args:
         weight: w, an element-wise, differentiable torch function of r > 0 with w ≥ 0.
@@ -58,11 +65,11 @@ def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
     >>> from_weight(lambda r: 1 / (1 + r) ** 2).variational  # falls faster than 1/r
     False
     """
-    return _WeightRule(weight, _clip(clip))
+    return _WeightRule(weight, clip=clip)
 
 
 def from_generator(generator: Function, *, clip: float | None = None) -> ScoringRule:
-    r"""The rule S(1, μ) = G + (1−μ)G', S(0, μ) = G − μG' of a convex generator G on (0, 1) (Eq. bin_PSR).
+    r"""Return the rule S(1, μ) = G + (1−μ)G', S(0, μ) = G − μG' of a convex generator G on (0, 1) (Eq. bin_PSR).
 
     Args:
         generator: G, an element-wise torch function of μ, twice differentiable by autograd.
@@ -75,11 +82,11 @@ def from_generator(generator: Function, *, clip: float | None = None) -> Scoring
     >>> rule.f1(torch.tensor(0.0))  # the logarithmic rule
     tensor(-0.6931)
     """
-    return _GeneratorRule(generator, _clip(clip))
+    return _GeneratorRule(generator, clip=clip)
 
 
 def from_pair(f1: Function, f0: Function) -> ScoringRule:
-    """The rule of two functions of Δ as they are, differentiated by autograd; nothing is assumed of them.
+    """Return the rule of two functions of Δ as they are, differentiated by autograd; nothing is assumed of them.
 
     >>> from_pair(lambda d: d, lambda d: -d.exp()).variational
     True
@@ -87,12 +94,25 @@ def from_pair(f1: Function, f0: Function) -> ScoringRule:
     return _PairRule(f1, f0)
 
 
-def _clip(clip: float | None) -> float | None:
-    return None if clip is None else _checks.number("clip, if not None,", clip, low=0.0, high=MAX_CLIP)
+class _UserRule(ScoringRule):
+    """A rule of a user's functions, which has no text form."""
 
+    _form: ClassVar[str]
+    _REACH: ClassVar[float] = math.inf
 
-class _Unwritable:
-    """What rules made of a user's functions share: they cannot be written as text."""
+    def __init__(self, *functions: Function, clip: float | None = None) -> None:
+        self._functions = functions
+        self._clip = None if clip is None else _validation.number("clip, if not None,", clip, low=0, high=MAX_CLIP)
+        threshold = self._REACH if self._clip is None else self._clip
+        self.tangent_above = threshold, threshold
+
+    def unclipped(self) -> ScoringRule:
+        """Return the rule of the same functions without a clip."""
+        return self if self._clip is None else type(self)(*self._functions)
+
+    def __repr__(self) -> str:
+        names = [getattr(function, "__qualname__", repr(function)) for function in self._functions]
+        return self._form.format(*names, clip=self._clip)
 
     def __str__(self) -> str:
         raise ValueError(
@@ -101,38 +121,29 @@ class _Unwritable:
         )
 
 
-class _WeightRule(_Unwritable, SmoothRule):
-    def __init__(self, weight: Function, clip: float | None) -> None:
-        self._weight = weight
-        self._clip = clip
-        self._table  # noqa: B018  a weight that is negative or not finite is refused here
+class _PairRule(_UserRule):
+    _form = "from_pair({}, {})"
 
-    @property
-    def tangent_above(self) -> tuple[float, float]:
-        """The clip, for both."""
-        threshold = math.inf if self._clip is None else self._clip
-        return threshold, threshold
+    def _evaluate(self, outcome: int, delta: Tensor) -> Tensor:
+        return self._functions[1 - outcome](delta)
 
-    @cached_property
-    def variational(self) -> bool:
-        """Whether w is non-increasing and r·w non-decreasing, examined numerically."""
-        return check_double_elbo(self).holds
 
-    def unclipped(self) -> ScoringRule:
-        """The rule of the same weight without a clip."""
-        return self if self._clip is None else _WeightRule(self._weight, None)
+class _WeightRule(_UserRule, SmoothRule):
+    _form = "from_weight({}, clip={clip})"
 
-    @cached_property
-    def _table(self) -> tuple[Tensor, Tensor]:
-        """Knots in Δ, and (∫₁ʳ w, −∫₁ʳ s·w) at each."""
+    def __init__(self, *functions: Function, clip: float | None = None) -> None:
+        super().__init__(*functions, clip=clip)
+        self._knots, self._integrals = self._tabulate()
+
+    def _tabulate(self) -> tuple[Tensor, Tensor]:
+        """Return knots in Δ, and (∫₁ʳ w, −∫₁ʳ s·w) at each."""
         near = np.arange(0.0, 40.5, 0.5)
         far = np.geomspace(40.5, -LOWEST, 60)
         positive = np.concatenate([near, far[far < HIGHEST], [HIGHEST]])
         knots = torch.tensor(np.concatenate([-np.concatenate([near[1:], far])[::-1], positive]))
-        weights = self._w(knots)
-        bad = ~(weights.isfinite() & (weights >= 0))
+        weights = self._functions[0](knots.exp())
         # Far out, r itself may exceed what the user's formula can square; judge where rules are compared.
-        bad &= knots.abs() <= 40
+        bad = ~(weights.isfinite() & (weights >= 0)) & (knots.abs() <= 40)
         if bad.any():
             at = int(bad.nonzero()[0])
             raise ValueError(
@@ -140,7 +151,7 @@ class _WeightRule(_Unwritable, SmoothRule):
                 f"found {weights[at].item():g} at r = {math.exp(knots[at]):g}"
             )
         knots = self._refined(knots)
-        panels = self._integrals(knots[:-1], knots[1:])
+        panels = self._integrate(knots[:-1], knots[1:])
         zero = int((knots == 0).nonzero())
         # Sum outwards from Δ = 0, so that the small integrals are not differences of large ones.
         right = torch.cat([panels.new_zeros(2, 1), panels[:, zero:].cumsum(1)], dim=1)
@@ -148,82 +159,54 @@ class _WeightRule(_Unwritable, SmoothRule):
         return knots, torch.cat([left, right], dim=1)
 
     def _refined(self, knots: Tensor) -> Tensor:
-        """More knots where φ at the ends and middle of a panel is not what its nodes predict: at kinks and jumps."""
-        found, left, right = [knots], knots[:-1], knots[1:]
+        """Add knots where φ at the ends and middle of a panel is not what its nodes predict: at kinks and jumps."""
+        all_knots, left, right = [knots], knots[:-1], knots[1:]
         for _ in range(MOST_HALVINGS):
             middle = (left + right) / 2
-            at_nodes, known = (self._phi(left, right, points) for points in (NODES, np.array([-1.0, 0.0, 1.0])))
-            surprise = (at_nodes @ torch.from_numpy(PREDICTOR) - known).abs().amax(-1)
+            (_, at_nodes), (_, at_ends) = (self._phi(left, right, points) for points in (NODES, ENDS))
+            surprise = (at_nodes @ torch.from_numpy(PREDICTOR) - at_ends).abs().amax(-1)
             # Δ itself is rounded, which e^Δ multiplies.
             rough = surprise > 1e-13 * (1 + left.abs()) * at_nodes.abs().amax(-1)
-            found.append(middle[rough])
-            left = torch.cat([left[rough], middle[rough]])
-            right = torch.cat([middle[rough], right[rough]])
+            all_knots.append(middle[rough])
+            left, right = torch.cat([left[rough], middle[rough]]), torch.cat([middle[rough], right[rough]])
             if len(left) == 0 or len(left) > MOST_PANELS:
                 break
-        every: Tensor = torch.cat(found).unique()
-        return every
+        return torch.cat(all_knots).unique()  # type: ignore[no-any-return]
 
-    def _phi(self, start: Tensor, stop: Tensor, points: np.ndarray) -> Tensor:
-        """φ = r·w(r) at the given points of (−1, 1) in each panel, shape (panels, points)."""
-        t = ((start + stop) / 2).unsqueeze(-1) + (stop - start).unsqueeze(-1) / 2 * torch.from_numpy(points).to(start)
-        return t.exp() * self._w(t)
+    def _phi(self, start: Tensor, stop: Tensor, points: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return r and φ = r·w(r) at the given points of [−1, 1] in each panel, shape (panels, points)."""
+        at = torch.from_numpy(points).to(start.device)
+        r = (((start + stop) / 2).unsqueeze(-1) + ((stop - start) / 2).unsqueeze(-1) * at).exp()
+        return r, r * self._functions[0](r)
 
-    def _w(self, delta: Tensor) -> Tensor:
-        return self._weight(delta.exp())
-
-    def _integrals(self, start: Tensor, stop: Tensor) -> Tensor:
-        """∫ φ dΔ and −∫ e^Δ φ dΔ from start to stop, with φ = r·w(r), by 16-point Gauss–Legendre."""
-        nodes, weights = (torch.from_numpy(a).to(start.device) for a in (NODES, WEIGHTS))
-        half = (stop - start) / 2
-        t = ((start + stop) / 2).unsqueeze(-1) + half.unsqueeze(-1) * nodes
-        r = t.exp()
-        phi = r * self._w(t)
+    def _integrate(self, start: Tensor, stop: Tensor) -> Tensor:
+        """Return ∫ φ dΔ and −∫ e^Δ φ dΔ from start to stop, by 16-point Gauss–Legendre."""
+        half, weights = (stop - start) / 2, torch.from_numpy(WEIGHTS).to(start.device)
+        r, phi = self._phi(start, stop, NODES)
         return torch.stack([half * (phi * weights).sum(-1), -half * (r * phi * weights).sum(-1)])
 
-    def _values(self, delta: Tensor, which: int) -> Tensor:
-        knots, integrals = (part.to(delta.device) for part in self._table)
+    def _value(self, outcome: int, delta: Tensor) -> Tensor:
+        knots, integrals = self._knots.to(delta.device), self._integrals[1 - outcome].to(delta.device)
         x = delta.double().clamp(LOWEST, HIGHEST)
         nearest = (torch.bucketize(x, knots[:-1], right=True) - 1).clamp(min=0).reshape(-1)
         # gather, as indexing by a single number asks for its value, which vmap does not give
-        start, known = (values.gather(0, nearest).reshape(x.shape) for values in (knots, integrals[which]))
-        value = known + self._integrals(start, x)[which]
-        beyond = delta.double() - x
-        slope = self._slope1(x) if which == 0 else self._slope0(x)
+        start, known = (values.gather(0, nearest).reshape(x.shape) for values in (knots, integrals))
+        value = known + self._integrate(start, x)[1 - outcome]
+        slope = self._slope(outcome, x)
         # A slope of e^-700 adds nothing at any Δ; only at −∞ would it make a finite limit infinite.
         slope = torch.where(slope.abs() < SMALLEST_SLOPE, 0.0, slope)
-        return along_tangent(value, slope, beyond).to(delta.dtype)
+        return along_tangent(value, slope, delta.double() - x).to(delta.dtype)
 
-    def _value1(self, delta: Tensor) -> Tensor:
-        return self._values(delta, 0)
-
-    def _value0(self, delta: Tensor) -> Tensor:
-        return self._values(delta, 1)
-
-    def _slope1(self, delta: Tensor) -> Tensor:
-        x = delta.double().clamp(LOWEST, HIGHEST)
-        return (x.exp() * self._w(x)).to(delta.dtype)
-
-    def _slope0(self, delta: Tensor) -> Tensor:
+    def _slope(self, outcome: int, delta: Tensor) -> Tensor:
+        r = delta.double().clamp(LOWEST, HIGHEST).exp()
+        slope = r * self._functions[0](r)
         # Beyond the ends the weight is continued as const/r, so f0 goes on as const·r there.
-        return -(delta.double().exp() * self._slope1(delta.double())).to(delta.dtype)
-
-    def __repr__(self) -> str:
-        return f"from_weight({_name(self._weight)}, clip={self._clip})"
+        return (slope if outcome == 1 else -(delta.double().exp() * slope)).to(delta.dtype)
 
 
-class _GeneratorRule(_Unwritable, SmoothRule):
-    _REACH = 30.0
-
-    def __init__(self, generator: Function, clip: float | None) -> None:
-        self._generator = generator
-        self._clip = clip
-
-    @property
-    def tangent_above(self) -> tuple[float, float]:
-        """The clip, for both; without one, the end of what float64 resolves."""
-        threshold = self._REACH if self._clip is None else self._clip
-        return threshold, threshold
+class _GeneratorRule(_UserRule, SmoothRule):
+    _form = "from_generator({}, clip={clip})"
+    _REACH = 30.0  # the end of what float64 resolves
 
     @cached_property
     def variational(self) -> bool:
@@ -231,79 +214,113 @@ class _GeneratorRule(_Unwritable, SmoothRule):
         return check_double_elbo(self, reach=12.0).holds
 
     def condition(self, delta: Tensor) -> Tensor:
-        """1/(1−μ): the generator is given a rounded μ."""
+        """Return 1 + r = 1/(1−μ): the generator is given a rounded μ."""
         return 1 + delta.exp()
 
-    def unclipped(self) -> ScoringRule:
-        """The rule of the same generator without a clip."""
-        return self if self._clip is None else _GeneratorRule(self._generator, None)
-
     def generator(self, mu: Tensor) -> Tensor:
-        """The generator it was made from."""
-        return self._generator(_checks.probability("mu", mu))
+        """Return the value of the generator it was made from."""
+        return self._functions[0](_validation.probability("mu", mu))
 
-    def _derivatives(self, delta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """μ, 1−μ, G, G', G'' at μ = σ(Δ)."""
+    def _derivatives(self, delta: Tensor) -> tuple[Tensor, ...]:
+        """Return μ, 1−μ, G, G', G'' at μ = σ(Δ)."""
         x = delta.double().clamp(min=-self._REACH)
         with torch.enable_grad():
             mu = torch.sigmoid(x)
             if not mu.requires_grad:
                 mu = mu.detach().requires_grad_()
-            value = self._generator(mu)
+            value = self._functions[0](mu)
             (first,) = torch.autograd.grad(value.sum(), mu, create_graph=True)
             (second,) = torch.autograd.grad(
                 first.sum(), mu, create_graph=True, allow_unused=True, materialize_grads=True
             )
         results = mu, torch.sigmoid(-x), value, first, second
-        return results if delta.requires_grad else tuple(t.detach() for t in results)  # type: ignore[return-value]
+        return results if delta.requires_grad else tuple(tensor.detach() for tensor in results)
 
-    def _value1(self, delta: Tensor) -> Tensor:
-        _, one_minus_mu, value, first, _ = self._derivatives(delta)
-        return self._below_reach(delta, value + one_minus_mu * first, self._slope1(delta))
-
-    def _value0(self, delta: Tensor) -> Tensor:
-        mu, _, value, first, _ = self._derivatives(delta)
-        return self._below_reach(delta, value - mu * first, self._slope0(delta))
-
-    def _below_reach(self, delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    def _value(self, outcome: int, delta: Tensor) -> Tensor:
+        mu, one_minus_mu, value, first, _ = self._derivatives(delta)
+        value = value + one_minus_mu * first if outcome == 1 else value - mu * first
         excess = (delta.double() + self._REACH).clamp(max=0.0)
-        return along_tangent(value, slope.double(), excess).to(delta.dtype)
+        return along_tangent(value, self._slope(outcome, delta).double(), excess).to(delta.dtype)
 
-    def _slope1(self, delta: Tensor) -> Tensor:
+    def _slope(self, outcome: int, delta: Tensor) -> Tensor:
         mu, one_minus_mu, _, _, second = self._derivatives(delta)
-        return (mu * one_minus_mu**2 * second).to(delta.dtype)
-
-    def _slope0(self, delta: Tensor) -> Tensor:
-        mu, one_minus_mu, _, _, second = self._derivatives(delta)
-        return (-(mu**2) * one_minus_mu * second).to(delta.dtype)
-
-    def __repr__(self) -> str:
-        return f"from_generator({_name(self._generator)}, clip={self._clip})"
+        slope = mu * one_minus_mu**2 * second if outcome == 1 else -(mu**2) * one_minus_mu * second
+        return slope.to(delta.dtype)
 
 
-class _PairRule(_Unwritable, ScoringRule):
-    def __init__(self, f1: Function, f0: Function) -> None:
-        self._functions = f1, f0
+@dataclass(frozen=True)
+class CategoricalRule:
+    """A proper scoring rule of categorical outcomes with generator G.
 
-    def _f1(self, delta: Tensor) -> Tensor:
-        return self._functions[0](delta)
+    Args:
+        generator: G, a torch function of probabilities (..., d) with values (...), twice differentiable by
+            autograd. The rule is proper if G is convex on the simplex, and strictly proper if it is strictly
+            convex; neither is checked. How G continues outside the simplex does not matter.
 
-    def _f0(self, delta: Tensor) -> Tensor:
-        return self._functions[1](delta)
+    >>> brier = CategoricalRule(lambda q: q.square().sum(-1) - 1)
+    >>> q = torch.tensor([0.2, 0.3, 0.5])
+    >>> brier.scores(q)  # −Σ_k (δ_xk − q_k)²
+    tensor([-0.9800, -0.7800, -0.3800])
+    >>> logarithmic = CategoricalRule(lambda q: (q * q.log()).sum(-1))
+    >>> logarithmic.score(torch.tensor([0, 2]), q)  # log q_x
+    tensor([-1.6094, -0.6931])
+    >>> brier.divergence(torch.tensor([0.1, 0.1, 0.8]), q)  # |p − q|²
+    tensor(0.1400)
+    """
 
-    @cached_property
-    def variational(self) -> bool:
-        """Whether the double-ELBO property holds, examined numerically."""
-        return check_double_elbo(self).holds
+    generator: Callable[[Tensor], Tensor]
 
-    def unclipped(self) -> ScoringRule:
-        """Itself."""
-        return self
+    def scores(self, q: Tensor) -> Tensor:
+        """Return S(x, q) for every outcome x in the last dimension, differentiable in q.
 
-    def __repr__(self) -> str:
-        f1, f0 = self._functions
-        return f"from_pair({_name(f1)}, {_name(f0)})"
+        Args:
+            q: forecasts (..., d), all probabilities > 0: at 0 a generator may have no slope.
+        """
+        q = _distribution("q", q)
+        if bool((q == 0).any()):
+            raise ValueError("q must hold probabilities > 0, found 0")
+        differentiated = q.requires_grad and torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.enable_grad():
+            point = q if differentiated else q.detach().clone().requires_grad_()
+            value = self._value(point)
+            if not value.requires_grad:
+                raise ValueError("generator must be differentiable by autograd, found a result without gradient")
+            gradient = slope_of(value, point)
+            scores = gradient + (value - (point * gradient).sum(-1)).unsqueeze(-1)
+        return scores if differentiated else scores.detach()
+
+    def score(self, outcome: int | Tensor, q: Tensor) -> Tensor:
+        """Return S(outcome, q); outcomes 0, …, d−1 broadcast against the forecasts (..., d)."""
+        scores, outcomes = self.scores(q), torch.as_tensor(outcome, device=q.device)
+        if outcomes.is_floating_point() or bool(((outcomes < 0) | (outcomes >= q.shape[-1])).any()):
+            raise ValueError(f"outcome must hold integers from 0 to {q.shape[-1] - 1}, found {outcome!r}")
+        shape = torch.broadcast_shapes(outcomes.shape, q.shape[:-1])
+        index = outcomes.long().expand(shape).unsqueeze(-1)
+        return scores.expand(*shape, q.shape[-1]).gather(-1, index).squeeze(-1)
+
+    def divergence(self, p: Tensor, q: Tensor) -> Tensor:
+        """Return D_G(p‖q), what the forecast q loses on average if the truth is p.
+
+        Args:
+            p: true probabilities (..., d), zeros included if G is finite there.
+            q: forecasts (..., d), all probabilities > 0.
+        """
+        p = _distribution("p", p)
+        return self._value(p) - (p * self.scores(q)).sum(-1)
+
+    def _value(self, q: Tensor) -> Tensor:
+        value = self.generator(q)
+        if value.shape != q.shape[:-1]:
+            raise ValueError(
+                f"generator must map shape {tuple(q.shape)} to {tuple(q.shape[:-1])}, found {tuple(value.shape)}"
+            )
+        return value
 
 
-def _name(function: Function) -> str:
-    return getattr(function, "__qualname__", repr(function))
+def _distribution(name: str, value: object) -> Tensor:
+    tensor = _validation.floating(name, value)
+    if tensor.ndim == 0 or not bool(simplex.check(tensor).all()):
+        raise ValueError(
+            f"{name} must hold probabilities that sum to 1 over the last dimension, found {tensor.detach()!r}"
+        )
+    return tensor

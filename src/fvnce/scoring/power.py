@@ -20,9 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import _checks
-from ._autograd import with_slope
-from .rule import SmoothRule, number_text
+from .. import _validation
+from .rule import SmoothRule, number_text, with_slope
 
 #: e^75 · 1e4 is still a float32: with a clip in this range every |Δ| ≤ 1e4 gives finite values and gradients.
 MAX_CLIP = 75.0
@@ -53,11 +52,14 @@ class PowerRule(SmoothRule):
     clip: float | None = 10.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha", _checks.number("alpha", self.alpha, low=0.0, high=1.0))
-        object.__setattr__(self, "beta", _checks.number("beta", self.beta, low=0.0))
+        object.__setattr__(self, "alpha", _validation.number("alpha", self.alpha, low=0.0, high=1.0))
+        object.__setattr__(self, "beta", _validation.number("beta", self.beta, low=0.0))
         if self.clip is not None:
-            clip = _checks.number("clip, if not None,", self.clip, low=0.0, high=MAX_CLIP)
+            clip = _validation.number("clip, if not None,", self.clip, low=0.0, high=MAX_CLIP)
             object.__setattr__(self, "clip", clip)
+            # At α = 0, f1 = log(r+β) needs no clip.
+            above1 = clip / self.alpha if self.alpha else math.inf
+            object.__setattr__(self, "tangent_above", (above1, clip / (1 + self.alpha)))
 
     @property
     def variational(self) -> bool:
@@ -65,43 +67,31 @@ class PowerRule(SmoothRule):
         return True
 
     def unclipped(self) -> PowerRule:
-        """The exact rule."""
+        """Return the exact rule, without clip."""
         return PowerRule(self.alpha, self.beta, clip=None)
 
-    @property
-    def tangent_above(self) -> tuple[float, float]:
-        """T/α and T/(1+α)."""
-        if self.clip is None:
-            return math.inf, math.inf
-        if self.alpha == 0:  # f1 = log(r+β) needs no clip
-            return math.inf, self.clip
-        return self.clip / self.alpha, self.clip / (1 + self.alpha)
-
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Δ + (α−1) log(r+β), and 1 + (α−1) r/(r+β)."""
+        """Return Δ + (α−1) log(r+β), and 1 + (α−1) r/(r+β)."""
         with torch.no_grad():
             if self.beta == 0:
                 return self._log_slope1(delta), torch.full_like(delta, self.alpha)
             share = torch.sigmoid(delta - math.log(self.beta))
             return self._log_slope1(delta), 1 + (self.alpha - 1) * share
 
-    def _value1(self, delta: Tensor) -> Tensor:
-        u = self._log_r_plus_beta(delta)
-        return u if self.alpha == 0 else torch.expm1(self.alpha * u) / self.alpha
-
-    def _value0(self, delta: Tensor) -> Tensor:
-        u = self._log_r_plus_beta(delta)
+    def _value(self, outcome: int, delta: Tensor) -> Tensor:
+        u = delta if self.beta == 0 else self._log_r_plus_beta(delta)
+        if outcome == 1:
+            return u if self.alpha == 0 else torch.expm1(self.alpha * u) / self.alpha
         power = torch.exp((1 + self.alpha) * u)
         if self.beta == 0:
             return -power / (1 + self.alpha)
-        value = self.beta * self._value1(delta) - (power - self.beta) / (1 + self.alpha)
+        value = self.beta * self._value(1, delta) - (power - self.beta) / (1 + self.alpha)
         # Where the power overflows, so may the lower one; their difference is −∞ and not ∞ − ∞.
         return torch.where(power == math.inf, -power, value)
 
-    def _slope1(self, delta: Tensor) -> Tensor:
-        return torch.exp(self._log_slope1(delta))
-
-    def _slope0(self, delta: Tensor) -> Tensor:
+    def _slope(self, outcome: int, delta: Tensor) -> Tensor:
+        if outcome == 1:
+            return torch.exp(self._log_slope1(delta))
         if self.beta == 0:
             return -torch.exp((1 + self.alpha) * delta)
         delta = _below_infinity(delta)
@@ -114,8 +104,6 @@ class PowerRule(SmoothRule):
         return delta + (self.alpha - 1) * self._log_r_plus_beta(delta)
 
     def _log_r_plus_beta(self, delta: Tensor) -> Tensor:
-        if self.beta == 0:
-            return delta
         log_beta = math.log(self.beta)
         # The derivative of logaddexp as torch writes it is ∞/∞ in second order at Δ ≪ 0; a sigmoid is not.
         u = torch.logaddexp(delta, delta.new_full((), log_beta))
@@ -131,5 +119,5 @@ class PowerRule(SmoothRule):
 
 
 def _below_infinity(delta: Tensor) -> Tensor:
-    """Δ, with the largest number for ∞, so that Δ − log(r+β) is 0 there and not ∞ − ∞."""
+    """Return Δ with the largest number for ∞, so that Δ − log(r+β) is 0 there and not ∞ − ∞."""
     return delta.clamp(max=torch.finfo(delta.dtype).max)

@@ -15,27 +15,23 @@ Rules form a convex cone: ``0.9 * PowerRule(1/64) + 0.1 * PowerRule(0)`` is a ru
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+from torch.autograd import Function, forward_ad
 
-from .. import _checks
-from ._autograd import slope_of, with_slope
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from .. import _validation
+from .check import check_double_elbo, slope_of
 
 
 class ScoringRule(ABC):
     """A pair (f1, f0), element-wise in Δ.
-
-    A member states each function together with its derivative in Δ and the Δ above which it is replaced by its
-    tangent (infinity where it never is); everything else follows.
 
     >>> from fvnce import PowerRule
     >>> rule = 0.5 * PowerRule(alpha=0) + PowerRule(alpha=1)
@@ -43,41 +39,32 @@ class ScoringRule(ABC):
     (True, True, tensor([0.]), tensor([-1.]))
     """
 
-    @property
-    @abstractmethod
+    #: The Δ above which f1, and the Δ above which f0, is replaced by its tangent: the clip, in Δ.
+    tangent_above: tuple[float, float] = (math.inf, math.inf)
+
+    @cached_property
     def variational(self) -> bool:
-        """Whether the unclipped rule has the double-ELBO property."""
+        """Whether the unclipped rule has the double-ELBO property, examined numerically unless its formula says it."""
+        return check_double_elbo(self).holds
 
     @abstractmethod
     def unclipped(self) -> ScoringRule:
-        """The same rule without any clip."""
+        """Return the same rule without any clip."""
 
     @abstractmethod
-    def _f1(self, delta: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _f0(self, delta: Tensor) -> Tensor: ...
+    def _evaluate(self, outcome: int, delta: Tensor) -> Tensor:
+        """Return f1 for outcome 1 and f0 for outcome 0."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """The rule as text that :func:`fvnce.scoring.parse` reads back."""
-
-    @property
-    def tangent_above(self) -> tuple[float, float]:
-        """The Δ above which f1, and the Δ above which f0, is replaced by its tangent: the clip, seen from Δ."""
-        return math.inf, math.inf
-
-    @property
-    def clipped_above(self) -> float:
-        """The smaller of the two."""
-        return min(self.tangent_above)
+        """Return the rule as text that :func:`fvnce.scoring.parse` reads."""
 
     def condition(self, delta: Tensor) -> Tensor:
-        """How many times the rounding of one operation its values and slopes may be off, relatively."""
+        """Return the relative error of values and slopes, in multiples of the rounding of one operation."""
         return torch.ones_like(delta)
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """log df1/dΔ of the unclipped rule, and its own derivative in Δ, in [0, 1] for a double-ELBO rule.
+        """Return log df1/dΔ of the unclipped rule and its own derivative in Δ, in [0, 1] for a double-ELBO rule.
 
         By compatibility, log(−df0/dΔ) is Δ more. No gradient flows through either.
         """
@@ -89,24 +76,24 @@ class ScoringRule(ABC):
         return first.detach().log().to(delta.dtype), (second / first).detach().to(delta.dtype)
 
     def f1(self, delta: Tensor) -> Tensor:
-        """What a data sample earns at log-ratio ``delta``, any shape."""
-        return self._f1(_checks.floating("delta", delta))
+        """Return what a data sample earns at log-ratio ``delta``, any shape."""
+        return self._evaluate(1, _validation.floating("delta", delta))
 
     def f0(self, delta: Tensor) -> Tensor:
-        """What a noise sample earns at log-ratio ``delta``, any shape."""
-        return self._f0(_checks.floating("delta", delta))
+        """Return what a noise sample earns at log-ratio ``delta``, any shape."""
+        return self._evaluate(0, _validation.floating("delta", delta))
 
     def loss(self, outcome: int, delta: Tensor) -> Tensor:
-        """The rule as a classification loss of the logit Δ: −f1 for data, −f0 for noise.
+        """Return the rule as a classification loss of the logit Δ: −f1 for data, −f0 for noise.
 
         >>> from fvnce import Logarithmic
         >>> Logarithmic().loss(1, torch.tensor(0.0))  # soft-plus(−Δ)
         tensor(0.6931)
         """
-        return -self.f1(delta) if _checks.outcome(outcome) else -self.f0(delta)
+        return -self._evaluate(_validation.outcome(outcome), _validation.floating("delta", delta))
 
     def score(self, outcome: int, mu: Tensor) -> Tensor:
-        """S(outcome, μ), where μ in (0, 1) is the probability of outcome 1 whatever the outcome.
+        """Return S(outcome, μ), where μ in (0, 1) is the probability of outcome 1 whatever the outcome.
 
         The paper writes S(0, 1−μ) for what is ``score(0, mu)`` here.
 
@@ -114,27 +101,31 @@ class ScoringRule(ABC):
         >>> Quadratic().score(1, torch.tensor(0.5))  # −(1−μ)²
         tensor(-0.2500)
         """
-        delta = torch.logit(_checks.probability("mu", mu))
-        return self.f1(delta) if _checks.outcome(outcome) else self.f0(delta)
+        return self._evaluate(_validation.outcome(outcome), torch.logit(_validation.probability("mu", mu)))
 
     def generator(self, mu: Tensor) -> Tensor:
-        """G(μ) = μ S(1, μ) + (1−μ) S(0, μ), the convex function that generates the rule.
+        """Return G(μ) = μ S(1, μ) + (1−μ) S(0, μ), the convex function that generates the rule.
 
         >>> from fvnce import Logarithmic
         >>> Logarithmic().generator(torch.tensor(0.5))  # the negative entropy
         tensor(-0.6931)
         """
-        mu = _checks.probability("mu", mu)
+        mu = _validation.probability("mu", mu)
         return mu * self.score(1, mu) + (1 - mu) * self.score(0, mu)
 
-    def normalised(self) -> ScoringRule:
-        """The rule scaled and shifted so that f1 = f0 = 0 and f1' = 1 at r = 1.
+    def normalized(self) -> ScoringRule:
+        """Return the rule scaled and shifted so that f1 = f0 = 0 and f1' = 1 at r = 1.
 
         >>> from fvnce import PowerRule
-        >>> PowerRule(1.0, 3.0).normalised().f1(torch.tensor([0.0, 1.0]))  # r − 1
+        >>> PowerRule(1.0, 3.0).normalized().f1(torch.tensor([0.0, 1.0]))  # r − 1
         tensor([0.0000, 1.7183])
         """
-        return Normalised(self)
+        return Normalized(self)
+
+    def normalised(self) -> ScoringRule:
+        """Return :meth:`normalized`, under its deprecated name."""
+        warnings.warn("normalised() is deprecated; use normalized()", DeprecationWarning, stacklevel=2)
+        return self.normalized()
 
     def __add__(self, other: object) -> ScoringRule:
         if not isinstance(other, ScoringRule):
@@ -146,59 +137,104 @@ class ScoringRule(ABC):
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __mul__(self, weight: object) -> ScoringRule:
-        return combine([(_checks.number("the weight of a rule", weight, low=0.0), self)])
+        return combine([(_validation.number("the weight of a rule", weight, low=0.0), self)])
 
     __rmul__ = __mul__
 
 
 class SmoothRule(ScoringRule):
-    """A rule stated by values and slopes: f_k, df_k/dΔ, and the Δ above which f_k follows its tangent."""
+    """A rule stated by f and df/dΔ, which follows its tangents above the two Δ of ``tangent_above``."""
 
     @abstractmethod
-    def _value1(self, delta: Tensor) -> Tensor: ...
+    def _value(self, outcome: int, delta: Tensor) -> Tensor:
+        """Return f1 for outcome 1 and f0 for outcome 0, without the tangent."""
 
     @abstractmethod
-    def _slope1(self, delta: Tensor) -> Tensor: ...
+    def _slope(self, outcome: int, delta: Tensor) -> Tensor:
+        """Return the derivative of that in Δ, differentiable again."""
 
-    @abstractmethod
-    def _value0(self, delta: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _slope0(self, delta: Tensor) -> Tensor: ...
-
-    def _f1(self, delta: Tensor) -> Tensor:
-        return _evaluate(delta, self.tangent_above[0], self._value1, self._slope1)
-
-    def _f0(self, delta: Tensor) -> Tensor:
-        return _evaluate(delta, self.tangent_above[1], self._value0, self._slope0)
-
-
-def _evaluate(
-    delta: Tensor, threshold: float, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """f(Δ) where Δ is below the threshold t, and the tangent f(t) + f'(t)(Δ − t) above it."""
-    inner = delta if threshold == math.inf else delta.clamp(max=threshold)
-    with torch.no_grad():
-        result = value(inner)
-    if result is delta:  # log r: no slope is more exact than autograd's
-        return delta
-    differentiated = (
-        _checks.values_are_hidden()
-        or (delta.requires_grad and torch.is_grad_enabled())
-        or forward_ad.unpack_dual(delta).tangent is not None
-    )
-    if inner is delta and not differentiated:
-        return result
-    inner_slope = slope(inner)
-    if inner is not delta:
+    def _evaluate(self, outcome: int, delta: Tensor) -> Tensor:
+        threshold = self.tangent_above[1 - outcome]
+        inner = delta if threshold == math.inf else delta.clamp(max=threshold)
         with torch.no_grad():
-            result = along_tangent(result, inner_slope, (delta - threshold).clamp(min=0))  # −∞ − (−∞) is not 0
-    return with_slope(delta, result, inner_slope) if differentiated else result
+            result = self._value(outcome, inner)
+        if result is delta:  # log r: no slope is more exact than autograd's
+            return delta
+        differentiated = (
+            (delta.requires_grad and torch.is_grad_enabled())
+            or _validation.values_are_hidden()
+            or forward_ad.unpack_dual(delta).tangent is not None
+        )
+        if inner is delta and not differentiated:
+            return result
+        slope = self._slope(outcome, inner)
+        if inner is not delta:
+            with torch.no_grad():
+                result = along_tangent(result, slope, (delta - threshold).clamp(min=0))  # −∞ − (−∞) is not 0
+        return with_slope(delta, result, slope) if differentiated else result
 
 
 def along_tangent(value: Tensor, slope: Tensor, beyond: Tensor) -> Tensor:
-    """value + slope·beyond, where a slope of 0 leads nowhere however far."""
+    """Return value + slope·beyond, where a slope of 0 leads nowhere however far."""
     return torch.where((slope == 0) | (beyond == 0), value, torch.addcmul(value, slope, beyond))
+
+
+def with_slope(delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    """Return ``value`` as a function of ``delta`` whose derivative is ``slope``.
+
+    Autograd differentiates the formula it was given, and a formula that is accurate in value can lose its derivative to
+    cancellation (expm1 far below zero, a difference of powers). Here the derivative is its own formula; second
+    derivatives come from differentiating it.
+    """
+    function: type[Function] = _WithSlope
+    if _validation.values_are_hidden():
+        function = _WithSlopeCompiled if torch.compiler.is_compiling() else _WithSlopeTransformed
+    result: Tensor = function.apply(delta, value.detach(), slope)
+    return result
+
+
+class _WithSlope(Function):
+    """Forward returns ``value``; backward multiplies by ``slope``, which carries its own graph.
+
+    In the older form of a function, which costs a third of the newer one but knows no function transforms.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        ctx.save_for_forward(slope)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return grad_outputs[0] * ctx.saved_tensors[0], None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return torch.zeros_like(slope) if tangents[0] is None else tangents[0] * slope
+
+
+class _WithSlopeCompiled(Function):
+    """The newer form without a forward-mode rule, which torch.compile cannot trace."""
+
+    generate_vmap_rule = True
+    backward = _WithSlope.backward
+
+    @staticmethod
+    def forward(delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+        ctx.save_for_forward(inputs[2])
+
+
+class _WithSlopeTransformed(_WithSlopeCompiled):
+    """The newer form with a forward-mode rule, for function transforms."""
+
+    jvp = _WithSlope.jvp
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -207,6 +243,10 @@ class Combination(ScoringRule):
 
     parts: tuple[tuple[float, ScoringRule], ...]
 
+    def __post_init__(self) -> None:
+        thresholds = [(math.inf, math.inf), *(rule.tangent_above for _, rule in self.parts)]
+        object.__setattr__(self, "tangent_above", tuple(map(min, zip(*thresholds, strict=True))))
+
     def __eq__(self, other: object) -> bool:
         # A sum is the same sum in any order.
         return isinstance(other, Combination) and frozenset(self.parts) == frozenset(other.parts)
@@ -214,31 +254,29 @@ class Combination(ScoringRule):
     def __hash__(self) -> int:
         return hash(frozenset(self.parts))
 
-    def _f1(self, delta: Tensor) -> Tensor:
-        return sum((w * rule._f1(delta) for w, rule in self.parts), start=torch.zeros_like(delta))
-
-    def _f0(self, delta: Tensor) -> Tensor:
-        return sum((w * rule._f0(delta) for w, rule in self.parts), start=torch.zeros_like(delta))
-
-    @property
-    def tangent_above(self) -> tuple[float, float]:
-        """The smallest thresholds of the parts."""
-        thresholds = [rule.tangent_above for _, rule in self.parts]
-        return min((f1 for f1, _ in thresholds), default=math.inf), min((f0 for _, f0 in thresholds), default=math.inf)
+    def _evaluate(self, outcome: int, delta: Tensor) -> Tensor:
+        total = torch.zeros_like(delta)
+        for weight, rule in self.parts:
+            total = total + weight * rule._evaluate(outcome, delta)
+        return total
 
     def condition(self, delta: Tensor) -> Tensor:
-        """That of the worst part."""
+        """Return that of the worst part."""
         return torch.stack([torch.ones_like(delta), *(rule.condition(delta) for _, rule in self.parts)]).amax(0)
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """The log of the sum of the slopes."""
+        """Return the log of the sum of the slopes, and its derivative."""
         if not self.parts:
             return torch.full_like(delta, -math.inf), torch.zeros_like(delta)
         # The share of each part is a difference of logs, which are all infinite at ±∞.
         delta = delta.clamp(torch.finfo(delta.dtype).min / 4, torch.finfo(delta.dtype).max / 4)
-        logs, rates = zip(*(rule.log_slope(delta) for _, rule in self.parts), strict=True)
-        weighted = torch.stack([math.log(w) + log for (w, _), log in zip(self.parts, logs, strict=True)])
-        return weighted.logsumexp(0), (weighted.softmax(0) * torch.stack(rates)).sum(0)
+        logs, rates = [], []
+        for weight, rule in self.parts:
+            log, rate = rule.log_slope(delta)
+            logs.append(math.log(weight) + log)
+            rates.append(rate)
+        stacked = torch.stack(logs)
+        return stacked.logsumexp(0), (stacked.softmax(0) * torch.stack(rates)).sum(0)
 
     @cached_property
     def variational(self) -> bool:
@@ -247,104 +285,84 @@ class Combination(ScoringRule):
         The cone is closed under sums, so parts that have it suffice. They are not necessary: a little of a
         classical rule can be outweighed, so a sum with such a part is examined as a whole.
         """
-        if all(rule.variational for _, rule in self.parts):
-            return True
-        from .check import check_double_elbo
-
-        return check_double_elbo(self).holds
+        return all(rule.variational for _, rule in self.parts) or check_double_elbo(self).holds
 
     def unclipped(self) -> ScoringRule:
-        """Every part without its clip."""
-        return combine((w, rule.unclipped()) for w, rule in self.parts)
+        """Return the sum of the parts without their clips."""
+        return combine((weight, rule.unclipped()) for weight, rule in self.parts)
 
     def __str__(self) -> str:
-        if not self.parts:
-            return "0*power(0)"
-        return "+".join(f"{'' if w == 1 else number_text(w) + '*'}{rule}" for w, rule in self.parts)
+        return "+".join(f"{'' if w == 1 else number_text(w) + '*'}{rule}" for w, rule in self.parts) or "0*power(0)"
 
     def __repr__(self) -> str:
-        if not self.parts:
-            return "0.0*PowerRule()"
-        return " + ".join(f"{'' if w == 1 else f'{w!r}*'}{rule!r}" for w, rule in self.parts)
+        return " + ".join(f"{'' if w == 1 else f'{w!r}*'}{rule!r}" for w, rule in self.parts) or "0.0*PowerRule()"
 
 
 def combine(parts: Iterable[tuple[float, ScoringRule]]) -> ScoringRule:
-    """Σ wᵢ·ruleᵢ in its simplest form: sums flattened, equal rules merged, zero weights dropped."""
+    """Return Σ wᵢ·ruleᵢ in its simplest form: sums flattened, equal rules merged, zero weights dropped."""
     merged: dict[ScoringRule, float] = {}
     for weight, rule in parts:
-        inner = rule.parts if isinstance(rule, Combination) else ((1.0, rule),)
-        for w, part in inner:
-            merged[part] = merged.get(part, 0.0) + weight * w
-    kept = tuple((w, rule) for rule, w in merged.items() if w > 0)
-    if len(kept) == 1 and kept[0][0] == 1:
-        return kept[0][1]
-    return Combination(kept)
+        for inner, part in rule.parts if isinstance(rule, Combination) else ((1.0, rule),):
+            merged[part] = merged.get(part, 0.0) + weight * inner
+    kept = tuple((weight, rule) for rule, weight in merged.items() if weight > 0)
+    return kept[0][1] if len(kept) == 1 and kept[0][0] == 1 else Combination(kept)
 
 
 @dataclass(frozen=True, repr=False)
-class Normalised(ScoringRule):
-    """(f1 − f1(1), f0 − f0(1)) / f1'(1): the form in which rules are compared in the paper's figures."""
+class Normalized(ScoringRule):
+    """(f1 − f1(1), f0 − f0(1)) / f1'(1): the form in which the paper's figures compare rules."""
 
     rule: ScoringRule
 
     def __post_init__(self) -> None:
-        _, slope, _ = self._constants
+        object.__setattr__(self, "tangent_above", self.rule.tangent_above)
+        slope = self._constants[2]
         if not slope > 0:
-            raise ValueError(f"rule must have f1'(1) > 0 to be normalised, found f1'(1) = {slope:g} for {self.rule!r}")
+            raise ValueError(f"rule must have f1'(1) > 0 to be normalized, found f1'(1) = {slope:g} for {self.rule!r}")
 
     @cached_property
     def _constants(self) -> tuple[float, float, float]:
-        """f1, df1/dΔ and f0 at r = 1."""
+        """f0, f1 and df1/dΔ at r = 1."""
         with torch.enable_grad():
             one = torch.zeros((), dtype=torch.float64, requires_grad=True)
             f1 = self.rule.f1(one)
             slope = slope_of(f1, one)
-        return float(f1.detach()), float(slope.detach()), float(self.rule.f0(one.detach()))
+        return float(self.rule.f0(one.detach())), float(f1.detach()), float(slope.detach())
 
-    def _f1(self, delta: Tensor) -> Tensor:
-        f1_at_1, slope, _ = self._constants
-        return (self.rule._f1(delta) - f1_at_1) / slope
-
-    def _f0(self, delta: Tensor) -> Tensor:
-        _, slope, f0_at_1 = self._constants
-        return (self.rule._f0(delta) - f0_at_1) / slope
-
-    @property
-    def tangent_above(self) -> tuple[float, float]:
-        """As the rule itself."""
-        return self.rule.tangent_above
+    def _evaluate(self, outcome: int, delta: Tensor) -> Tensor:
+        return (self.rule._evaluate(outcome, delta) - self._constants[outcome]) / self._constants[2]
 
     def condition(self, delta: Tensor) -> Tensor:
-        """As the rule itself."""
+        """Return that of the rule itself."""
         return self.rule.condition(delta)
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """That of the rule, over its slope at r = 1."""
+        """Return that of the rule, over its slope at r = 1."""
         log, rate = self.rule.log_slope(delta)
-        return log - math.log(self._constants[1]), rate
+        return log - math.log(self._constants[2]), rate
 
     @property
     def variational(self) -> bool:
-        """As the rule itself: a positive factor and constants change no law."""
+        """Whether the rule itself has the property: a positive factor and constants change no law."""
         return self.rule.variational
 
     def unclipped(self) -> ScoringRule:
-        """The normalised unclipped rule."""
-        return Normalised(self.rule.unclipped())
+        """Return the normalized unclipped rule."""
+        return Normalized(self.rule.unclipped())
 
-    def normalised(self) -> ScoringRule:
-        """Itself."""
+    def normalized(self) -> ScoringRule:
+        """Return the rule itself, which is normalized."""
         return self
 
     def __str__(self) -> str:
-        return f"normalised({self.rule})"
+        return f"normalized({self.rule})"
 
     def __repr__(self) -> str:
-        return f"({self.rule!r}).normalised()"
+        return f"({self.rule!r}).normalized()"
 
 
 def number_text(value: float) -> str:
-    """The shortest text that reads back as exactly this number, as a small binary fraction where it is one.
+    """Return the shortest text that reads back as exactly this number, as a small binary fraction where it is one.
 
     >>> number_text(1 / 64), number_text(0.9), number_text(2.0)
     ('1/64', '0.9', '2')

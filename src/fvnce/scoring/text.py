@@ -1,34 +1,34 @@
-"""Rules written as text, for the command line and for run files: ``0.9*power(1/64)+0.1*power(0)``.
+"""Rules written as text, for the command line and for files: ``0.9*power(1/64)+0.1*power(0)``.
 
-A sum of rules with non-negative factors; a rule is ``power(alpha, beta, clip=…)`` with ``clip=none`` for the exact
-one, ``logarithmic()``, ``quadratic()``, ``spherical()``, ``exponential(clip)`` or ``normalised(…)``; a number may be a
-fraction. The text is read as a Python expression of these forms alone and is never evaluated.
+A text is a sum of rules with non-negative factors; a rule is ``power(alpha, beta, clip=…)`` with ``clip=none`` for the
+exact one, ``logarithmic()``, ``quadratic()``, ``spherical()``, ``exponential(clip)`` or ``normalized(…)``; a number may
+be a fraction. The text is read as a Python expression of these forms alone and is never evaluated.
 """
 
 from __future__ import annotations
 
 import ast
-import math
-from collections.abc import Callable
+import inspect
 from typing import Any
 
+from ..io import Kind, add
 from .classical import Exponential, Logarithmic, Quadratic, Spherical
 from .power import PowerRule
 from .rule import ScoringRule
 
-_CONSTRUCTORS: dict[str, tuple[Callable[..., ScoringRule], tuple[str, ...]]] = {
-    "power": (PowerRule, ("alpha", "beta", "clip")),
-    "logarithmic": (Logarithmic, ()),
-    "quadratic": (Quadratic, ()),
-    "spherical": (Spherical, ()),
-    "exponential": (Exponential, ("clip",)),
+_CONSTRUCTORS: dict[str, type[ScoringRule]] = {
+    "power": PowerRule,
+    "logarithmic": Logarithmic,
+    "quadratic": Quadratic,
+    "spherical": Spherical,
+    "exponential": Exponential,
 }
 _FORM = 'write it like "power(1/64)" or "0.9*power(1/64)+0.1*power(0)"'
 _LONGEST = 2000
 
 
 def parse(text: str) -> ScoringRule:
-    """The rule that a text describes; the inverse of ``str(rule)`` for built-in rules and their sums.
+    """Return the rule that a text describes; the inverse of ``str(rule)`` for built-in rules and their sums.
 
     >>> parse("0.9*power(1/64) + 0.1*power(0, 1, clip=none)")
     0.9*PowerRule(alpha=0.015625, beta=0.0, clip=10.0) + 0.1*PowerRule(alpha=0.0, beta=1.0, clip=None)
@@ -41,15 +41,11 @@ def parse(text: str) -> ScoringRule:
     if len(text) > _LONGEST:
         raise ValueError(f"rule must be at most {_LONGEST} characters long, found {len(text)}; {_FORM}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ValueError(f"rule {text!r} cannot be read; {_FORM}") from None
-    try:
-        return _rule(tree)
-    except (ValueError, TypeError) as error:
+        return _rule(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError(f"rule {text[:40]!r} cannot be read; {_FORM}") from None
+    except (ArithmeticError, TypeError, ValueError) as error:
         raise ValueError(f"rule {text!r}: {error}") from None
-    except RecursionError:
-        raise ValueError(f"rule {text[:40]!r}… cannot be read; {_FORM}") from None
 
 
 def _rule(node: ast.expr) -> ScoringRule:
@@ -57,47 +53,42 @@ def _rule(node: ast.expr) -> ScoringRule:
         case ast.BinOp(left, ast.Add(), right):
             return _rule(left) + _rule(right)
         case ast.BinOp(factor, ast.Mult(), ast.Call() | ast.BinOp(op=ast.Add()) as rule):
-            return _number(factor) * _rule(rule)
-        case ast.Call(ast.Name("normalised"), [rule], []):
-            return _rule(rule).normalised()
+            weight: object = _number(factor)
+            return weight * _rule(rule)
+        case ast.Call(ast.Name("normalized" | "normalised"), [rule], []):  # files of 0.2 have the second
+            return _rule(rule).normalized()
         case ast.Call(ast.Name(name), arguments, keywords) if name in _CONSTRUCTORS:
-            return _call(name, arguments, keywords)
+            signature = inspect.signature(_CONSTRUCTORS[name])
+            named = {str(keyword.arg): _number(keyword.value) for keyword in keywords}
+            try:
+                bound = signature.bind(*map(_number, arguments), **named)
+            except TypeError as error:
+                raise ValueError(f"{name} takes ({', '.join(signature.parameters)}): {error}") from None
+            return _CONSTRUCTORS[name](*bound.args, **bound.kwargs)
         case ast.Call(ast.Name(name)):
-            raise ValueError(f"unknown rule {name!r}; the rules are {', '.join([*_CONSTRUCTORS, 'normalised'])}")
+            raise ValueError(f"unknown rule {name!r}; the rules are {', '.join([*_CONSTRUCTORS, 'normalized'])}")
     raise ValueError(f"{ast.unparse(node)!r} is not a rule; {_FORM}")
 
 
-def _call(name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> ScoringRule:
-    constructor, names = _CONSTRUCTORS[name]
-    if len(arguments) > len(names):
-        raise ValueError(f"{name} takes at most {len(names)} arguments, found {len(arguments)}")
-    given: dict[str, Any] = dict(zip(names, map(_number_or_none, arguments), strict=False))
-    for keyword in keywords:
-        if keyword.arg not in names or keyword.arg in given:
-            raise ValueError(f"{name} has no free argument {keyword.arg!r}; it takes ({', '.join(names)})")
-        given[keyword.arg] = _number_or_none(keyword.value)
-    return constructor(**given)
-
-
-def _number_or_none(node: ast.expr) -> float | None:
+def _number(node: ast.expr) -> Any:
     match node:
         case ast.Name("none" | "None") | ast.Constant(None):
             return None
-    return _number(node)
-
-
-def _number(node: ast.expr) -> float:
-    match node:
         case ast.Constant(int() | float() as value) if not isinstance(value, bool):
-            try:
-                return float(value)
-            except OverflowError:  # an integer of hundreds of digits
-                return math.inf
+            return float(value)
         case ast.UnaryOp(ast.USub(), operand):
             return -_number(operand)
         case ast.BinOp(numerator, ast.Div(), denominator):
-            divisor = _number(denominator)
-            if divisor == 0:
-                raise ValueError(f"{ast.unparse(node)!r} divides by zero")
-            return _number(numerator) / divisor
+            return _number(numerator) / _number(denominator)
     raise ValueError(f"{ast.unparse(node)!r} is not a number")
+
+
+def _as_text(rule: ScoringRule) -> dict[str, str]:
+    try:
+        return {"text": str(rule)}
+    except ValueError as error:
+        raise TypeError(f"must be a built-in rule or a sum of them to be saved: {error}") from None
+
+
+# A file holds a rule as its text.
+add(Kind("rule", ScoringRule, _as_text, parse, frozenset({"text"})), subclasses=True)

@@ -1,46 +1,49 @@
 """Training: fit an objective, watch it, stop it, resume it, scale it.
 
 ======================  ===============================================================
-``fitting``             ``fit`` and its settings
-``loop``                epochs of steps, until all is done or something goes wrong
+``trainer``             ``fit``: epochs of steps, until all is done or something goes wrong
+``settings``            the settings of a training, those of experts apart
 ``batches``             rows of data, with noise samples and log-densities of both
-``noise_sampler``       where a step's noise comes from, and log p_n of all rows
 ``evaluation``          the objective on a batch, and on held-out rows
-``optimiser``           optimisers, schedules, and gradients that are not finite
-``history``             what happened, by step and by epoch
+``optimizer``           optimizers, schedules, and a check of gradients
+``history``             the record of steps and epochs
 ``callbacks``           early stopping, logs, a user's functions; the progress bar
+``budget``              a log-scale found while training
 ``checkpoint``          the files of a run; ``save`` and ``load``
-``resume``              taking a run up again, if it is the same run
-``distributed``         devices, precision and processes
-``refit``               noise that follows the model
-``flow``                a normalising flow fitted to data
+``resume``              the checkpoint to continue from, if it is of the same run
+``ddp``                 devices, precision, processes and signals
+``refit``               flows fitted to data, and noise that follows the model
 ======================  ===============================================================
 """
 
-from ..serialization import FolderInUse, RecordError
+from .._moved import moved
+from ..io import FileError, FolderInUse
+from .budget import Baseline, ErrorBudget
 from .callbacks import Callback, CSVLog, EarlyStopping, TensorBoardLog
 from .checkpoint import load, load_weights, save
-from .fitting import fit
-from .flow import fit_flow
-from .history import History, Table
-from .loop import Interrupted, NonFiniteLoss
-from .optimiser import NormalisedSGD
-from .refit import DecodedNoise, FlowRefit, RefitNoise
+from .history import History, HistoryTable
+from .optimizer import NormalizedSGD
+from .refit import DecodedNoise, FlowRefit, RefitNoise, fit_flow
+from .settings import FitOptions
+from .trainer import Interrupted, NonFiniteLoss, fit
 
 __all__ = [
+    "Baseline",
     "CSVLog",
     "Callback",
     "DecodedNoise",
     "EarlyStopping",
+    "ErrorBudget",
+    "FileError",
+    "FitOptions",
     "FlowRefit",
     "FolderInUse",
     "History",
+    "HistoryTable",
     "Interrupted",
     "NonFiniteLoss",
-    "NormalisedSGD",
-    "RecordError",
+    "NormalizedSGD",
     "RefitNoise",
-    "Table",
     "TensorBoardLog",
     "fit",
     "fit_flow",
@@ -48,3 +51,12 @@ __all__ = [
     "load_weights",
     "save",
 ]
+
+__getattr__ = moved(
+    __name__,
+    {
+        "NormalisedSGD": "fvnce.training.NormalizedSGD",
+        "RecordError": "fvnce.training.FileError",
+        "Table": "fvnce.training.HistoryTable",
+    },
+)

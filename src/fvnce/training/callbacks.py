@@ -1,5 +1,4 @@
-"""What watches a run: callbacks between epochs, which stop it early, write a table, feed TensorBoard or do whatever a
-user's function does; and the progress bar, on a terminal, with epoch, loss, live share of the noise and time left."""
+"""Callbacks, which watch a trainer between steps and epochs, and the progress bar."""
 
 from __future__ import annotations
 
@@ -9,106 +8,105 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 
-from .. import _checks
+from .. import _validation
+from ..objectives import Batch
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from .fitting import Settings
-    from .history import History
-
-#: Redrawing more often than this only costs time.
+#: Redrawing the bar more often than this only costs time.
 _SECONDS_BETWEEN = 0.1
 
 
-class Run(Protocol):
-    """What a callback sees of a run."""
-
-    objective: nn.Module
-    history: History
-    step: int
-    epoch: int
-    seed: int
-    is_main: bool
-    settings: Settings
-    callbacks: list[Callback]
-
-    @property
-    def validation(self) -> object:
-        """What evaluates held-out rows, or None without them."""
-
-    def stop(self, reason: str) -> None:
-        """End training after this epoch."""
-
-    def replace_noise(self, noise: Distribution) -> None:
-        """Train against another p_n from the next step on."""
-
-    def sample_rows(self, n: int, generator: torch.Generator) -> Tensor:
-        """At most n rows of the training data."""
-
-
 class Callback:
-    """A callback; override what you need. What it must remember across a resume goes through its state.
+    """Base class of callbacks; override the methods you need.
+
+    A callback may be a function instead, which is then called with the trainer after each epoch. What a callback must
+    remember across a resume goes through :meth:`state_dict`. Of the trainer, callbacks may use
+
+    * ``objective``, ``history``, ``callbacks`` and ``seed``;
+    * ``step``, how many steps are done, and ``epoch``, the number of this epoch from 0;
+    * ``settings``: the arguments of :func:`fvnce.fit` and of :class:`FitOptions`, such as ``settings.epochs``;
+    * ``is_main``, whether this is the process that writes files, and ``fabric``, the processes;
+    * ``stop(reason)``, which ends the training after this epoch;
+    * ``replace_noise(noise)``, to train against another p_n from the next step on;
+    * ``sample_rows(n, generator)``, at most n rows of the training data.
 
     >>> import torch
     >>> import fvnce
     >>> class Announce(Callback):
-    ...     def epoch(self, run):
-    ...         print("epoch", run.epoch + 1)
+    ...     def epoch(self, trainer):
+    ...         print("epoch", trainer.epoch + 1)
     >>> noise = fvnce.fit_gaussian(torch.eye(4))
-    >>> objective = fvnce.SNCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
+    >>> objective = fvnce.NCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
     >>> _ = fvnce.fit(objective, torch.eye(4), epochs=2, callbacks=[Announce()])
     epoch 1
     epoch 2
     """
 
-    def start(self, run: Run) -> None:
-        """Before the first step, also of a resumed run."""
+    def start(self, trainer: Any) -> None:
+        """Called before the first step, also of a resumed training."""
 
-    def epoch(self, run: Run) -> None:
-        """After an epoch; its row is the last of ``run.history.epochs``."""
+    def before_epoch(self, trainer: Any) -> None:
+        """Called before the first step of an epoch, also of one that is resumed in its middle."""
 
-    def end(self, run: Run) -> None:
-        """After the last step, unless an error or Ctrl-C ended the run."""
+    def before_step(self, trainer: Any, batch: Batch) -> Batch:
+        """Return the batch to train on, by default ``batch`` itself.
+
+        If the objective refuses the batch, its buffers are put back to what they were before this call, and
+        :meth:`after_step` is not called.
+        """
+        return batch
+
+    def after_step(self, trainer: Any, batch: Batch) -> None:
+        """Called after the weights have changed by a batch."""
+
+    def epoch(self, trainer: Any) -> None:
+        """Called after an epoch; its row is the last of ``trainer.history.epochs``."""
+
+    def end(self, trainer: Any) -> None:
+        """Called after the last step, unless an error or a signal ended the training."""
+
+    def has(self, method: str) -> bool:
+        """Return whether the callback overrides a method."""
+        return getattr(type(self), method) is not getattr(Callback, method)
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers, text, lists, dictionaries and tensors."""
+        """Return numbers, text, lists, dictionaries and tensors for a checkpoint."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
+        """Continue from :meth:`state_dict`; called before :meth:`start`."""
 
 
 class FunctionCallback(Callback):
-    """A function that is called with the run after each epoch."""
+    """Call a function with the trainer after each epoch."""
 
     def __init__(self, function: Callable[[Any], None]) -> None:
         self.function = function
 
-    def epoch(self, run: Run) -> None:
-        """Call it."""
-        self.function(run)
+    def epoch(self, trainer: Any) -> None:
+        """Call the function with the trainer."""
+        self.function(trainer)
 
 
 class EarlyStopping(Callback):
     """Stop when a column of the epochs has not improved for some epochs, and go back to the best weights.
 
     Args:
-        patience: epochs without improvement that are borne.
-        monitor: the column, which must not be NaN to count. Smaller is better, except for ``val_bound``.
-        min_delta: what counts as an improvement.
-        restore_best: leave the objective with the weights of the best epoch.
+        patience: how many epochs without improvement to wait.
+        monitor: the column to watch; NaN never counts as an improvement. Smaller is better, except for ``val_bound``.
+        min_delta: the smallest change that counts as an improvement.
+        restore_best: whether to leave the objective with the weights of the best epoch.
 
     >>> import torch
     >>> import fvnce
     >>> noise = fvnce.fit_gaussian(torch.eye(4))
-    >>> objective = fvnce.SNCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
+    >>> objective = fvnce.NCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
     >>> stop = EarlyStopping(patience=1, monitor="loss", min_delta=1e6)  # no epoch is that much better than the first
     >>> history = fvnce.fit(objective, torch.eye(4), epochs=50, callbacks=[stop])
     >>> history["epoch"]
@@ -118,56 +116,55 @@ class EarlyStopping(Callback):
     def __init__(
         self, patience: int = 10, *, monitor: str = "val_loss", min_delta: float = 0.0, restore_best: bool = True
     ) -> None:
-        self.patience = _checks.count("patience", patience)
+        self.patience = _validation.count("patience", patience)
         self.monitor = monitor
-        self.min_delta = _checks.number("min_delta", min_delta, low=0.0)
+        self.min_delta = _validation.number("min_delta", min_delta, low=0.0)
         self.restore_best = restore_best
         self.best = math.inf
         self.best_epoch = -1
         self._weights: dict[str, Tensor] | None = None
 
-    def epoch(self, run: Run) -> None:
-        """Compare the epoch with the best one so far; one that was not validated has nothing to compare."""
-        validated = run.validation is None or run.settings.validates_after(run.epoch)
+    def epoch(self, trainer: Any) -> None:
+        """Compare the epoch with the best one so far, unless the column needs a validation that was not due."""
+        validated = trainer.validation is None or trainer.settings.validates_after(trainer.epoch)
         if self.monitor.startswith("val_") and not validated:
             return
-        if self.monitor not in run.history.epochs:
-            raise ValueError(
-                f"monitor must be a column of the epochs ({', '.join(run.history.epochs.columns)}), found "
-                f"{self.monitor!r}; columns that begin with val_ need validation data"
-            )
-        found = run.history.epochs[self.monitor][-1] * (-1 if self.monitor == "val_bound" else 1)
-        if found < self.best - self.min_delta:
-            self.best, self.best_epoch = found, run.epoch
+        epochs = trainer.history.epochs
+        if self.monitor not in epochs:
+            names = ", ".join(epochs.columns)
+            raise ValueError(f"monitor must be one of {names}, found {self.monitor!r}; val_… need validation data")
+        value = epochs[self.monitor][-1] * (-1 if self.monitor == "val_bound" else 1)
+        if value < self.best - self.min_delta:
+            self.best, self.best_epoch = value, trainer.epoch
             if self.restore_best:
-                self._weights = {name: value.detach().clone() for name, value in run.objective.state_dict().items()}
-        elif run.epoch - self.best_epoch >= self.patience:
-            run.stop(f"{self.monitor} has not improved since epoch {self.best_epoch + 1}")
+                self._weights = {name: value.detach().clone() for name, value in trainer.objective.state_dict().items()}
+        elif trainer.epoch - self.best_epoch >= self.patience:
+            trainer.stop(f"{self.monitor} has not improved since epoch {self.best_epoch + 1}")
 
-    def end(self, run: Run) -> None:
+    def end(self, trainer: Any) -> None:
         """Put the best weights back."""
         if self._weights is not None:
-            run.objective.load_state_dict(self._weights)
+            trainer.objective.load_state_dict(self._weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """The best epoch and its weights."""
+        """Return the best epoch, its value and its weights."""
         return {"best": self.best, "best_epoch": self.best_epoch, "weights": self._weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
+        """Continue from a state of :meth:`state_dict`."""
         self.best, self.best_epoch, self._weights = state["best"], state["best_epoch"], state["weights"]
 
 
 class CSVLog(Callback):
     """Keep a CSV file of the epochs (or, with ``of="steps"``, of the steps) up to date.
 
-    The file is written anew after each epoch, so that a resumed run leaves no row twice.
+    The file is rewritten after each epoch, so a resumed training leaves no row twice.
 
     >>> import tempfile
     >>> import torch
     >>> import fvnce
     >>> noise = fvnce.fit_gaussian(torch.eye(4))
-    >>> objective = fvnce.SNCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
+    >>> objective = fvnce.NCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = fvnce.fit(objective, torch.eye(4), epochs=2, callbacks=[CSVLog(f"{folder}/epochs.csv")])
     ...     len(Path(f"{folder}/epochs.csv").read_text().splitlines())
@@ -176,13 +173,13 @@ class CSVLog(Callback):
 
     def __init__(self, path: str | Path, *, of: str = "epochs") -> None:
         self.path = Path(path)
-        self.of = _checks.choice("of", of, ("epochs", "steps"))
+        self.of = _validation.choice("of", of, ("epochs", "steps"))
 
-    def epoch(self, run: Run) -> None:
-        """Write the table."""
-        if run.is_main:
+    def epoch(self, trainer: Any) -> None:
+        """Write the table to the file."""
+        if trainer.is_main:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            run.history.to_csv(self.path, of=self.of)
+            trainer.history.to_csv(self.path, of=self.of)
 
 
 class TensorBoardLog(Callback):
@@ -197,110 +194,85 @@ class TensorBoardLog(Callback):
         self._writer: Any = None
         self._written = 0
 
-    def start(self, run: Run) -> None:
-        """Open the log; what a resumed run does again replaces what was logged."""
-        if not run.is_main:
-            return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ImportError("TensorBoardLog needs the tensorboard package: pip install tensorboard") from None
-        self._writer = SummaryWriter(str(self.folder), purge_step=run.step)
-        self._written = len(run.history.steps)
+    def start(self, trainer: Any) -> None:
+        """Open the log; steps that a resumed training repeats replace those that were logged."""
+        if trainer.is_main:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise ImportError("TensorBoardLog needs the tensorboard package: pip install tensorboard") from None
+            self._writer = SummaryWriter(str(self.folder), purge_step=trainer.step)
+            self._written = len(trainer.history.steps)
 
-    def epoch(self, run: Run) -> None:
-        """Write the epoch, and its steps that were logged."""
-        if self._writer is None:
-            return
-        steps = run.history.steps.to_dict()
-        for row in range(self._written, len(run.history.steps)):
-            for name, column in steps.items():
-                if name not in ("step", "epoch", "rows") and not math.isnan(column[row]):
-                    self._writer.add_scalar(f"step/{name}", column[row], int(steps["step"][row]))
-        self._written = len(run.history.steps)
-        for name, value in run.history.epochs.last().items():
-            if name != "epoch" and not math.isnan(value):
-                self._writer.add_scalar(f"epoch/{name}", value, run.step)
-        self._writer.flush()
+    def epoch(self, trainer: Any) -> None:
+        """Write the numbers of the epoch and of its steps."""
+        if self._writer is not None:
+            steps = list(trainer.history.steps)[self._written :]
+            self._written += len(steps)
+            for kind, row in (*(("step", row) for row in steps), ("epoch", trainer.history.epochs.last())):
+                at = int(row.pop("step"))
+                for name, value in row.items():
+                    if name not in ("epoch", "rows") and not math.isnan(value):
+                        self._writer.add_scalar(f"{kind}/{name}", value, at)
+            self._writer.flush()
 
-    def end(self, run: Run) -> None:
-        """Close the log."""
+    def end(self, trainer: Any) -> None:
+        """Close the file of the log."""
         if self._writer is not None:
             self._writer.close()
 
 
 class NullProgress:
-    """Shows nothing."""
+    """A progress display that shows nothing."""
 
     def begin(self, epochs: int, steps: int | None, done: int) -> None:
-        """Training starts, with ``done`` of ``steps`` steps behind it."""
+        """Start to show the training, of which ``done`` of ``steps`` steps are done."""
 
     def step(self, done: int, epoch: int, loss: float, live: float | None, rate: float) -> None:
-        """A step was done."""
+        """Show the numbers of a step."""
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Callable[[int, int], None] | None]:
-        """A piece of work before training; gives the function that reports (done, total)."""
-        yield None
-
-    def say(self, line: str) -> None:
-        """One line for the user, on standard error."""
-        print(line, file=sys.stderr, flush=True)  # noqa: T201
+    def stage(self, name: str) -> Iterator[Callable[[int, int], None]]:
+        """Show work that precedes the training; yields the function to report (done, total) to."""
+        yield lambda done, total: None
 
     def close(self) -> None:
-        """Training is over."""
+        """Remove the bar or leave it as it is."""
 
 
 class Bar(NullProgress):
-    """A rich progress bar on standard error."""
+    """A rich progress bar on standard error: epoch, loss, live share of the noise, samples per second, time left."""
 
     def __init__(self) -> None:
-        # Imported here: a run without a terminal need not wait for it.
+        # Imported here: a training without a terminal need not wait for it.
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress, TextColumn
 
-        self._progress: Progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[shown]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
+        columns = (*Progress.get_default_columns(), TextColumn("{task.fields[shown]}"))
+        self._progress: Progress = Progress(*columns, console=Console(stderr=True))
         self._task: TaskID | None = None
         self._drawn = 0.0
-        self._last: tuple[int, int, float, float | None, float] | None = None
-        self._epochs = 0
+        self._last: dict[str, Any] = {}
 
     def begin(self, epochs: int, steps: int | None, done: int) -> None:
-        """Draw the bar."""
+        """Draw the bar of the training."""
         self._epochs = epochs
         self._progress.start()
         self._task = self._progress.add_task("training", total=steps, completed=done, shown="")
 
     def step(self, done: int, epoch: int, loss: float, live: float | None, rate: float) -> None:
-        """Redraw, a few times a second at most."""
-        self._last = (done, epoch, loss, live, rate)
-        now = time.perf_counter()
-        if now - self._drawn >= _SECONDS_BETWEEN:
-            self._drawn = now
-            self._draw(*self._last)
-
-    def _draw(self, done: int, epoch: int, loss: float, live: float | None, rate: float) -> None:
-        if self._task is None:
-            return
+        """Redraw the bar, at most a few times a second."""
         noise = "" if live is None else f"  live noise {live:.0%}"
-        self._progress.update(
-            self._task,
-            completed=done,
-            description=f"epoch {epoch + 1}/{self._epochs}",
-            shown=f"loss {loss:.4g}{noise}  {rate:,.0f} samples/s",
-        )
+        shown = f"loss {loss:.4g}{noise}  {rate:,.0f} samples/s"
+        self._last = {"completed": done, "description": f"epoch {epoch + 1}/{self._epochs}", "shown": shown}
+        now = time.perf_counter()
+        if now - self._drawn >= _SECONDS_BETWEEN and self._task is not None:
+            self._drawn = now
+            self._progress.update(self._task, **self._last)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Callable[[int, int], None] | None]:
-        """A bar of its own, gone when the work is done."""
+    def stage(self, name: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar for work that precedes the training, and remove it afterwards."""
         self._progress.start()
         task = self._progress.add_task(name, total=None, shown="")
         try:
@@ -308,21 +280,15 @@ class Bar(NullProgress):
         finally:
             self._progress.remove_task(task)
 
-    def say(self, line: str) -> None:
-        """One line above the bar."""
-        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
     def close(self) -> None:
-        """Leave the bar as the last step left it."""
-        if self._last is not None:
-            self._draw(*self._last)
+        """Leave the bar as it was after the last step."""
         if self._task is not None:
+            self._progress.update(self._task, **self._last)
             self._progress.refresh()
         self._progress.stop()
 
 
 def make_progress(wanted: bool | None, *, main_process: bool) -> NullProgress:
-    """The bar if wanted; by default if standard error is a terminal. Only the main process shows one."""
-    if not main_process or wanted is False:
-        return NullProgress()
-    return Bar() if wanted or sys.stderr.isatty() else NullProgress()
+    """Return a bar if wanted, by default if standard error is a terminal; only the main process shows one."""
+    shown = main_process and (sys.stderr.isatty() if wanted is None else wanted)
+    return Bar() if shown else NullProgress()

@@ -4,9 +4,8 @@ The folder of a run holds ``objective.safetensors``, the whole objective as it w
 only weights: ``best.safetensors`` and the checkpoints, ``step-000000120.safetensors``. ``load`` takes any of these
 files; ``fvnce.load`` opens the folder.
 
-A checkpoint holds all that the next step depends on. Written atomically and checksummed (see ``serialization``);
-with several processes each of the others writes a file of its own before the main process writes the one that names
-them all.
+A checkpoint holds all that the next step depends on, and is written atomically with a checksum (see ``io``). With
+several processes each of the others writes a file of its own before the main process writes the one that names them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import platform
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,13 +22,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-# Objectives are made of what these rooms register.
-from .. import _random, models, noise, objectives, scoring  # noqa: F401
-from ..noise import to_state
-from ..serialization import (
-    RecordError,
+# Objectives are made of the classes that these rooms register.
+from .. import models, noise, objectives, scoring  # noqa: F401
+from ..io import (
+    FileError,
     describe,
-    encode,
     fields,
     flatten,
     kind_of,
@@ -41,11 +38,9 @@ from ..serialization import (
     unflatten,
     write_record,
 )
-from .distributed import first_failure, on_main
 
 if TYPE_CHECKING:
-    from .loop import Run
-    from .resume import RunKey
+    from lightning_fabric import Fabric
 
 OBJECTIVE_NAME = "objective.safetensors"
 BEST_NAME = "best.safetensors"
@@ -77,16 +72,15 @@ def save(path: str | Path, objective: nn.Module) -> Path:
 
 
 def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
-    """The module that :func:`save` wrote, or the objective of a run, in evaluation mode. Nothing is unpickled.
+    """Return the module that :func:`save` wrote, or the objective of a run, in evaluation mode. Nothing is unpickled.
 
     Args:
-        path: a file of :func:`save`, or a checkpoint or the best weights of a run. A run's folder, which holds more
-            than an objective, is opened by :func:`fvnce.load`.
-        max_bytes: what a file may make its reader allocate beyond what it holds, by default four times that and 64 MiB:
-            a few bytes can name a layer of any size.
+        path: a file of :func:`save`, or a checkpoint or the best weights of a run. The folder of a run, which holds
+            more than an objective, is opened by :func:`fvnce.load`.
+        max_bytes: how much the tensors in a file may take, by default any number of bytes.
 
     Raises:
-        RecordError: if the file is damaged, of another version, or asks for more than ``max_bytes``.
+        FileError: if the file is damaged, of another version, or holds more than ``max_bytes``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -95,18 +89,14 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
     """
     place = Path(path)
     if place.is_dir():
-        raise IsADirectoryError(
-            f"path must be a file, found the folder {place}; fvnce.load({str(place)!r}) opens a run"
-        )
+        raise IsADirectoryError(f"path must be a file, found the folder {place}; open it with fvnce.load")
     if kind_of(place) == "objective":
         content, tensors = read_record(place, "objective")
         (module,) = fields(content, str(place), "module")
         return rebuild(module, tensors, what=place, max_bytes=max_bytes)
     whole = place.with_name(OBJECTIVE_NAME)
     if not whole.is_file():
-        raise RecordError(
-            f"{place} holds weights of an objective that is not made of built-in parts; build it and call load_weights"
-        )
+        raise FileError(f"{place} holds only weights, of a user's classes; build the module and call load_weights")
     return load_weights(place, load(whole, max_bytes=max_bytes))
 
 
@@ -129,7 +119,7 @@ def load_weights(path: str | Path, module: nn.Module) -> nn.Module:
 
 
 def save_weights(path: Path, module: nn.Module) -> None:
-    """Write the state of a module, of whatever class."""
+    """Write the state of a module of any class."""
     write_record(path, "weights", {"class": type(module).__name__}, module.state_dict())
 
 
@@ -146,235 +136,115 @@ class Checkpoints:
         self.keep = keep
 
     def prepare(self, *, resumes: bool) -> None:
-        """Make the folder and remove what killed runs left; one that does not resume another finds no checkpoint."""
+        """Make the folder, remove what killed processes left, and refuse checkpoints unless they are resumed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         sweep(self.folder)
         latest = self.latest()
-        if latest is None:  # what else lies there is of a run that died before its first
+        if latest is None:  # other files are of a run that ended before its first checkpoint
             (self.folder / BEST_NAME).unlink(missing_ok=True)
             (self.folder / OBJECTIVE_NAME).unlink(missing_ok=True)
         elif not resumes:
             raise FileExistsError(
-                f"checkpoint_dir must be without checkpoints, found {latest}; pass resume=True to continue that run"
+                f"checkpoint_dir must hold no checkpoint, found {latest}; pass resume=True to continue"
             )
 
     def locked(self) -> AbstractContextManager[None]:
-        """Be the only writer."""
+        """Hold the lock of the folder, which only one writer can."""
         return locked(self.folder / ".lock", self.folder)
 
     def path(self, step: int, rank: int = 0) -> Path:
-        """The file of a step; other ranks have their own."""
-        part = f".rank-{rank}" if rank else ""
-        return self.folder / f"step-{step:09d}{part}.safetensors"
+        """Return the file of a step; processes other than the main one have their own."""
+        return self.folder / f"step-{step:09d}{f'.rank-{rank}' if rank else ''}.safetensors"
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are there, ascending."""
+        """Return the steps of the checkpoints in the folder, ascending."""
         names = (_NAME.fullmatch(path.name) for path in self.folder.glob("step-*.safetensors"))
         return sorted(int(name.group(1)) for name in names if name)
 
     def latest(self) -> Path | None:
-        """The newest checkpoint."""
+        """Return the newest checkpoint, if there is one."""
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
     def weights(self) -> Path:
-        """The file with the best weights if the run was validated, else the newest."""
+        """Return the file with the best weights if the run was validated, else the newest checkpoint."""
         best = self.folder / BEST_NAME
-        found = best if best.is_file() else self.latest()
-        if found is None:
+        path = best if best.is_file() else self.latest()
+        if path is None:
             raise FileNotFoundError(f"{self.folder} must hold a run, found neither {BEST_NAME} nor a checkpoint in it")
-        return found
+        return path
 
     def set_aside(self, steps: list[int]) -> None:
-        """Take checkpoints that cannot be read out of the way, parts first; they are kept under other names."""
+        """Rename checkpoints that cannot be read, parts first."""
         for step in steps:
             for path in (*self._parts(step), self.path(step)):
                 if path.exists():
                     path.replace(path.with_name(f"{path.name}{UNREADABLE}"))
 
-    def write_rank(self, step: int, rank: int, state: Mapping[str, Any]) -> str:
-        """Write what belongs to one of the other processes, and return its checksum."""
-        content, tensors = flatten(state)
-        return write_record(self.path(step, rank), f"{_KIND}-part", {"state": content}, tensors)
+    def write(self, step: int, state: Mapping[str, Any], rank_state: Mapping[str, Any], fabric: Fabric) -> None:
+        """Write a checkpoint, and remove older ones than the ``keep`` newest.
 
-    def write(self, step: int, state: Mapping[str, Any], parts: Mapping[int, str] | None = None) -> Path:
-        """Write the main file; afterwards older ones than the ``keep`` newest are removed."""
-        content, tensors = flatten(state)
-        named = {str(rank): checksum for rank, checksum in (parts or {}).items()}
-        path = self.path(step)
-        write_record(path, _KIND, {"state": content, "parts": named, "versions": versions()}, tensors)
-        # Later ones, of a run that was taken up at an earlier step, do not count: this one must be among the kept.
+        Args:
+            step: steps done.
+            state: the state of the training, the same on every process.
+            rank_state: the state of this process.
+            fabric: the processes.
+        """
+        checksums: list[str | OSError] = [""] * fabric.world_size
+        if fabric.world_size > 1:
+            rank, checksum = fabric.global_rank, checksums[0]
+            if rank:
+                content, tensors = flatten(rank_state)
+                try:
+                    checksum = write_record(self.path(step, rank), f"{_KIND}-part", {"state": content}, tensors)
+                except OSError as error:
+                    checksum = error
+            torch.distributed.all_gather_object(checksums, checksum)
+            for each in checksums:
+                if isinstance(each, OSError):
+                    raise each
+        if not fabric.is_global_zero:
+            return
+        content, tensors = flatten({**state, "rank_state": rank_state})
+        parts = {str(rank): checksum for rank, checksum in enumerate(checksums) if rank}
+        write_record(self.path(step), _KIND, {"state": content, "parts": parts, "versions": versions()}, tensors)
+        # Later ones, of a run that was resumed at an earlier step, do not count: this one must be among the kept.
         for old in [old for old in self.steps() if old <= step][: -self.keep]:
-            # The main file goes first: parts without it are litter, it without its parts would be a broken checkpoint.
+            # The main file goes first: parts without it do no harm, it without its parts would be a broken checkpoint.
             for file in (self.path(old), *self._parts(old)):
                 file.unlink(missing_ok=True)
-        return path
 
     def _parts(self, step: int) -> list[Path]:
         return list(self.folder.glob(f"step-{step:09d}.rank-*.safetensors"))
 
 
-class Saver:
-    """Writes what a run leaves behind; without a folder, nothing.
-
-    Args:
-        run: the run.
-        checkpoints: its folder.
-        key: what a resumed run must share with it, where there is a folder.
-    """
-
-    def __init__(self, run: Run, checkpoints: Checkpoints | None, key: RunKey | None) -> None:
-        self.run, self.checkpoints, self.key = run, checkpoints, key
-        self._saved_at = -1
-
-    def latest(self) -> Path | None:
-        """The newest checkpoint."""
-        return None if self.checkpoints is None else self.checkpoints.latest()
-
-    def prepare(self, *, resumes: bool) -> None:
-        """Make the folder, and write the objective into it unless it is there."""
-        checkpoints = self.checkpoints
-        if checkpoints is not None:
-            on_main(self.run.fabric, lambda: checkpoints.prepare(resumes=resumes))
-            if not (checkpoints.folder / OBJECTIVE_NAME).exists():
-                self.write_objective()
-
-    def goes_on_from(self, path: Path) -> None:
-        """The run stands where this checkpoint does, which need not be written again if it is the newest."""
-        self._saved_at = self.run.step if path == self.latest() else -1
-
-    def save(self, *, final: bool = False) -> None:
-        """Write a checkpoint of the run as it stands, unless there is one of this step."""
-        run = self.run
-        if self.checkpoints is None or self._saved_at == run.step:
-            return
-        run.recorder.flush()
-        # A gradient may turn infinite while the loss does not: such weights are no good checkpoint.
-        for name, value in run.objective.named_parameters():
-            if not bool(torch.isfinite(value.detach()).all()):
-                raise run.failure(None, f"parameter {name} is not finite")
-        # Whoever could not write, all know it: else one process would end and another wait for it.
-        failure = first_failure(run.fabric, self._try(self._write_checkpoint))
-        if failure is None:
-            self._saved_at = run.step
-        elif final:
-            raise failure
-        else:
-            self._warn(failure)
-
-    def save_best(self) -> None:
-        """Write the objective as the best one so far."""
-        if self.checkpoints is not None and self.run.is_main:
-            path = self.checkpoints.folder / BEST_NAME
-            self._warn(self._try(lambda: save_weights(path, self.run.objective)))
-
-    def write_objective(self) -> None:
-        """Write the objective as it is, with its noise."""
-        if self.checkpoints is not None and self.run.is_main:
-            self._warn(self._try(self._write_objective))
-
-    def _try(self, write: Callable[[], object]) -> OSError | None:
-        try:
-            write()
-        except OSError as error:
-            return error
-        return None
-
-    def _warn(self, failure: Exception | None) -> None:
-        """A full disk need not end a run that goes on: it is told of, and tried again later."""
-        if failure is not None:
-            warnings.warn(
-                f"step {self.run.step}: nothing could be saved ({failure}); earlier files are intact", stacklevel=3
-            )
-
-    def _write_objective(self) -> None:
-        assert self.checkpoints is not None
-        path = self.checkpoints.folder / OBJECTIVE_NAME
-        try:
-            save(path, self.run.objective)
-        except TypeError:
-            # An objective with parts of the user's own classes cannot be rebuilt from a file; its weights are kept all
-            # the same. A file of another run would rebuild another objective.
-            path.unlink(missing_ok=True)
-
-    def _write_checkpoint(self) -> None:
-        run, checkpoints = self.run, self.checkpoints
-        assert checkpoints is not None
-        own = {"batches": run.batches.state_dict(), "random": _random.capture(run.device)}
-        written = [""] * run.world
-        if run.world > 1:
-            rank, mine = run.fabric.global_rank, [""]
-            failure: Exception | None = None
-            if rank:
-                failure = self._try(lambda: mine.append(checkpoints.write_rank(run.step, rank, own)))
-            failure = first_failure(run.fabric, failure)
-            if failure is not None:
-                raise failure
-            torch.distributed.all_gather_object(written, mine[-1])
-        if run.is_main:
-            checkpoints.write(run.step, {**self._state(), "own": own}, dict(enumerate(written[1:], 1)))
-
-    def _state(self) -> dict[str, Any]:
-        run = self.run
-        assert self.key is not None
-        scheduler = None
-        if run.scheduler is not None:
-            # Without what the settings give again and JSON cannot hold.
-            scheduler = {name: value for name, value in run.scheduler.state_dict().items() if not callable(value)}
-        replaced = None
-        if run.noise_since is not None:
-            config, tensors = to_state(run.objective.noise)  # type: ignore[arg-type]
-            replaced = {"config": encode(config), "tensors": tensors, "since": run.noise_since}
-        return {
-            **self.key.state(),
-            "step": run.step,
-            "epoch": run.epoch,
-            "position": run.position,
-            "stopped": run.stopped,
-            "objective": dict(run.objective.state_dict()),
-            "optimizer": run.raw_optimizer.state_dict(),
-            "scheduler": scheduler,
-            "scaler": run.fabric.strategy.precision.state_dict(),
-            "history": run.history.state_dict(),
-            "callbacks": [callback.state_dict() for callback in run.callbacks],
-            "noise": replaced,
-        }
-
-
-def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """(state, state of this process if it is not the main one), after all checksums have been compared."""
+def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (state, state of one process) of a checkpoint, after all checksums have been compared."""
     content, tensors = read_record(path, _KIND)
     saved, parts, written_with = fields(content, str(path), "state", "parts", "versions")
     with reading(path):
-        _compare_versions(path, written_with)
+        now = versions()
+        changed = [f"{name} {old} → {now[name]}" for name, old in written_with.items() if now.get(name, old) != old]
         state = unflatten(saved, tensors)
-    if rank == 0:
-        return state, None
-    if str(rank) not in parts:
-        raise RecordError(f"{path} was written by {len(parts) + 1} processes; this is process {rank}")
-    part = path.with_name(path.name.replace(".safetensors", f".rank-{rank}.safetensors"))
-    below, inner = read_record(part, f"{_KIND}-part", parts[str(rank)])
-    (own,) = fields(below, str(part), "state")
-    return state, unflatten(own, inner)
+        rank_state = state.pop("own" if "own" in state else "rank_state")  # "own" in version 0.2.0
+        if rank and str(rank) not in parts:
+            raise FileError(f"{path} was written by {len(parts) + 1} processes; this is process {rank}")
+    if rank:
+        part = path.with_name(path.name.replace(".safetensors", f".rank-{rank}.safetensors"))
+        content, tensors = read_record(part, f"{_KIND}-part", parts[str(rank)])
+        rank_state = unflatten(fields(content, str(part), "state")[0], tensors)
+    if changed:
+        text = f"{path.name} was written with other versions ({', '.join(changed)}): last bits of results may differ"
+        warnings.warn(text, stacklevel=2)
+    return state, rank_state
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a run's last bits depend on."""
-    found = {"python": platform.python_version()}
+    """Return the versions of the packages on which the last bits of a run depend."""
+    numbers = {"python": platform.python_version()}
     for name in ("fvnce", "torch", "numpy", "lightning-fabric", "safetensors"):
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
-
-
-def _compare_versions(path: Path, saved: Mapping[str, str]) -> None:
-    now = versions()
-    changed = [f"{name} {saved[name]} → {now[name]}" for name in now if saved.get(name, now[name]) != now[name]]
-    if changed:
-        warnings.warn(
-            f"{path.name} was written with other versions ({', '.join(changed)}): the run continues, but its last bits "
-            "may differ from those of a run never interrupted",
-            stacklevel=2,
-        )
+            numbers[name] = "not installed"
+    return numbers

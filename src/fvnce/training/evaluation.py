@@ -1,4 +1,4 @@
-r"""The objective evaluated: on the batch of a step, for whatever the objective accepts, and on held-out rows.
+r"""The objective evaluated: on the batch of a step, whatever arguments it takes, and on held-out rows.
 
 Lightning Fabric casts the tensors it is handed to the working precision; log p_n in bfloat16 would be off by nats. So a
 batch travels inside an object that Fabric passes through untouched: the networks' products run in the working
@@ -6,15 +6,15 @@ precision, densities and ratios stay in float32.
 
 Validation has noise of its own, the same at every epoch, and draws latents from a stream of its own: validating changes
 nothing in training, and two epochs are compared at the same draws. A contrastive objective is evaluated on the whole
-set at once: a profiled one takes the log of a mean over noise, and the mean of that log over batches is another number,
-too large. Losses of different rules are in different units. Two criteria are not:
+set at once: a profiled one takes the log of a mean over noise, and the mean of that log over batches would be too
+large. Losses of different rules are in different units. Two criteria are not:
 
     bound       E_data[Δ⁰] − c − e^(−c) E_noise[e^Δ⁰] + 1
     log_loss    E_data[log(1 + e^(−Δ))] + ν E_noise[log(1 + e^Δ)],    Δ = Δ⁰ − c − log ν
 
 The first is the α = 0 bound on E_data[log p_θ/p_n], best at c = log E_noise[e^Δ⁰]; the second is the logarithmic loss
 of the classifier that the model implies. c is the objective's own where it is fixed or learned; where it is profiled
-out, each half of the noise is judged at the c of the other half.
+out, each half of the noise is evaluated at the c of the other half.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
+from torch.utils.data import DataLoader
 
 from .. import _random
-from .._estimates import log_mean_exp
+from .._stats import log_mean_exp
 from ..noise import draw_with_log_prob
 from ..objectives import Batch, BatchShare, ContrastiveObjective, Objective, Profiled, Terms
-from ..objectives.base import gather
-from ..objectives.ratios import BatchRatios, LogRatio
-from .distributed import bounds, over_processes
-from .noise_sampler import noise_samples
+from ..objectives.batch import LogRatio, gather
+from .batches import BatchStream, Rows
+from .ddp import bounds, over_processes
 
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
-    from .batches import Rows
+#: Noise samples a validation set has at most.
+MOST_NOISE = 10_000
+_CHUNK = 2048
 
 
 class StepOutput:
-    """A batch on its way through the objective, and what comes out: the loss, and the terms of one that has them."""
+    """A batch for the objective, and the objective's loss on it, with its terms if it has any."""
 
+    # Not a dataclass, the tensors in which Fabric would convert.
     __slots__ = ("batch", "loss", "terms")
 
     def __init__(self, batch: Batch) -> None:
@@ -60,113 +60,82 @@ class Step(nn.Module):
     def __init__(self, objective: nn.Module) -> None:
         super().__init__()
         self.objective = objective
+        self.knows_batches = isinstance(objective, Objective)
         parameters = inspect.signature(objective.forward).parameters.values()
         anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
         names = {p.name for p in parameters}
+        #: Whether the objective is handed noise samples, and which of the densities of data and noise.
         self.takes_noise = getattr(objective, "noise", None) is not None and ("x_noise" in names or anything)
-        self.densities = tuple(n for n in ("log_noise_x", "log_noise_noise") if n in names or anything)
-        terms = getattr(objective, "terms", None)
-        self.has_terms = callable(terms)
-        # Whoever has put terms of their own in the place of ours wants those to be trained.
-        self.takes_batch = getattr(terms, "__func__", None) is Objective.terms
+        self.densities = [
+            n for n in ("log_noise_x", "log_noise_noise") if self.takes_noise and (n in names or anything)
+        ]
 
     def forward(self, output: StepOutput) -> Tensor:
-        """The loss, a scalar."""
+        """Return the loss, a scalar."""
         objective: Any = self.objective
-        loss: Tensor
-        if self.takes_batch:
-            output.terms = objective.terms_of(output.batch)
-            loss = output.terms.loss
+        batch = output.batch
+        if self.knows_batches:
+            output.terms = objective.terms_of(batch)
+            loss: Tensor = output.terms.loss
         else:
-            loss = self._of_another_make(output)
+            arguments = (batch.x, batch.x_noise) if self.takes_noise else (batch.x,)
+            loss = objective(*arguments, **{name: getattr(batch, name) for name in self.densities})
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                kind = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+                raise TypeError(f"objective must return a scalar tensor, found {kind}")
+            loss = loss if loss.ndim == 0 else loss.reshape(())
+            # A loss that does not know of processes is taken for a mean over x.
+            loss = loss if batch.share is None else loss * batch.share.data
         # Fabric casts what a module returns to the default dtype: good enough to start a backward pass from.
         output.loss = loss.detach()
         return loss
 
-    def _of_another_make(self, output: StepOutput) -> Tensor:
-        objective: Any = self.objective
-        batch = output.batch
-        arguments: tuple[Tensor | None, ...] = (batch.x,)
-        densities: dict[str, Tensor | None] = {}
-        if self.takes_noise:
-            arguments = (batch.x, batch.x_noise)
-            densities = {name: getattr(batch, name) for name in self.densities}
-        if self.has_terms:
-            output.terms = objective.terms(*arguments, **densities)
-            if not hasattr(output.terms, "loss"):
-                found = type(output.terms).__name__
-                raise TypeError(f"objective.terms must return something with a loss and statistics, found {found}")
-            loss = output.terms.loss
-        else:
-            loss = objective(*arguments, **densities)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise TypeError(f"objective must return a scalar tensor, found {found}")
-        loss = loss if loss.ndim == 0 else loss.reshape(())
-        # A loss that knows nothing of processes is taken for a mean over x.
-        return loss if batch.share is None else loss * batch.share.data
-
 
 def describe_batch(batch: Batch) -> str:
-    """A batch in numbers, for an error."""
-    names = ("x", "x_noise", "log_noise_x", "log_noise_noise")
-    named = {name: getattr(batch, name) for name in names}
-    return "; ".join(f"{name}: {_describe(value)}" for name, value in named.items() if value is not None)
-
-
-def _describe(value: Tensor) -> str:
-    shape = tuple(value.shape)
-    if value.numel() == 0 or not value.is_floating_point():
-        return f"shape {shape}"
-    finite = value[torch.isfinite(value)]
-    bad = value.numel() - finite.numel()
-    if finite.numel() == 0:
-        return f"shape {shape}, nothing finite"
-    text = f"shape {shape}, min {finite.min():.4g}, mean {finite.mean():.4g}, max {finite.max():.4g}"
-    return f"{text}, {bad} not finite" if bad else text
-
-
-#: Noise samples a validation set has at most.
-MOST_NOISE = 10_000
-_CHUNK = 2048
+    """Return shapes and ranges of a batch, for an error."""
+    parts = []
+    for name in ("x", "x_noise", "log_noise_x", "log_noise_noise"):
+        value = getattr(batch, name)
+        if value is not None:
+            finite = value[torch.isfinite(value)]
+            between = f" from {finite.min():.4g} to {finite.max():.4g}" if len(finite) else ""
+            parts.append(f"{name}: shape {tuple(value.shape)}{between}, {value.numel() - len(finite)} not finite")
+    return "; ".join(parts)
 
 
 class Validation:
     """The criteria on held-out data.
 
     Args:
-        rows: held-out data.
-        log_noise: log p_n of every row, or None without noise.
+        data: held-out rows.
         step: the objective.
-        fabric: processes, of which each evaluates its part, and the precision in which networks run.
-        seed: of the run.
+        batches: those of the training, whose noise, processes and seed are used.
         seed_globals: whether the objective draws from the global generators, which are then seeded here.
     """
 
-    def __init__(
-        self, rows: Rows, log_noise: Tensor | None, step: Step, fabric: Fabric, seed: int, *, seed_globals: bool
-    ) -> None:
-        rank, world = fabric.global_rank, fabric.world_size
-        self.fabric, self.seed, self.step = fabric, seed, step
-        self.seed_globals = seed_globals
-        self.total = len(rows)
-        if self.total < world:
-            raise ValueError(f"validation must have a row for each of the {world} processes, found {self.total}")
-        self.rows = rows
-        self.low, self.high = bounds(self.total, rank, world)
-        self.log_noise = log_noise
+    def __init__(self, data: object, step: Step, batches: BatchStream, *, seed_globals: bool) -> None:
+        if isinstance(data, DataLoader):
+            raise TypeError("validation must be a tensor, an array or a memory map, found DataLoader")
+        self.rows = Rows(data, batches.dtype, batches.device, name="validation")
+        if len(self.rows) < batches.world:
+            raise ValueError(f"validation must have a row for each process, {batches.world}, found {len(self.rows)}")
+        self.step, self.batches, self.fabric, self.seed_globals = step, batches, batches.fabric, seed_globals
+        self.use_noise()
+
+    def use_noise(self) -> None:
+        """Tabulate log p_n of the rows and draw noise, from the noise that the batches use now."""
+        batches = self.batches
+        self.log_noise = batches.tabulate(self.rows, "validation")
         self.noise: tuple[Tensor, Tensor] | None = None
-        if log_noise is not None:
-            objective: Any = step.objective
-            wanted = max(2, min(round(noise_samples(objective) * self.total), MOST_NOISE))
-            low, high = bounds(max(wanted, world), rank, world)
-            drawn = draw_with_log_prob(
-                objective.noise, high - low, _random.generator(seed, _random.HELD_OUT_NOISE, rank)
-            )
-            self.noise = (drawn[0].to(rows.device, rows.dtype), drawn[1].to(rows.device))
+        if batches.noise is not None:
+            total = max(2, batches.world, min(round(batches.noise_samples * len(self.rows)), MOST_NOISE))
+            low, high = bounds(total, batches.rank, batches.world)
+            generator = _random.generator(batches.seed, _random.HELD_OUT_NOISE, batches.rank)
+            x, log_prob = draw_with_log_prob(batches.noise, high - low, generator)
+            self.noise = x.to(batches.device, self.rows.dtype), log_prob.to(batches.device)
 
     def __call__(self) -> dict[str, float]:
-        """Criteria by name, the same on every process."""
+        """Return the criteria by name, the same on every process."""
         objective: nn.Module = self.step.objective
         was_training = objective.training
         objective.eval()
@@ -177,7 +146,7 @@ class Validation:
                 self.fabric.autocast(),
             ):
                 if self.seed_globals:
-                    _random.seed_everything(self.seed, _random.VALIDATION, self.fabric.global_rank)
+                    _random.seed_everything(self.batches.seed, _random.VALIDATION, self.batches.rank)
                 if isinstance(objective, ContrastiveObjective) and not getattr(objective, "variance_reduced", False):
                     return self._contrastive(objective)
                 return self._mean()
@@ -186,35 +155,32 @@ class Validation:
 
     def _contrastive(self, objective: ContrastiveObjective) -> dict[str, float]:
         assert self.noise is not None
-        x, log_noise = self.noise
-        noise = zip(torch.split(x, _CHUNK), torch.split(log_noise, _CHUNK), strict=True)
-        data = ((part, density) for part, density in self._chunks() if density is not None)
+        noise = zip(*(torch.split(part, _CHUNK) for part in self.noise), strict=True)
+        data = ((x, log_noise) for x, log_noise in self._chunks() if log_noise is not None)
         terms = evaluate(objective, data, noise, BatchShare() if self.fabric.world_size > 1 else None)
-        found = {"loss": float(terms.loss), **{name: float(value) for name, value in terms.statistics.items()}}
-        return found | comparable(objective, terms)
+        return {"loss": float(terms.loss), **_floats(terms), **comparable(objective, terms)}
 
     def _mean(self) -> dict[str, float]:
         sums: dict[str, float] = {}
-        for x, density in self._chunks():
-            batch = Batch(x, log_noise_x=density)
+        for x, log_noise in self._chunks():
+            batch = Batch(x, log_noise_x=log_noise)
             if self.noise is not None:
-                count = min(len(x), len(self.noise[0]))
-                batch.x_noise, batch.log_noise_noise = self.noise[0][:count], self.noise[1][:count]
+                batch.x_noise, batch.log_noise_noise = (part[: len(x)] for part in self.noise)
             output = StepOutput(batch)
-            named = {"loss": float(self.step(output))}
-            if output.terms is not None:
-                named |= {name: float(value) for name, value in output.terms.statistics.items()}
-            for name, value in named.items():
+            for name, value in {"loss": float(self.step(output)), **_floats(output.terms)}.items():
                 sums[name] = sums.get(name, 0.0) + value * len(x)
-        names = sorted(sums)
-        totals = over_processes(self.fabric, torch.tensor([sums[n] for n in names], dtype=torch.float64), "sum")
-        means = {name: float(value) / self.total for name, value in zip(names, totals, strict=True)}
-        return {"loss": means.pop("loss", math.nan), **means}
+        totals = over_processes(self.fabric, torch.tensor(list(sums.values()), dtype=torch.float64), "sum")
+        return {name: float(total) / len(self.rows) for name, total in zip(sums, totals, strict=True)}
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        for low in range(self.low, self.high, _CHUNK):
-            high = min(low + _CHUNK, self.high)
+        first, last = bounds(len(self.rows), self.batches.rank, self.batches.world)
+        for low in range(first, last, _CHUNK):
+            high = min(low + _CHUNK, last)
             yield self.rows.slice(low, high), None if self.log_noise is None else self.log_noise[low:high]
+
+
+def _floats(terms: Any) -> dict[str, float]:
+    return {} if terms is None else {name: float(value) for name, value in terms.statistics.items()}
 
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -222,7 +188,7 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 @torch.no_grad()
 def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches, share: BatchShare | None = None) -> Terms:
-    """The terms of the objective over all batches, as if they were one; with a ``share``, over those of all processes.
+    """Return the terms of the objective over all batches, as if they were one; with a ``share``, of all processes.
 
     Args:
         objective: in evaluation mode, unless its own state shall change.
@@ -234,38 +200,34 @@ def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches, sha
     for x, log_noise in data:
         ratios.append(objective.data_log_ratio(x, log_noise))
         offsets.append(objective.evidence_offset(ratios[-1], log_noise))
-    if not ratios:
-        raise ValueError("data must hold at least one batch, found none")
     contrary = [objective.noise_log_ratio(x, log_noise) for x, log_noise in noise]
     offset = gather(torch.cat(offsets), share)
-    whole = BatchRatios(_joined(ratios).gathered(share), _joined(contrary).gathered(share), offset)
-    return objective.terms_of_ratios(whole)
+    return objective.terms_of_ratios(_joined(ratios).gathered(share), _joined(contrary).gathered(share), offset)
 
 
 @torch.no_grad()
 def comparable(objective: ContrastiveObjective, terms: Terms) -> dict[str, float]:
-    """The two criteria, from the terms of a whole set."""
+    """Return the two criteria, from the terms of a whole set."""
     if terms.delta_data is None or terms.delta_noise is None:
         return {}
-    nu = objective.noise_ratio
-    own = terms.statistics["log_scale"]
-    data = terms.delta_data.double() + own + math.log(nu)
-    noise = terms.delta_noise.double() + own + math.log(nu)
-    pairs = [(noise, own)]
+    nu, scale = objective.noise_ratio, terms.statistics["log_scale"]
+    data = terms.delta_data.double() + scale + math.log(nu)
+    noise = terms.delta_noise.double() + scale + math.log(nu)
+    pairs = [(noise, scale)]
     if isinstance(objective.partition, Profiled) and len(noise) > 1:
         one, other = noise[::2], noise[1::2]
         pairs = [(one, float(log_mean_exp(other))), (other, float(log_mean_exp(one)))]
-    bounds, losses = [], []
+    bound = log_loss = 0.0
     for judged, c in pairs:
-        bounds.append(data.mean() - c - (log_mean_exp(judged) - c).exp() + 1)
         shift = c + math.log(nu)
-        losses.append(softplus(shift - data).mean() + nu * softplus(judged - shift).mean())
-    return {"bound": float(sum(bounds)) / len(pairs), "log_loss": float(sum(losses)) / len(pairs)}
+        bound += float(data.mean() - c - (log_mean_exp(judged) - c).exp() + 1) / len(pairs)
+        log_loss += float(softplus(shift - data).mean() + nu * softplus(judged - shift).mean()) / len(pairs)
+    return {"bound": bound, "log_loss": log_loss}
 
 
 def _joined(ratios: list[LogRatio]) -> LogRatio:
-    """One log-ratio of all batches; draws that are averaged inside f are averaged first."""
+    """Return one log-ratio of all batches; draws that are averaged inside f are averaged first."""
     if any(ratio.log_weights is None for ratio in ratios):
-        return LogRatio(torch.cat([ratio.mean for ratio in ratios]).unsqueeze(0))
+        return LogRatio(torch.cat([ratio.mean for ratio in ratios]))
     weights = [ratio.log_weights for ratio in ratios if ratio.log_weights is not None]
     return LogRatio(torch.cat([ratio.values for ratio in ratios], 1), torch.cat(weights, 1))

@@ -1,138 +1,118 @@
-"""Sections of what is strange and why: the strangest rows with every part of their scores, and columns by importance.
+"""Sections on why rows score high: the highest-scoring rows with every part of their scores, and columns by importance.
 
-Top anomalies are the strangest rows that are no known outliers, with
-
-    score = base + rest + Σ parts of columns,
-
-those below zero too. The importance of a column is its share in the variance of the score over the training rows;
-shares of columns, with that of what belongs to no column, sum to one (:mod:`fvnce.detection.explanation` says why). For
-images both are maps, red where a pixel makes the image strange and blue where it makes it usual.
+The score of a row is base + rest + Σ parts of columns, negative parts included. The importance of a column is its share
+in the variance of the score over the training rows; the shares of all columns, and of what belongs to no column, sum to
+one (:mod:`fvnce.detection.explanation`). For images both are maps: red pixels raise the score, blue ones lower it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ...detection import Explanation
-from ...pages import png_uri
-from ...pages.page import Section, render
-from .context import Context, grey_or_colour, heat_png, png, short, take
+from .analysis import Analysis, heat_uri, picture_uri, take
+from .page import Section, block
 
 #: Rows of the list, and parts of each that are seen at once.
 TOP, SEEN = 10, 6
-#: Columns that have a bar of their own.
+#: Columns of the list of importance that are seen at once.
 SHOWN = 15
 
 
-def build(context: Context) -> dict[str, Any]:
-    """The rows with the highest scores, highest first; the share of each column, largest first, or of each pixel."""
-    shares = np.asarray(context.run.detector.feature_importances_, dtype=np.float64)
-    if context.image:
-        return {"top": _top(context), "importance": {"heat": heat_png(context.fold_channels(shares))}}
-    order = np.argsort(-shares, kind="stable")
-    columns = context.run.layout.columns
-    return {
-        "top": _top(context),
-        "importance": {"columns": [columns[i] for i in order], "shares": short(shares[order])},
-    }
-
-
-def show(facts: dict[str, Any], record: dict[str, Any]) -> list[Section]:
-    """Each row with its score and bars for all parts of it, or a map; bars of columns, or a map."""
-    largest = max((abs(part) for entry in facts["top"] for _, part, _ in entry["parts"]), default=1.0) or 1.0
+def sections(analysis: Analysis) -> Iterator[Section]:
+    """Yield the highest-scoring unlabelled rows, and columns, or pixels, by importance."""
     reading = [
-        "The strangest training rows without a label. Each score is the sum of its parts: bars to the right make the "
-        "row stranger, bars to the left more usual. Base is what all rows start from, rest what belongs to no column."
+        "The highest-scoring unlabelled training rows. Each score is the sum of its parts: bars to the right raise the "
+        "score, bars to the left lower it. All rows start from base; rest belongs to no single column."
     ]
-    block = render("fvnce.app", "top_anomalies.html", entries=[_shown(entry, largest) for entry in facts["top"]])
-    return [Section("Top anomalies", reading, blocks=[block]), _show_importance(facts["importance"])]
+    entries = top_rows(analysis)
+    largest = max((abs(part) for entry in entries for _, part, _ in entry["parts"]), default=1.0) or 1.0
+    top = block("top_anomalies", entries=[_shown(entry, largest) for entry in entries])
+    yield Section("Top anomalies", reading, blocks=[top])
+    shares = np.asarray(analysis.run.detector.feature_importances_, dtype=np.float64)
+    if analysis.is_image:
+        heat = heat_uri(shares.reshape(analysis.rows.shape[1:]))
+        reading = ["Red pixels raise the scores of anomalous images; blue ones lower them."]
+        yield Section("Pixels by importance", reading, blocks=[block("importance_map", uri=heat)])
+        return
+    reading = [
+        "How much of the difference in score between rows each column makes. High-scoring rows differ most, and so "
+        "count most. Below zero: the column lowers the scores of high-scoring rows."
+    ]
+    order, columns = np.argsort(-shares, kind="stable").tolist(), analysis.run.layout.columns
+    largest = float(np.abs(shares).max()) or 1.0
+    from_left = bool((shares >= 0).all())  # without bars to the left, all of the width is for those to the right
+    lines = [_bar(columns[i], float(shares[i]), largest, f"{shares[i]:.1%}", from_left=from_left) for i in order]
+    bars = block("importance", lines=lines[:SHOWN], others=lines[SHOWN:], from_left=from_left)
+    yield Section("Columns by importance", reading, blocks=[bars])
 
 
-def _top(context: Context) -> list[dict[str, Any]]:
-    positions = np.flatnonzero(~context.known)
-    positions = positions[np.argsort(-context.anomaly[positions], kind="stable")[:TOP]]
-    part = take(context.rows, positions)
-    run = context.run
-    probability = run.detector.calibration_.probability(context.anomaly[positions])
-    explanation = run.detector.explain(run.layout.prepare(part))
-    found = []
-    for i, position in enumerate(positions.tolist()):
+def top_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return the highest-scoring unlabelled rows with all parts of their scores as (name, part, value of the row)."""
+    chosen = np.flatnonzero(~analysis.known)
+    chosen = chosen[np.argsort(-analysis.anomaly[chosen], kind="stable")[:TOP]]
+    rows, run = take(analysis.rows, chosen), analysis.run
+    probability = run.detector.calibration_.probability(analysis.anomaly[chosen])
+    explanation = run.detector.explain(run.layout.prepare(rows))
+    entries = []
+    for i, index in enumerate(chosen.tolist()):
         rest, base = float(explanation.rest[i]), float(explanation.base)
         entry: dict[str, Any] = {
-            "name": context.name(position) or str(int(context.numbers[position]) + 1),
-            "score": float(context.anomaly[position]),
+            "name": analysis.name(index),
+            "score": float(analysis.anomaly[index]),
             "probability": float(probability[i]),
-            "parts": _parts(context, explanation, i, position),
-            "whole": [*([["rest", rest, ""]] if rest else []), ["base", base, ""]],
+            "parts": _parts(analysis, explanation, i, index),
+            "whole": [*([("rest", rest, "")] if rest else []), ("base", base, "")],
         }
-        if context.image:
-            picture = np.asarray(part[i], dtype=np.float64)
-            entry["picture"] = png(grey_or_colour(picture, float(picture.min()), float(picture.max())))
-            entry["heat"] = heat_png(context.fold_channels(explanation.total[i]))
-        found.append(entry)
-    return found
+        if analysis.is_image:
+            entry["picture"] = picture_uri(np.asarray(rows[i], dtype=np.float64))
+            entry["heat"] = heat_uri(explanation.total[i])
+        entries.append(entry)
+    return entries
 
 
-def _parts(context: Context, explanation: Explanation, i: int, position: int) -> list[list[Any]]:
-    """Name, part and value of every column, the largest part in size first; of an image both signs summed."""
+def _parts(analysis: Analysis, explanation: Explanation, i: int, index: int) -> list[tuple[str, float, str]]:
+    """Return the parts of columns, the largest in size first; of an image the sums of both signs."""
     values = explanation.total[i].ravel()
-    if context.image:
+    if analysis.is_image:
         sums = {"red pixels": values[values > 0].sum(), "blue pixels": values[values < 0].sum()}
-        return [[name, float(value), ""] for name, value in sums.items() if value]
-    names, cells = context.data.layout.columns, context.row(position)
-    return [[names[j], float(values[j]), cells[j]] for j in np.argsort(-np.abs(values), kind="stable").tolist()]
+        return [(name, float(value), "") for name, value in sums.items() if value]
+    names, cells = analysis.run.layout.columns, analysis.cells(index)
+    return [(names[j], float(values[j]), cells[j]) for j in np.argsort(-np.abs(values), kind="stable").tolist()]
 
 
 def _shown(entry: dict[str, Any], largest: float) -> dict[str, Any]:
-    number = entry["name"] if entry["name"].isascii() and entry["name"].isdecimal() else ""
-    parts = [_line(part, largest) for part in entry["parts"]]
+    lines, whole = (
+        [_bar(name, part, largest, f"{part:+.3f}", cell) for name, part, cell in entry[key]]
+        for key in ("parts", "whole")
+    )
     # One or two more take no more place than a line that would hide them.
-    seen = SEEN if len(parts) > SEEN + 2 else len(parts)
-    others = entry["parts"][seen:]
+    seen = SEEN if len(lines) > SEEN + 2 else len(lines)
     return {
-        "name": f"row {int(number):,}" if 0 < len(number) < 20 else entry["name"],
+        "name": entry["name"],
         "score": f"score {entry['score']:.4g}, P(outlier) = {entry['probability']:.2f}",
         "sum": f"{entry['score']:.3f}",
-        "parts": parts[:seen],
-        "others": parts[seen:],
-        "others_sum": f"{sum(part for _, part, _ in others):+.3f}",
-        "whole": [_line(part, largest) for part in entry["whole"]],
-        "picture": png_uri(entry["picture"]) if "picture" in entry else None,
-        "heat": png_uri(entry["heat"]) if "picture" in entry else None,
+        "parts": lines[:seen],
+        "others": lines[seen:],
+        "others_sum": f"{sum(part for _, part, _ in entry['parts'][seen:]):+.3f}",
+        "whole": whole,
+        "picture": entry.get("picture"),
+        "heat": entry.get("heat"),
     }
 
 
-def _line(part: list[Any], largest: float) -> dict[str, Any]:
-    name, value, cell = part
-    return {"name": name, "cell": cell, "told": f"{value:+.3f}", **bar(value, largest)}
+def _bar(
+    name: str, part: float, largest: float, number: str, cell: str = "", *, from_left: bool = False
+) -> dict[str, Any]:
+    """Return a bar that grows from the middle, to the right if positive: its start and width in per cent.
 
-
-def _show_importance(found: dict[str, Any]) -> Section:
-    if "heat" in found:
-        reading = ["Red pixels make strange images strange; blue ones lower the scores of strange images."]
-        block = render("fvnce.app", "importance_map.html", uri=png_uri(found["heat"]))
-        return Section("Pixels by importance", reading, blocks=[block])
-    parts = [(name, share or 0.0) for name, share in zip(found["columns"], found["shares"], strict=True)]
-    largest = max((abs(share) for _, share in parts), default=0.0) or 1.0
-    bars = [{"name": name, "told": f"{share:.1%}", **bar(share, largest)} for name, share in parts]
-    middle = any(share < 0 for _, share in parts)
-    if not middle:  # no side is needed for what is below zero
-        bars = [{**line, "left": 0.0, "width": 2 * line["width"]} for line in bars]
-    reading = [
-        "How much of the difference in score between rows each column makes. Strange rows differ most, and so count "
-        "most. Below zero: the column makes strange rows look more usual."
-    ]
-    block = render("fvnce.app", "importance.html", bars=bars[:SHOWN], others=bars[SHOWN:], middle=middle)
-    return Section("Columns by importance", reading, blocks=[block])
-
-
-def bar(part: float, largest: float) -> dict[str, Any]:
-    """A bar that grows from the middle, to the right if positive: its kind, start and width in per cent.
-
-    >>> bar(-1.0, 2.0)
-    {'kind': 'down', 'left': 25.0, 'width': 25.0}
+    >>> _bar("age", -1.0, 2.0, "-1")
+    {'name': 'age', 'cell': '', 'number': '-1', 'kind': 'down', 'left': 25.0, 'width': 25.0}
     """
-    width = round(min(1.0, abs(part) / largest) * 50, 1)
-    return {"kind": "up" if part > 0 else "down", "left": 50.0 if part > 0 else 50 - width, "width": width}
+    width = round(min(1.0, abs(part) / largest) * (100 if from_left else 50), 1)
+    left = 0.0 if from_left else 50.0 if part > 0 else 50 - width
+    kind = "up" if part > 0 else "down"
+    return {"name": name, "cell": cell, "number": number, "kind": kind, "left": left, "width": width}

@@ -1,38 +1,39 @@
-"""Scores of a source of any length, written part by part, so that memory does not grow with the number of rows.
+"""Scores of a file of any length, written part by part, so that memory does not grow with the number of rows.
 
-A score of rows that are unlike those of training says little, and people should know before they believe it: a column
-may have moved, changed its unit or its spelling.
+A score of rows unlike those of training says little: a column may have moved, or changed its unit or its spelling. So
+:class:`Unlike` counts such values, and the summary warns of them.
 """
 
 from __future__ import annotations
 
 import csv
 import heapq
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
 import numpy as np
 
-from ...detection.frame import Frame
 from ...detection.preprocessing import TablePreprocessor
-from ...pages import cell, line_json
-from ..readers import DataError, Part, Source, TableSource
+from ...tables import FileError, Frame, TableSource
+from ...tables.frame import Part
+from ...tables.sources import Source
+from ..escaping import cell, line_json
 from . import Array, FittedRun
-from .training_data import Say, find_column
+from .training_data import Say, check_finite_part, find_column
 
+#: Called after each part with the rows done and the share of the file.
 Tick = Callable[[int, float | None], None]
-#: A row: its score, minus its position, so that the earlier of two equals wins, and what is told of it.
+#: A row: its score, minus its position, so that the earlier of two equals wins, and its entries.
 Scored = tuple[float, int, dict[str, Any]]
 #: Columns named as reasons for a score.
 REASONS = 3
 #: Rows explained at once: integrated gradients hold many copies of a row.
 EXPLAINED = 256
-#: Share of the values of a column that must be unlike any of training to be worth a word.
-SHARE = 0.5
-#: Rows below which only an empty file can be told.
-ENOUGH = 5
+#: Share of the values of a column that must be unlike those of training for a warning.
+UNLIKE_SHARE = 0.5
+#: Rows below which there is no warning.
+MIN_ROWS = 5
 
 
 class Unlike:
@@ -44,40 +45,40 @@ class Unlike:
         self._odd: Any = 0
 
     def add(self, rows: Any) -> None:
-        """Count some more rows."""
+        """Count the values of more rows."""
         if isinstance(self._run.detector.preprocessor_, TablePreprocessor):
             there, odd = self._run.detector.odd_values(rows)
             self._rows += len(rows)
             self._there, self._odd = self._there + there, self._odd + odd
 
     def sentences(self) -> list[str]:
-        """What a person should know, a sentence for each column."""
-        how = self._run.detector.preprocessor_
-        if not isinstance(how, TablePreprocessor) or self._rows < ENOUGH:
+        """Return a warning for each column that is unlike that of training."""
+        preprocessor = self._run.detector.preprocessor_
+        if not isinstance(preprocessor, TablePreprocessor) or self._rows < MIN_ROWS:
             return []
-        found = []
-        for name, column, there, odd in zip(self._run.layout.columns, how.columns, self._there, self._odd, strict=True):
+        warnings = []
+        names, columns = self._run.layout.columns, preprocessor.columns
+        for name, column, there, odd in zip(names, columns, self._there, self._odd, strict=True):
             if column.empty:
                 continue
             if there == 0:
-                found.append(f"column {name!r} is empty in all {self._rows:,} rows")
-            elif odd > SHARE * there:
+                warnings.append(f"column {name!r} is empty in all {self._rows:,} rows")
+            elif odd > UNLIKE_SHARE * there:
                 what = "numbers more than 10 deviations away from those of training"
                 if column.categories is not None:
                     what = "texts that no training row had"
                 elif column.unused:
-                    what = f"values other than {column.centre:.6g}, which all training rows had"
-                found.append(f"column {name!r} holds {what}, in {odd:,} of {there:,} rows")
-        return found
+                    what = f"values other than {column.center:.6g}, which all training rows had"
+                warnings.append(f"column {name!r} holds {what}, in {odd:,} of {there:,} rows")
+        return warnings
 
 
 @dataclass
 class Summary:
-    """What was scored."""
+    """Counts and warnings of the scored rows."""
 
     rows: int = 0
     outliers: int = 0
-    highest: float = -math.inf
     warnings: list[str] = field(default_factory=list)
 
 
@@ -93,18 +94,18 @@ def stream_scores(
     strict: bool = False,
     tick: Tick | None = None,
 ) -> Summary:
-    """Score every row of the source.
+    """Score every row of a file.
 
     Args:
-        run: what scores the rows.
-        source: rows.
+        run: scores the rows.
+        source: the file.
         file: where the table (csv) or the lines (JSON) go.
-        top: give the strangest rows only, strangest first.
+        top: write only this many of the highest-scoring rows, highest first.
         explain: name the columns that add most to a score.
-        as_json: one JSON object on each line.
+        as_json: write one JSON object on each line.
         id: the column that names rows, which :func:`add_id` found.
-        strict: refuse rows that are unlike those of training, where otherwise the summary warns of them.
-        tick: called after each part with the rows done and the share of the source.
+        strict: refuse rows that are unlike those of training, instead of a warning in the summary.
+        tick: reports progress.
     """
     summary, unlike = Summary(), Unlike(run)
     write = _json_writer(file) if as_json else _csv_writer(file, run, named=id is not None, explain=explain)
@@ -113,19 +114,16 @@ def stream_scores(
         rows, ids = part.rows, None
         if id is not None and isinstance(rows, Frame):
             rows, ids = rows.without([id]), rows[id]
-        rows = run.layout.prepare(rows, part.start)
-        unlike.add(rows)
-        anomaly = run.detector.anomaly_score(rows)
+        rows, anomaly = score_part(run, rows, part, source.name, unlike)
         summary.rows += len(anomaly)
         summary.outliers += int((anomaly > run.threshold).sum())
-        summary.highest = max(summary.highest, float(anomaly.max()))
         chosen = np.arange(len(anomaly))
         if top is not None:
             # No more of this part than the top can matter, and none below the worst that is kept.
             chosen = np.sort(np.argsort(-anomaly, kind="stable")[:top])
             if len(best) >= top:
                 chosen = chosen[anomaly[chosen] > best[0][0]]
-        for scored in _told(run, rows, anomaly, chosen, part, ids, explain):
+        for scored in _scored(run, rows, anomaly, chosen, part, ids, explain):
             if top is None:
                 write(scored[2])
             elif len(best) < top:
@@ -141,35 +139,41 @@ def stream_scores(
         write({"summary": asdict(summary)})
     file.flush()
     if summary.warnings and strict:
-        raise DataError(f"{source.name} is unlike the training rows: {'; '.join(summary.warnings)}")
+        raise FileError(f"{source.name} is unlike the training rows: {'; '.join(summary.warnings)}")
     return summary
 
 
+def score_part(run: FittedRun, rows: Any, part: Part, name: str, unlike: Unlike) -> tuple[Any, Array]:
+    """Return the rows of a part as the model takes them, and their anomaly scores."""
+    check_finite_part(rows, name, part.start)
+    prepared = run.layout.prepare(rows)
+    unlike.add(prepared)
+    return prepared, run.detector.anomaly_score(prepared)
+
+
 def add_id(source: Source, column: str | None, say: Say, *, asked: bool) -> str | None:
-    """Have the column that names rows read too; one that was not asked for on the line may be missing."""
+    """Read the column that names rows too; one that was not asked for on the command line may be missing."""
     if column is None:
         return None
     if not isinstance(source, TableSource):
         if asked:
-            source.close()
-            raise DataError(f"--id needs a table with columns (csv, tsv, parquet), found {source.name}")
+            raise FileError(f"--id needs a table with columns (csv, tsv, parquet), found {source.name}")
         return None
     try:
-        found = find_column(source.columns, column, source.name)
-    except DataError:
+        name = find_column(source.columns, column, source.name)
+    except FileError:
         if asked:
-            source.close()
             raise
         say(f"{source.name} has no column {column!r}, which named the rows of training: scores go by row alone")
         return None
-    source.column_reader.add_text(found)
-    return found
+    source.add_text(name)
+    return name
 
 
-def _told(
+def _scored(
     run: FittedRun, rows: Any, anomaly: Array, chosen: Any, part: Part, ids: Any, explain: bool
 ) -> Iterator[Scored]:
-    """What is told of each chosen row of a part."""
+    """Yield the entries of each chosen row of a part."""
     probability, p_value = run.detector.calibration_.probability(anomaly), run.p_value(rows, anomaly)
     reasons = _reasons(run, rows, chosen) if explain else None
     for i in chosen.tolist():
@@ -186,7 +190,7 @@ def _told(
 
 
 def _reasons(run: FittedRun, rows: Any, chosen: Any) -> Iterator[dict[str, float]]:
-    """For each chosen row the columns, or places of an image, that add most to its score."""
+    """Yield for each chosen row the columns, or places of an image, that add most to its score."""
     for start in range(0, len(chosen), EXPLAINED):
         positions = chosen[start : start + EXPLAINED]
         part = rows.take(positions) if isinstance(rows, Frame) else rows[positions]

@@ -12,17 +12,16 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..._validation import Check, FileError, count, flag, listed, short, text
 from ..._version import __version__
-from ..readers.arrays import images_below
+from ...tables.arrays import images_below
 
-
-class SettingsError(ValueError):
-    """Settings that do not make a run."""
+CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,14 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All of a run."""
+    """All settings of a run."""
 
     data: DataSettings
     seed: int = 0
     detector: dict[str, Any] = field(default_factory=dict)
 
     def to_toml(self) -> str:
-        """The text of ``config.toml``."""
+        """Return the text of ``config.toml``."""
         content: dict[str, dict[str, Any]] = {
             "run": {"seed": self.seed},
             "data": {k: v for k, v in asdict(self.data).items() if v not in (None, (), False) or k == "header"},
@@ -63,46 +62,62 @@ class RunSettings:
         return to_toml(content, comment)
 
 
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    return tuple(listed(text)(name, value))
+
+
+#: How each entry of ``config.toml`` is checked; runs of 0.2 also name their kind.
+_RUN: dict[str, Check] = {"seed": lambda name, value: count(name, value, low=0), "kind": text}
+_DATA: dict[str, Check] = {
+    **dict.fromkeys(("path", "outliers", "label", "id", "delimiter", "array", "sha256"), text),
+    **dict.fromkeys(("drop", "keep", "missing", "categorical"), _texts),
+    **dict.fromkeys(("mostly_outliers", "header"), flag),
+}
+
+
 def read_config(path: Path) -> RunSettings:
-    """The settings in a ``config.toml``, or in the folder of a run."""
-    place = path / "config.toml" if path.is_dir() else path
+    """Read the settings in a ``config.toml``, or in the folder of a run."""
+    place = path / CONFIG if path.is_dir() else path
     if not place.is_file():
-        raise SettingsError(f"{place} does not exist; give the config.toml of a run")
+        raise FileError(f"{place} does not exist; give the config.toml of a run")
     try:
         content = tomllib.loads(place.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        said = "its lists are nested too deeply" if isinstance(error, RecursionError) else error
-        raise SettingsError(f"{place} is not TOML: {said}; correct it, or make the run again") from None
-    return _from_content(content, str(place))
-
-
-def _from_content(content: Mapping[str, Any], name: str) -> RunSettings:
-    """Settings from the tables of a file; a key that does not exist is named."""
-    run = _checked(content.get("run", {}), {"kind", "seed"}, f"{name} [run]")
-    if run.get("kind", "detector") != "detector":  # which runs of 0.2 name
-        raise SettingsError(
-            f"{name} [run]: kind must be detector, found {_short(run['kind'])}; latent-variable models are trained in "
+        problem = "its lists are nested too deeply" if isinstance(error, RecursionError) else error
+        raise FileError(f"{place} is not TOML: {problem}; correct it, or make the run again") from None
+    tables = {name: content.get(name, {}) for name in ("run", "data", "detector")}
+    run = _checked(tables["run"], _RUN, f"{place} [run]")
+    if run.get("kind", "detector") != "detector":
+        raise FileError(
+            f"{place} [run]: kind must be detector, found {short(run['kind'])}; latent-variable models are trained in "
             "Python, by fvnce.detection.LatentDetector"
         )
-    _checked(content, {"run", "data", "detector"}, name)
-    data = _checked(content.get("data", {}), {f.name for f in fields(DataSettings)}, f"{name} [data]")
+    _checked(content, dict.fromkeys(tables, lambda name, value: value), str(place))
+    data = _checked(tables["data"], _DATA, f"{place} [data]")
     if "path" not in data:
-        raise SettingsError(f'{name} [data] must name the path of the rows; write path = "rows.csv"')
-    detector = content.get("detector", {})
-    _checked(detector, set(detector) if isinstance(detector, Mapping) else set(), f"{name} [detector]")
-    for key, value in detector.items():
-        if not all(isinstance(v, bool | int | float | str) for v in (value if isinstance(value, list) else [value])):
-            wanted = "true, false, a number, a text or a list of these"
-            raise SettingsError(f"{name} [detector]: {key} must be {wanted}, found {_short(value)}; correct it")
-    seed = run.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise SettingsError(f"{name} [run]: seed must be an integer >= 0, found {_short(seed)}; correct it")
-    source = DataSettings(**_typed(data, DataSettings, f"{name} [data]"))
-    return RunSettings(source, seed, dict(detector))
+        raise FileError(f'{place} [data] must name the path of the rows; write path = "rows.csv"')
+    # The detector checks its parameters itself.
+    detector = _checked(tables["detector"], None, f"{place} [detector]")
+    return RunSettings(DataSettings(**data), run.get("seed", 0), detector)
+
+
+def _checked(table: Any, checks: Mapping[str, Check] | None, where: str) -> dict[str, Any]:
+    """Return the entries of a table, each checked if there are checks, or raise FileError for the first wrong one."""
+    if not isinstance(table, Mapping):
+        raise FileError(f"{where} must be a table, found {short(table)}; correct it")
+    if checks is None:
+        return dict(table)
+    for key in table:
+        if key not in checks:
+            raise FileError(f"{where} has an unknown entry {key[:60]!r}; the entries are {', '.join(sorted(checks))}")
+    try:
+        return {key: checks[key](key, value) for key, value in table.items()}
+    except (TypeError, ValueError) as error:
+        raise FileError(f"{where}: {error}; correct it") from None
 
 
 def fingerprint(path: str) -> str | None:
-    """SHA-256 of a file; of a folder, over the names and contents of its images; None for a pipe."""
+    """Return the SHA-256 of a file; of a folder, over the names and contents of its images; None for a pipe."""
     place = Path(path)
     if place.is_file():
         with place.open("rb") as file:
@@ -117,9 +132,9 @@ def fingerprint(path: str) -> str | None:
 
 
 def to_toml(content: Mapping[str, Mapping[str, Any]], comment: str = "") -> str:
-    """Tables of booleans, numbers, strings and lists of these; None is left out, which TOML cannot say.
+    """Return tables of booleans, numbers, strings and lists of these as TOML, without entries that are None.
 
-    The standard library reads TOML and does not write it, and settings need no more than this.
+    The standard library reads TOML and does not write it.
 
     >>> print(to_toml({"run": {"seed": 0, "rule": "power(1/64)", "hidden": [64, 64], "label": None}}))
     [run]
@@ -152,45 +167,6 @@ def _toml_value(key: str, value: Any) -> str:
     raise TypeError(f"{key} must be a boolean, a number, a string or a list of these, found {type(value).__name__}")
 
 
-def _toml_string(text: str) -> str:
+def _toml_string(string: str) -> str:
     # JSON's escapes are TOML's, but for DEL and characters beyond 16 bits, which TOML takes as they are.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _checked(table: Any, allowed: set[str], where: str) -> dict[str, Any]:
-    if not isinstance(table, Mapping):
-        raise SettingsError(f"{where} must be a table, found {_short(table)}; correct it")
-    for key in table:
-        if key not in allowed:
-            raise SettingsError(
-                f"{where} has an unknown entry {key[:60]!r}; the entries are {', '.join(sorted(allowed))}"
-            )
-    return dict(table)
-
-
-def _typed(table: dict[str, Any], settings: type, where: str) -> dict[str, Any]:
-    """The entries of a table, each of the type its setting has: a text is no list of letters, and true is no 1."""
-    kinds = {field.name: str(field.type).removesuffix(" | None") for field in fields(settings)}
-    for key, value in table.items():
-        wanted, example, fits = _TYPES[kinds[key]]
-        if not fits(value):
-            raise SettingsError(f"{where}: {key} must be {wanted}, found {_short(value)}; write {key} = {example}")
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, Mapping | list):
-        return f"a {'list' if isinstance(value, list) else 'table'}"
-    return repr(value)[:60]
-
-
-#: By the annotation of a setting: what it must be, an example, and whether a value of TOML is that.
-_TYPES: dict[str, tuple[str, str, Callable[[Any], bool]]] = {
-    "str": ("a text", '"text"', lambda value: isinstance(value, str)),
-    "bool": ("true or false", "true", lambda value: isinstance(value, bool)),
-    "tuple[str, ...]": (
-        "a list of texts",
-        '["one", "two"]',
-        lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
-    ),
-}
+    return json.dumps(string, ensure_ascii=False).replace("\x7f", "\\u007f")

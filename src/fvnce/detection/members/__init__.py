@@ -1,53 +1,35 @@
 """The members of the detector: to add one, write its file and list its class.
 
-==================  ========================================================================================
+==================  =========================================================================================
 ``outlier_forest``  piecewise-constant ratio of the known outliers to the rows
 ``mixture_forest``  piecewise-constant ratio of the mixture noise to the rows
-``broad_forest``    the same for the box, on few rows a tree: what is left without known outliers
-``marginal_forest`` the same for the product of the columns' own distributions: which columns go together?
+``broad_forest``    the same for noise that is uniform over the box of the data, on few rows a tree
 ``network``         ratio networks against the mixture noise
-``neighbours``      ratio of densities by nearest neighbours, in closed form: far, far for its place, far for its warps
-``autoencoder``     latent-variable model with a deterministic encoder
-``variational``     latent-variable model with a stochastic encoder
-==================  ========================================================================================
+``neighbors``       ratio of densities by nearest neighbors, in closed form
+==================  =========================================================================================
 
-``base`` is the contract of all of them, ``trees`` what forests are made of, and ``reference`` the search for
-neighbours, on images with ``image_code`` and ``warps``; ``pca`` is how the other members see images.
+``base`` is the contract of all of them; ``images`` is how they see images.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
 
-from ... import _checks
 from .base import Member
-from .forest import BroadForest, MarginalForest, MixtureForest, OutlierForest
-from .latent_model import AutoencoderMember, VariationalMember
-from .neighbours import NeighbourMember
-from .pca import PCAMember
-from .ratio_network import RatioNetworks
 
-CLASSES: dict[str, type[Member]] = {
-    member.name: member
-    for member in (
-        OutlierForest,
-        MixtureForest,
-        BroadForest,
-        MarginalForest,
-        RatioNetworks,
-        NeighbourMember,
-        AutoencoderMember,
-        VariationalMember,
-    )
+#: Where the class of each member is; it is imported when it is needed, since some need torch.
+MODULES = {
+    "outlier_forest": "forest.OutlierForest",
+    "mixture_forest": "forest.MixtureForest",
+    "broad_forest": "forest.BroadForest",
+    "network": "ratio_network.RatioNetworks",
+    "neighbors": "neighbors.NeighborMember",
 }
-NAMES = tuple(CLASSES)
+NAMES = tuple(MODULES)
 
-__all__ = ["CLASSES", "NAMES", "Member", "PCAMember", "check_names"]
+__all__ = ["NAMES", "Member", "member_class"]
 
 
-def check_names(members: Any) -> tuple[str, ...]:
-    """The members that are named, none for "auto"."""
-    if isinstance(members, str):
-        return () if members == "auto" else (_checks.choice("members", members, ("auto", *NAMES)),)
-    if not isinstance(members, Sequence) or isinstance(members, bytes) or len(members) == 0:
-        raise TypeError(f"members must be 'auto' or names of members, found {members!r}")
-    return tuple(_checks.choice("members", name, NAMES) for name in members)
+def member_class(name: str) -> type[Member]:
+    """Return the class of a member."""
+    module, _, attribute = MODULES[name].partition(".")
+    kind: type[Member] = getattr(import_module(f".{module}", __name__), attribute)
+    return kind

@@ -1,153 +1,300 @@
-r"""Piecewise-constant density ratios: forests that tell rows from noise, one member for each kind of noise.
+r"""Forests: piecewise-constant density ratios between rows and noise, one member for each kind of noise.
 
 On the cells C of a partition, the model p_θ = r_C p_n has the objective
 
     J = Σ_C  P_data(C) f1(r_C) + P_noise(C) f0(r_C),        maximal at  r_C = P_data(C) / P_noise(C)
 
 for *every* proper scoring rule, because f0' = −r f1'. So a tree needs no training but the choice of its cells, and the
-share of noise in a cell, μ_C = P_noise / (P_data + P_noise), is its exact answer. Cells come from extremely randomised
+share of noise in a cell, μ_C = P_noise / (P_data + P_noise), is its exact answer. Cells come from extremely randomized
 trees, whose Gini gain is the gain of J under the quadratic rule; the forest averages μ over trees.
+
+Trees are stored as plain arrays, which can be checked to the last leaf. scikit-learn's compiled code finds the leaves
+of rows, 18 times as fast as NumPy. scikit-learn has no public way to make a tree from arrays, so the state that it
+unpickles is used, without a pickle; where a version of it has another form, NumPy finds the same leaves.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn import config_context
 from sklearn.tree import ExtraTreeRegressor
-from torch import Tensor
 
-from ...noise import draw
-from ...training import History
-from ..noise import box, draw_from_marginals, draw_mixture
-from ..plan import Array, Folds, HeldOutScores, Plan, TrainingRows
-from .base import Member
-from .trees import RatioForest
+from ..._validation import require, stored_array
+from ..rows import Array, Folds, TrainingRows
+from .base import HeldOutScores, ImageShape, Member, MemberSettings, Scorer, State
 
-#: What rows are told apart from: its rows, their weights, their folds.
-Noise = tuple[Array, Array, NDArray[np.int64]]
-#: A forest that sees few rows needs enough draws all the same.
-FEWEST_DRAWS = 256
+#: Rows times trees that are followed at a time.
+MAX_PLACES = 2**20
+#: The deepest tree in a file; those that ``fit`` grows have a few hundred levels at most, and each costs a step a row.
+MAX_DEPTH = 10_000
+#: The fewest draws of noise, for tables of few rows.
+MIN_DRAWS = 256
 #: Rows of a tree of the broad forest; few, so that outliers do not hide one another.
 BROAD_ROWS = 64
 
 
+@dataclass(frozen=True)
+class RatioForest(Scorer):
+    """Trees one after the other in flat arrays.
+
+    Attributes:
+        roots: first node of each tree, shape (T,).
+        left: node to go to if the feature is at most the threshold; at a leaf its own number.
+        right: node to go to otherwise.
+        feature: column that a node compares, 0 at a leaf.
+        threshold: what it compares with.
+        share: μ, the share of noise among what reached the node.
+    """
+
+    roots: NDArray[np.int64]
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    threshold: Array
+    share: Array
+
+    def anomaly(self, X: Array) -> Array:
+        """Return μ averaged over the trees, shape (n,)."""
+        return self.anomaly_by(X, slice(None))
+
+    def anomaly_by(self, X: Array, trees: slice) -> Array:
+        """Return μ averaged over some of the trees."""
+        rows = np.ascontiguousarray(X, dtype=np.float32)
+        total, count = np.zeros(len(rows)), 0
+        # Tree by tree, so that the sum of a row has one order, whatever other rows there are.
+        for leaf in self._leaves(rows, trees):
+            total += self.share[leaf]
+            count += 1
+        return total / count
+
+    def _leaves(self, rows: NDArray[np.float32], trees: slice) -> Iterator[NDArray[np.int64]]:
+        """Yield the leaf of each row, one array for each tree."""
+        if rows.shape[1] < self._columns:  # compiled trees would read beyond the rows
+            raise ValueError(f"X must have at least {self._columns} columns, found {rows.shape[1]}")
+        if self._compiled is not None:
+            for root, tree in zip(self.roots[trees].tolist(), self._compiled[trees], strict=True):
+                yield root + tree.apply(rows)
+            return
+        for root in self.roots[trees]:
+            node = np.full((len(rows), 1), root)
+            while not np.array_equal(new := self._step(rows, node), node):
+                node = new
+            yield node[:, 0]
+
+    @cached_property
+    def _compiled(self) -> list[Any] | None:
+        return compiled_trees(self.roots, self.left, self.right, self.feature, self.threshold)
+
+    @cached_property
+    def _columns(self) -> int:
+        return int(self.feature.max()) + 1
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the forest is made of, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.arrays()  # compiled trees are made from them again
+
+    def contributions(self, X: Array) -> Array:
+        """Return how much each column moved μ on the way from the roots to the leaves, shape (n, D)."""
+        rows, size = X.astype(np.float32), max(1, MAX_PLACES // len(self.roots))
+        return np.concatenate([self._moves(rows[low : low + size]) for low in range(0, max(len(rows), 1), size)])
+
+    def _moves(self, rows: NDArray[np.float32]) -> Array:
+        node = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
+        moves = np.zeros(rows.shape)
+        index = np.arange(len(rows))[:, None]
+        while True:
+            new = self._step(rows, node)
+            if np.array_equal(new, node):
+                return moves / len(self.roots)
+            np.add.at(moves, (index, self.feature[node]), self.share[new] - self.share[node])
+            node = new
+
+    @property
+    def base(self) -> float:
+        """μ at the roots, averaged over the trees."""
+        return float(self.share[self.roots].mean())
+
+    def _step(self, rows: NDArray[np.float32], node: NDArray[np.int64]) -> NDArray[np.int64]:
+        values = np.take_along_axis(rows, self.feature[node], 1)
+        return np.where(values <= self.threshold[node], self.left[node], self.right[node])
+
+    def state(self) -> State:
+        """Return the arrays; there is nothing else."""
+        return {}, self.arrays()
+
+    @classmethod
+    def from_state(
+        cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape | None
+    ) -> Self:
+        """Make trees over rows with ``width`` columns, in which every row arrives at a leaf."""
+        expected = {field.name for field in fields(cls)}
+        require(not content and set(arrays) == expected, "be the member that it is named", sorted(arrays))
+        require(image is None, "have forests over columns", "pixels")
+        roots, count = np.shape(arrays["roots"]), np.shape(arrays["share"])[:1]
+        for name, values in arrays.items():
+            dtype = np.float64 if name in ("threshold", "share") else np.int64
+            stored_array(f"{name} of a forest", values, dtype, roots[:1] if name == "roots" else count)
+        forest = cls(**arrays)
+        outside = forest.share[(forest.share < 0) | (forest.share > 1)]
+        require(len(outside) == 0, "have shares in [0, 1]", outside[:1], of="a forest")
+        wrong = forest.feature[(forest.feature < 0) | (forest.feature >= width)]
+        require(len(wrong) == 0, f"compare columns 0 to {width - 1}", wrong[:1], of="a forest")
+        forest._check_paths(len(forest.share))
+        return forest
+
+    def _check_paths(self, count: int) -> None:
+        """Require that every node but the roots follows one earlier node of its tree, so that every path ends."""
+        node, roots = np.arange(count), self.roots
+        inner = self.left != node
+        parents, children = np.tile(node[inner], 2), np.concatenate([self.left[inner], self.right[inner]])
+        later = bool(((children > parents) & (children < count)).all())
+        leaves = bool((self.right[~inner] == node[~inner]).all())
+        require(later and leaves, "lead from each node to two later ones or to none", children[:1], of="a forest")
+        inside = len(roots) > 0 and bool(((roots >= 0) & (roots < count)).all()) and len(np.unique(roots)) == len(roots)
+        require(inside, "have roots among its nodes, each once", roots[:3], of="a forest")
+        is_root = np.zeros(count, dtype=bool)
+        is_root[roots] = True
+        once = bool((np.bincount(children, minlength=count) == ~is_root).all())
+        require(once, "lead to each node from one other, and to no root", "otherwise", of="a forest")
+        tree = np.cumsum(is_root)
+        apart = bool(is_root[0]) and bool((tree[children] == tree[parents]).all())
+        require(apart, "have each tree in one piece", "nodes of another between", of="a forest")
+        level, depth = roots, 0
+        while len(level):
+            require(depth <= MAX_DEPTH, f"have at most {MAX_DEPTH:,} levels", "more", of="a forest")
+            level = level[inner[level]]
+            level, depth = np.concatenate([self.left[level], self.right[level]]), depth + 1
+
+
+def compiled_trees(
+    roots: NDArray[np.int64],
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+    feature: NDArray[np.int64],
+    threshold: Array,
+) -> list[Any] | None:
+    """Return scikit-learn's tree of each root, or None where this version of it cannot be made from these arrays.
+
+    Compiled code follows every index, so arrays from a file must have passed :meth:`RatioForest.from_state`.
+
+    >>> left, right = np.array([1, 1, 2]), np.array([2, 1, 2])
+    >>> (tree,) = compiled_trees(np.array([0]), left, right, np.zeros(3, int), np.array([0.5, 0, 0]))
+    >>> tree.apply(np.array([[0.0], [1.0]], dtype=np.float32))
+    array([1, 2])
+    """
+    first, place = np.unique(roots, return_inverse=True)
+    made = []
+    try:
+        from sklearn.tree._tree import NODE_DTYPE, TREE_LEAF, TREE_UNDEFINED, Tree
+
+        for begin, end in zip(first.tolist(), np.append(first[1:], len(left)).tolist(), strict=True):
+            here = slice(begin, end)
+            leaf = left[here] == np.arange(begin, end)
+            nodes = np.zeros(end - begin, dtype=NODE_DTYPE)
+            nodes["left_child"] = np.where(leaf, TREE_LEAF, left[here] - begin)
+            nodes["right_child"] = np.where(leaf, TREE_LEAF, right[here] - begin)
+            nodes["feature"] = np.where(leaf, TREE_UNDEFINED, feature[here])
+            nodes["threshold"] = threshold[here]
+            tree = Tree(int(feature[here].max()) + 1, np.ones(1, dtype=np.intp), 1)
+            # Values are not needed: the forest holds μ.
+            values = np.zeros((len(nodes), 1, 1))
+            tree.__setstate__({"max_depth": 0, "node_count": len(nodes), "nodes": nodes, "values": values})
+            made.append(tree)
+    except (ImportError, AttributeError, TypeError, ValueError, KeyError):
+        return None
+    return [made[index] for index in place.ravel()]
+
+
+#: Rows of noise, their weights, and the folds whose rows they were made of, −1 for none.
+WeightedNoise = tuple[Array, Array, NDArray[np.int64]]
+
+
 class Forest(RatioForest, Member):
-    """A forest of one kind of noise."""
-
-    averages_folds: ClassVar[bool] = True
+    """A forest against one kind of noise."""
 
     @classmethod
-    def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
-        """Grow the trees; there is no network."""
-        return cls._grown(rows, plan, seed, None), []
-
-    @classmethod
-    def fit_held_out(
-        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOutScores]:
-        """Tree t is grown without fold t mod K: a K-th of the forest has not seen a row."""
-        forest = cls._grown(rows, plan, seed, folds)
-        held = HeldOutScores.by(lambda X, fold: forest.anomaly_by(X, slice(fold, None, folds.count)), rows, folds)
-        return forest, [], held
-
-    @classmethod
-    def _grown(cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None) -> Self:
-        noise, weights, of_noise = cls._noise(rows, plan, torch.Generator().manual_seed(seed), folds)
+    def fit(
+        cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
+    ) -> tuple[Self, HeldOutScores | None]:
+        """Grow the trees; with K folds tree t is grown without fold t mod K, so a K-th of them has not seen a row."""
+        noise, noise_weights, noise_folds = cls._noise(rows, settings, seed, folds)
         grown = grow_forest(
             rows.X,
             rows.weights,
             noise,
-            weights,
-            trees=plan.trees if folds is None else max(plan.trees, folds.count),
+            noise_weights,
+            n_trees=settings.n_trees if folds is None else max(settings.n_trees, folds.count),
             seed=seed,
-            folds=None if folds is None else (folds.rows, of_noise),
-            jobs=plan.jobs,
-            **cls._shape(plan),
+            folds=None if folds is None else (folds.rows, noise_folds),
+            n_jobs=settings.n_jobs,
+            **cls._growth(settings),
         )
-        return cls(**grown.arrays())
+        forest = cls(**grown.arrays())
+        if folds is None:
+            return forest, None
+        return forest, HeldOutScores.by(lambda X, f: forest.anomaly_by(X, slice(f, None, folds.count)), rows, folds)
 
     @classmethod
     @abstractmethod
-    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator, folds: Folds | None) -> Noise:
-        """What rows are told apart from, with weights and the fold whose rows each was made of, −1 for none."""
+    def _noise(cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None) -> WeightedNoise:
+        """Return what rows are distinguished from."""
 
     @classmethod
-    def _shape(cls, plan: Plan) -> dict[str, Any]:
-        return {"leaf": plan.leaf, "features": "sqrt", "sample": None}
+    def _growth(cls, settings: MemberSettings) -> dict[str, Any]:
+        return {"min_samples_leaf": settings.min_samples_leaf, "max_features": "sqrt", "sample": None}
 
 
 class OutlierForest(Forest):
-    """Against the known outliers themselves."""
+    """A forest against the known outliers themselves."""
 
     name: ClassVar[str] = "outlier_forest"
     needs_outliers: ClassVar[bool] = True
 
     @classmethod
-    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator, folds: Folds | None) -> Noise:
-        of = np.full(len(rows.outliers), -1) if folds is None else folds.outliers
-        return rows.outliers, rows.outlier_weights, of
+    def _noise(cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None) -> WeightedNoise:
+        fold_of = np.full(len(rows.outliers), -1) if folds is None else folds.outliers
+        return rows.outliers, rows.outlier_weights, fold_of
 
 
 class MixtureForest(Forest):
-    """Against smoothed known outliers and smoothed rows."""
+    """A forest against smoothed known outliers and smoothed rows."""
 
     name: ClassVar[str] = "mixture_forest"
 
     @classmethod
-    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator, folds: Folds | None) -> Noise:
-        return _drawn(*draw_mixture(rows, plan, _count(rows), generator, folds))
+    def _noise(cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None) -> WeightedNoise:
+        from ..noise import draw_mixture
+
+        drawn, fold_of = draw_mixture(rows, settings, max(len(rows.X), MIN_DRAWS), seed, folds)
+        return drawn.double().numpy(), np.ones(len(drawn)), fold_of.numpy()
 
 
 class BroadForest(Forest):
-    """Against the box that holds the rows, with few rows and single columns in each tree."""
+    """A forest against the box that holds the rows, with few rows and single columns in each tree."""
 
     name: ClassVar[str] = "broad_forest"
 
     @classmethod
-    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator, folds: Folds | None) -> Noise:
-        count = _count(rows)
-        return _drawn(draw(box(torch.from_numpy(rows.X)), count, generator), torch.full((count,), -1))
+    def _noise(cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None) -> WeightedNoise:
+        from ..noise import draw_box
+
+        drawn = draw_box(rows.X, max(len(rows.X), MIN_DRAWS), seed)
+        return drawn, np.ones(len(drawn)), np.full(len(drawn), -1)
 
     @classmethod
-    def _shape(cls, plan: Plan) -> dict[str, Any]:
-        return {"leaf": 1, "features": 1, "sample": BROAD_ROWS}
-
-
-class MarginalForest(Forest):
-    """Against the product of the columns' own distributions: which of them go together?"""
-
-    name: ClassVar[str] = "marginal_forest"
-
-    @classmethod
-    def _noise(cls, rows: TrainingRows, plan: Plan, generator: torch.Generator, folds: Folds | None) -> Noise:
-        X, weights, count = torch.from_numpy(rows.X), torch.from_numpy(rows.weights), _count(rows)
-        if folds is None:
-            return _drawn(draw_from_marginals(X, weights, count, generator), torch.full((count,), -1))
-        # A draw is made of rows of one fold, and belongs to it.
-        of, own = torch.from_numpy(folds.rows), torch.arange(count) % folds.count
-        drawn = X.new_empty(count, X.shape[1])
-        for fold in range(folds.count):
-            here = own == fold
-            drawn[here] = draw_from_marginals(X[of == fold], weights[of == fold], int(here.sum()), generator)
-        return _drawn(drawn, own)
-
-
-def _count(rows: TrainingRows) -> int:
-    """As many draws as there are rows."""
-    return max(len(rows.X), FEWEST_DRAWS)
-
-
-def _drawn(draws: Tensor, folds: Tensor) -> Noise:
-    return draws.double().numpy(), np.ones(len(draws)), folds.numpy()
+    def _growth(cls, settings: MemberSettings) -> dict[str, Any]:
+        return {"min_samples_leaf": 1, "max_features": 1, "sample": BROAD_ROWS}
 
 
 def grow_forest(
@@ -156,96 +303,85 @@ def grow_forest(
     noise: Array,
     noise_weights: Array,
     *,
-    trees: int,
-    leaf: int,
-    features: str | int,
+    n_trees: int,
+    min_samples_leaf: int,
+    max_features: str | int,
     sample: int | None,
     seed: int,
     folds: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
-    jobs: int | None = None,
+    n_jobs: int | None = None,
 ) -> RatioForest:
-    """A forest that tells rows from noise, both given the same total weight.
+    """Grow a forest that distinguishes rows from noise, both given the same total weight.
 
     Args:
         rows: data, shape (n, D).
         weights: one for each row.
         noise: draws of p_n, or known outliers, shape (m, D).
         noise_weights: one for each draw.
-        trees: how many.
-        leaf: fewest samples in a cell.
-        features: columns tried for a split, a number or "sqrt".
+        n_trees: how many.
+        min_samples_leaf: fewest samples in a cell.
+        max_features: columns tried for a split, a number or "sqrt".
         sample: data rows of a tree, with as many of noise, drawn anew for each; None for all.
         seed: of the partitions.
         folds: the fold of each row and of each draw, −1 for none: tree t sees nothing of fold t mod K.
-        jobs: threads, as joblib counts them.
+        n_jobs: threads, as joblib counts them.
     """
     X = np.concatenate([rows, noise]).astype(np.float32)
-    kind = np.repeat([0.0, 1.0], [len(rows), len(noise)])
+    is_noise = np.repeat([0.0, 1.0], [len(rows), len(noise)])
     weight = np.concatenate([weights, noise_weights])
     fold = None if folds is None else np.concatenate(folds)
     parts = [
-        _Part.of(X[keep], kind[keep], weight[keep])
-        for keep in ([slice(None)] if fold is None else [fold != own for own in range(int(fold.max()) + 1)])
+        _balanced(X[keep], is_noise[keep], weight[keep])
+        for keep in ([slice(None)] if fold is None else [fold != left_out for left_out in range(int(fold.max()) + 1)])
     ]
     # As scikit-learn's forests seed their trees.
-    seeds = np.random.RandomState(seed).randint(2**31 - 1, size=trees)
-    grow = partial(_grow_tree, sample=sample, shape={"min_samples_leaf": leaf, "max_features": features})
-    jobs_of = (delayed(grow)(parts[tree % len(parts)], int(own)) for tree, own in enumerate(seeds))
-    return _flat(Parallel(n_jobs=jobs, prefer="threads")(jobs_of))
+    seeds = np.random.RandomState(seed).randint(2**31 - 1, size=n_trees)
+    grow = partial(_grow_tree, sample=sample, min_samples_leaf=min_samples_leaf, max_features=max_features)
+    work = (delayed(grow)(parts[tree % len(parts)], int(tree_seed)) for tree, tree_seed in enumerate(seeds))
+    return _flat(Parallel(n_jobs=n_jobs, prefer="threads")(work))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What some of the trees see: both kinds with the same total weight.
-
-    Attributes:
-        X: rows, then draws.
-        kind: 0 for rows, 1 for draws.
-        weight: of each, its mean 1.
-        cumulative: sums of the weights from the first on, the last of them 1.
-    """
-
-    X: NDArray[np.float32]
-    kind: Array
-    weight: Array
-    cumulative: Array
-
-    @classmethod
-    def of(cls, X: NDArray[np.float32], kind: Array, weight: Array) -> Self:
-        totals = np.bincount(kind.astype(np.int64), weight, minlength=2)
-        weight = weight / totals[kind.astype(np.int64)]
-        cumulative = np.cumsum(weight / weight.sum())
-        return cls(X, kind, weight * (len(X) / weight.sum()), cumulative / cumulative[-1])
+#: Rows, then draws of noise; 0 for rows and 1 for draws; their weights.
+_Part = tuple[NDArray[np.float32], Array, Array]
 
 
-def _grow_tree(part: _Part, seed: int, *, sample: int | None, shape: Mapping[str, Any]) -> Any:
-    """One tree on all of a part, or on samples of both kinds drawn by their share of the weight, with replacement.
+def _balanced(X: NDArray[np.float32], is_noise: Array, weight: Array) -> _Part:
+    """Give rows and noise the same total weight."""
+    weight = weight / np.bincount(is_noise.astype(np.int64), weight, minlength=2)[is_noise.astype(np.int64)]
+    return X, is_noise, weight
+
+
+def _grow_tree(part: _Part, seed: int, *, sample: int | None, **growth: Any) -> Any:
+    """Grow one tree on all of a part, or on samples of it drawn by weight, with replacement.
 
     Its target is 1 for noise: the mean of a cell is μ, and the gain in squared error half that of Gini. Samples are
-    drawn here because scikit-learn's own bootstrap does not always: before 1.9 it draws evenly and weighs what it drew,
-    so that a value which a thousand rows have in common is in as few trees as one that occurs once.
+    drawn here because scikit-learn's own bootstrap before 1.9 draws evenly and weighs what it drew, so that a value
+    which a thousand rows have in common would be in as few trees as one that occurs once.
     """
-    X, kind, weight = part.X, part.kind, part.weight
-    if sample is not None:
+    X, is_noise, weight = part
+    if sample is None:
+        weight = weight * (len(X) / weight.sum())
+    else:
+        cumulative = np.cumsum(weight / weight.sum())
         levels = np.random.RandomState(seed).random_sample(min(2 * sample, len(X)))
-        there, counts = np.unique(np.searchsorted(part.cumulative, levels, side="right"), return_counts=True)
-        X, kind, weight = X[there], kind[there], counts.astype(np.float64)
-    with config_context(skip_parameter_validation=True):  # asked once for all trees, by the detector's own settings
-        tree = ExtraTreeRegressor(random_state=seed, **shape)
-        return tree.fit(X, kind, sample_weight=weight, check_input=False).tree_
+        there, counts = np.unique(np.searchsorted(cumulative / cumulative[-1], levels, "right"), return_counts=True)
+        X, is_noise, weight = X[there], is_noise[there], counts.astype(np.float64)
+    with config_context(skip_parameter_validation=True):  # the detector has validated its settings
+        tree = ExtraTreeRegressor(random_state=seed, **growth)
+        return tree.fit(X, is_noise, sample_weight=weight, check_input=False).tree_
 
 
 def _flat(trees: Sequence[Any]) -> RatioForest:
     sizes = [tree.node_count for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1]
-    own, first = np.arange(sum(sizes)), np.repeat(roots, sizes)
+    node, first = np.arange(sum(sizes)), np.repeat(roots, sizes)
     names = ("children_left", "children_right", "feature", "threshold")
     left, right, feature, threshold = (np.concatenate([getattr(tree, name) for tree in trees]) for name in names)
     leaf = left < 0
     return RatioForest(
         roots=roots.astype(np.int64),
-        left=np.where(leaf, own, left + first).astype(np.int64),
-        right=np.where(leaf, own, right + first).astype(np.int64),
+        left=np.where(leaf, node, left + first).astype(np.int64),
+        right=np.where(leaf, node, right + first).astype(np.int64),
         feature=np.where(leaf, 0, feature).astype(np.int64),
         threshold=np.where(leaf, 0.0, threshold).astype(np.float64),
         share=np.concatenate([np.clip(tree.value[:, 0, 0], 0.0, 1.0) for tree in trees]).astype(np.float64),

@@ -1,284 +1,287 @@
 r"""Ratio networks: p_θ = e^f p_n, relative to the noise, so that Δ⁰ = f; the anomaly is −f = log p_n/p_θ + const.
 
-With A = E_data e^(αΔ⁰) and B = E_noise e^((1+α)Δ⁰), the loss is −(1/α) log A + log B/(1+α). α > 0 weighs data by
-(p_θ/p_n)^α and so discounts the outliers that hide among them.
+The loss is that of the power rule (α, 0) with a profiled log Z (docs/theory/unnormalised.md): with
+A = E_data e^(αf) and B = E_noise e^((1+α)f) it is log B/(1+α) − (1/α) log A. α > 0 weighs data by (p_θ/p_n)^α and so
+discounts the outliers that hide among them.
 
-Networks of the same layers are trained side by side, with one batched product for a layer of all of them,
-
-    z_m ← activation(z_m W_m + b_m),   m = 1 … M,
-
-each on rows and noise of its own. The loss is the mean of theirs, and AdamW moves a weight by its own gradient alone:
-each network goes its own way.
+Networks are trained together, with one batched product for a layer of all of them, each on rows and noise of its own.
+The loss is the mean of theirs, and AdamW moves a weight by its own gradient alone: no network affects another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
-from ..._estimates import log_mean_exp
-from ...models import mlp
-from ...serialization import describe, fields, rebuild
-from ...training import History
-from ..networks import EPOCHS, LIMIT, OwnDraws, hold_out, in_blocks, initialised, linear_layers, train, without_memory
+from ... import _random
+from ..._stats import log_mean_exp
+from ..._validation import fields, listed, number, require, stored_array
+from ...training.history import History
+from ..blocks import in_blocks
 from ..noise import Support, draw_mixture
-from ..plan import Array, Folds, HeldOutScores, Plan, TrainConfig, TrainingRows
-from .base import Member, State, require, require_lengths, require_network, require_standardising, standard
+from ..rows import Array, Folds, TrainingRows, with_bar
+from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, standard
 
-#: Draws of the noise that networks are trained against, and numbers in them at most.
-POOL, NUMBERS = 2**14, 2**24
+#: Inputs are cut here: a row a thousand deviations away is an outlier, not a thousand times one.
+INPUT_LIMIT = 4.0
+#: Draws of the noise that networks are trained against, and the most numbers in them.
+NOISE_ROWS, NOISE_NUMBERS = 2**14, 2**24
+#: Epochs into which the steps are divided in the record of training.
+EPOCHS = 10
+#: The fraction of the steps in which the learning rate rises, before it falls as a cosine.
+WARM_UP = 0.05
 #: Points of the path along which a gradient is integrated.
 PATH = 64
 
 
 class RatioNetworks(Member):
-    """Networks f that were trained alike from different starts; their anomaly is −f, standardised and averaged."""
+    """M networks f that were trained from different starts; their anomaly is −f, standardized and averaged.
+
+    Args:
+        weights: of each layer, shape (M, inputs, outputs).
+        biases: of each layer, shape (M, 1, outputs).
+        centers: mean of −f over the training rows, one for each network.
+        scales: its deviation.
+    """
 
     name: ClassVar[str] = "network"
-    averages_folds: ClassVar[bool] = True
+    exact = False  # integrated gradients are a quadrature
 
-    def __init__(self, networks: list[nn.Module], centres: list[float], scales: list[float]) -> None:
-        self.networks = [network.eval().double() for network in networks]
-        self.centres, self.scales = centres, scales
-        self._stack = Stack(self.networks).requires_grad_(False)
-
-    @classmethod
-    def fit(cls, rows: TrainingRows, plan: Plan, seed: int) -> tuple[Self, list[History]]:
-        """Train them against the mixture of smoothed outliers and rows."""
-        return cls._trained(rows, plan, seed, None)
+    def __init__(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], centers: list[float], scales: list[float]
+    ) -> None:
+        self.weights, self.biases = [w.double() for w in weights], [b.double() for b in biases]
+        self.centers, self.scales = centers, scales
 
     @classmethod
-    def fit_held_out(
-        cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds
-    ) -> tuple[Self, list[History], HeldOutScores]:
-        """Network m is trained without fold m mod K."""
-        member, histories = cls._trained(rows, plan, seed, folds)
-        held = HeldOutScores.by(lambda X, fold: member._by(X, slice(fold, None, folds.count)), rows, folds)
-        return member, histories, held
-
-    @classmethod
-    def _trained(cls, rows: TrainingRows, plan: Plan, seed: int, folds: Folds | None) -> tuple[Self, list[History]]:
-        pool = min(POOL, max(plan.training.batch_size, NUMBERS // rows.X.shape[1]))
-        noise, of_noise = draw_mixture(rows, plan, pool, torch.Generator().manual_seed(seed), folds)
+    def fit(
+        cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
+    ) -> tuple[Self, HeldOutScores | None]:
+        """Train against the mixture noise; with K folds network m is trained without fold m mod K."""
+        width = rows.X.shape[1]
+        n_noise = min(NOISE_ROWS, max(settings.batch_size, NOISE_NUMBERS // width))
+        noise, noise_folds = draw_mixture(rows, settings, n_noise, seed, folds)
         # Every second draw: on the values of a column alone a network learns nothing of what lies between them.
         noise[::2] = Support.learn(rows).nearest(noise[::2])
-        count = plan.networks if folds is None else max(plan.networks, folds.count)
-        make = partial(ratio_network, rows.X.shape[1], plan.hidden)
-        of = None if folds is None else (torch.from_numpy(folds.rows), of_noise)
-        return cls.trained(make, rows.X, rows.weights, noise, plan.training, count, seed, of)
-
-    @classmethod
-    def trained(
-        cls,
-        make: Callable[[], nn.Module],
-        rows: Array,
-        weights: Array,
-        noise: Tensor,
-        how: TrainConfig,
-        count: int,
-        seed: int,
-        folds: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Self, list[History]]:
-        """``count`` networks against draws of the noise, each from its own start.
-
-        Args:
-            make: a network.
-            rows: data, shape (n, D).
-            weights: one for each row.
-            noise: draws of p_n, shape (p, D).
-            how: training.
-            count: M.
-            seed: of everything.
-            folds: the fold of each row and of each draw: network m sees nothing of fold m mod K.
-        """
-        networks = [initialised(lambda: (make(),), seed + 7919 * member)[0] for member in range(count)]
-        data, w = torch.from_numpy(rows).float(), torch.from_numpy(weights).expand(count, -1)
-        allowed = torch.ones(count, len(noise), dtype=torch.bool)
+        count = settings.n_networks if folds is None else max(settings.n_networks, folds.count)
+        row_weights, allowed = torch.from_numpy(rows.weights).expand(count, -1), torch.ones(count, n_noise) > 0
         if folds is not None:
-            of_row, of_noise = folds
-            own = (torch.arange(count) % (int(of_row.max()) + 1))[:, None]
-            w, allowed = w * (of_row != own), of_noise != own
-        kept, held_out = hold_out(len(data), how, torch.Generator().manual_seed(seed))
-        seen = torch.zeros_like(w)
-        seen[:, kept] = w[:, kept]
-        objective = StackedRatios(networks, data, seen, noise, allowed, how.alpha, seed)
-        batches = torch.zeros(max(1, how.steps // EPOCHS) * how.batch_size, dtype=torch.long)
-        history = train(objective, batches, held_out, how, seed, None)
-        objective.cpu().float().stack.copy_to(networks)
-        plain = cls(networks, [0.0] * count, [1.0] * count)
-        units = [standard(found, weights) for found in plain._parts(torch.from_numpy(rows)).numpy()]
-        return cls(networks, [centre for centre, _ in units], [scale for _, scale in units]), [history]
+            left_out = (torch.arange(count) % folds.count)[:, None]
+            row_weights, allowed = row_weights * (torch.from_numpy(folds.rows) != left_out), noise_folds != left_out
+        weights, biases = initial_layers([width, *settings.hidden, 1], count, seed)
+        history = train(weights, biases, torch.from_numpy(rows.X).float(), row_weights, noise, allowed, settings, seed)
+        plain = cls(weights, biases, [0.0] * count, [1.0] * count)
+        units = [standard(anomaly, rows.weights) for anomaly in plain._each(torch.from_numpy(rows.X)).numpy()]
+        member = cls(weights, biases, [center for center, _ in units], [scale for _, scale in units])
+        member.history = history
+        if folds is None:
+            return member, None
+        return member, HeldOutScores.by(lambda X, f: member.anomaly_by(X, slice(f, None, folds.count)), rows, folds)
 
-    @torch.no_grad()
     def anomaly(self, X: Array) -> Array:
-        """Mean over networks of (−f − centre)/scale, in float64."""
-        return self._mean(torch.from_numpy(X)).numpy()
+        """Return the mean over networks of (−f − center)/scale, in float64."""
+        return self.anomaly_by(X, slice(None))
 
-    @torch.no_grad()
-    def _by(self, X: Array, networks: slice) -> Array:
-        """The mean over some of them."""
-        return self._parts(torch.from_numpy(X))[networks].mean(0).numpy()
+    def anomaly_by(self, X: Array, networks: slice) -> Array:
+        """Return the mean over some of the networks."""
+        mean: Array = self._each(torch.from_numpy(X))[networks].mean(0).numpy()
+        return mean
 
-    def _mean(self, x: Tensor) -> Tensor:
-        return self._parts(x).mean(0)
-
-    def _parts(self, x: Tensor) -> Tensor:
-        """(−f − centre)/scale of each network, shape (M, n)."""
-        count = len(self.networks)
-        f = in_blocks(lambda block: self._stack(block.expand(count, *block.shape)).squeeze(-1).T, x).T
-        centres, scales = (torch.tensor(values, dtype=x.dtype)[:, None] for values in (self.centres, self.scales))
-        return (-f - centres) / scales
-
-    @property
-    def exact(self) -> bool:
-        """Integrated gradients are a quadrature."""
-        return False
+    def _each(self, x: Tensor) -> Tensor:
+        """Return (−f − center)/scale of each network, shape (M, n)."""
+        count = len(self.centers)
+        f = in_blocks(lambda block: forward(self.weights, self.biases, block.expand(count, *block.shape)).T, x).T
+        centers, scales = (torch.tensor(values, dtype=x.dtype)[:, None] for values in (self.centers, self.scales))
+        return (-f - centers) / scales
 
     def contributions(self, X: Array) -> Array:
-        """Integrated gradients from the typical row 0: they sum to ``anomaly(X) − base`` up to the quadrature."""
+        """Return integrated gradients from the typical row 0."""
         x = torch.from_numpy(X)
         total = torch.zeros_like(x)
         for step in range(PATH):
             at = (x * ((step + 0.5) / PATH)).requires_grad_()
-            (slope,) = torch.autograd.grad(self._mean(at).sum(), at)
+            (slope,) = torch.autograd.grad(self._each(at).mean(0).sum(), at)
             total += slope
         return (x * total / PATH).numpy()
 
     @property
     def base(self) -> float:
         """The anomaly of the typical row."""
-        return float(self.anomaly(np.zeros((1, linear_layers(self.networks[0])[0].in_features)))[0])
+        return float(self.anomaly(np.zeros((1, self.weights[0].shape[1])))[0])
 
     def state(self) -> State:
-        """The networks, and what standardises them."""
-        module, tensors = describe(nn.Sequential(*self.networks))
-        return {"module": module, "centres": self.centres, "scales": self.scales}, tensors
+        """Return the layers, and what standardizes the networks."""
+        kinds = {"weights": self.weights, "biases": self.biases}
+        arrays = {f"{kind}.{layer}": x.numpy() for kind, layers in kinds.items() for layer, x in enumerate(layers)}
+        return {"centers": self.centers, "scales": self.scales}, arrays
 
     @classmethod
     def from_state(
-        cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor], width: int, image: tuple[int, int, int] | None
+        cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape | None
     ) -> Self:
-        """Networks of exactly the layers of :func:`ratio_network`, whatever their sizes."""
-        module, centres, scales = fields(content, "ratio networks", "module", "centres", "scales")
+        """Make networks of layers that fit together, over ``width`` columns."""
         require(image is None, "have ratio networks over columns", "pixels")
-        networks = list(rebuild(module, tensors, nn.Sequential))
-        require_lengths("networks", len(networks), centres, scales)
-        require(len(networks) > 0, "have at least one ratio network", 0)
-        require_standardising("networks", centres, scales)
-        for network in networks:
-            hidden = [layer.out_features for layer in linear_layers(network)[:-1]]
-            require_network(network, without_memory(partial(ratio_network, width, hidden)))
-        return cls(networks, centres, scales)
+        if "module" in content:
+            content, arrays = _upgraded(content, arrays)
+        centers, scales = fields(content, "ratio networks", centers=listed(number), scales=listed(_positive))
+        count, layers, inputs = len(centers), len(arrays) // 2, width
+        require(count > 0 and len(scales) == count, "have a center and a scale for each network", [count, len(scales)])
+        names = {f"{kind}.{layer}" for layer in range(layers) for kind in ("weights", "biases")}
+        require(layers > 0 and set(arrays) == names, "have weights and biases for each layer", sorted(arrays))
+        weights, biases = ([arrays[f"{kind}.{i}"] for i in range(layers)] for kind in ("weights", "biases"))
+        for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            outputs = 1 if layer == layers - 1 else np.shape(weight)[-1]
+            stored_array(f"weights of layer {layer}", weight, np.float64, (count, inputs, outputs))
+            stored_array(f"biases of layer {layer}", bias, np.float64, (count, 1, outputs))
+            inputs = outputs
+        return cls(list(map(torch.from_numpy, weights)), list(map(torch.from_numpy, biases)), centers, scales)
 
 
-def ratio_network(width: int, hidden: Sequence[int]) -> nn.Module:
-    """f of a row with ``width`` columns."""
-    return nn.Sequential(nn.Hardtanh(-LIMIT, LIMIT), mlp([width, *hidden, 1], nn.SiLU))
+def _positive(name: str, value: Any) -> float:
+    return number(name, value, low=0.0, open_low=True)
 
 
-class Stack(nn.Module):
-    """M networks of linear layers and activations as one, with weights of its own.
+def _upgraded(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> State:
+    """Return the state of today from that of version 0.2, which held each network as modules."""
+    _, centers, scales = fields(content, "ratio networks", "module", "centres", "scales")
+    layers = len(arrays) // (2 * max(1, len(centers)))
+    stacked = {}
+    for layer in range(layers):
+        names = [f"state.{network}.1.{2 * layer}" for network in range(len(centers))]
+        # Copies in the order of training: the last bit of a product depends on the order of its factors in memory.
+        stacked[f"weights.{layer}"] = np.ascontiguousarray([arrays[f"{name}.weight"].T for name in names])
+        stacked[f"biases.{layer}"] = np.array([arrays[f"{name}.bias"][None] for name in names])
+    return {"centers": centers, "scales": scales}, stacked
 
-    >>> networks = [nn.Sequential(nn.Linear(2, 3), nn.SiLU(), nn.Linear(3, 1)) for _ in range(4)]
-    >>> Stack(networks)(torch.zeros(4, 5, 2)).shape
-    torch.Size([4, 5, 1])
+
+def initial_layers(sizes: Sequence[int], count: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Draw the first weights and biases of ``count`` networks, uniform in ±1/√inputs as torch's own are.
+
+    Torch's layers would draw from the global generator, which all threads of a process share.
     """
-
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        super().__init__()
-        alike = list(zip(*(linear_layers(network) for network in networks), strict=True))
-        self.weights = nn.ParameterList(torch.stack([layer.weight.detach().T for layer in same]) for same in alike)
-        self.biases = nn.ParameterList(torch.stack([layer.bias.detach()[None] for layer in same]) for same in alike)
-        #: The layers of one network in their order, None for those that are stacked.
-        self.order = [
-            None if isinstance(layer, nn.Linear) else layer
-            for layer in networks[0].modules()
-            if not list(layer.children())
+    generators = [torch.Generator().manual_seed(seed + 7919 * network) for network in range(count)]
+    weights, biases = [], []
+    for inputs, outputs in pairwise(sizes):
+        limit = 1 / math.sqrt(inputs)
+        drawn = [
+            [torch.empty(shape).uniform_(-limit, limit, generator=g) for shape in ((outputs, inputs), (1, outputs))]
+            for g in generators
         ]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """From the inputs of each network, shape (M, n, inputs), to its outputs, (M, n, outputs)."""
-        stacked = zip(self.weights, self.biases, strict=True)
-        for activation in self.order:
-            if activation is None:
-                weight, bias = next(stacked)
-                x = torch.baddbmm(bias, x, weight)
-            else:
-                x = activation(x)
-        return x
-
-    @torch.no_grad()
-    def copy_to(self, networks: Sequence[nn.Module]) -> None:
-        """Give the networks, which are as those of the start, the weights that they have here."""
-        for member, network in enumerate(networks):
-            for layer, weight, bias in zip(linear_layers(network), self.weights, self.biases, strict=True):
-                layer.weight.copy_(weight[member].T)
-                layer.bias.copy_(bias[member, 0])
+        weights.append(torch.stack([weight.T for weight, _ in drawn]))
+        biases.append(torch.stack([bias for _, bias in drawn]))
+    return weights, biases
 
 
-class StackedRatios(OwnDraws):
-    r"""The loss of M networks f_m, relative to the noise, each at its own rows and its own noise:
-
-        mean_m  −(1/α) log A_m + log B_m/(1 + α),    A_m = mean_data e^(α f_m),   B_m = mean_noise e^((1+α) f_m),
-
-    which at α = 0 is −mean_data f_m + log B_m (:mod:`fvnce.objectives.profiled`). In training each network draws its
-    rows by weight, as many as the batch has entries; in validation the batch holds the numbers of rows. As many noise
-    rows are drawn.
-
-    Args:
-        networks: f_1 … f_M.
-        rows: data, shape (n, D).
-        weights: how often each network sees each row, shape (M, n).
-        noise: draws of p_n, shape (p, D).
-        allowed: which of them each network may see, shape (M, p).
-        alpha: of the scoring rule.
-        seed: of the draws.
-    """
-
-    rows: Tensor
-    noise: Tensor
-
-    def __init__(
-        self,
-        networks: Sequence[nn.Module],
-        rows: Tensor,
-        weights: Tensor,
-        noise: Tensor,
-        allowed: Tensor,
-        alpha: float,
-        seed: int,
-    ) -> None:
-        super().__init__()
-        self.stack, self.alpha = Stack(networks), alpha
-        self.register_buffer("rows", rows)
-        self.register_buffer("noise", noise)
-        # Draws are made where the generator is, whatever the device: it may know no float64.
-        self._cumulative = weights.cumsum(1)
-        self._order = torch.argsort(~allowed, dim=1, stable=True)  # those allowed come first
-        self._counts = allowed.sum(1, keepdim=True)
-        self.begin(seed)
-
-    def forward(self, index: Tensor) -> Tensor:
-        """The loss at a batch of n row numbers, or in training at n other rows."""
-        n, members = len(index), len(self._counts)
-        level = torch.rand(2, members, n, generator=self._generator, dtype=torch.float64)
-        chosen = index.expand(members, n)
-        if self.training:
-            # Right of a row's own weight, so that a row of weight zero is never found.
-            chosen = torch.searchsorted(self._cumulative, level[0] * self._cumulative[:, -1:], right=True)
-            chosen = chosen.clamp_max(len(self.rows) - 1)
-        other = self._order.gather(1, (level[1] * self._counts).long())
-        x = torch.cat([self.rows[chosen.to(index.device)], self.noise[other.to(index.device)]], 1)
-        values = self.stack(x).squeeze(-1)
-        return losses(values[:, :n], values[:, n:], self.alpha).mean()
+def forward(weights: Sequence[Tensor], biases: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Return f of each network, shape (M, n), at inputs of shape (M, n, D)."""
+    x = functional.hardtanh(x, -INPUT_LIMIT, INPUT_LIMIT)
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        x = torch.baddbmm(bias, functional.silu(x) if layer else x, weight)
+    return x.squeeze(-1)
 
 
 def losses(data: Tensor, noise: Tensor, alpha: float) -> Tensor:
-    """The loss of each network, shape (M,), from f at its data and at its noise, shapes (M, n) and (M, p)."""
+    """Return the loss of each network, shape (M,), from f at its data and at its noise, shapes (M, n) and (M, p)."""
     log_b = log_mean_exp((1 + alpha) * noise, 1) / (1 + alpha)
     return log_b - (data.mean(1) if alpha == 0 else log_mean_exp(alpha * data, 1) / alpha)
+
+
+def train(
+    weights: list[Tensor],
+    biases: list[Tensor],
+    rows: Tensor,
+    row_weights: Tensor,
+    noise: Tensor,
+    allowed: Tensor,
+    settings: MemberSettings,
+    seed: int,
+) -> History:
+    """Train networks in place.
+
+    Args:
+        weights: of each layer, shape (M, inputs, outputs).
+        biases: of each layer, shape (M, 1, outputs).
+        rows: data, shape (n, D).
+        row_weights: how often each network sees each row, shape (M, n).
+        noise: draws of p_n, shape (p, D).
+        allowed: which of them each network may see, shape (M, p).
+        settings: of the detector.
+        seed: of the batches.
+    """
+    device, draw = _device(settings.device), BatchDraw.of(row_weights, allowed)
+    rows, noise = rows.to(device), noise.to(device)
+    parameters = [x.clone().to(device).requires_grad_() for x in (*weights, *biases)]
+    layers = parameters[: len(weights)], parameters[len(weights) :]
+    optimizer = torch.optim.AdamW(parameters, settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+    generator = _random.generator(seed, _random.GLOBAL, 0, 0)
+    history, started = History(), time.perf_counter()
+    epochs, per_epoch, n = min(EPOCHS, settings.steps), max(1, settings.steps // EPOCHS), settings.batch_size
+    for epoch in with_bar(range(epochs), epochs, "training", settings.verbose > 0):
+        for step in range(epoch * per_epoch, (epoch + 1) * per_epoch):
+            chosen, drawn = draw(n, generator)
+            f = forward(*layers, torch.cat([rows[chosen.to(device)], noise[drawn.to(device)]], 1))
+            loss = losses(f[:, :n], f[:, n:], settings.alpha).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            rate = settings.learning_rate * _schedule((step + 1) / (epochs * per_epoch))
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+            history.steps.add(step=step, epoch=epoch, rows=n, lr=rate, loss=loss.item())
+        mean = math.fsum(history.steps["loss"][-per_epoch:]) / per_epoch
+        if not math.isfinite(mean):
+            raise ValueError(f"learning_rate must keep the loss finite, found a loss of {mean} in epoch {epoch + 1}")
+        seconds = time.perf_counter() - started
+        history.epochs.add(epoch=epoch + 1, step=step + 1, lr=rate, loss=mean, seconds=seconds)
+    for target, trained in zip((*weights, *biases), parameters, strict=True):
+        target.copy_(trained.detach())
+    return history
+
+
+def _device(name: str) -> torch.device:
+    return torch.device({"auto": "cuda" if torch.cuda.is_available() else "cpu", "gpu": "cuda"}.get(name, name))
+
+
+def _schedule(done: float) -> float:
+    """Return the factor of the learning rate when a fraction ``done`` of the steps is."""
+    return done / WARM_UP if done < WARM_UP else 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
+
+
+@dataclass(frozen=True)
+class BatchDraw:
+    """Draws a batch for each network: rows by its weights, and noise among what it may see.
+
+    Draws are made on the CPU: they are the same for every device, which may know no float64.
+
+    Attributes:
+        cumulative: sums of the weights of rows, shape (M, n).
+        order: the draws of noise, those allowed first, shape (M, p).
+        allowed: how many are allowed, shape (M, 1).
+    """
+
+    cumulative: Tensor
+    order: Tensor
+    allowed: Tensor
+
+    @classmethod
+    def of(cls, row_weights: Tensor, allowed: Tensor) -> Self:
+        """Make it from how often each network sees each row, (M, n), and which noise it may see, (M, p)."""
+        order = torch.argsort(~allowed, dim=1, stable=True)
+        return cls(row_weights.cumsum(1), order, allowed.sum(1, keepdim=True))
+
+    def __call__(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the numbers of rows and of draws of noise for each network, shape (M, size) each."""
+        level = torch.rand(2, len(self.order), size, generator=generator, dtype=torch.float64)
+        # Right of a row's own weight, so that a row of weight zero is never drawn.
+        chosen = torch.searchsorted(self.cumulative, level[0] * self.cumulative[:, -1:], right=True)
+        drawn = self.order.gather(1, (level[1] * self.allowed).long())
+        return chosen.clamp_max(self.cumulative.shape[1] - 1), drawn

@@ -1,0 +1,136 @@
+"""``fvnce rules`` and ``fvnce reproduce``: scoring rules and the paper, which need no run."""
+
+import json as json_module
+import math
+import time
+from enum import StrEnum
+from inspect import cleandoc
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...paper import ITEMS
+from . import text_table
+
+BUILT_IN = {
+    "power(0)": "maximum likelihood, the rule of the VAE",
+    "power(1/64)": "data weighted by r^(1/64)",
+    "power(1/4)": "data weighted by r^(1/4)",
+    "power(1)": "least squares",
+    "power(0, 1)": "data with r far below 1 cease to matter",
+    "0.9*power(1/64)+0.1*power(0)": "a sum of rules is a rule",
+    "logarithmic()": "ordinary noise-contrastive estimation",
+    "quadratic()": "Brier's score",
+    "spherical()": "the spherical score",
+}
+
+
+def rules(
+    expression: Annotated[
+        str | None, typer.Argument(metavar="RULE", help="A rule to check.", show_default=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+) -> None:
+    """A rule is a sum of power(alpha, beta, clip=T), logarithmic(), quadratic(), spherical() and normalised(rule) with
+    factors; numbers may be fractions, and clip=none is the exact rule.
+
+    Examples:
+
+    fvnce rules
+
+    fvnce rules "0.5*power(1/64)+0.5*power(0,1)"
+    """
+    from ...scoring import check_double_elbo, parse
+
+    if expression is not None:
+        rule = parse(expression)
+        report = check_double_elbo(rule)
+        typer.echo(json_module.dumps(_content(str(rule), report)) if json else _sentences(str(rule), report))
+        return
+    reports = {text: check_double_elbo(parse(text)) for text in BUILT_IN}
+    if json:
+        typer.echo(json_module.dumps([_content(text, report) for text, report in reports.items()]))
+        return
+    lines = [["rule", "double-ELBO", "proper", "valid below Δ", "what it is"]]
+    for text, report in reports.items():
+        bound = report.valid_below
+        valid = "–" if bound == -math.inf else "∞" if bound == math.inf else f"{bound:.4g}"
+        lines.append([text, "yes" if report.holds else "no", "yes" if report.proper else "no", valid, BUILT_IN[text]])
+    typer.echo(text_table("", lines))
+    typer.echo("\nSums with non-negative factors are rules too. Check one with: fvnce rules RULE", err=True)
+
+
+def _sentences(name: str, report: Any) -> str:
+    text = str(report).split("\n")
+    text[0] = f"{name} {'has' if report.holds else 'does not have'} the double-ELBO property"
+    if not report.holds:
+        text.append(
+            "  so a term of the objective would not be a lower bound; use it with fvnce.VariationalNCE or fvnce.NCE"
+        )
+    return "\n".join(text)
+
+
+def _content(name: str, report: Any) -> dict[str, Any]:
+    laws = {law.name: {"holds": law.holds, "worst": law.worst, "at": law.at} for law in report.laws}
+    valid = report.valid_below if math.isfinite(report.valid_below) else None
+    return {"rule": name, "double_elbo": report.holds, "proper": report.proper, "valid_below": valid, "laws": laws}
+
+
+class DataSet(StrEnum):
+    """The data sets of the reproduction."""
+
+    digits = "digits"
+    mnist = "mnist"
+
+
+def reproduce(
+    items: Annotated[list[str] | None, typer.Argument(metavar="ITEM", help="Which items.")] = None,
+    data: Annotated[
+        DataSet, typer.Option(help="Train on digits, which ship with scikit-learn, or on mnist, which is fetched.")
+    ] = DataSet.digits,
+    seeds: Annotated[int, typer.Option(min=1, help="Train with this many seeds.")] = 1,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Replace the number of epochs of every item.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Use tiny settings, to see that everything runs.")] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Use this many processes; by default 1 for digits, one per core for mnist."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Write into this folder.")] = Path("out"),
+) -> None:
+    """Examples:
+
+    fvnce reproduce
+
+    fvnce reproduce pairs losses --out figures
+
+    fvnce reproduce table --data mnist --seeds 3 --out out
+    """
+    chosen = list(dict.fromkeys(items or ITEMS))
+    for item in chosen:
+        if item not in ITEMS:
+            raise typer.BadParameter(f"unknown item {item!r}; the items are {', '.join(ITEMS)}")
+    if out.exists() and not out.is_dir():
+        raise typer.BadParameter(f"--out must be a folder, {str(out)!r} is a file")
+    from ...paper import reproduce as run
+    from ...paper.setting import Options
+    from ..report.reproduction import write_reproduction_page
+
+    start = time.perf_counter()
+    options = Options(data.value, seeds, epochs, quick, jobs, say=lambda text: typer.echo(text, err=True))
+    results = []
+    for result in run(chosen, out, options):
+        results.append(result)
+        for table in result.tables:
+            options.say(f"\n{text_table(table.caption, [table.header, *table.rows])}\n")
+        for sentence in result.reading:
+            options.say(sentence)
+        for path in result.files:
+            typer.echo(path)
+    if not items:
+        typer.echo(write_reproduction_page(out / "report.html", results, options, time.perf_counter() - start))
+
+
+reproduce.__doc__ = "\n\n".join(
+    [*(f"{name}: {what}" for name, what in ITEMS.items()), cleandoc(reproduce.__doc__ or "")]
+)

@@ -1,0 +1,122 @@
+"""What every section of a report is drawn from: the run, and the training rows with their scores."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...detection.rows import take as take_rows
+from ...tables.frame import Frame, Rows
+from ..runs import FittedRun
+from ..runs.training_data import TrainingData
+from .page import png_uri
+
+Array = NDArray[np.float64]
+#: Rows scored for the page.
+SCORED = 20_000
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A run, and rows of its training data: all of them, or a sample that holds the known outliers.
+
+    Attributes:
+        run: the fitted run.
+        data: the training data.
+        notices: what was said when the data were read.
+        positions: of the analyzed rows in the training data.
+        rows: the analyzed rows.
+        known: which of them are known outliers.
+        anomaly: their anomaly scores.
+        rng: for sections that choose rows.
+    """
+
+    run: FittedRun
+    data: TrainingData
+    notices: Sequence[str]
+    positions: NDArray[np.int64]
+    rows: Rows
+    known: NDArray[np.bool_]
+    anomaly: Array
+    rng: np.random.Generator
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the rows are pictures."""
+        return not isinstance(self.rows, Frame) and self.rows.ndim > 2
+
+    def name(self, index: int) -> str:
+        """Return what an analyzed row is called: its file, its identifier, or its number in the file."""
+        position = int(self.positions[index])
+        if self.data.names is None:
+            return f"row {position + 1:,}"
+        name = self.data.names[position]
+        if self.run.config.data.id is not None:
+            # An identifier that is a number would be taken for the number of the row.
+            return f"id {name}" if name.isdecimal() else name
+        return f"row {int(name):,}" if name.isascii() and name.isdecimal() and len(name) < 20 else name
+
+    def cells(self, index: int) -> list[str]:
+        """Return the values of an analyzed row as text, in the order of the columns."""
+        if isinstance(self.rows, Frame):
+            return [_cell(value) for value in self.rows.row(index).values()]
+        return [_cell(value) for value in self.rows[index].tolist()]
+
+
+def analyze(run: FittedRun, data: TrainingData, notices: Sequence[str]) -> Analysis:
+    """Choose rows of the training data and score them."""
+    rng = np.random.default_rng([run.config.seed, 11])
+    positions = np.arange(len(data.known))
+    if len(positions) > SCORED:
+        known = np.flatnonzero(data.known)[:SCORED]
+        rest = rng.choice(np.flatnonzero(~data.known), SCORED - len(known), replace=False)
+        positions = np.sort(np.concatenate([known, rest]))
+    rows = take(data.rows, positions)
+    anomaly = run.detector.anomaly_score(run.layout.prepare(rows))
+    return Analysis(run, data, notices, positions, rows, data.known[positions], anomaly, rng)
+
+
+def take(rows: Rows, chosen: Any) -> Any:
+    """Return some of the rows, whatever holds them."""
+    return rows.take(chosen) if isinstance(rows, Frame) else np.asarray(take_rows(rows, chosen))
+
+
+def picture_uri(image: Array) -> str:
+    """Return a picture of shape (H, W) or (C, H, W), stretched to its range, as an address that a page can hold."""
+    low, high = float(image.min()), float(image.max())
+    scaled = np.clip((image - low) / ((high - low) or 1.0), 0, 1)
+    return _png(scaled if scaled.ndim == 2 else np.moveaxis(scaled, 0, -1))
+
+
+def heat_uri(values: Array) -> str:
+    """Return a map of pixels of shape (H, W) or (C, H, W): red above zero, blue below, white at zero."""
+    summed = values if values.ndim == 2 else values.sum(0)
+    share = summed / (float(np.abs(summed).max()) or 1.0)
+    red, blue = np.array([0.75, 0.15, 0.12]), np.array([0.04, 0.31, 0.62])
+    ends = np.where(share[..., None] > 0, red, blue)
+    return _png(1 + np.abs(share)[..., None] * (ends - 1))
+
+
+def _png(image: Array) -> str:
+    from matplotlib.image import imsave
+
+    buffer = io.BytesIO()
+    # Without the name of the program, the same picture is the same file. The range matters to grey ones alone.
+    metadata: dict[str, Any] = {"Software": None}
+    imsave(buffer, image, format="png", metadata=metadata, cmap="gray", vmin=0, vmax=1)
+    return png_uri(buffer.getvalue())
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return "missing"
+    if isinstance(value, np.datetime64):
+        return str(value.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
+    if isinstance(value, np.timedelta64):
+        return f"{value / np.timedelta64(1, 's'):.4g} seconds"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,284 @@
+r"""The density ratio by nearest neighbors, in closed form: there is nothing to train.
+
+With d(x) the mean distance from x to its k nearest reference rows, the density of the data is p̂(x) ∝ d(x)^(−D). Against
+a noise whose density is known as well, every scoring rule has its optimum at the ratio of the two. The noise is a
+geometric mean of three, p_n ∝ u^(1−a−b) · s^a · w^b, so that
+
+    (1/D) log p_n/p̂ = log d(x) − a log mean_i d(x_i) − b log ρ(x) + const,
+
+u uniform, s the data smoothed as far as the neighbors x_i of x reach (rows far from their neighbors, relative to the
+local density, score high: LOF), and w the conditional noise of small warps of an image, log ρ(x) their mean log
+distance from it. docs/detection.md ("Neighbors: the ratio in closed form") gives the reasons for a and b.
+
+Distances are smoothed, d + ε, so that rows which occur many times are not infinitely dense. A training row is not its
+own neighbor: where a row coincides with a reference row, one copy of that is left out. Unlabelled rows may be outliers
+that lie together, and each other's neighbors; so unless rows are known to be clean, the fifth of them whose 100
+neighbors lie farthest is no reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
+
+from ..._validation import count, fields, number, require, stored_array
+from ..rows import Array, Folds, TrainingRows
+from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, part_of, prefixed, row_fractions
+
+if TYPE_CHECKING:
+    from .images import ImageCode, Warps
+
+#: The most rows, and images, among which neighbors are searched.
+MAX_ROWS, MAX_IMAGES = 4096, 20_000
+#: ε as a fraction of the mean distance: rows of tables repeat themselves, images do not.
+SMOOTHING, IMAGE_SMOOTHING = 0.3, 0.01
+#: a on tables of clean rows; a on images whose neighbors explain everything, and b on images.
+LOCAL, IMAGE_LOCAL, IMAGE_WARPED = 0.5, 0.7, 0.4
+#: k, where it is not set.
+ROW_NEIGHBORS, IMAGE_NEIGHBORS = 5, 10
+#: Fraction of rows that are no reference since they may be outliers, and neighbors by which they are found.
+TRIMMED, CROWD = 0.2, 100
+#: Reference rows are moved by this much at random, so that no two of them lie at the same distance from anything.
+JITTER = 1e-6
+#: Neighbors that are searched beyond k: the fast search rounds, and one may be the row itself.
+SPARE = 3
+#: The most numbers in memory while distances are computed exactly.
+MAX_DISTANCES = 2**21
+#: Reference rows by which it is estimated how much of a distance the neighbors' own explain.
+WITNESSES = 4096
+#: Rows that are explained at a time.
+EXPLAINED = 256
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Rows among which neighbors are searched.
+
+    Attributes:
+        points: shape (R, D).
+        weights: how often each occurs, whole numbers, shape (R,).
+        distances: d + ε of each from its own neighbors, shape (R,).
+        n_neighbors: k.
+        smoothing: ε.
+    """
+
+    points: Array
+    weights: Array
+    distances: Array
+    n_neighbors: int
+    smoothing: float
+
+    @property
+    def mean(self) -> float:
+        """The mean of d + ε over the reference rows."""
+        return float(np.average(self.distances, weights=self.weights))
+
+    @classmethod
+    def learn(
+        cls, rows: Array, weights: Array, n_neighbors: int, *, clean: bool, max_rows: int, smoothing: float, seed: int
+    ) -> Self:
+        """Choose at most ``max_rows`` reference rows by weight; ``smoothing`` is ε over their mean distance."""
+        counts = _counts(weights, min(len(rows), max_rows))
+        chosen = np.flatnonzero(counts)
+        rng = np.random.default_rng([seed, 80])
+        points = rows[chosen] + JITTER * rng.uniform(-1, 1, size=(len(chosen), rows.shape[1]))
+        weights = counts[chosen]
+        unsmoothed = partial(cls, distances=np.ones(0), smoothing=0.0)
+        if not clean:
+            crowd = unsmoothed(points, weights, n_neighbors=CROWD).distance(points)
+            order = np.argsort(crowd, kind="stable")
+            cumulative = np.cumsum(weights[order]) / weights.sum()
+            kept = np.sort(order[: max(1, int(np.searchsorted(cumulative, 1 - TRIMMED, side="right")))])
+            points, weights = np.ascontiguousarray(points[kept]), weights[kept]
+        distances = unsmoothed(points, weights, n_neighbors=n_neighbors).distance(points)
+        mean = float(np.average(distances, weights=weights))
+        epsilon = smoothing * mean if mean > 0 else 1.0
+        return cls(points, weights, distances + epsilon, n_neighbors, epsilon)
+
+    def distance(self, X: Array) -> Array:
+        """Return d + ε of each row, shape (n,)."""
+        distance, _, mass = self._nearest(X)
+        return _average(distance, mass) + self.smoothing
+
+    def local(self, X: Array) -> tuple[Array, Array]:
+        """Return d + ε of each row, and the mean of that of its neighbors, each of shape (n,)."""
+        distance, index, mass = self._nearest(X)
+        return _average(distance, mass) + self.smoothing, _average(self.distances[index], mass)
+
+    def explained(self) -> float:
+        """Return r²: how much of the variance of log d over reference rows the distances of their neighbors explain.
+
+        It is near one where regions differ in density, and near zero where rows differ from their neighbors.
+        """
+        chosen = np.arange(0, len(self.points), -(-len(self.points) // WITNESSES))
+        distance, around = self.local(self.points[chosen])
+        return _squared_correlation(np.log(distance), np.log(around), self.weights[chosen])
+
+    def differences(self, X: Array) -> Array:
+        """Return the differences of each row from its k nearest reference rows but itself, shape (n, k, D)."""
+        _, index, mass = self._nearest(X)
+        first = np.argsort(mass == 0, axis=1, kind="stable")[:, : self.n_neighbors]
+        return X[:, None, :] - self.points[np.take_along_axis(index, first, 1)]
+
+    def _nearest(self, X: Array) -> tuple[Array, NDArray[np.int64], Array]:
+        """Return distances of the neighbors, which they are, and how much each of them counts, k together at most."""
+        wide = min(self.n_neighbors + SPARE, len(self.points))
+        search = NearestNeighbors(n_neighbors=wide, algorithm="brute").fit(self.points)
+        index: NDArray[np.int64] = search.kneighbors(X, return_distance=False)
+        distance = np.empty(index.shape)
+        step = max(1, MAX_DISTANCES // (wide * X.shape[1]))
+        for low in range(0, len(X), step):
+            # Row by row again: the last digits of the search depend on the other rows.
+            away = X[low : low + step, None, :] - self.points[index[low : low + step]]
+            distance[low : low + step] = np.sqrt((away**2).sum(2))
+        order = np.argsort(distance, axis=1, kind="stable")
+        distance, index = np.take_along_axis(distance, order, 1), np.take_along_axis(index, order, 1)
+        mass = self.weights[index]
+        itself = distance[:, 0] <= 10 * JITTER * math.sqrt(X.shape[1])
+        mass[:, 0] = np.where(itself, np.maximum(mass[:, 0] - 1, 0), mass[:, 0])
+        before = np.cumsum(mass, axis=1) - mass
+        return distance, index, np.clip(self.n_neighbors - before, 0, mass)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays by name."""
+        return {name: getattr(self, name) for name in ("points", "weights", "distances")}
+
+    @classmethod
+    def from_state(cls, n_neighbors: int, smoothing: float, arrays: Mapping[str, NDArray[Any]], width: int) -> Self:
+        """Make the reference rows of ``width`` columns from arrays that may be forged."""
+        require(set(arrays) == {"points", "weights", "distances"}, "have reference rows", sorted(arrays))
+        rows = np.shape(arrays["weights"])[0] if np.ndim(arrays["weights"]) else 0
+        require(rows > 0, "have reference rows", rows)
+        stored_array("points of neighbors", arrays["points"], np.float64, (rows, width))
+        for name, low in (("weights", 1.0), ("distances", math.ulp(0.0))):
+            values = stored_array(f"{name} of neighbors", arrays[name], np.float64, (rows,))
+            require(bool((values >= low).all()), f"have {name} of neighbors >= {low:g}", values.min())
+        return cls(**arrays, n_neighbors=n_neighbors, smoothing=smoothing)
+
+
+@dataclass(frozen=True, eq=False)
+class NeighborMember(Member):
+    """log p_n/p̂ with p̂ by the nearest neighbors.
+
+    Attributes:
+        reference: the rows to which distances are computed.
+        local: a.
+        warped: b.
+        code: the coordinates of images, or None for a table.
+        warps: the conditional noise, or None for a table.
+    """
+
+    name: ClassVar[str] = "neighbors"
+    sees_pixels: ClassVar[bool] = True
+
+    reference: Reference
+    local: float
+    warped: float = 0.0
+    code: ImageCode | None = None
+    warps: Warps | None = None
+
+    @classmethod
+    def fit(
+        cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
+    ) -> tuple[Self, HeldOutScores | None]:
+        """Choose reference rows. Scores are held out: no row is its own neighbor, no known outlier a reference."""
+        learn = partial(Reference.learn, weights=rows.weights, clean=settings.clean, seed=seed)
+        if settings.image is None:
+            k = settings.n_neighbors or ROW_NEIGHBORS
+            reference = learn(rows.X, n_neighbors=k, max_rows=MAX_ROWS, smoothing=SMOOTHING)
+            member = cls(reference, LOCAL if settings.clean else 0.0)
+        else:
+            from .images import ImageCode, Warps
+
+            k, code = settings.n_neighbors or IMAGE_NEIGHBORS, ImageCode.learn(rows, settings.image, seed)
+            z = code.encode(rows.X)
+            reference = learn(z, n_neighbors=k, max_rows=MAX_IMAGES, smoothing=IMAGE_SMOOTHING)
+            local = IMAGE_LOCAL * reference.explained() ** 2
+            member = cls(reference, local, IMAGE_WARPED, code, Warps.draw(settings.image, seed))
+        if folds is None:
+            return member, None
+        of_outliers = member.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
+        return member, HeldOutScores(member.anomaly(rows.X), of_outliers)
+
+    def anomaly(self, X: Array) -> Array:
+        """Return (1/D) log p_n/p̂, zero where distances are those of the typical reference row."""
+        z = X if self.code is None else self.code.encode(X)
+        distance, around = self.reference.local(z)
+        typical = self.reference.mean
+        ratio = np.log(distance / typical) - self.local * np.log(around / typical)
+        if self.code is not None and self.warps is not None:
+            ratio -= self.warped * self.warps.log_distance(X, z, self.code, self.reference.smoothing)
+        return np.asarray(ratio)
+
+    def contributions(self, X: Array) -> Array:
+        """Divide the anomaly by the columns' fractions of the squared differences from the neighbors."""
+        parts = [self._fractions(X[low : low + EXPLAINED]) for low in range(0, max(len(X), 1), EXPLAINED)]
+        return np.asarray(self.anomaly(X)[:, None] * np.concatenate(parts))
+
+    def _fractions(self, X: Array) -> Array:
+        if self.code is not None:
+            return self.code.at_pixels(X, self.reference.differences(self.code.encode(X)))
+        return row_fractions((self.reference.differences(X) ** 2).mean(1))
+
+    def state(self) -> State:
+        """Return reference rows, exponents, and the code and warps of images."""
+        reference = self.reference
+        content = {"local": self.local, "warped": self.warped, "smoothing": reference.smoothing}
+        arrays = prefixed("reference", reference.arrays())
+        if self.code is not None and self.warps is not None:
+            arrays |= prefixed("code", self.code.arrays()) | {"warps.grids": self.warps.grids.numpy()}
+        return content | {"neighbours": reference.n_neighbors}, arrays  # as version 0.2 spelled it
+
+    @classmethod
+    def from_state(
+        cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape | None
+    ) -> Self:
+        """Make reference rows over ``width`` columns, or over the coordinates of images."""
+        exponent, positive = partial(number, low=0.0, high=1.0), partial(number, low=0.0, open_low=True)
+        local, warped, smoothing, k = fields(
+            content, "neighbors", local=exponent, warped=exponent, smoothing=positive, neighbours=count
+        )
+        reference, code, warps = (part_of(arrays, part) for part in ("reference", "code", "warps"))
+        require(len(arrays) == len(reference) + len(code) + len(warps), "have arrays of neighbors only", sorted(arrays))
+        if image is None:
+            require(not code and not warps, "be of a table", "images")
+            return cls(Reference.from_state(k, smoothing, reference, width), local, warped)
+        from .images import ImageCode, Warps
+
+        made = ImageCode.from_state(code, width, image)
+        rows = Reference.from_state(k, smoothing, reference, len(made.directions))
+        return cls(rows, local, warped, made, Warps.from_state(warps, image))
+
+
+def _counts(weights: Array, total: int) -> Array:
+    """Return how often each row is among ``total`` rows that represent them by weight, within one.
+
+    >>> _counts(np.array([2.0, 1.0, 1.0, 0.01]), 4)
+    array([2., 1., 1., 0.])
+    """
+    cumulative = np.cumsum(weights) / weights.sum()
+    return np.diff(np.floor(total * cumulative + 0.5), prepend=0.0)
+
+
+def _average(values: Array, mass: Array) -> Array:
+    """Return the mean over neighbors; the nearest where none counts, for a row that has no neighbor but itself."""
+    total = mass.sum(1)
+    return np.where(total > 0, (mass * values).sum(1) / np.where(total > 0, total, 1.0), values[:, 0])
+
+
+def _squared_correlation(x: Array, y: Array, weights: Array) -> float:
+    """Return the squared correlation of two weighted variables; zero if it is negative or one of them is constant.
+
+    >>> _squared_correlation(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]), np.ones(3))
+    1.0
+    """
+    x, y = x - np.average(x, weights=weights), y - np.average(y, weights=weights)
+    both, of_x, of_y = (float((weights * product).sum()) for product in (x * y, x * x, y * y))
+    return min(1.0, both / of_x * (both / of_y)) if both > 0 and of_x > 0 and of_y > 0 else 0.0

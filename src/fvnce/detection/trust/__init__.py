@@ -1,0 +1,14 @@
+"""How far to trust a detector: probabilities, evidence from held-out rows, p-values (docs/theory/trust.md).
+
+=================  ===========================================================================
+``calibration``    P(outlier | x), π and the threshold, from scores
+``evidence``       AUROC and average precision on held-out rows with intervals; the reasons
+``conformal``      p-values, and alarms at a false discovery rate
+=================  ===========================================================================
+"""
+
+from .calibration import Calibration
+from .conformal import Conformal
+from .evidence import Evidence, Findings, Interval, RowScores
+
+__all__ = ["Calibration", "Conformal", "Evidence", "Findings", "Interval", "RowScores"]

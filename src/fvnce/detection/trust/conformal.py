@@ -1,0 +1,201 @@
+r"""Conformal p-values: how rare is a row as strange as this among rows like those of training?
+
+A model is trained on one part of the rows, and the n rows of the other, which it has never seen, measure it:
+
+    p(x) = (1 + #{i : s(x_i) ≥ s(x)}) / (n + 1)        (Eq. p_value).
+
+If x is another draw of the source of the unlabelled training rows, P(p(x) ≤ t) ≤ t for every t, whatever the model, the
+data and n. Two conditions make it so: nothing of the model depends on the n rows, neither the scales of columns nor how
+the columns of a data frame are read; and which rows are held out is independent of their content, so the seed of the
+draw is joined with a hash of the rows. docs/theory/trust.md proves it, bounds the false discovery rate of alarms
+(Eq. fdr), and says what outliers hidden among the n rows change.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
+
+from ..._validation import count, fields, flag, number, require, stored_array
+from ...tables.frame import Frame
+from ...tables.schema import plain_matrix, read_by, text_bytes
+from ..ensemble import Ensemble, settings_for
+from ..members.base import MemberSettings, State, part_of, prefixed
+from ..preprocessing import Preprocessor, learn_preprocessor, preprocessor_from_state
+from ..rows import Array, TrainingRows, are_counts, as_counts, hash_words
+
+#: The fewest unlabelled rows that are split.
+MIN_SPLIT = 8
+#: The most rows of a data frame that are repeated by their weights to learn how columns are read.
+MAX_READ = 10**6
+
+
+@dataclass(frozen=True)
+class SplitModel:
+    """The model of one part of the rows, with an encoding of its own."""
+
+    preprocessor: Preprocessor
+    ensemble: Ensemble
+
+    def anomaly(self, rows: Any) -> Array:
+        """Return the anomaly of rows as the preprocessor takes them, shape (n,)."""
+        return self.ensemble.anomaly(self.preprocessor.encode(rows))
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """Scores of rows that the scoring model had not seen, which turn a new score into a p-value.
+
+    Attributes:
+        scores: ascending, shape (n,).
+        weights: how often each counts, shape (n,); of sum n where they are counts of rows.
+        inlier: the probability that each is no outlier, shape (n,), or None where that is unknown.
+        model: the model that gave the scores; None for the detector itself.
+
+    >>> conformal = Conformal(np.arange(9.0), np.ones(9), None, None)
+    >>> conformal.p_value(np.array([-1.0, 8.0, 9.0]))
+    array([1. , 0.2, 0.1])
+    """
+
+    scores: Array
+    weights: Array
+    inlier: Array | None
+    model: SplitModel | None
+
+    @classmethod
+    def of(cls, scores: Array, weights: Array, inlier: Array | None = None, model: SplitModel | None = None) -> Self:
+        """Make it from scores in any order."""
+        order = np.argsort(scores, kind="stable")
+        return cls(scores[order], as_counts(weights)[order], None if inlier is None else inlier[order], model)
+
+    def p_value(self, anomaly: Array, *, discount: bool = False) -> Array:
+        """Return the p-value of scores by the same model, shape (n,)."""
+        if discount and self.inlier is None:
+            raise ValueError(
+                "discount must be False without held-out known outliers, found True: the probability of held-out rows "
+                "to be outliers is unknown; pass y with two known outliers or more to fit"
+            )
+        weights = self.weights * self.inlier if discount and self.inlier is not None else self.weights
+        above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
+        return np.asarray((1 + above[np.searchsorted(self.scores, anomaly, side="left")]) / (1 + above[0]))
+
+    def warn_if_silent(self, fdr: float, *, discount: bool = False) -> None:
+        """Warn if no p-value can be as small as ``fdr``: then nothing is rejected, whatever the rows."""
+        least = float(self.p_value(np.array([np.inf]), discount=discount)[0])
+        if least > fdr:
+            warnings.warn(
+                f"fdr must be at least {least:.3g} to raise an alarm, found {fdr:g}: no p-value by "
+                f"{1 / least - 1:,.6g} held-out rows is smaller; allow more false alarms, or fit on more rows",
+                stacklevel=3,
+            )
+
+    def state(self) -> State:
+        """Return what JSON can hold, and arrays."""
+        arrays = {"scores": self.scores, "weights": self.weights}
+        if self.inlier is not None:
+            arrays["inlier"] = self.inlier
+        model = None
+        if self.model is not None:
+            ensemble, model_arrays = self.model.ensemble.state()
+            model = {"preprocessor": self.model.preprocessor.state(), "ensemble": ensemble}
+            arrays |= prefixed("model", model_arrays)
+        return {"rows": len(self.scores), "inlier": self.inlier is not None, "model": model}, arrays
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int) -> Self:
+        """Make it from a state that may be forged, for rows with ``features`` columns."""
+        saved, rows, has_inlier = fields(content, "p-values", "model", rows=count, inlier=flag)
+        names = ("scores", "weights", *(["inlier"] * has_inlier))
+        scores, weights, *inlier = (
+            stored_array(f"{name} of the p-values", arrays[name], np.float64, (rows,)) for name in names
+        )
+        require(bool((np.diff(scores) >= 0).all()), "have ascending scores of the p-values", "others")
+        require(bool((weights >= 0).all()), "have weights >= 0 of the p-values", "others")
+        require(all(((p >= 0) & (p <= 1)).all() for p in inlier), "have probabilities in [0, 1]", "others")
+        model = None
+        if saved is not None:
+            how, ensemble = fields(saved, "the model of the p-values", "preprocessor", "ensemble")
+            preprocessor = preprocessor_from_state(how, features)
+            model_arrays = part_of(arrays, "model")
+            made = Ensemble.from_state(ensemble, model_arrays, preprocessor.width, preprocessor.image)
+            model = SplitModel(preprocessor, made)
+        return cls(scores, weights, inlier[0] if inlier else None, model)
+
+
+def draw_split(rows: Array, weights: Array, seed: int, *content: Array) -> Array | None:
+    """Draw half of the rows to be held out: how often each of them is, shape (n,), or None for too few rows.
+
+    A row of weight k is k rows, which are drawn one by one; with weights that are no counts, whole rows are. The rows
+    are part of the seed: a draw of places alone would hold out the same ranks of every sorted table.
+
+    Args:
+        rows: unlabelled, merged and sorted, shape (n, …).
+        weights: how often each counts, shape (n,).
+        seed: of the draw.
+        content: what the rows hold beyond ``rows``, such as the texts that codes stand for.
+    """
+    if (weights.sum() if are_counts(weights) else len(rows)) < MIN_SPLIT:
+        return None
+    rng = np.random.default_rng([seed, 79, *hash_words(rows, weights, *content)])
+    if not are_counts(weights):
+        return np.where(rng.permutation(len(rows)) % 2 == 0, weights, 0.0)
+    counts = weights.astype(np.int64)
+    return rng.multivariate_hypergeometric(counts, int(counts.sum()) // 2, method="marginals").astype(np.float64)
+
+
+def fit_split(
+    table: Any,
+    known: NDArray[np.bool_],
+    weights: Array,
+    inlier: Array | None,
+    settings: MemberSettings,
+    seed: int,
+) -> Conformal | None:
+    """Train on half of the unlabelled rows and all known outliers, and score the other half; None for too few rows.
+
+    Args:
+        table: different rows, known outliers among them: a matrix, images or a :class:`Frame`, in which even how
+            columns are read is learned without the other half.
+        known: which rows are known outliers.
+        weights: how often each row counts.
+        inlier: for each row, the probability that it is no outlier, or None.
+        settings: of the detector.
+        seed: of the split and of the training.
+    """
+    keys = plain_matrix(table) if isinstance(table, Frame) else table
+    measure = np.zeros(len(weights))
+    # Codes of texts are ranks: in a column of different texts they are the same for every table.
+    drawn = draw_split(keys[~known], weights[~known], seed, *(text_bytes(table, ~known) if keys is not table else ()))
+    if drawn is None:
+        return None
+    measure[~known] = drawn
+    left = weights - measure
+    trained, held_out = ~known & (left > 0), measure > 0
+    raw, readings = table, None
+    if isinstance(table, Frame):
+        times = weights > 0 if weights.sum() > MAX_READ or not are_counts(weights) else left
+        rows = np.repeat(np.arange(len(left)), np.where(left > 0, times, 0).astype(np.int64))
+        raw, readings = read_by(table, rows, round(len(rows) * weights.sum() / left.sum()))
+    preprocessor = learn_preprocessor(raw[trained], left[trained], readings, raw[known])
+    outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
+    encoded = TrainingRows(preprocessor.encode(raw[trained]), left[trained], outliers, weights[known])
+    complete = settings_for(settings, len(outliers), preprocessor.image).smaller()
+    model = SplitModel(preprocessor, Ensemble.fit(encoded, complete, seed + 79)[0])
+    scores = model.anomaly(raw[held_out])
+    return Conformal.of(scores, measure[held_out], None if inlier is None else inlier[held_out], model)
+
+
+def reject(p: Array, fdr: float) -> NDArray[np.bool_]:
+    """Return which hypotheses the procedure of Benjamini and Hochberg rejects at a false discovery rate.
+
+    >>> reject(np.array([0.01, 0.04, 0.03, 0.9]), 0.1)
+    array([ True,  True,  True, False])
+    """
+    level = number("fdr", fdr, low=0.0, high=1.0, open_low=True)
+    return np.asarray(false_discovery_control(p, method="bh") <= level)

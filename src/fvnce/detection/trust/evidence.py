@@ -1,0 +1,382 @@
+r"""Evidence: how good a detector is by rows that were held out, with intervals, and the reasons where nothing is known.
+
+Folds are left out in training, so that every row and every known outlier has a score by models that have not seen it.
+AUROC and average precision of known outliers against unlabelled rows follow from these scores. If outliers hide among
+the unlabelled rows, both are lower bounds (Eq. hidden), and the number of flagged rows is an upper bound on false
+alarms. Kinds of outliers of which none is known are in none of these numbers.
+
+Each number rises with the score of an outlier and falls with that of another row. The ends of its 95 % interval come
+from the least and the most favorable distributions that the rows allow, with Dirichlet masses between neighboring
+scores, so that intervals cover with few known outliers, too (Eq. held_out_numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._validation import Check, count, fields, flag, number, optional, require, stored_array, text
+from ..members.base import State, part_of, prefixed
+from ..rows import Array, as_counts, effective_counts
+from .calibration import FENCE, UPPER
+from .conformal import MIN_SPLIT, Conformal
+
+#: What an interval covers.
+LEVEL = 0.95
+#: Draws for an interval; its ends are the 10th from either side, one in 40.
+DRAWS, TAIL = 399, 10
+#: The most numbers drawn at a time.
+MAX_DRAWN = 2**18
+
+#: Why a number is what it is, or why there is none, by the case; the numbers of a fit are filled in.
+REASONS = {
+    # the threshold
+    "contamination": "contamination = {contamination:g}, and this fraction of the {rows} rows lies above",
+    "calibrated": "P(outlier | x) = 1/2 there, by held-out scores of known outliers and other rows and {pi}",
+    "prior": "{pi} lies above it",
+    "broad noise": "above it, noise spread evenly over the range of the data outweighs the data",
+    "clean": "a fraction {prior:.3g} of the rows, which are known to be clean, lies above it",
+    "highest": f"it lies just above the highest training score, within {FENCE:g} deviations above the median score",
+    "fence": f"it lies {FENCE:g} deviations above the median, by the scores up to the quantile {UPPER:g}: {{pi}}",
+    "uninformative": "known outliers score like other rows when held out, so labels do not move it; {otherwise}",
+    # no evidence
+    "none known": "no outlier is known (y = 1)",
+    "one row": "all {known} known outliers are the same row, which cannot be learned from and held out at once",
+    "one known": "one known outlier cannot be learned from and held out at once, and two can",
+    "no folds": "no folds were held out, since calibration_folds = {folds}",
+    "few rows": "there are too few rows to hold some out",
+    "no outlier held out": "the model is trained with all known outliers, and holds none out",
+    # no p-values, no scores of training rows
+    "no split": "calibration_folds = 0 trains no second model",
+    "no validation": "validation = 0 holds no rows out",
+    "few to split": f"there were fewer than {MIN_SPLIT} unlabelled rows",
+    "thinned": "X had more than max_rows = {max_rows} unlabelled rows; call anomaly_score(X)",
+}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number with its 95 % interval.
+
+    Attributes:
+        value: from all rows.
+        low: lower end of the interval for the distribution from which the rows were drawn.
+        high: upper end.
+
+    >>> print(Interval(0.95, 0.91, 0.98))
+    0.950 (0.910 to 0.980)
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """Scores of training rows, where possible by models that have not seen the row, with weights.
+
+    Attributes:
+        scores: of unlabelled rows, shape (n,).
+        weights: how often each counts.
+        known: scores of known outliers, shape (m,).
+        known_weights: how often each counts.
+        weighted: whether the user gave weights, so that a weight of k is not k independent rows.
+    """
+
+    scores: Array
+    weights: Array
+    known: Array
+    known_weights: Array
+    weighted: bool = False
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How good a detector is by held-out rows; docs/theory/trust.md says what follows from it.
+
+    Attributes:
+        rows: unlabelled rows, by weight.
+        known: known outliers, by weight.
+        auroc: of known outliers against unlabelled rows when both are held out, or None.
+        average_precision: likewise.
+        found: how many known outliers lie above the threshold when they are held out, or None.
+        flagged: how many unlabelled rows lie above it: held out if ``held_out``, else with their training scores.
+        held_out: whether ``flagged`` comes from held-out scores.
+        threshold: the anomaly score above which a row is called an outlier.
+        threshold_reason: why it is there.
+        prior: π as the detector estimates it or as it was given, or None if there is no such estimate.
+        reason: why there is no auroc, average_precision and found; None if there are.
+
+    >>> evidence = Evidence(1963, 37, Interval(0.98, 0.96, 0.99), Interval(0.7, 0.6, 0.8), 34, 60, True, 1.5,
+    ...     "P(outlier | x) = 1/2 there", 0.02, None)
+    >>> print(evidence)  # doctest: +NORMALIZE_WHITESPACE
+    34 of 37 known outliers are found when held out, 60 of 1,963 other rows are flagged.
+    AUROC 0.980 (0.960 to 0.990), average precision 0.700 (0.600 to 0.800): lower bounds if outliers hide among the
+    other rows.
+    The threshold is 1.5: P(outlier | x) = 1/2 there.
+    """
+
+    rows: float
+    known: float
+    auroc: Interval | None
+    average_precision: Interval | None
+    found: float | None
+    flagged: float
+    held_out: bool
+    threshold: float
+    threshold_reason: str
+    prior: float | None
+    reason: str | None
+
+    def if_alike(self) -> float | None:
+        """Return the AUROC against clean rows, if a share ``prior`` is hidden and like the known outliers.
+
+        At most 1; None without held-out numbers or without a prior.
+        """
+        if self.auroc is None or self.prior is None:
+            return None
+        return min(1.0, (self.auroc.value - self.prior / 2) / (1 - self.prior))
+
+    def __str__(self) -> str:
+        flagged = f"{shown_count(self.flagged)} of {shown_count(self.rows)} other rows are flagged"
+        if self.reason is None:
+            caught = (
+                f"{shown_count(self.found or 0)} of {shown_count(self.known)} known outliers are found when held out"
+            )
+            lines = [
+                f"{caught}, {flagged}.",
+                f"AUROC {self.auroc}, average precision {self.average_precision}: lower bounds if outliers hide among "
+                "the other rows.",
+            ]
+        else:
+            lines = [f"How good it is cannot be said: {self.reason}.", f"{flagged[0].upper()}{flagged[1:]}."]
+        return "\n".join([*lines, f"The threshold is {self.threshold:.4g}: {self.threshold_reason}."])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Make it from what :meth:`as_dict` gave, which may be forged."""
+        checks: dict[str, Check] = {
+            **dict.fromkeys(("rows", "known", "flagged"), _count),
+            **dict.fromkeys(("auroc", "average_precision"), optional(_interval)),
+            **{"found": optional(_count), "held_out": flag, "threshold": number, "prior": optional(number)},
+            **{"threshold_reason": text, "reason": optional(text)},
+        }
+        made = cls(**dict(zip(checks, fields(content, "the evidence", **checks), strict=True)))
+        numbers = [value is not None for value in (made.auroc, made.average_precision, made.found)]
+        complete = all(numbers) if made.reason is None else not any(numbers)
+        require(complete, "have the numbers of held-out rows or the reason why there are none", numbers)
+        return made
+
+
+def _count(name: str, value: Any) -> float:
+    """Return a number of rows, by weight; whole ones as integers."""
+    rows = number(name, value)
+    return int(rows) if rows.is_integer() else rows
+
+
+def _interval(name: str, content: Any) -> Interval:
+    unit = partial(number, low=0.0, high=1.0)
+    return Interval(*fields(content, name, value=unit, low=unit, high=unit))
+
+
+def shown_count(rows: float) -> str:
+    """Return a number of rows as text; by weight, it need not be whole.
+
+    >>> shown_count(1963), shown_count(0.5)
+    ('1,963', '0.5')
+    """
+    return f"{rows:,}" if isinstance(rows, int) else f"{rows:,.1f}"
+
+
+def make_evidence(
+    scores: RowScores,
+    *,
+    held_out: bool,
+    threshold: float,
+    threshold_reason: str,
+    prior: float | None,
+    reason: str,
+    seed: int,
+) -> Evidence:
+    """Make evidence from scores.
+
+    Args:
+        scores: by models that have not seen the row if ``held_out``, else those of training.
+        held_out: whether they are held out, and so say how good the detector is.
+        threshold: of the detector.
+        threshold_reason: why it is there.
+        prior: π.
+        reason: why there are no held-out scores, if there are none.
+        seed: of the intervals.
+    """
+    auroc, precision = intervals(scores, seed) if held_out else (None, None)
+    return Evidence(
+        rows=_count("rows", scores.weights.sum()),
+        known=_count("known", scores.known_weights.sum()),
+        auroc=auroc,
+        average_precision=precision,
+        found=_count("found", scores.known_weights[scores.known > threshold].sum()) if held_out else None,
+        flagged=_count("flagged", scores.weights[scores.scores > threshold].sum()),
+        held_out=held_out,
+        threshold=threshold,
+        threshold_reason=threshold_reason,
+        prior=prior,
+        reason=None if held_out else reason,
+    )
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a fit learned about itself.
+
+    Attributes:
+        evidence: how good the detector is.
+        conformal: what makes p-values, or None.
+        no_p_value: why there is none; None if there is.
+        importances: of each column, shape (D,).
+        scores: anomaly scores of the training rows as they were given, shape (n,), or None.
+        no_scores: why there are none; None if there are.
+    """
+
+    evidence: Evidence
+    conformal: Conformal | None
+    no_p_value: str | None
+    importances: Array
+    scores: Array | None
+    no_scores: str | None = None
+
+    def state(self) -> State:
+        """Return what JSON can hold, and arrays."""
+        arrays = {"importances": self.importances} | ({} if self.scores is None else {"scores": self.scores})
+        conformal = None
+        if self.conformal is not None:
+            conformal, split_arrays = self.conformal.state()
+            arrays |= prefixed("conformal", split_arrays)
+        return {
+            "evidence": self.evidence.as_dict(),
+            "conformal": conformal,
+            "no_p_value": self.no_p_value,
+            "rows": None if self.scores is None else len(self.scores),
+            "no_scores": self.no_scores,
+        }, arrays
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int) -> Self:
+        """Make them from a state that may be forged, for rows with ``features`` columns."""
+        saved, conformal, rows, no_p_value, no_scores = fields(
+            content,
+            "the findings",
+            "evidence",
+            "conformal",
+            rows=optional(count),
+            no_p_value=optional(text),
+            no_scores=optional(text),
+        )
+        for value, reason in ((conformal, no_p_value), (rows, no_scores)):
+            require((value is None) == (reason is not None), "give the reason for what is missing only", reason)
+        importances = stored_array("importances of columns", arrays["importances"], np.float64, (features,))
+        scores = None
+        if rows is not None:
+            scores = stored_array("scores of the training rows", arrays["scores"], np.float64, (rows,))
+        made = None
+        if conformal is not None:
+            made = Conformal.from_state(conformal, part_of(arrays, "conformal"), features)
+        return cls(Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores)
+
+
+def intervals(held_out: RowScores, seed: int) -> tuple[Interval, Interval]:
+    """Return AUROC and average precision with their intervals."""
+    levels = np.unique(held_out.known)
+    counts = effective_counts if held_out.weighted else as_counts
+    positive = into_bins(levels, held_out.known, counts(held_out.known_weights))
+    negative = into_bins(levels, held_out.scores, counts(held_out.weights))
+    totals = float(held_out.known_weights.sum()), float(held_out.weights.sum())
+    rng = np.random.default_rng([seed, 80])
+    auroc, precision = with_intervals(positive, negative, totals, auroc_and_precision, rng)
+    return auroc, precision
+
+
+#: Numbers, shape (draws, K), from the mass of outliers and of other rows in each bin, shape (draws, bins), and whether
+#: to return the lowest value that mass within a bin allows.
+Measure = Callable[[Array, Array, bool], Array]
+
+
+def into_bins(levels: Array, scores: Array, weights: Array) -> Array:
+    """Sum weights at each level and between levels, in ascending order of scores.
+
+    >>> into_bins(np.array([1.0, 2.0]), np.array([0.0, 2.0, 3.0]), np.ones(3))
+    array([1., 0., 0., 1., 1.])
+    """
+    place = np.searchsorted(levels, scores, "left") + np.searchsorted(levels, scores, "right")
+    return np.bincount(place, weights, minlength=2 * len(levels) + 1).astype(np.float64)
+
+
+def with_intervals(
+    positive: Array, negative: Array, totals: tuple[float, float], measure: Measure, rng: np.random.Generator
+) -> list[Interval]:
+    """Return each number of a measure with its interval.
+
+    The measure gets one bin more at either end than there are in ``positive`` and ``negative``.
+
+    Args:
+        positive: how many outliers are in each bin, shape (bins,).
+        negative: how many other rows are.
+        totals: mass of the outliers and of the other rows.
+        measure: computes the numbers.
+        rng: draws the spacings.
+    """
+    counts = [np.pad(kind, 1, constant_values=1.0) for kind in (positive, negative)]
+    size = max(1, MAX_DRAWN // len(counts[0]))
+    lows, highs = [], []
+    for start in range(0, DRAWS, size):
+        shape = (min(size, DRAWS - start), len(counts[0]))
+        outliers, others = (rng.standard_gamma(np.broadcast_to(kind, shape)) for kind in counts)
+        lows.append(measure(_masses(outliers, totals[0], -1), _masses(others, totals[1], 0), True))
+        highs.append(measure(_masses(outliers, totals[0], 0), _masses(others, totals[1], -1), False))
+    low, high = (np.sort(np.concatenate(ends), axis=0) for ends in (lows, highs))
+    outliers, others = (np.pad(kind, 1)[None] for kind in (positive, negative))
+    value = measure(_masses(outliers, totals[0], 0), _masses(others, totals[1], 0), False)[0]
+    # All are fractions, which rounding may lift above 1.
+    numbers = np.clip([value, np.minimum(value, low[TAIL - 1]), np.maximum(value, high[-TAIL])], 0.0, 1.0)
+    return [Interval(*map(float, each)) for each in numbers.T]
+
+
+def auroc_and_precision(positive: Array, negative: Array, lowest: bool = False) -> Array:
+    """Return AUROC and average precision from the mass of both kinds of row in each bin, along the last axis.
+
+    With ``lowest``, outliers of a bin are spread below its other rows and from one another, as if no scores were equal.
+
+    >>> auroc_and_precision(np.array([0.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 1.0, 0.0]))
+    array([0.75      , 0.83333333])
+    """
+    below = np.cumsum(negative, -1) - negative
+    auroc = (positive * (below + negative / 2)).sum(-1) / (positive.sum(-1) * negative.sum(-1))
+    mass = positive[..., ::-1]
+    above, other = np.cumsum(mass, -1), np.cumsum(negative[..., ::-1], -1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if lowest:  # ∫ t/(t + other) dt over the mass
+            part = mass - np.where(other > 0, other * np.log1p(mass / (above - mass + other)), 0.0)
+        else:
+            part = np.where(above > 0, mass * above / (above + other), 0.0)
+    return np.stack([auroc, part.sum(-1) / positive.sum(-1)], -1)
+
+
+def _masses(drawn: Array, total: float, end: int) -> Array:
+    """Divide the total in proportion to what was drawn, without the bin at one end."""
+    kept = drawn.copy()
+    kept[:, end] = 0.0
+    kept *= total / kept.sum(1, keepdims=True)
+    return kept

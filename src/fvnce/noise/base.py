@@ -1,0 +1,266 @@
+"""The base class of noise, and functions that draw from, evaluate and save any distribution.
+
+Noise of this package has ``draw(n, generator)``; torch's distributions know only the global generator, refuse points
+outside their support and do not name rows. These functions treat all of them the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from .. import _validation
+from .._random import seeded
+from ..io import describe, fields, read_record, rebuild, write_record
+
+FILE_NAME = "noise.safetensors"
+KIND = "noise"
+
+_ROWS_AT_ONCE = 8192
+_LARGEST_SEED = 2**63 - 1
+
+
+class Noise(Distribution):
+    """The base of this package's noise. A member gives ``log_prob``, ``draw(n, generator)`` and its support.
+
+    Attributes:
+        everywhere: whether the support is all of space.
+
+    Of one set of parameters, a larger batch shape repeats the same law.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
+    has_rsample = False
+    everywhere: ClassVar[bool] = True
+
+    def __init__(self, event_shape: torch.Size) -> None:
+        super().__init__(torch.Size(), event_shape, validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The support, all of space."""
+        return constraints.independent(constraints.real, len(self.event_shape))
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Return n samples of shape (n,) + event_shape, from the generator or from torch's global one."""
+        raise NotImplementedError
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Return samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
+        lead = torch.Size(sample_shape) + self.batch_shape
+        return self.draw(lead.numel()).reshape(lead + self.event_shape)
+
+    def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> Self:
+        """Return the same noise with another batch shape; tensors are shared."""
+        new = copy.copy(self)
+        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        return new
+
+    def _over_batch(self, x: Tensor) -> Tensor:
+        """Return points broadcast against batch_shape + event_shape."""
+        if not self.batch_shape:
+            return x
+        return x + x.new_zeros(()).expand(self.batch_shape + self.event_shape)
+
+
+def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """Return n samples of shape (n,) + event_shape, seeded by ``generator``.
+
+    A distribution without a ``draw`` method is sampled from the global generator, seeded from this one: reproducible,
+    in any number of threads, and the global generator is afterwards as it was.
+
+    >>> noise = torch.distributions.Normal(torch.zeros(2), 1.0)
+    >>> noise = torch.distributions.Independent(noise, 1)
+    >>> first = draw(noise, 3, torch.Generator().manual_seed(1))
+    >>> bool((first == draw(noise, 3, torch.Generator().manual_seed(1))).all())
+    True
+    """
+    n = _validation.count("n", n, low=0)
+    if hasattr(noise, "draw"):
+        drawn: Tensor = noise.draw(n, generator)
+        return drawn
+    with torch.no_grad():
+        if generator is None:
+            return noise.sample(torch.Size((n,)))
+        seed = torch.randint(_LARGEST_SEED, (), generator=generator, device=generator.device)
+        with seeded(int(seed)):
+            return noise.sample(torch.Size((n,)))
+
+
+def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    """Return n samples and their log density, shapes (n,) + event_shape and (n,).
+
+    A method of the same name is used where the noise has one: it knows the density of its own draws at less cost.
+
+    >>> noise = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+    >>> x, log_p = draw_with_log_prob(noise, 5, torch.Generator().manual_seed(0))
+    >>> bool((log_p == noise.log_prob(x)).all())
+    True
+    """
+    if hasattr(noise, "draw_with_log_prob"):
+        pair: tuple[Tensor, Tensor] = noise.draw_with_log_prob(n, generator)
+        return pair
+    x = draw(noise, n, generator)
+    with torch.no_grad():
+        return x, noise.log_prob(x) if n else x.new_empty(0)
+
+
+def jitter(noise: Distribution, x: Tensor) -> Tensor:
+    """Return rows moved by the noise's kernel, or x itself where the noise has none.
+
+    Draws come from torch's global generator, so that a kernel density's own centres become samples of it.
+
+    >>> noise = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+    >>> x = torch.ones(3, 2)
+    >>> jitter(noise, x) is x
+    True
+    """
+    moved: Tensor = noise.jitter(x) if hasattr(noise, "jitter") else x
+    return moved
+
+
+def log_prob_or_minus_inf(noise: Distribution, x: Tensor) -> Tensor:
+    """Return log p_n(x), and −inf outside the support, where torch's distributions raise an error instead.
+
+    >>> box = torch.distributions.Independent(torch.distributions.Uniform(torch.zeros(2), 1.0), 1)
+    >>> log_prob_or_minus_inf(box, torch.tensor([[0.5, 0.5], [0.5, 2.0]]))
+    tensor([0., -inf])
+    """
+    if x.dtype in (torch.bfloat16, torch.float16):
+        x = x.float()  # the noise keeps float32 where an objective works in half precision
+    lead = x.shape[: x.ndim - len(noise.event_shape)]
+    if not lead.numel():  # torch's distributions cannot answer for no points
+        return x.new_empty(lead)
+    if isinstance(noise, Noise) and noise.everywhere:
+        return noise.log_prob(x)
+    inside = inside_support(noise, x)
+    if _validation.are_deferred():
+        return torch.where(inside, noise.log_prob(x), -math.inf)
+    if bool(inside.all()):
+        return noise.log_prob(x)
+    events = x.reshape(-1, *noise.event_shape)
+    where = inside.reshape(-1).nonzero()[:, 0]
+    result = x.new_full((len(events),), -math.inf)
+    if len(where):
+        some = noise.log_prob(events[where])
+        result = result.to(some.dtype).index_put((where,), some)
+    return result.reshape(inside.shape)
+
+
+def inside_support(noise: Distribution, x: Tensor) -> Tensor:
+    """Return which points of shape (...) + event_shape lie in the support; all, if the distribution does not say."""
+    try:
+        support = noise.support
+    except (NotImplementedError, AttributeError):
+        support = None
+    if support is None:
+        return torch.ones(x.shape[: x.ndim - len(noise.event_shape)], dtype=torch.bool, device=x.device)
+    inside: Tensor = support.check(x)
+    return inside
+
+
+def log_prob_of_rows(
+    noise: Distribution,
+    X: Tensor,
+    *,
+    batch_rows: int = _ROWS_AT_ONCE,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Return log p_n of every row of X, shape (n,): what a training run tabulates once.
+
+    Args:
+        noise: a distribution whose event shape is that of a row.
+        X: shape (n,) + event_shape.
+        batch_rows: rows evaluated at a time.
+        progress: called with (rows done, rows in all) after each batch.
+
+    Raises:
+        ValueError: if a row has log p_n = −inf or NaN. The row is named: its noise ratio would be infinite.
+
+    >>> box = torch.distributions.Independent(torch.distributions.Uniform(torch.zeros(1), 1.0), 1)
+    >>> log_prob_of_rows(box, torch.tensor([[0.5], [2.0]]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: the noise must cover X, found log p_n = -inf at row 1; mix in a component ...
+    """
+    data = _validation.array("X", X)
+    if data.ndim < 1 or data.shape[1:] != noise.event_shape:
+        raise ValueError(
+            f"X must have shape (n, {', '.join(map(str, noise.event_shape))}) to match the noise, "
+            f"found shape {tuple(data.shape)}"
+        )
+    _validation.finite_rows("X", data)
+    batch_rows = _validation.count("batch_rows", batch_rows)
+    parts: list[Tensor] = []
+    with torch.no_grad():
+        for low in range(0, len(data), batch_rows):
+            parts.append(log_prob_or_minus_inf(noise, data[low : low + batch_rows]))
+            if progress is not None:
+                progress(min(low + batch_rows, len(data)), len(data))
+    log_prob = torch.cat(parts) if parts else data.new_empty(0)
+    _validation.finite_log_noise("X", log_prob)
+    return log_prob
+
+
+def check_unbatched(noise: Distribution) -> None:
+    """Refuse to save noise of a batch shape, as a file holds one distribution."""
+    if noise.batch_shape:
+        raise ValueError(f"must have an empty batch shape to be saved, found {tuple(noise.batch_shape)}")
+
+
+def to_state(noise: Distribution) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return (configuration, tensors) of a noise; the configuration is made of what JSON can hold.
+
+    >>> from fvnce.noise import KernelDensity
+    >>> config, tensors = to_state(KernelDensity(torch.zeros(2, 1), 0.5))
+    >>> config["structure"]["$kind"], len(tensors)
+    ('KernelDensity', 2)
+    """
+    return describe(noise, "noise")
+
+
+def from_state(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Distribution:
+    """Return the noise whose state :func:`to_state` gave.
+
+    >>> from fvnce.noise import KernelDensity
+    >>> from_state(*to_state(KernelDensity(torch.zeros(2, 1), 0.5)))
+    KernelDensity(centres: 2 x 1, bandwidth: 0.5)
+    """
+    return rebuild(config, tensors, Distribution, what="config")
+
+
+def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:
+    """Write the noise to ``folder``/noise.safetensors, all or nothing; the folder is made if needed.
+
+    >>> import tempfile
+    >>> from fvnce.noise import BernoulliNoise
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = save_noise(BernoulliNoise(torch.tensor([0.25, 0.5])), folder)
+    ...     load_noise(folder).probs
+    tensor([0.2500, 0.5000])
+    """
+    config, tensors = to_state(noise)
+    path = Path(folder) / FILE_NAME
+    write_record(path, KIND, {"noise": config}, tensors)
+    return path
+
+
+def load_noise(folder: str | os.PathLike[str]) -> Distribution:
+    """Return the noise that :func:`save_noise` wrote to a folder, after its checksum has been compared.
+
+    >>> load_noise("nowhere")
+    Traceback (most recent call last):
+        ...
+    FileNotFoundError: nowhere/noise.safetensors must be a noise of fvnce, found no such file
+    """
+    path = Path(folder) / FILE_NAME
+    content, tensors = read_record(path, KIND)
+    (config,) = fields(content, str(path), "noise")
+    return rebuild(config, tensors, Distribution, what=path)

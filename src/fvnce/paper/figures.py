@@ -1,0 +1,187 @@
+"""The paper's two figures of rules, and the style in which all figures are drawn.
+
+    fvnce reproduce pairs losses --out out
+
+For the double-ELBO rules both functions of a pair (f1, f0) are concave in r; for the logarithmic rule f0 is convex. As
+losses −f1 and −f0 of the logit Δ = log r, the logarithmic rule (soft-plus) only punishes mistakes, and the double-ELBO
+rules also pay, without end, for a data sample that is confidently recognised. The paper leaves the ends of the axes
+open.
+
+Curves differ in lightness and in dash as well as in hue, so that they can be told apart in a grey print. Figures are
+written as PNG and PDF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from ..io import atomic_write
+from ..scoring import Logarithmic, PowerRule, ScoringRule
+from .setting import Options, Result, ResultFigure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "0.9",
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "pdf.fonttype": 42,
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A labelled line: its colour (dark to light across a figure) and dash."""
+
+    label: str
+    colour: str
+    dash: str = "-"
+
+
+#: All normalised. Dashed is the logarithmic rule, whose f0 is convex in r; for the others both functions are concave.
+RULES: list[tuple[Curve, ScoringRule]] = [
+    (Curve("(α, β) = (0, 0)", "#0b2e59"), PowerRule(0.0, 0.0, clip=None).normalized()),
+    (Curve("(α, β) = (1/2, 0)", "#c23b22", "-."), PowerRule(0.5, 0.0, clip=None).normalized()),
+    (Curve("(α, β) = (0, 1)", "#e8a33d", ":"), PowerRule(0.0, 1.0, clip=None).normalized()),
+    (Curve("logarithmic", "#555555", "--"), Logarithmic().normalized()),
+]
+#: Points of a curve, and where the axes of r and of Δ end.
+POINTS, LARGEST = 801, 4.0
+
+
+def pairs(out: Path, options: Options) -> Result:
+    """Draw f1 and f0 against r."""
+    r = torch.linspace(0.0, LARGEST, POINTS + 1, dtype=torch.float64)[1:]
+    figure, axes = new_figure(2)
+    for curve, rule in RULES:
+        plot(axes[0], r.numpy(), rule.f1(r.log()).numpy(), curve)
+        plot(axes[1], r.numpy(), rule.f0(r.log()).numpy(), curve)
+    axes[0].set(xlabel=r"$r = p_\theta / p_n$", title="(a) earned by data", ylabel="$f_1(r)$", ylim=(-3.2, 2.2))
+    axes[1].set(xlabel=r"$r = p_\theta / p_n$", title="(b) earned by noise", ylabel="$f_0(r)$", ylim=(-4.2, 1.2))
+    legend(axes[0], "lower right")
+    files = save(figure, out, "pairs")
+    reading = (
+        "A data sample earns f1 and a noise sample f0. For the double-ELBO rules both are concave in r, so an evidence "
+        "lower bound exists for both terms; for the logarithmic rule of ordinary NCE (dashed) f0 is convex."
+    )
+    caption = "Normalised to f1(1) = f0(1) = 0 and f1'(1) = 1."
+    alt = "Two panels of four curves each: f1 and f0 against the ratio r from 0 to 4."
+    return Result("Pairs (f1, f0)", [reading], [ResultFigure(files[0], caption, alt)], files=files)
+
+
+def losses(out: Path, options: Options) -> Result:
+    """Draw −f1 and −f0 against Δ."""
+    delta = torch.linspace(-LARGEST, LARGEST, POINTS, dtype=torch.float64)
+    figure, axes = new_figure(2)
+    for curve, rule in RULES:
+        plot(axes[0], delta.numpy(), -rule.f1(delta).numpy(), curve)
+        plot(axes[1], delta.numpy(), -rule.f0(delta).numpy(), curve)
+    axes[0].set(xlabel=r"$\Delta = \log r$", title="(a) class 1: data", ylabel="$-f_1$", ylim=(-4.5, 4.5))
+    axes[1].set(xlabel=r"$\Delta = \log r$", title="(b) class 0: noise", ylabel="$-f_0$", ylim=(-2.0, 7.0))
+    legend(axes[1], "upper left")
+    files = save(figure, out, "losses")
+    reading = (
+        "Read as losses of a classifier with logit Δ, the soft-plus loss of the logarithmic rule only punishes "
+        "mistakes, while the double-ELBO losses go on paying for data that is recognised with confidence, and punish "
+        "noise that is taken for data exponentially."
+    )
+    caption = "Losses of a data sample and of a noise sample."
+    alt = "Two panels of four curves each: minus f1 and minus f0 against the log-ratio from -4 to 4."
+    title = "The same rules as classification losses"
+    return Result(title, [reading], [ResultFigure(files[0], caption, alt)], files=files)
+
+
+# The style.
+
+
+def new_figure(columns: int, *, width: float = 7.0, height: float = 2.9) -> tuple[Figure, Sequence[Axes]]:
+    """Return a figure with a row of axes."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(1, columns, squeeze=False)[0]
+    return figure, list(axes)
+
+
+def plot(axes: Axes, x: NDArray, y: NDArray, curve: Curve) -> None:  # type: ignore[type-arg]
+    """Draw one curve."""
+    axes.plot(x, y, curve.dash, color=curve.colour, label=curve.label)
+
+
+def legend(axes: Axes, where: Literal["lower right", "upper left"]) -> None:
+    """Name the curves, without a frame."""
+    axes.legend(loc=where, frameon=False)
+
+
+def save(figure: Figure, out: Path, name: str) -> list[Path]:
+    """Write ``name.png`` and ``name.pdf`` into ``out``, each complete or not at all."""
+    return [save_as(figure, out / f"{name}.{suffix}") for suffix in ("png", "pdf")]
+
+
+def save_as(figure: Figure, path: Path) -> Path:
+    """Write one png, pdf or svg file, as its name ends, complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.suffix.lower().removeprefix(".")
+    # Without the date, the same figure is the same file.
+    metadata = {{"png": "Software", "pdf": "CreationDate", "svg": "Date"}[kind]: None}
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "fvnce"}), atomic_write(path) as file:
+        figure.savefig(file, dpi=200, metadata=metadata, format=kind)
+    return path
+
+
+def panels(
+    out: Path,
+    name: str,
+    parts: Sequence[tuple[str, Tensor]],
+    shape: tuple[int, int],
+    *,
+    differences: Sequence[tuple[str, Tensor]] = (),
+    rows: Sequence[str] = (),
+) -> list[Path]:
+    """Draw one sheet of images for each part, under its title; ``rows`` names the rows of the first sheet.
+
+    Parts hold grey values in [0, 1]; ``differences``, drawn after them, have a colour for each sign.
+    """
+    count = len(parts) + len(differences)
+    figure, axes = new_figure(count, width=2.1 * count + 0.6 * bool(differences), height=2.5)
+    for axis, (title, images) in zip(axes, parts, strict=False):
+        axis.imshow(1 - _sheet(images.clamp(0, 1), shape, 0.25), cmap="gray", vmin=0, vmax=1)
+        axis.set_title(title)
+    largest = max((float(images.abs().max()) for _, images in differences), default=1.0)
+    for axis, (title, images) in zip(axes[len(parts) :], differences, strict=True):
+        drawn = axis.imshow(_sheet(images, shape, 0.0), cmap="RdBu_r", vmin=-largest, vmax=largest)
+        axis.set_title(title)
+    for axis in axes:
+        axis.set(xticks=[], yticks=[])
+        axis.grid(visible=False)
+        axis.spines[:].set_visible(False)
+    if rows:
+        places = [(row + 0.5) * (shape[0] + 2) - 0.5 for row in range(len(rows))]
+        axes[0].set_yticks(places, list(rows), fontsize=7)
+        axes[0].tick_params(length=0)
+    if differences:
+        figure.colorbar(drawn, ax=axes[-1], shrink=0.8, label="grey value")
+    return save(figure, out, name)
+
+
+def _sheet(images: Tensor, shape: tuple[int, int], gap: float) -> np.ndarray:
+    """Return images as one picture, eight in a row, with a thin gap of one value between them."""
+    (height, width), rows = shape, len(images) // 8
+    grid = images[: 8 * rows].reshape(rows, 8, height, width).numpy()
+    padded = np.pad(grid, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=gap)
+    return padded.transpose(0, 2, 1, 3).reshape(rows * (height + 2), 8 * (width + 2))

@@ -1,0 +1,40 @@
+"""Tables: files and data frames as typed columns, without torch.
+
+======================  ===============================================================
+``sources``             open a file, a folder or a pipe
+``schema``              options; the type of each column, learned from rows; identifiers
+``parsing``             column types: texts as numbers, truths, dates and times
+``frame``               a table in memory, made from any library's data frame
+``delimited``           text tables
+``arrow``               tables in files, parquet files
+``arrays``              npy, npz and idx, and folders of PNG images
+``errors``              the memory budget, errors of damaged files
+======================  ===============================================================
+
+>>> import tempfile
+>>> from pathlib import Path
+>>> with tempfile.TemporaryDirectory() as folder:
+...     _ = Path(folder, "table.csv").write_text("a,b\\n1,2\\n3,\\n")
+...     frame = open_source(f"{folder}/table.csv").read()
+>>> frame["b"]
+array([ 2., nan])
+"""
+
+from .._validation import FileError
+from .arrays import ArraySource, read_idx
+from .arrow import TableSource
+from .frame import Frame
+from .parsing import ColumnType
+from .schema import ReadOptions
+from .sources import open_source
+
+__all__ = [
+    "ArraySource",
+    "ColumnType",
+    "FileError",
+    "Frame",
+    "ReadOptions",
+    "TableSource",
+    "open_source",
+    "read_idx",
+]

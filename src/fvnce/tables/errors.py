@@ -1,0 +1,126 @@
+"""The memory budget of reading, and helpers that turn trouble with a file into one :class:`FileError`.
+
+Compressed or forged, a file of a megabyte can ask for ten gigabytes. The readers compare what a header promises with
+the budget first, and read what has no header (a line of text, a gzip stream) no further than the budget allows. The
+budget is 2G; the environment variable FVNCE_MAX_MEMORY, such as ``FVNCE_MAX_MEMORY=16G``, sets another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from lzma import LZMAError
+from typing import Any
+
+from .._validation import FileError
+
+VARIABLE = "FVNCE_MAX_MEMORY"
+DEFAULT_BUDGET = 2 * 2**30
+#: What Python's readers of compressed files raise on a damaged one.
+DAMAGED = (EOFError, OSError, zlib.error, LZMAError, zipfile.BadZipFile, struct.error)
+#: Bytes asked of a file at once: asking for all that a header promises would allocate it.
+CHUNK_BYTES = 2**20
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
+
+
+def listed(names: Sequence[str], limit: int = 12) -> str:
+    """Return the first names in one line, each cut to what fits there.
+
+    >>> listed(["a", "b" * 100], 12)[:12], listed(list("abc"), 2)
+    ('a, bbbbbbbbb', 'a, b, … (3 in all)')
+    """
+    lines = (" ".join(name[:200].split()) for name in names[:limit])
+    text = ", ".join(name if len(name) <= 60 else f"{name[:59]}…" for name in lines)
+    return text + (f", … ({len(names)} in all)" if len(names) > limit else "")
+
+
+def one_line(error: BaseException) -> str:
+    """Return what another library says about a file, in one line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+@contextmanager
+def explained(problem: str, advice: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Turn exceptions of other libraries into one :class:`FileError`: the problem, its cause, the advice.
+
+    >>> with explained("a.npy is damaged", "write it again", (EOFError,)):
+    ...     raise EOFError("no more bytes")
+    Traceback (most recent call last):
+    fvnce.io.FileError: a.npy is damaged: no more bytes; write it again
+    """
+    try:
+        yield
+    except (FileError, FileNotFoundError, PermissionError):
+        raise
+    except kinds as error:
+        raise FileError(f"{problem}: {one_line(error)}; {advice}") from None
+
+
+@contextmanager
+def closed_on_error(file: Any) -> Iterator[None]:
+    """Close a file if the block fails."""
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise
+
+
+def read_exactly(file: Any, count: int, name: str) -> bytes:
+    """Read ``count`` bytes in chunks, or fewer at the end of the file; a pipe gives what it has."""
+    parts: list[bytes] = []
+    missing = count
+    with explained(f"{name} is damaged", "fetch or write it again", DAMAGED):
+        while missing and (part := file.read(min(missing, CHUNK_BYTES))):
+            parts.append(part)
+            missing -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def budget() -> int:
+    """Return how many bytes the rows of one file may take."""
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        return DEFAULT_BUDGET
+    match = _SIZE.fullmatch(text)
+    size = int(match.group(1)) * _UNITS[match.group(2).upper()] if match else 0
+    if size < 2**20:
+        raise FileError(f"{VARIABLE} must be a size of at least 1M, such as 16G, found {text[:40]!r}; set it again")
+    return size
+
+
+def within_budget(name: str, what: str, size: int) -> None:
+    """Raise :class:`FileError` if ``size`` bytes exceed the budget.
+
+    >>> within_budget("a.npz", "its rows", 10 * 2**30)
+    Traceback (most recent call last):
+    fvnce.io.FileError: a.npz needs 10G of memory for its rows, more than the 2G allowed; if you trust the file and \
+have the memory, set FVNCE_MAX_MEMORY=11G
+    """
+    allowed = budget()
+    if size > allowed:
+        raise FileError(
+            f"{name} needs {_size_text(size)} of memory for {what}, more than the {_size_text(allowed)} allowed; if "
+            f"you trust the file and have the memory, set {VARIABLE}={size // 2**30 + 1}G"
+        )
+
+
+def over_budget(name: str, what: str) -> FileError:
+    """Return the error for what proved too large while it was read, when its whole size is unknown."""
+    return FileError(
+        f"{name} takes more than the {_size_text(budget())} of memory allowed for {what}; if you trust the file and "
+        f"have the memory, set {VARIABLE} higher, as in {VARIABLE}=16G"
+    )
+
+
+def _size_text(size: int) -> str:
+    if size >= 1000 * 2**40:
+        return "over 1000T"
+    unit = next((unit for unit in "TGMK" if size >= _UNITS[unit]), "")
+    return f"{size / _UNITS[unit]:.4g}{unit}" if unit else f"{size} bytes"

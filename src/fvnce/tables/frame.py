@@ -1,0 +1,207 @@
+"""A table in memory: named columns of numbers, times or texts, made from any library's data frame.
+
+pandas, polars, Arrow and whatever else narwhals supports become one :class:`Frame`, so that the detector and the
+readers of files share one kind of table. Missing numbers are NaN, missing times NaT, missing texts None.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import narwhals.stable.v1 as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from .parsing import ColumnType
+
+#: Rows of a part of a file.
+PART_ROWS = 4096
+
+
+class Frame:
+    """Columns of equal length, by name.
+
+    Args:
+        columns: an array for each name.
+        types: for columns that were text in a file, how they were read, so that later ones are read the same way.
+
+    >>> frame = Frame({"age": np.array([30.0, np.nan]), "town": np.array(["Bern", None], dtype=object)})
+    >>> frame.shape, [frame[name].dtype.kind for name in frame.columns]
+    ((2, 2), ['f', 'O'])
+    """
+
+    def __init__(self, columns: Mapping[Any, NDArray[Any]], types: Mapping[Any, ColumnType] | None = None) -> None:
+        self._columns: dict[Any, NDArray[Any]] = dict(columns)
+        self.types = dict(types or {})
+        lengths = {len(values) for values in self._columns.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"columns must be equally long, found lengths {sorted(lengths)}")
+        self._length = lengths.pop() if lengths else 0
+
+    @classmethod
+    def of(cls, X: Any) -> Frame:
+        """Return the columns of a data frame of any library.
+
+        >>> import pyarrow
+        >>> Frame.of(pyarrow.table({"a": [1, None], "b": ["x", None]})).row(1)
+        {'a': nan, 'b': None}
+        """
+        if isinstance(X, Frame):
+            _check(X.columns.tolist(), len(X))
+            return X
+        names = list(getattr(X, "column_names", None) or X.columns)
+        _check(names, len(X))
+        # A label of pandas may be a number, a tuple or None, and narwhals needs names that are text.
+        plain = X.set_axis([str(i) for i in range(len(names))], axis=1) if hasattr(X, "set_axis") else X
+        frame = nw.from_native(plain, eager_only=True)
+        return cls({name: _values(column) for name, column in zip(names, frame.iter_columns(), strict=True)})
+
+    @classmethod
+    def join(cls, frames: Sequence[Frame]) -> Frame:
+        """Return the rows of several frames of the same columns."""
+        columns = {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0].columns}
+        return cls(columns, frames[-1].types)
+
+    @property
+    def columns(self) -> NDArray[np.object_]:
+        """The names of the columns."""
+        names = np.empty(len(self._columns), dtype=object)
+        names[:] = list(self._columns)
+        return names
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and of columns."""
+        return self._length, len(self._columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes, about: a text costs some 56 bytes and its letters, once for all rows that share it."""
+        total = 0
+        for values in self._columns.values():
+            total += values.nbytes
+            if values.dtype.kind == "O":
+                different = {id(value): value for value in values.tolist()}.values()
+                total += sum(56 + len(text) for text in different if text is not None)
+        return total
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, name: Hashable) -> NDArray[Any]:
+        return self._columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def without(self, names: Sequence[str]) -> Frame:
+        """Return all columns but these."""
+        return self._like({name: values for name, values in self._columns.items() if name not in set(names)})
+
+    def take(self, rows: Any) -> Frame:
+        """Return some rows, by slice, mask or positions."""
+        return self._like({name: values[rows] for name, values in self._columns.items()})
+
+    def row(self, position: int) -> dict[str, Any]:
+        """Return one row, by name of column."""
+        return {
+            name: values[position].item() if values.dtype.kind in "biuf" else values[position]
+            for name, values in self._columns.items()
+        }
+
+    def _like(self, columns: dict[Any, NDArray[Any]]) -> Frame:
+        return Frame(columns, {name: column for name, column in self.types.items() if name in columns})
+
+
+Rows = Frame | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a file: a frame, or an array of shape (n, D), (n, H, W) or (n, C, H, W)."""
+
+    rows: Rows
+    start: int  # the position of the first
+    names: list[str] | None  # of the rows, if they have names
+    done: float | None  # the share of the file that has been read, if it is known
+
+
+def is_frame(X: Any) -> bool:
+    """Return whether X is a data frame, of whatever library."""
+    return isinstance(X, Frame) or bool(nw.dependencies.is_into_dataframe(X))
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value of a data frame is missing: None, NaN, or one of pandas' own.
+
+    >>> [is_missing(value) for value in (None, np.nan, 0.0, "")]
+    [True, True, False, False]
+    """
+    # By name first: pandas.NA compared with anything, itself included, is neither true nor false.
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | complex | Decimal | np.inexact | np.datetime64 | np.timedelta64) and bool(
+        value != value
+    )
+
+
+def present(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of a column that are not missing.
+
+    >>> present(np.array([1.0, np.nan])), present(np.array(["x", None], dtype=object))
+    (array([1.]), array(['x'], dtype=object))
+    """
+    if values.dtype.kind == "O":
+        there = np.array([value is not None for value in values.tolist()], dtype=bool)
+    else:
+        there = ~(np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values))
+    return np.asarray(values[there])
+
+
+def objects(values: Sequence[Any]) -> NDArray[np.object_]:
+    """Return values of any kind as an array of objects, None where missing."""
+    result = np.empty(len(values), dtype=object)
+    result[:] = [None if is_missing(value) else value for value in values]
+    return result
+
+
+def as_texts(values: NDArray[Any]) -> list[str | None]:
+    """Return values of any kind as text, whole numbers without a point."""
+    if values.dtype.kind == "f":
+        return [None if value != value else f"{value:.15g}" for value in values.tolist()]
+    return [None if value is None else value if type(value) is str else str(value) for value in values.tolist()]
+
+
+def _check(names: list[Any], rows: int) -> None:
+    if len(names) == 0:
+        raise ValueError("X must hold at least one column, found 0 feature(s)")
+    if rows == 0:
+        raise ValueError("X must hold at least one row, found 0 sample(s)")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"X must have a different name for each column, found {twice[0]!r} more than once; rename one")
+
+
+def _values(column: nw.Series[Any]) -> NDArray[Any]:
+    """Return a column as an array of whole numbers, floats, truths, times, durations or objects."""
+    dtype = column.dtype
+    if dtype.is_numeric() or dtype == nw.Boolean:
+        whole = dtype == nw.Boolean or dtype.is_integer()
+        if whole and not column.is_null().any():
+            kind: Any = bool if dtype == nw.Boolean else np.int64 if dtype.is_signed_integer() else np.uint64
+            return np.asarray(column.to_numpy(), dtype=kind)
+        plain = column.to_numpy()
+        if plain.dtype.kind == "f":
+            return plain.astype(np.float64)
+        return np.array([np.nan if is_missing(v) else float(v) for v in column.to_list()], dtype=np.float64)
+    if dtype in (nw.Date, nw.Datetime):
+        if getattr(dtype, "time_zone", None) is not None:
+            column = column.dt.replace_time_zone(None)  # the time that the clock on the wall showed
+        return np.asarray(column.to_numpy(), dtype="datetime64[us]")
+    if dtype == nw.Duration:
+        return np.asarray(column.to_numpy(), dtype="timedelta64[ns]")
+    return objects(column.to_list())

@@ -1,0 +1,197 @@
+r"""Optimizers, learning-rate schedules, and a check of gradients before each step.
+
+:class:`NormalizedSGD` takes steps of a given length whatever the gradient's norm,
+
+    θ ← θ − lr · g/‖g‖.
+
+The gradient of a contrastive objective vanishes exponentially in the distance of data and noise, where plain gradient
+descent stands still although the direction is right. With the exponential rule, whose curvature is then moderate, the
+number of steps is polynomial in the distance (Liu et al. 2021). All steps are equally long, so a decaying schedule is
+what makes it converge.
+
+A gradient may be NaN while the loss is not (the root of 0, times 0), and one such step spoils every weight it reaches.
+:class:`GradientCheck` therefore looks at all gradients before the optimizer's step, in the one kernel that loss scaling
+uses, with a scale of 1, which changes no bit of them.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
+
+from .. import _validation
+
+OptimizerLike = str | Callable[[list[dict[str, Any]]], Optimizer]
+ScheduleLike = str | Callable[[Optimizer, int], LRScheduler] | None
+
+#: A private name of torch: where it is absent, takes other arguments or lacks a device, gradients are looked at singly.
+_KERNEL: Callable[..., None] | None = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
+
+
+class NormalizedSGD(Optimizer):
+    """Steps of length ``lr`` against the gradient; ``fvnce.fit(…, optimizer="normalized-sgd")``.
+
+    The norm is over all parameters, in float64, so that no gradient is too small for it. Groups with a rate of their
+    own go their rate's share of the common direction.
+
+    Args:
+        params: parameters or groups of them.
+        lr: the length of a step.
+
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> (1e-30 * weight.square().sum()).backward()
+    >>> NormalizedSGD([weight], lr=5.0).step()
+    >>> weight.detach()
+    tensor([0., 0.])
+    """
+
+    def __init__(self, params: Any, lr: float = 1e-2) -> None:
+        super().__init__(params, {"lr": _validation.number("lr", lr, low=0.0), "weight_decay": 0.0})
+        for group in self.param_groups:
+            if group["weight_decay"]:
+                raise ValueError(f"weight_decay must be 0 for normalized steps, found {group['weight_decay']}")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step; a gradient that is exactly 0 moves nothing."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        gradients = [p.grad.double() for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if gradients:
+            norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    unit = torch.where(norm > 0, parameter.grad.double() / norm, torch.zeros_like(norm))
+                    parameter.sub_((group["lr"] * unit).to(parameter.dtype))
+        return loss
+
+
+_OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+    "normalized-sgd": NormalizedSGD,
+}
+
+#: Factor of the learning rate as a function of the share of the steps that are done.
+_SCHEDULES: dict[str, Callable[[float], float]] = {
+    "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
+    "linear": lambda done: 1 - done,
+    "warmup-cosine": lambda done: done / 0.05 if done < 0.05 else 0.5 * (1 + math.cos(math.pi * (done - 0.05) / 0.95)),
+}
+
+
+def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *, fused: bool) -> Optimizer:
+    """Return an optimizer of the objective's parameters.
+
+    Args:
+        optimizer: "adam", "adamw", "sgd" or "normalized-sgd", or a function from parameter groups to an optimizer.
+        objective: its ``parameter_groups(lr)``, where it has that method, may give parts of it their own rates.
+        lr: learning rate.
+        fused: use the fused kernels where every parameter has a type they know.
+    """
+    grouped: Any = getattr(objective, "parameter_groups", None)
+    groups: list[dict[str, Any]] = [{"params": [p for p in objective.parameters() if p.requires_grad], "lr": lr}]
+    groups = groups if grouped is None else list(grouped(lr))
+    parameters = [p for group in groups for p in group["params"]]
+    if not parameters:
+        raise ValueError(f"objective must have parameters to train, found none in {type(objective).__name__}")
+    if optimizer == "normalised-sgd":
+        warnings.warn(
+            "optimizer='normalised-sgd' is deprecated; use 'normalized-sgd'", DeprecationWarning, stacklevel=4
+        )
+        optimizer = "normalized-sgd"
+    if isinstance(optimizer, str):
+        make: Callable[..., Optimizer] = _OPTIMIZERS[_validation.choice("optimizer", optimizer, tuple(_OPTIMIZERS))]
+        fused &= optimizer != "normalized-sgd" and all(
+            p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters
+        )
+        return make(groups, lr=lr, fused=True) if fused else make(groups, lr=lr)
+    made: object = optimizer(groups) if callable(optimizer) else optimizer
+    if not callable(optimizer) or not isinstance(made, Optimizer):
+        text = "optimizer must be a name or a function such as lambda groups: torch.optim.SGD(groups, lr=0.1)"
+        raise TypeError(f"{text}, found {type(made).__name__}")
+    return made
+
+
+def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int | None) -> LRScheduler | None:
+    """Return a scheduler that is stepped once after every training step, or None for a constant rate.
+
+    >>> optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> make_schedule("cosine", optimizer, 10).get_last_lr()
+    [1.0]
+    """
+    if schedule is None or schedule == "constant":
+        return None
+    if total_steps is None:
+        raise ValueError(f"schedule must be None for data of unknown length, found {schedule!r}")
+    if isinstance(schedule, str):
+        factor = _SCHEDULES[_validation.choice("schedule", schedule, ("constant", *_SCHEDULES))]
+        # A warm-up that began at rate 0 would waste its first step.
+        shift = 1 if schedule.startswith("warmup") else 0
+        return LambdaLR(optimizer, lambda step: factor(min(1.0, (step + shift) / total_steps)))
+    try:
+        made = schedule(optimizer, total_steps)
+    except TypeError as error:
+        text = "schedule must be a name or a function such as lambda optimizer, steps: LinearLR(optimizer, 1, 0, steps)"
+        raise TypeError(f"{text}, found {schedule!r} ({error})") from error
+    if not isinstance(made, LRScheduler) or isinstance(made, ReduceLROnPlateau):
+        kind = type(made).__name__
+        raise TypeError(f"schedule must return a torch LRScheduler that needs nothing but steps, found {kind}")
+    return made
+
+
+class GradientCheck:
+    """Notice gradients that are not finite.
+
+    Args:
+        module: the owner of the parameters, by which they are named.
+        device: where they are.
+        enabled: False to notice nothing.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> check = GradientCheck(layer, torch.device("cpu"))
+    >>> layer(torch.tensor([[1.0, torch.inf]])).sum().backward()
+    >>> check.note(), check.names()
+    (tensor(1.), ['weight'])
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device, *, enabled: bool = True) -> None:
+        self._named = [(name, p) for name, p in module.named_parameters() if p.requires_grad and enabled]
+        # The kernel wants float32 for these two, whatever the gradients and the default are.
+        self._bad = torch.zeros((), device=device, dtype=torch.float32)
+        self._one = torch.ones((), device=device, dtype=torch.float32)
+        try:
+            _KERNEL([torch.zeros_like(p) for _, p in self._named], self._bad, self._one)  # type: ignore[misc]
+            # The kernel does not know sparse gradients, which embeddings give always or never.
+            self._fused = not any(getattr(part, "sparse", False) for part in module.modules())
+        except (RuntimeError, TypeError):  # also where _KERNEL is None
+            self._fused = False
+
+    def note(self) -> Tensor:
+        """Return a number above 0 if a gradient is not finite, now or at an earlier call, without waiting for it."""
+        gradients = [p.grad for _, p in self._named if p.grad is not None]
+        if self._fused and _KERNEL is not None:
+            _KERNEL(gradients, self._bad, self._one)
+        else:
+            for gradient in gradients:
+                self._bad.add_((~torch.isfinite(_dense(gradient))).any())
+        return self._bad
+
+    def names(self) -> list[str]:
+        """Return the parameters whose gradient is not finite now."""
+        return [n for n, p in self._named if p.grad is not None and not bool(torch.isfinite(_dense(p.grad)).all())]
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -1,0 +1,539 @@
+"""``fit`` and its trainer: epochs of steps, each epoch followed by validation, callbacks and a checkpoint.
+
+A training is a function of (objective, data, settings, seed). All that it depends on is in its checkpoints, so one that
+is killed and resumed ends with the bits of one that never was. A loss or a gradient that is not finite ends a training
+before it changes the weights. Ctrl-C, SIGTERM and SIGHUP end it between two steps instead of inside one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.utils.data import DataLoader
+
+from .. import _random, _validation
+from ..io import describe, fields, reading, rebuild
+from ..objectives import Batch, Learned
+from .batches import BatchStream
+from .budget import with_budget
+from .callbacks import Callback, EarlyStopping, FunctionCallback, NullProgress, make_progress
+from .checkpoint import BEST_NAME, OBJECTIVE_NAME, Checkpoints, save, save_weights
+from .ddp import first_failure, make_fabric, noted_signals, on_main, over_processes
+from .evaluation import Step, StepOutput, Validation, describe_batch
+from .history import History, Recorder
+from .optimizer import GradientCheck, OptimizerLike, ScheduleLike, make_optimizer, make_schedule
+from .resume import check_same_run, current_values, find_checkpoint, objective_facts
+from .settings import FitOptions, TrainerSettings, accepts_old_keywords
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+#: With several processes, how often they ask each other whether one was interrupted.
+_STEPS_BETWEEN_QUESTIONS = 10
+#: Numbers of the largest buffer that a batch is expected to change; a larger one is a table of constants.
+_LARGEST_STATE = 2**14
+_COUNTERS = ("step", "epoch", "position", "stopped")
+#: Settings that change no bit of the weights, or that are compared under another name.
+_NO_EFFECT = (
+    *("checkpoint_every", "keep_last", "log_every", "seed_globals", "devices", "num_nodes", "strategy", "timeout"),
+    *("optimizer.lr", "optimizer.foreach", "optimizer.fused", "schedule.base_lrs", "schedule.lr_lambdas"),
+)
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss or a gradient became infinite or NaN; the message names the step, what, and the batch.
+
+    >>> import fvnce
+    >>> class Broken(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.weight = nn.Parameter(torch.zeros(()))
+    ...     def forward(self, x):
+    ...         return self.weight * x.sum() + torch.inf
+    >>> fvnce.fit(Broken(), torch.ones(4, 2), epochs=1)
+    Traceback (most recent call last):
+        ...
+    fvnce.training.trainer.NonFiniteLoss: step 0 (epoch 1): the loss is inf. ...
+    """
+
+
+class Interrupted(SystemExit):
+    """Raised after a signal ended a training and its state was saved; ends a script with the shell's exit code.
+
+    Attributes:
+        history: the record up to the interruption.
+
+    >>> stopped = Interrupted(2, History())  # by Ctrl-C, signal 2
+    >>> stopped.code, len(stopped.history.epochs)
+    (130, 0)
+    """
+
+    def __init__(self, number: int, history: History) -> None:
+        super().__init__(128 + number)
+        self.history = history
+
+
+@accepts_old_keywords
+def fit(
+    objective: nn.Module,
+    data: object,
+    *,
+    validation: object = None,
+    epochs: int = 10,
+    batch_size: int = 128,
+    optimizer: OptimizerLike = "adam",
+    lr: float = 1e-3,
+    schedule: ScheduleLike = None,
+    grad_clip: float | None = None,
+    seed: int | None = None,
+    early_stopping: int | EarlyStopping | None = None,
+    callbacks: Iterable[Callback | Callable[[Any], None]] = (),
+    checkpoint_dir: str | Path | None = None,
+    resume: bool | str | Path = False,
+    progress: bool | None = None,
+    accelerator: str = "auto",
+    precision: str | None = None,
+    options: FitOptions | None = None,
+) -> History:
+    """Train ``objective`` in place and return the history.
+
+    Args:
+        objective: a module from a batch of rows to a scalar loss. One with a distribution ``noise`` is also handed
+            noise samples and log densities, as ``objective(x, x_noise, log_noise_x=…, log_noise_noise=…)``.
+        data: rows as a tensor, an array, a memory map, or a DataLoader that gives tensors or lists that begin with one.
+        validation: held-out rows, not a DataLoader; the history gains columns ``val_…``.
+        epochs: passes over the data.
+        batch_size: rows of a step on each process; a DataLoader has its own.
+        optimizer: "adam", "adamw", "sgd", "normalized-sgd", or a function from parameter groups to an optimizer.
+        lr: learning rate.
+        schedule: None or "constant", "cosine", "linear", "warmup-cosine", or a function (optimizer, total steps) →
+            LRScheduler, stepped every step.
+        grad_clip: the largest norm of the gradient.
+        seed: an integer; by default drawn from torch's global generator. The caller's random states are the same after
+            as before.
+        early_stopping: epochs without a better ``val_loss`` after which to stop and restore the best weights, or an
+            :class:`EarlyStopping`.
+        callbacks: :class:`Callback` objects, or functions that are called with the trainer after each epoch. For an
+            objective with ``log_scale="auto"``, an :class:`ErrorBudget` is added if there is none.
+        checkpoint_dir: folder for the checkpoints of this run.
+        resume: True continues from the newest checkpoint in ``checkpoint_dir`` that can be read, if there is one, and
+            warns of those that cannot; a path, from that file. Objective, data and settings must be those of the run.
+        progress: whether to show a bar, by default if standard error is a terminal.
+        accelerator: "cpu", "cuda", "mps", …, the names of Lightning Fabric, or "auto": CUDA where there is a device,
+            else the CPU. MPS has no float64, so kernel densities cannot run on it, and "auto" does not choose it.
+        precision: "32-true", "64-true", "bf16-mixed" or "16-mixed".
+        options: a :class:`FitOptions` with pools of noise, intervals of checkpoints and logs, and several processes.
+
+    Returns:
+        The record of steps and epochs.
+
+    Raises:
+        NonFiniteLoss: the loss or a gradient became infinite or NaN. The weights and the last checkpoint are from
+            before the step.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP ended the training, after its state was saved; a script exits with the
+            shell's code.
+        FolderInUse: another process writes to ``checkpoint_dir``.
+
+    >>> class Mean(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.mean = nn.Parameter(torch.zeros(()))
+    ...
+    ...     def forward(self, x):
+    ...         return ((x - self.mean) ** 2).mean()
+    >>> objective = Mean()
+    >>> history = fit(objective, torch.full((100, 1), 3.0), epochs=50, batch_size=10, lr=0.1, seed=0)
+    >>> round(objective.mean.item(), 2)
+    3.0
+    """
+    if not isinstance(objective, nn.Module):
+        raise TypeError(f"objective must be a torch module with parameters to train, found {type(objective).__name__}")
+    options = FitOptions() if options is None else options
+    how: dict[str, Any] = {"optimizer": optimizer, "lr": lr, "schedule": schedule, "grad_clip": grad_clip}
+    settings = TrainerSettings(**vars(options), epochs=epochs, batch_size=batch_size, **how)
+    if resume is True and checkpoint_dir is None:
+        raise ValueError("checkpoint_dir must be given to resume from its newest checkpoint, found None")
+    if not options.seed_globals:  # nothing may need the global generators
+        where = "where seed_globals is False, found"
+        if seed is None:
+            raise ValueError(f"seed must be given {where} None")
+        if isinstance(data, DataLoader):
+            raise ValueError(f"data must be rows {where} a DataLoader")
+        if checkpoint_dir is not None:
+            raise ValueError(f"checkpoint_dir must be None {where} {checkpoint_dir}")
+    checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, options.keep_last)
+    watchers = [callback if isinstance(callback, Callback) else FunctionCallback(callback) for callback in callbacks]
+    if early_stopping is not None:
+        watchers.append(early_stopping if isinstance(early_stopping, EarlyStopping) else EarlyStopping(early_stopping))
+    watchers = with_budget(objective, watchers)
+    with ExitStack() as held:
+        if options.seed_globals:
+            held.enter_context(_random.alone())
+        # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
+        with _random.alone():
+            fabric = make_fabric(accelerator, precision, options)
+        if seed is None:
+            seed = fabric.broadcast(int(torch.randint(2**31 - 1, ())))
+        seed = _validation.count("seed", seed, low=0)
+        held.enter_context(_random.preserve_rng_state(fabric.device, options.seed_globals))
+        if checkpoints is not None:
+            on_main(fabric, lambda: held.enter_context(checkpoints.locked()))
+        bar = make_progress(progress, main_process=fabric.is_global_zero)
+        held.callback(bar.close)
+        return Trainer(objective, data, validation, settings, seed, watchers, checkpoints, fabric, bar).train(resume)
+
+
+class Trainer:
+    """Train one objective, for one call of ``fit``.
+
+    Callbacks are given the trainer; :class:`~fvnce.training.callbacks.TrainerView` says what they may use.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        data: object,
+        validation: object,
+        settings: TrainerSettings,
+        seed: int,
+        callbacks: list[Callback],
+        checkpoints: Checkpoints | None,
+        fabric: Fabric,
+        progress: NullProgress,
+    ) -> None:
+        self.objective, self.settings, self.seed, self.callbacks = objective, settings, seed, callbacks
+        self.checkpoints, self.fabric, self.progress = checkpoints, fabric, progress
+        self.world, self.is_main = fabric.world_size, fabric.is_global_zero
+        self.device: torch.device = fabric.device
+        self.step = self.epoch = self.position = 0  # position: steps done in this epoch
+        self.stopped: str | None = None
+        #: Epochs that were recorded when the noise was last replaced.
+        self.noise_since: int | None = None
+        self._saved_at = -1
+        precision = str(fabric.strategy.precision.precision)
+        objective.to(self.device, torch.float64 if precision == "64-true" else None)
+        # After the objective has started the device, so that the device's generator is seeded too.
+        if settings.seed_globals:
+            _random.seed_everything(seed, _random.GLOBAL, fabric.global_rank)
+        # The gradient scaler and a fused optimizer cannot both unscale gradients that are clipped.
+        scaled = precision == "16-mixed"
+        self.fused = not (scaled and settings.grad_clip is not None)
+        self.raw_optimizer = make_optimizer(settings.optimizer, objective, settings.lr, fused=self.fused)
+        step = Step(objective)
+        self.module, self.optimizer = fabric.setup(step, self.raw_optimizer)
+        self.module.train()
+        # With one device and full precision Fabric's wrappers have nothing to do, and cost what a small layer costs.
+        self.direct = step if self.world == 1 and precision in ("32-true", "64-true") else None
+        self.parameters = [p for group in self.raw_optimizer.param_groups for p in group["params"]]
+        objective.zero_grad()
+        # What a batch may change before the optimizer's step.
+        self.changing = [
+            (f"{path}.{name}".lstrip("."), module, name)
+            for path, module in objective.named_modules()
+            for name in (*dict(module.named_buffers(recurse=False)), *["log_z"] * isinstance(module, Learned))
+        ]
+        self.step_callbacks = [c for c in callbacks if c.has("before_step") or c.has("after_step")]
+        # Loss scaling overflows on purpose, and leaves out such steps itself.
+        self.gradients = GradientCheck(objective, self.device, enabled=not scaled)
+        self.history = History()
+        self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: over_processes(fabric, t, "mean"))
+        noise: Any = objective.noise if step.takes_noise else None
+        self.batches = BatchStream(data, objective, noise, settings, seed, fabric, progress)
+        self.sample_rows = self.batches.sample_rows
+        self.validation = None
+        if validation is not None:
+            self.validation = Validation(validation, step, self.batches, seed_globals=settings.seed_globals)
+        self.history.notes = self.batches.notes
+        self.total_steps = None if self.batches.steps is None else self.batches.steps * settings.epochs
+        self.scheduler = make_schedule(settings.schedule, self.raw_optimizer, self.total_steps)
+
+    def train(self, resume: bool | str | Path) -> History:
+        """Train for all epochs that are left, and return the history."""
+        self._resume(resume)
+        self.recorder.resume(self.epoch)
+        self._call("start")
+        self.progress.begin(self.settings.epochs, self.total_steps, self.step)
+        with noted_signals() as signals:
+            while self.stopped is None and self.epoch < self.settings.epochs:
+                self._train_epoch(signals)
+            self._save(final=True)
+        self._call("end")
+        return self.history
+
+    def _call(self, method: str) -> None:
+        """Call a method of all callbacks; what they draw from the global generators changes nothing."""
+        with _random.preserve_rng_state(self.device, self.settings.seed_globals):
+            for callback in self.callbacks:
+                getattr(callback, method)(self)
+
+    def _train_epoch(self, signals: list[int]) -> None:
+        every = self.settings.checkpoint_every
+        self._call("before_epoch")
+        self.recorder.begin_epoch()
+        for batch, rows in self.batches.epoch(self.epoch, self.position):
+            self._train_step(batch, rows)
+            self._leave_if_interrupted(signals)
+            # At the end of an epoch the checkpoint waits until the epoch has been validated and recorded.
+            if every is not None and self.step % every == 0 and self.position != self.batches.steps:
+                self._save()
+        self._end_epoch()
+        if every is None or self.step % every == 0:
+            self._save()
+
+    def _train_step(self, batch: Batch, rows: int) -> None:
+        output = StepOutput(batch)
+        tensors = {key: getattr(module, name) for key, module, name in self.changing}
+        before = {key: value.detach().clone() for key, value in tensors.items() if value.numel() <= _LARGEST_STATE}
+        try:
+            with _validation.deferred(self.device.type != "cpu"):
+                loss = self._evaluate(output, self.step_callbacks)
+            (Tensor.backward if self.direct else self.fabric.backward)(loss)
+            value = self._finite_loss(output)
+        except BaseException:
+            self.objective.load_state_dict(before, strict=False)
+            self.objective.zero_grad()
+            raise
+        clip = self.settings.grad_clip
+        if clip is not None:
+            self.fabric.clip_gradients(self.module, self.optimizer, max_norm=clip, error_if_nonfinite=False)
+        (self.raw_optimizer if self.direct else self.optimizer).step()
+        for parameter in self.parameters:
+            parameter.grad = None
+        lr = float(self.raw_optimizer.param_groups[0]["lr"])
+        if self.scheduler is not None:
+            self.scheduler.step()
+        logged = self.step % self.settings.log_every == 0 or self.position + 1 == self.batches.steps
+        row = {"step": float(self.step), "epoch": float(self.epoch), "rows": float(rows), "loss": value, "lr": lr}
+        self.recorder.step(row, output.terms, logged=logged)
+        self.step += 1
+        self.position += 1
+        for callback in self.step_callbacks:
+            callback.after_step(self, output.batch)
+        self.progress.step(self.step, self.epoch, value, self.recorder.live, self.recorder.rate)
+
+    def _evaluate(self, output: StepOutput, callbacks: Iterable[Callback] = ()) -> Tensor:
+        try:
+            for callback in callbacks:
+                output.batch = callback.before_step(self, output.batch)
+            loss: Tensor = (self.direct or self.module)(output)
+        except ValueError as error:
+            if self.step == 0:
+                raise
+            raise self._failure(f"the objective refused the batch: {error}", output) from error
+        return loss
+
+    def _finite_loss(self, output: StepOutput) -> float:
+        """Return the loss if it and all gradients are finite; an accelerator is read once, before weights change."""
+        assert output.loss is not None
+        numbers = [output.loss, self.gradients.note()]
+        on_cpu = self.device.type == "cpu"
+        value, bad = [number.item() for number in numbers] if on_cpu else torch.stack(numbers).tolist()
+        if not math.isfinite(value):
+            if not on_cpu:
+                with torch.no_grad():
+                    self._evaluate(output)  # which raises the error of a check that was deferred
+            raise self._failure(f"the loss is {value}", output)
+        if bad:
+            first, *others = self.gradients.names()
+            more = f" and those of {len(others)} others" if others else ""
+            raise self._failure(f"the gradient of {first}{more} is not finite", output)
+        return value
+
+    def _failure(self, what: str, output: StepOutput | None = None) -> NonFiniteLoss:
+        """Return the error that ends the training; it names the step, the term, the batch and the last checkpoint."""
+        about = ""
+        if output is not None:
+            if output.terms is not None:
+                terms = {n: float(v) for n, v in output.terms.statistics.items() if n.endswith("_term")}
+                bad = {name: value for name, value in terms.items() if not math.isfinite(value)}
+                about = f" ({', '.join(f'{name} is {value:.4g}' for name, value in (bad or terms).items())})"
+            about += f". Batch: {describe_batch(output.batch)}"
+        latest = None if self.checkpoints is None else self.checkpoints.latest()
+        saved = "there is no checkpoint" if latest is None else f"the last good checkpoint is {latest}"
+        where = f"step {self.step} (epoch {self.epoch + 1})"
+        return NonFiniteLoss(f"{where}: {what}{about}. Try a smaller learning rate or grad_clip; {saved}")
+
+    def _end_epoch(self) -> None:
+        self.recorder.end_steps()
+        validated: dict[str, float] = {}
+        if self.validation is not None and self.settings.validates_after(self.epoch):
+            validated = self.validation()
+        self.recorder.close_epoch(self.epoch, self.step, validated)
+        # Losses against other noise do not compare; callbacks may replace the noise, which is saved as well.
+        losses = self.history.epochs["val_loss"][self.noise_since or 0 :] if "loss" in validated else []
+        is_best = bool(losses) and losses[-1] <= min((v for v in losses if not math.isnan(v)), default=-math.inf)
+        self._call("epoch")
+        self.epoch += 1
+        self.position = 0
+        if is_best:
+            self._save_file(BEST_NAME, save_weights)
+
+    # What callbacks may ask for.
+
+    def stop(self, reason: str) -> None:
+        """End training after this epoch."""
+        self.stopped = reason
+
+    def replace_noise(self, noise: Distribution) -> None:
+        """Train against another p_n from the next step on; it is part of the checkpoints."""
+        objective: Any = self.objective
+        objective.replace_noise(noise)
+        self.noise_since = len(self.history.epochs)
+        self.batches.use_noise(objective.noise, self.epoch + 1)
+        if self.validation is not None:
+            self.validation.use_noise()
+        self._save_file(OBJECTIVE_NAME, save)
+
+    # Checkpoints.
+
+    def _resume(self, resume: bool | str | Path) -> None:
+        checkpoints = self.checkpoints
+        if checkpoints is None and resume is False:
+            return
+        if checkpoints is not None:
+            on_main(self.fabric, lambda: checkpoints.prepare(resumes=resume is not False))
+        self.settings_facts, self.facts = self._settings_facts(), objective_facts(self.objective)
+        checkpoint = find_checkpoint(checkpoints, resume, self.fabric)
+        if checkpoint is not None:
+            check_same_run(*checkpoint[:2], self.settings_facts, self.facts)
+        if checkpoints is not None and not (checkpoints.folder / OBJECTIVE_NAME).exists():
+            self._save_file(OBJECTIVE_NAME, save)
+        if checkpoint is not None:
+            path, state, rank_state = checkpoint
+            with reading(path):
+                self._load_state(path, state, rank_state)
+            self._saved_at = self.step if checkpoints is not None and path == checkpoints.latest() else -1
+
+    def _save(self, *, final: bool = False) -> None:
+        """Write a checkpoint, unless there is one of this step; a full disk is an error only at the end."""
+        if self.checkpoints is None or self._saved_at == self.step:
+            return
+        self.recorder.flush()
+        for name, value in self.objective.named_parameters():
+            if not bool(torch.isfinite(value.detach()).all()):
+                raise self._failure(f"parameter {name} is not finite")
+        rank_state = {"batches": self.batches.state_dict(), "random": _random.capture(self.device)}
+        write = functools.partial(self.checkpoints.write, self.step, self._state(), rank_state, self.fabric)
+        # All processes must know of a failure, or one would end and another wait for it.
+        failure = first_failure(self.fabric, self._failure_of(write))
+        if failure is None:
+            self._saved_at = self.step
+        elif final:
+            raise failure
+
+    def _save_file(self, name: str, write: Callable[[Path, nn.Module], object]) -> None:
+        """Write the objective or its weights into the folder of the run, if there is one."""
+        if self.checkpoints is not None and self.is_main:
+            path = self.checkpoints.folder / name
+            try:
+                self._failure_of(lambda: write(path, self.objective))
+            except TypeError:
+                # Parts of a user's classes cannot be rebuilt from a file; checkpoints keep their weights. An older file
+                # would rebuild another objective.
+                path.unlink(missing_ok=True)
+
+    def _failure_of(self, write: Callable[[], object]) -> OSError | None:
+        """Write a file, and warn of a full disk: training goes on, and the next checkpoint tries again."""
+        try:
+            write()
+        except OSError as error:
+            text = f"step {self.step}: nothing could be saved ({error}); earlier files are intact"
+            warnings.warn(text, stacklevel=4)
+            return error
+        return None
+
+    def _settings_facts(self) -> dict[str, Any]:
+        """Return what decides the bits of a training, besides its objective."""
+        facts = {name: _name(value) for name, value in vars(self.settings).items() if name not in _NO_EFFECT}
+        facts |= {
+            "seed": self.seed,
+            "processes": self.world,
+            "precision": str(self.fabric.strategy.precision.precision),
+            "data": self.batches.fingerprint,
+            "validation": None if self.validation is None else self.validation.rows.fingerprint(),
+            "callbacks": [type(callback).__name__ for callback in self.callbacks],
+        }
+        if self.validation is None:
+            del facts["validate_every"]
+        # A user's function is known by its name, and by what it made.
+        made = {f"optimizer.{name}": value for name, value in self.raw_optimizer.defaults.items()}
+        if self.scheduler is None:
+            del facts["epochs"]
+        else:
+            made |= {f"schedule.{name}": value for name, value in self.scheduler.state_dict().items() if name[0] != "_"}
+        return facts | {name: repr(value) for name, value in made.items() if name not in _NO_EFFECT}
+
+    def _stateful(self) -> dict[str, Any]:
+        """Return the parts of the training that keep their state themselves."""
+        parts: dict[str, Any] = {"objective": self.objective, "optimizer": self.raw_optimizer, "history": self.history}
+        parts["scaler"] = self.fabric.strategy.precision
+        if self.scheduler is not None:
+            parts["scheduler"] = self.scheduler
+        return parts
+
+    def _state(self) -> dict[str, Any]:
+        values = current_values(self.objective)
+        unchanged = {name: text for name, text in self.facts["values"].items() if values.get(name) == text}
+        state = {name: dict(part.state_dict()) for name, part in self._stateful().items()}
+        if self.scheduler is not None:
+            # Without functions, which the settings give again and JSON cannot hold.
+            state["scheduler"] = {name: value for name, value in state["scheduler"].items() if not callable(value)}
+        noise = None
+        if self.noise_since is not None:
+            content, tensors = describe(self.objective.noise)
+            noise = {"content": content, "tensors": tensors, "since": self.noise_since}
+        return {
+            **state,
+            **{name: getattr(self, name) for name in _COUNTERS},
+            "settings": self.settings_facts,
+            "facts": {**self.facts, "values": unchanged},
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "noise": noise,
+        }
+
+    def _load_state(self, path: Path, state: Mapping[str, Any], rank_state: Mapping[str, Any]) -> None:
+        if state["noise"] is not None:
+            content, tensors, since = fields(state["noise"], f"the noise in {path}", "content", "tensors", "since")
+            self.replace_noise(rebuild(content, tensors, Distribution, what=path))
+            self.noise_since = since
+        for name in _COUNTERS:
+            setattr(self, name, state[name])
+        for name, part in self._stateful().items():
+            part.load_state_dict(state[name])
+        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(saved)
+        _random.restore(rank_state["random"], self.device)
+        self.batches.load_state_dict(rank_state["batches"])
+
+    def _leave_if_interrupted(self, signals: list[int]) -> None:
+        number = signals[-1] if signals else 0
+        if self.world > 1:
+            if self.step % _STEPS_BETWEEN_QUESTIONS:
+                return
+            # All processes must leave after the same step, or those that stay wait forever.
+            number = int(over_processes(self.fabric, torch.tensor(float(number)), "max"))
+        if not number:
+            return
+        self.recorder.flush()
+        line = f"interrupted after step {self.step}"
+        if self.checkpoints is not None:
+            self._save(final=True)
+            line += f"; saved in {self.checkpoints.folder}, resume=True continues"
+        self.progress.close()
+        if self.is_main:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+        raise Interrupted(number, self.history)
+
+
+def _name(value: object) -> object:
+    return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value

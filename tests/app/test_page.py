@@ -1,0 +1,25 @@
+"""The building blocks of pages: text is escaped, and tables are aligned."""
+
+from fvnce.app.cli import text_table
+from fvnce.app.report.page import PageFigure, PageTable, Section, write_page
+
+
+def test_the_page_escapes_what_it_shows(tmp_path):
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"png")
+    section = Section(
+        "<b>",
+        ["a < b & c"],
+        figures=[PageFigure(picture, "<i>", '"quoted"')],
+        tables=[PageTable("<t>", ["h"], [["<script>"]])],
+        settings={"x": "<y>"},
+    )
+    page = write_page(tmp_path / "page.html", "<title>", "<p>", [section]).read_text()
+    for raw in ("<b>", "<i>", "<script>", "<y>", "<t>"):
+        assert raw not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_tables_are_aligned_in_a_terminal():
+    text = text_table("caption", [["name", "value"], ["a|b", "1"], ["c", "22"]])
+    assert text.split("\n") == ["caption", "name  value", "a|b       1", "c        22"]

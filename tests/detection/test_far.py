@@ -1,0 +1,84 @@
+"""Rows far outside of training: no model was shown any, and none must pass for usual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fvnce import NoiseContrastiveDetector
+from fvnce.detection.ensemble import Span
+
+SMALL: dict[str, Any] = {"n_trees": 30, "n_networks": 3, "steps": 60}
+
+
+def table(columns: int = 20, rows: int = 600, known: int = 20) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Normal rows, and known outliers that differ from them in the first two columns only."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows + known, columns))
+    X[rows:, :2] += 4.0
+    return X, np.repeat([0, 1], [rows, known])
+
+
+def far_rows(X: NDArray[np.float64], size: float) -> NDArray[np.float64]:
+    """Training rows of which each has one number so far away, in every column but the first two."""
+    far = X[: X.shape[1] - 2].copy()
+    far[np.arange(len(far)), np.arange(2, X.shape[1])] = size
+    return far
+
+
+@pytest.mark.parametrize("size", [50.0, -50.0, 1e12, 1e300])
+def test_a_row_far_outside_in_one_column_is_flagged_although_no_known_outlier_is_like_it(size: float) -> None:
+    X, y = table()
+    detector = NoiseContrastiveDetector(**SMALL).fit(X, y)
+    assert (detector.predict(far_rows(X, size)) == -1).all()
+    assert np.isfinite(detector.anomaly_score(far_rows(X, size))).all()
+
+
+def test_nothing_is_added_to_what_is_within_twice_the_range() -> None:
+    X, y = table()
+    detector = NoiseContrastiveDetector(**SMALL).fit(X, y)
+    span = detector.ensemble_.span
+    assert span is not None
+    rows = detector.preprocessor_.encode(X[y == 0])
+    assert (span.excess(rows) == 0).all()
+    assert (span.excess(span.middle + 2 * (rows - span.middle)) < 1e-12).all()
+    fresh = np.random.default_rng(1).normal(size=(20_000, 20))
+    # A normal number more than six deviations out: once in 500 million, and here are 400,000 (false alarm: 1e-3).
+    assert (span.excess(detector.preprocessor_.encode(fresh)) == 0).all()
+
+
+def test_the_column_that_lies_outside_explains_the_row_and_the_parts_still_sum_to_the_score() -> None:
+    X, y = table()
+    detector = NoiseContrastiveDetector(**SMALL).fit(X, y)
+    far = far_rows(X, 50.0)
+    found = detector.explain(far)
+    np.testing.assert_allclose(found.anomaly, detector.anomaly_score(far), atol=1e-8)
+    np.testing.assert_array_equal(found.total.argmax(1), np.arange(2, 20))
+
+
+def test_a_known_outlier_far_outside_is_scored_alike_in_training_and_afterwards() -> None:
+    X, y = table()
+    X[-1, 7] = 80.0
+    detector = NoiseContrastiveDetector(**SMALL).fit(X, y)
+    np.testing.assert_array_equal(detector.decision_scores_, detector.anomaly_score(X))
+    assert detector.predict(X[-1:])[0] == -1
+
+
+def test_without_labels_in_many_columns() -> None:
+    X = np.random.default_rng(0).normal(size=(800, 200))
+    far = far_rows(X, 50.0)
+    assert (NoiseContrastiveDetector().fit(X).predict(far) == -1).mean() > 0.95
+
+
+def test_p_values_see_it_too() -> None:
+    X, y = table()
+    p = NoiseContrastiveDetector(**SMALL).fit(X, y).p_value(far_rows(X, 50.0))
+    assert p.max() <= 0.01
+
+
+def test_a_text_never_seen_and_a_column_of_one_value_are_not_far() -> None:
+    span = Span.learn(np.array([[0.0, 5.0], [0.0, 7.0]]))
+    np.testing.assert_array_equal(span.excess(np.array([[1.0, 6.0]])), [[0.0, 0.0]])

@@ -1,0 +1,83 @@
+"""What a detector warns of: labels that seem the wrong way round, and a rate at which no alarm can be raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fvnce.detection import LatentDetector, NoiseContrastiveDetector
+
+Array = NDArray[np.float64]
+DETECTORS: dict[str, Callable[[], Any]] = {
+    "ensemble": lambda: NoiseContrastiveDetector(n_trees=3, members="broad_forest"),
+    "latent": lambda: LatentDetector(latent=1, hidden=(4,), epochs=1),
+}
+
+
+def rows(n: int) -> Array:
+    return np.random.default_rng(0).normal(size=(n, 2))
+
+
+@pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS)
+@pytest.mark.parametrize("words", [False, True])
+def test_labels_that_mark_most_rows_are_warned_of(make: Callable[[], Any], *, words: bool) -> None:
+    y: Any = np.repeat([1, 0], [194, 6])
+    with pytest.warns(UserWarning, match=r"y .*found 1 in 194 of 200 rows \(97 %\)") as told:
+        make().fit(rows(200), np.where(y == 1, "fraud", "ok") if words else y)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS)
+def test_labels_that_mark_half_of_the_rows_are_not(make: Callable[[], Any]) -> None:
+    make().fit(rows(20), np.repeat([1, 0], [10, 10]))  # warnings are errors in tests
+
+
+def test_who_says_so_on_the_command_line_is_not_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from fvnce.app.cli import main
+
+    path = tmp_path / "rows.csv"
+    lines = [f"{a:.4f},{b:.4f},{int(i >= 6)}" for i, (a, b) in enumerate(rows(60))]
+    path.write_text("\n".join(["a,b,fraud", *lines]))
+    options = ["--set", "members=broad_forest", "--set", "n_trees=3", "--set", "calibration_folds=0"]
+    command = ["fit", str(path), "--label", "fraud", "--mostly-outliers", "--out", str(tmp_path / "run"), *options]
+    with pytest.raises(SystemExit) as stop:
+        main(command)
+    assert stop.value.code == 0
+    assert "1 for known outliers" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS)
+def test_a_rate_below_every_p_value_is_warned_of(make: Callable[[], Any]) -> None:
+    detector = make().fit(rows(100))
+    held = len(detector.conformal_.scores)
+    least = 1 / (held + 1)
+    with pytest.warns(UserWarning, match=rf"fdr.*{least:.3g}.*{held} ") as told:
+        found = detector.predict(rows(5) + 50, fdr=0.99 * least)
+    assert (found == 1).all()
+    assert len(told) == 1
+
+
+def test_a_rate_at_which_nothing_is_found_is_not() -> None:
+    detector = DETECTORS["ensemble"]().fit(rows(100))
+    least = 1 / (len(detector.conformal_.scores) + 1)
+    usual = np.zeros((5, 2))
+    assert (detector.predict(usual, fdr=least) == 1).all()  # warnings are errors in tests
+
+
+def test_discounted_rows_count_less_in_what_can_be_reached() -> None:
+    X, y = np.concatenate([rows(40), rows(20) + 8]), np.repeat([0, 1], [50, 10])
+    detector = NoiseContrastiveDetector(n_trees=9, members="outlier_forest").fit(X, y)
+    conformal = detector.conformal_
+    assert conformal is not None
+    assert conformal.inlier is not None
+    count = float((conformal.weights * conformal.inlier).sum())
+    between = (1 / (1 + len(conformal.scores)) + 1 / (1 + count)) / 2
+    assert count < len(conformal.scores)
+    detector.predict(X, fdr=between)
+    with pytest.warns(UserWarning, match=rf"fdr.*{1 / (1 + count):.3g}.*{count:.6g} "):
+        detector.predict(X, fdr=between, discount=True)

@@ -1,0 +1,97 @@
+"""Selected bandwidths against SciPy's factors and a brute-force search."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+
+from fvnce.noise import KernelDensity, bandwidth, select_bandwidth
+from noise_contract import data
+
+
+@pytest.mark.parametrize("width", [1, 2, 7])
+@pytest.mark.parametrize("rule", ["scott", "silverman"])
+def test_rules_of_thumb_are_scipys_factor_times_the_deviation(rule: str, width: int) -> None:
+    X = data(120, width, torch.float64)
+    peer = stats.gaussian_kde(X.numpy().T, bw_method=rule)
+    np.testing.assert_allclose(select_bandwidth(X, rule).numpy(), peer.factor * X.std(0).numpy(), rtol=1e-12)
+
+
+def likelihood(X: torch.Tensor, h: float) -> float:
+    """Leave-one-out log likelihood, one row at a time."""
+    total = 0.0
+    for i in range(len(X)):
+        others = torch.cat([X[:i], X[i + 1 :]])
+        total += float(torch.logsumexp(-0.5 * ((X[i] - others) / h).square().sum(1), 0))
+    return total - X.numel() * math.log(h)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 3, 30])
+@pytest.mark.parametrize("way", ["table", "nearest", "blocks"])
+def test_loo_maximises_the_leave_one_out_likelihood(monkeypatch, dtype, width: int, way: str) -> None:
+    """All three ways find the maximum of a bounded search over the plain formula."""
+    X = data(300, width, dtype)
+    X[1] = X[0]
+    block_bytes = 64 * 2**20 if way == "table" else 2**16
+    if way == "blocks":
+        monkeypatch.setattr(bandwidth, "_left_out", lambda *_: 1.0)
+        monkeypatch.setattr(bandwidth, "_TILE_ROWS", 77)
+    found = float(select_bandwidth(X, "loo", block_bytes=block_bytes))
+    best = optimize.minimize_scalar(
+        lambda log_h: -likelihood(X.double(), math.exp(log_h)),
+        bounds=(math.log(found) - 1, math.log(found) + 1),
+        method="bounded",
+        options={"xatol": 1e-6},
+    )
+    assert found == pytest.approx(math.exp(best.x), rel=1e-3 if way == "nearest" else 1e-4)
+
+
+def test_the_bound_on_neighbours_left_out_holds() -> None:
+    """The certified change of h² covers the true one wherever it is small enough to be used."""
+    X = data(400, 20, torch.float64)
+    squares = torch.cdist(X, X).square().fill_diagonal_(math.inf).sort(1).values[:, :-1]
+    for h in (0.5, 0.8, 1.2):
+        mean, _ = bandwidth._moments(squares, h)
+        kept, _ = bandwidth._moments(squares[:, :32], h)
+        bound = bandwidth._left_out(squares[:, :32], 400, 20, h)
+        assert 0 <= mean - kept <= bound * 20 * h**2
+    assert bound > 1e-6
+
+
+def test_loo_does_not_depend_on_the_units() -> None:
+    X = data(200, 4, torch.float64)
+    assert float(select_bandwidth(1e6 * X + 3e7, "loo")) == pytest.approx(
+        1e6 * float(select_bandwidth(X, "loo")), rel=1e-5
+    )
+
+
+def test_constant_columns_are_named_or_floored() -> None:
+    X = data(50, 4, torch.float64)
+    X[:, 2] = 7.0
+    with pytest.raises(ValueError, match=r"X.*found 1.* 2; .*floor"):
+        KernelDensity.from_data(X, "scott")
+    spread = X.std(0)
+    floored = KernelDensity.from_data(X, "scott", floor=0.01).bandwidth
+    assert float(floored[2] / floored[0]) == pytest.approx(float(0.01 * spread.square().mean().sqrt() / spread[0]))
+    assert math.isfinite(float(select_bandwidth(X, "loo")))
+
+
+def test_duplicates_of_every_row_are_an_error_for_loo() -> None:
+    X = data(40, 3, torch.float64)
+    with pytest.raises(ValueError, match=r"bandwidth=.loo.*found"):
+        select_bandwidth(torch.cat([X, X]), "loo")
+    with pytest.raises(ValueError, match=r"floor.*found floor=0\.\d+ with 'loo'"):
+        select_bandwidth(X, "loo", floor=0.1)
+    with pytest.raises(ValueError, match=r"X.*n >= 2"):
+        select_bandwidth(X[:1], "loo")
+
+
+def test_working_memory_that_holds_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"block_bytes.*found 100"):
+        select_bandwidth(torch.randn(20, 2), "loo", block_bytes=100)

@@ -1,0 +1,213 @@
+"""The documentation: equations that are cited are defined, pages say what the files say, the reference is complete."""
+
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import fvnce
+from browser import Browser, needs_browser
+from fvnce.app.cli import SUMMARIES, main
+from tools.pages import benchmarks, readme
+from tools.pages.__main__ import PAGES
+from tools.release import check_site, equations
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+KNOWN = equations.definitions()
+CITING = [*sorted((ROOT / "src").rglob("*.py")), *sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
+
+
+def test_equations_are_numbered_in_the_order_of_the_pages():
+    defined = [
+        name for page in equations.pages() for name, _, _ in equations.DEFINITION.findall((DOCS / page).read_text())
+    ]
+    assert [KNOWN[name].number for name in defined] == list(range(1, len(KNOWN) + 1))
+    assert len(defined) > 40
+    assert sum(page.read_text().count("```math") for page in DOCS.rglob("*.md")) == len(defined)
+
+
+@needs_browser
+def test_every_formula_can_be_set(tmp_path):
+    code = re.compile(r"^```(?!math)\w.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+    formula = re.compile(r"^```math[^\n]*\n(.*?)\n```$|\$\$(.*?)\$\$|\$([^$]+)\$", re.MULTILINE | re.DOTALL)
+    formulas = [
+        (page.name, "".join(parts))
+        for page in sorted(DOCS.rglob("*.md"))
+        for parts in formula.findall(code.sub("", page.read_text()))
+    ]
+    assert len(formulas) > 300
+    page = tmp_path / "page.html"
+    page.write_text(f'<script src="{(DOCS / "assets" / "katex" / "katex.min.js").as_uri()}"></script>')
+    failing = "formula => { try { katex.renderToString(formula[1]); return false } catch { return true } }"
+    with Browser() as browser:
+        browser.open(page.as_uri())
+        assert browser.run(f"{json.dumps(formulas)}.filter({failing})") == []
+        assert browser.run(f"[['', '\\\\frac{{1']].filter({failing})") == [["", "\\frac{1"]]
+
+
+def test_every_equation_that_is_cited_is_defined():
+    cited = {(name, path.relative_to(ROOT)) for path in CITING for name in equations.citations(path.read_text())}
+    assert {"fvNCE", "S_NCE", "NCE", "NCE_r", "bin_PSR"} <= {name for name, path in cited if path.parts[0] == "src"}
+    assert {(name, str(path)) for name, path in cited if name not in KNOWN} == set()
+
+
+def test_a_citation_becomes_a_link_and_an_unknown_one_an_error():
+    number, title, page = KNOWN["fvNCE"]
+    html = equations.linked('<p title="Eq. fvNCE">see Eq. fvNCE</p>', KNOWN, "reference/objectives/")
+    assert page == "theory/objectives.md"
+    assert f'href="../../theory/objectives/#eq-fvNCE" title="{title}">Eq. {number}</a></p>' in html
+    assert html.startswith('<p title="Eq. fvNCE">')
+    with pytest.raises(ValueError, match="nothing"):
+        equations.linked("Eq. nothing", KNOWN, "")
+
+
+def test_an_equation_cannot_be_defined_twice(tmp_path):
+    (tmp_path / "a.md").write_text('```math title="same: one"\nx\n```\n```math title="same: two"\nx\n```\n')
+    with pytest.raises(ValueError, match="same"):
+        equations.definitions(["a.md"], tmp_path)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_that_is_made_is_what_it_is_made_from(name):
+    assert (ROOT / name).read_text("utf-8") == PAGES[name](), "run make pages"
+
+
+def test_the_readme_shows_the_measured_numbers(tmp_path):
+    (tmp_path / "bench").mkdir()
+    ranking = [
+        {"detector": "fvnce", "auroc": 0.9, "ap": 0.5},
+        {"detector": "knn", "auroc": 0.8, "ap": 0.7},
+        {"detector": "iforest", "auroc": 0.85, "ap": 0.1},
+        {"detector": "lof", "auroc": 0.5, "ap": 0.4},
+    ]
+    record = {"summary": {"0.1, seed 0": ranking[:1], "0.1, seeds 0,1": ranking}, "rows": [{"dataset": "a"}]}
+    (tmp_path / "bench" / "detection.json").write_text(json.dumps(record))
+    (tmp_path / "paper-mnist").mkdir()
+    cells = [
+        {"network": "n", "row": row, "seed": seed, "train": 100 + seed, "noise": noise}
+        for seed in (0, 2)
+        for row, noise in (("ae", 90), ("vae", 50))
+    ]
+    rows = {"ae": {"label": "AE", "paper": [[1, 2, 3]]}, "vae": {"label": "VAE", "paper": [[4, 5, 6]]}}
+    (tmp_path / "paper-mnist" / "table.json").write_text(json.dumps({"cells": cells, "rows": rows, "seeds": 2}))
+    first = f"{readme.FIRST}\nstale\n{readme.END_OF_FIRST}"
+    further = f"{readme.BEGIN}\nstale\n{readme.END}"
+    text = readme.readme(f"before\n{first}\nbetween\n{further}\nafter\n", tmp_path)
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "stale" not in text
+    assert "\nbetween\n" in text
+    # The best peers are the best by either measure, and a number is bold only where it is the highest.
+    assert "| 10 % | 2 | **.900** / .500 | nearest neighbours .800 / **.700**, isolation forest .850 / .100 |" in text
+    assert "| n | 11 ± 1 (3) | 51 ± 1 (6) |" in text
+    with pytest.raises(ValueError, match="<!--"):
+        readme.readme("nothing", tmp_path)
+    with pytest.raises(ValueError, match="<!--"):
+        readme.readme(first, tmp_path)
+
+
+def test_the_readme_leads_to_reliability_speed_and_scale_in_a_line_each():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    lines = re.findall(r"^- \[.*?\]\(docs/([\w/-]+)\.md(#[\w-]+)?\)", readme, flags=re.MULTILINE)
+    assert [page for page, _ in lines] == ["howto/reliability", "benchmarks", "howto/scale"]
+
+
+def test_the_start_page_says_what_the_readme_says():
+    readme, start = (" ".join(path.read_text("utf-8").split()) for path in (ROOT / "README.md", DOCS / "index.md"))
+    opening = re.search(r"\*\*Find what .*?false alarms\.", start)[0]
+    builds = re.search(r"\*\*CPU or CUDA\?\*\* .*?needs no GPU\.", start)[0]
+    assert opening in readme
+    assert builds in readme
+
+
+def test_the_page_of_commands_names_every_option():
+    text = (DOCS / "reference" / "commands.md").read_text("utf-8")
+    for name in SUMMARIES:
+        section = text.partition(f"## fvnce {name}\n")[2].partition("\n## ")[0]
+        with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
+            main([name, "--help"])
+        options = set(re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", shown.getvalue())) - {"--help"}
+        assert {option for option in options if f"{option}" not in section} == set()
+        assert f"\nfvnce {name}" in section.partition("```sh")[2]
+
+
+def test_the_benchmark_page_needs_a_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"detection_unseen\.json"):
+        benchmarks.page(tmp_path)
+
+
+def public_names():
+    for module in (*fvnce._MODULES, "app.runs"):
+        imported = importlib.import_module(f"fvnce.{module}")
+        names = getattr(imported, "__all__", None)
+        if names is None:  # a single file: what it defines itself
+            names = [
+                n
+                for n, v in vars(imported).items()
+                if n[0] != "_" and getattr(v, "__module__", "") == imported.__name__
+            ]
+        yield from (f"fvnce.{module}.{name}" for name in names)
+    yield from (f"fvnce.paper.datasets.{name}" for name in ("Images", "fetch_mnist", "load_digits", "load_mnist"))
+
+
+def test_the_reference_is_complete_and_names_nothing_else():
+    shown = [
+        name
+        for page in sorted((DOCS / "reference").glob("*.md"))
+        for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE)
+    ]
+    assert sorted(shown) == sorted(public_names())
+    homes = {f"fvnce.{module}.{name}" for name, module in fvnce._HOME.items()}
+    assert homes <= set(shown)
+    assert set(fvnce.__all__) == set(fvnce._HOME) | set(fvnce._MODULES) | {"__version__"}
+    index = (DOCS / "reference" / "index.md").read_text()
+    assert {name for name in homes if f"][{name}]" not in index} == set()
+
+
+def test_the_reference_is_in_the_order_of_the_theory():
+    theory = ["scoring", "noise", "models", "objectives", "diagnostics", "sampling", "ratio"]
+    order = [*theory, "training", "detection", "tables"]
+    shown = [page for page in equations.pages() if page.startswith("reference/")]
+    pages = [f"reference/{page}.md" for page in ("index", *order, "runs", "commands")]
+    assert shown == pages
+    index = (DOCS / "reference" / "index.md").read_text()
+    assert re.findall(r"^\| \[`fvnce\.(\w+)`\]", index, flags=re.MULTILINE) == order
+
+
+def test_every_public_class_has_an_example():
+    """The examples themselves are run as doctests."""
+    public = {
+        name: getattr(importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2])
+        for name in public_names()
+    }
+    assert [
+        name for name, value in public.items() if inspect.isclass(value) and ">>>" not in (value.__doc__ or "")
+    ] == []
+
+
+def test_every_page_has_a_place_in_the_navigation():
+    assert sorted(equations.pages()) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+
+
+def test_the_examination_of_the_site_finds_what_is_broken(tmp_path):
+    (tmp_path / "index.html").write_text(
+        '<script src="https://elsewhere.example/x.js"></script><a href="b.html#there">1</a><a href="b.html#gone">2</a>'
+        '<a href="c.html">3</a><a href="https://elsewhere.example">4</a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="there"></p>')
+    assert sorted(check_site.problems(tmp_path.resolve())) == [
+        "index.html fetches https://elsewhere.example/x.js",
+        "index.html links to b.html#gone, which has no such anchor",
+        "index.html links to c.html, which is not there",
+    ]
+
+
+def test_versions_agree():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {fvnce.__version__}\n" in citation

@@ -1,0 +1,211 @@
+"""Two processes with batches of b do what one process with batches of 2b does."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+import two_processes
+from fvnce.objectives.batch import BatchShare, gather, mean_over_data
+from fvnce.training import fit
+from training_runs import contrastive, rows
+
+pytestmark = pytest.mark.slow  # processes are started for almost all of them
+HERE = Path(__file__).parents[1] / "support"
+TOLERANCE = {"32-true": 1e-5, "64-true": 1e-11}
+
+
+def launch(*command: str | Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, cwd=HERE, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def computed_once(factory: pytest.TempPathFactory, name: str, compute: Callable[[Path], None]) -> Path:
+    """The workers of one test run share results: the first to come computes them, the others wait for its lock."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    folder = factory.mktemp(name) if run is None else factory.getbasetemp().parent / f"{name}-{run}"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            compute(folder)
+            (folder / "done").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process found; what two, launched by Fabric, found; what two, launched by torchrun, found."""
+    return computed_once(tmp_path_factory, "processes", compute)
+
+
+def compute(folder: Path) -> None:
+    launch("two_processes.py", folder, "1")
+    launch("two_processes.py", folder, "2")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    launch(*torchrun, "two_processes.py", folder, "torchrun")
+
+
+def losses(folder: Path, which: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"{which}.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("name", two_processes.CASES)
+def test_gradients_do_not_depend_on_the_number_of_processes(results: Path, name: str, precision: str) -> None:
+    """Eight steps of plain gradient descent, the last of each epoch with 3 and 2 rows, end at the same weights."""
+    one, two, other = (load_file(results / f"{which}.safetensors") for which in ("1-0", "2-0", "2-1"))
+    keys = [key for key in one if key.startswith(f"{precision}|{name}|")]
+    assert keys
+    start = dict(two_processes.CASES[name]().named_parameters())
+    for key in keys:
+        assert torch.equal(two[key], other[key])
+        moved = one[key] - start[key.rsplit("|", 1)[1]].detach().to(one[key])
+        scale = float(moved.abs().max()) + 1e-3 * float(one[key].abs().max())
+        assert float((one[key] - two[key]).abs().max()) <= TOLERANCE[precision] * scale
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("name", two_processes.CASES)
+def test_losses_and_validation_are_those_of_all_processes(results: Path, name: str, precision: str) -> None:
+    key = f"{precision}|{name}"
+    one, two, other = (losses(results, which)[key] for which in ("1-0", "2-0", "2-1"))
+    for wanted, found, same in zip(one, two, other, strict=True):
+        assert found == same
+        assert found == pytest.approx(wanted, rel=TOLERANCE[precision], abs=TOLERANCE[precision])
+
+
+def test_torchrun_gives_what_fabric_gives(results: Path) -> None:
+    launched, ran = load_file(results / "2-0.safetensors"), load_file(results / "torchrun-0.safetensors")
+    assert ran
+    for key, value in ran.items():
+        assert torch.equal(value, launched[key])
+
+
+def test_two_processes_resume_bit_for_bit(results: Path) -> None:
+    whole, pieces = losses(results, "2-0")["resumed"]
+    assert whole == pieces
+    names = sorted(path.name for path in (results / "resumed-2").glob("step-*"))
+    assert names[-2:] == ["step-000000016.rank-1.safetensors", "step-000000016.safetensors"]
+
+
+def test_steps_are_scaled_by_the_first_batch_of_all_processes(results: Path) -> None:
+    one, two, other = (losses(results, which)["spread"] for which in ("1-0", "2-0", "2-1"))
+    assert two == other
+    assert two == pytest.approx(one, rel=1e-12)
+
+
+def test_random_streams_differ_between_processes(results: Path) -> None:
+    one, two = losses(results, "2-0")["streams"], losses(results, "2-1")["streams"]
+    assert len(one) == len(two) == 4
+    assert not set(one) & set(two)
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes saw when something failed on one of them."""
+    folder = computed_once(tmp_path_factory, "failures", lambda place: launch("two_failures.py", place))
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("which", ["main", "other"])
+def test_a_full_disk_on_one_process_is_an_error_on_both(failures: list[dict[str, Any]], which: str) -> None:
+    """The last checkpoint cannot be written by one: none returns as if it had been, and none waits."""
+    for found in failures:
+        assert found[which]["error"] == "OSError"
+        assert "No space left on device" in found[which]["says"]
+        assert found[which]["steps"] == [4]
+        assert all("No space left" in text for text in found[which]["warnings"])
+
+
+def test_one_damaged_part_sends_both_processes_back(failures: list[dict[str, Any]]) -> None:
+    for found in failures:
+        assert found["damaged"]["result"] == found["never"]
+        (text,) = found["damaged"]["warnings"]
+        assert "step-000000008" in text
+        assert "goes on from step-000000004.safetensors" in text
+
+
+def test_a_folder_in_use_and_another_run_are_refused_by_both(failures: list[dict[str, Any]]) -> None:
+    for found in failures:
+        assert found["locked"]["error"] == "FolderInUse"
+        assert found["changed"]["error"] == "ValueError"
+        assert "lr was 0.001, is 0.5" in found["changed"]["says"]
+
+
+def test_how_long_processes_wait_can_be_set(failures: list[dict[str, Any]]) -> None:
+    assert [found["timeout"] for found in failures] == [777.0, 777.0]
+
+
+def test_an_objective_evaluated_by_one_process_waits_for_nobody() -> None:
+    values = torch.arange(3.0)
+    assert gather(values, None) is values
+    assert mean_over_data(values, None) == 1
+    assert mean_over_data(values, BatchShare(data=0.5)) == 0.5
+    assert gather(values, BatchShare(data=0.5)) is values
+
+
+LEAVING = """
+import atexit, sys
+from pathlib import Path
+
+import torch
+
+# Called last: what is registered first is called last.
+atexit.register(lambda: Path(f"{sys.argv[1]}-{rank}").write_text(str(torch.distributed.is_initialized())))
+from torch import nn
+
+from fvnce.training import fit
+
+
+class Mean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return ((x - self.mean) ** 2).mean()
+
+
+fit(Mean(), torch.ones(8, 1), epochs=1, batch_size=2, seed=0, accelerator="cpu", progress=False)
+rank = torch.distributed.get_rank()
+"""
+
+
+def test_the_group_of_processes_is_ended_before_the_interpreter_is(tmp_path):
+    """Threads of a group that is left open abort a process now and then whose work is done."""
+    (tmp_path / "train.py").write_text(LEAVING)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    launch(*torchrun, tmp_path / "train.py", tmp_path / "left")
+    assert [(tmp_path / f"left-{rank}").read_text() for rank in (0, 1)] == ["False", "False"]
+
+
+def test_a_run_of_one_process_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a script has a process group of its own, and one of its processes trains alone."""
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("asked others")
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", world_size=1, rank=0)
+    try:
+        monkeypatch.setattr(dist, "all_gather", refuse)
+        monkeypatch.setattr(dist, "all_reduce", refuse)
+        history = fit(contrastive(partition="profiled"), rows(20), validation=rows(10), epochs=1, seed=1)
+    finally:
+        dist.destroy_process_group()
+    assert len(history["val_loss"]) == 1

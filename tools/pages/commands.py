@@ -1,0 +1,98 @@
+"""The page of commands: the definitions that the program itself shows in its help → docs/reference/commands.md."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import typer
+
+from fvnce.app.cli import SUMMARIES, app
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    # Help that is wrapped would depend on the terminal.
+    os.environ["COLUMNS"] = "100"
+    group = typer.main.get_command(app)
+    context = _context(group, "fvnce")
+    lines = [
+        "# Commands",
+        "",
+        "Made by `make pages` from the definitions of the program; do not edit by hand. `fvnce COMMAND --help` shows",
+        "the same in a terminal, and `fvnce --install-completion` teaches your shell the names.",
+        "",
+        *_markdown_table(["command", ""], [[f"[`{name}`](#fvnce-{name})", text] for name, text in SUMMARIES.items()]),
+        "| exit code | meaning |",
+        "| --- | --- |",
+        "| 0 | done |",
+        "| 1 | failed: the last line on standard error says why, and what to do |",
+        "| 2 | wrong usage |",
+        "| 3 | `score --check` found a row above the threshold |",
+        "| 130 | interrupted |",
+        "",
+        "Results go to standard output or to files, everything else to standard error. Progress bars appear on",
+        "terminals only, and colours not at all where `NO_COLOR` is set. `--debug`, anywhere on the line, shows the",
+        "traceback of an error.",
+        "",
+    ]
+    for name in SUMMARIES:
+        lines += _command(group.get_command(context, name), name, context)  # type: ignore[attr-defined]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _command(command: Any, name: str, parent: Any) -> list[str]:
+    context = _context(command, name, parent)
+    text, _, examples = re.sub(r"\n{2,}", "\n\n", command.help or "").partition("Example")
+    shown = [line for line in examples.partition(":")[2].splitlines() if line.strip()]
+    usage = " ".join(["fvnce", name, *command.collect_usage_pieces(context)])
+    lines = [f"## fvnce {name}", "", "```text", usage, "```", "", *_prose(text), ""]
+    if shown:
+        lines += ["```sh", *(line.strip() for line in shown), "```", ""]
+    records: dict[bool, list[list[str]]] = {True: [], False: []}
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None and parameter.name != "help":
+            is_argument = parameter.param_type_name == "argument"
+            names = record[0].partition(" <")[0] if is_argument else record[0]
+            records[is_argument].append([_code(names), _safe(record[1].strip())])
+    for is_argument, title in ((True, "argument"), (False, "option")):
+        if records[is_argument]:
+            lines += _markdown_table([title, ""], records[is_argument])
+    return lines
+
+
+def _prose(text: str) -> list[str]:
+    """Paragraphs; those of the form "name: what" become a list."""
+    paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+    lines: list[str] = []
+    for part in paragraphs:
+        item = re.fullmatch(r"([a-z][a-z-]*): (.*)", part)
+        if item:
+            lines.append(f"* `{item.group(1)}`: {_safe(item.group(2))}")
+        else:
+            lines += ["", _safe(part), ""]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n").split("\n")
+
+
+def _code(text: str) -> str:
+    """Code in a cell of a table, where a bar would end the cell."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;")
+    return f"<code>{text}</code>"
+
+
+def _safe(text: str) -> str:
+    """Options and texts in quotes as code, so that Markdown leaves them alone."""
+    text = re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`", " ".join(text.split()))
+    text = re.sub(r'"([^"`]+)"', r"`\1`", text)
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _context(command: Any, name: str, parent: Any = None) -> Any:
+    return command.context_class(command, info_name=name, parent=parent, **command.context_settings)
+
+
+def _markdown_table(header: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return [*("| " + " | ".join(line) + " |" for line in lines), ""]

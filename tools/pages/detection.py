@@ -1,0 +1,261 @@
+"""The sections of the page of benchmarks that are about detection: tables on which nothing was chosen come first."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fvnce.paper.setting import ResultTable
+
+Record = dict[str, Any]
+
+#: Names of peers and data sets as their authors write them.
+NAMES = {
+    "catboost": "CatBoost",
+    "copod": "COPOD",
+    "deepsad": "Deep SAD",
+    "deepsvdd": "Deep SVDD",
+    "devnet": "DevNet",
+    "ecod": "ECOD",
+    "feawad": "FEAWAD",
+    "feawad_fixed": "FEAWAD, labels put right",
+    "iforest": "isolation forest",
+    "knn": "nearest neighbours",
+    "knn (mean)": "nearest neighbours (mean)",
+    "lightgbm": "LightGBM",
+    "lof": "LOF",
+    "mcd": "robust covariance (MCD)",
+    "mlp": "multi-layer perceptron",
+    "ocsvm": "one-class SVM",
+    "prenet": "PReNet",
+    "pyod_ae": "autoencoder of PyOD",
+    "pyod_vae": "VAE of PyOD",
+    "rf": "random forest",
+    "rosas": "RoSAS",
+    "xgbod": "XGBOD",
+    "xgboost": "XGBoost",
+    "kmnist": "KMNIST",
+    "fashion_mnist": "Fashion-MNIST",
+}
+
+
+def named(name: str) -> str:
+    """A peer or a data set as its authors write it."""
+    return NAMES.get(name, name)
+
+
+def unseen(record: Record) -> list[str]:
+    """Tables that nobody had looked at when the defaults were chosen."""
+    lines = [
+        "## Detection on tables on which nothing was chosen",
+        "",
+        f"Version {record['version']} (commit {record['commit']}), {record['what']}. Protocol: {record['protocol']}.",
+        "",
+        *differences(record),
+        "",
+    ]
+    for source, part in record["sources"].items():
+        note = "; later versions choose their defaults on them" if part.get("chosen on since") else ""
+        lines += [f"### Means on {source}", "", f"{part['tables']} tables{note}.", ""]
+        for setting, ranking in part["settings"].items():
+            lines += [f"**{setting}**", "", *_means(ranking)]
+    return lines
+
+
+def differences(record: Record) -> list[str]:
+    """Ours minus a peer's, over all tables and by source, and this version next to the one before."""
+    body = []
+    for setting, row in record["pooled"].items():
+        cells = [_signed(row[key], row[f"{key}_se"]) for key in ("auroc", "ap")]
+        wins = f"{row['wins_ap']} of {row['tables']}"
+        body.append([setting.removesuffix(" known"), named(row["against"]), *cells, wins])
+    settings = list(record["pooled"])
+    rows = []
+    for source, part in record["sources"].items():
+        cells = [_minus(part["settings"].get(setting, []), record["pooled"][setting]) for setting in settings]
+        rows.append([source, f"{part['tables']}", *cells])
+    return [
+        *markdown_table(["known", "compared with", "AUROC", "average precision", "higher precision on"], body),
+        "By source, AUROC / average precision:",
+        "",
+        *markdown_table(["source", "tables", *settings], rows),
+        *_last_version(record),
+    ]
+
+
+def _minus(ranking: Sequence[Record], pooled: Record) -> str:
+    """Ours minus the peer's; without a standard error where tables were not paired."""
+    if not ranking:
+        return "–"
+    [ours] = [row for row in ranking if row["detector"] == "fvnce"]
+    [peer] = [row for row in ranking if row["detector"] == pooled["against"]]
+    difference = ours.get("minus") or {key: ours[key] - peer[key] for key in ("auroc", "ap")}
+    return " / ".join(_signed(difference[key], difference.get(f"{key}_se")) for key in ("auroc", "ap"))
+
+
+def _last_version(record: Record) -> list[str]:
+    """Where the version before was measured on the same tables, both, with the higher number bold."""
+    lines = []
+    for source, part in record["sources"].items():
+        body = []
+        for setting, ranking in part["settings"].items():
+            ours = {row["detector"]: row for row in ranking if row["detector"].startswith("fvnce")}
+            if len(ours) > 1:
+                now, before = ours["fvnce"], next(row for name, row in ours.items() if name != "fvnce")
+                version = before["detector"].removeprefix("fvnce ")
+                body.append([setting.removesuffix(" known"), pair(now, [before]), pair(before, [now])])
+        if body:
+            text = f"Compared with version {version} on the {part['tables']} tables of {source}"
+            lines += [
+                f"{text}; the higher mean is bold:",
+                "",
+                *markdown_table(["known", record["version"], version], body),
+            ]
+    return lines
+
+
+def pair(row: Record, compared: Sequence[Record]) -> str:
+    """AUROC and AP, each bold where it is above all others that are shown."""
+    cells = []
+    for key in ("auroc", "ap"):
+        value = f"{row[key]:.3f}".removeprefix("0")
+        cells.append(f"**{value}**" if all(row[key] > other[key] for other in compared) else value)
+    return " / ".join(cells)
+
+
+def _signed(value: float, error: float | None) -> str:
+    """A difference and its standard error, bold where it is more than two of them from 0."""
+    shown = f"{'−' if value < 0 else '+'}{abs(value):.3f}".replace("0.", ".", 1)
+    if error is None:
+        return shown
+    shown += f" ± {error:.3f}".replace("0.", ".", 1)
+    return f"**{shown}**" if abs(value) > 2 * error else shown
+
+
+def _means(ranking: Sequence[Record]) -> list[str]:
+    body = [
+        [_bold(named(row["detector"])), f"{row['seeds']}", f"{row['auroc']:.3f}", f"{row['ap']:.3f}"] for row in ranking
+    ]
+    return markdown_table(["detector", "seeds", "AUROC", "average precision"], body)
+
+
+def known(record: Record) -> list[str]:
+    """Tables of which some anomalies are known."""
+    lines = ["## Detection", "", *(f"* `{plain(command)}`" for command in record["commands"]), ""]
+    for name, ranking in record["summary"].items():
+        share, _, seeds = name.partition(", ")
+        mine = [row for row in record["rows"] if f"{row['share']:g}" == share]
+        tables = len({row["dataset"] for row in mine})
+        seconds = [row["fit cpu seconds"] for row in mine if "fit cpu seconds" in row]
+        cost = f", median fit {statistics.median(seconds):.1f} s of one core" if seconds else ""
+        what = f"{float(share):.0%} of the anomalies known" if float(share) else "no anomaly known"
+        lines += [f"**{what}, {seeds}, {tables} tables{cost}; means over tables**", ""]
+        numbers = seeds.removeprefix("seeds ").removeprefix("seed ").split(",")
+        lines += _ranking(ranking, ", ".join(numbers))
+        for part, part_rows in record.get("parts", {}).get(name, {}).items():
+            [ours] = [row for row in part_rows if row["detector"] == "fvnce"]
+            best = [row for row in part_rows if row["detector"] != "fvnce"][:2]
+            shown = [f"**fvnce** {ours['auroc']:.3f} / {ours['ap']:.3f}"]
+            shown += [f"{named(row['detector'])} {row['auroc']:.3f} / {row['ap']:.3f}" for row in best]
+            lines += [f"* {part}: {', '.join(shown)}"]
+        lines += ["* " + _at_threshold([row for row in mine if str(row["seed"]) in numbers]), ""]
+    return lines
+
+
+def _at_threshold(rows: Sequence[Record]) -> str:
+    """What the threshold that nobody guessed does, means over tables and seeds."""
+    flagged, true = (statistics.fmean(row[name] for row in rows) for name in ("flagged", "true share"))
+    precision, recall = (statistics.fmean(row[name] for row in rows) for name in ("precision", "recall"))
+    return (
+        f"at the threshold: {flagged:.1%} of the test rows are flagged where {true:.1%} are anomalies; "
+        f"precision {precision:.2f}, recall {recall:.2f}"
+    )
+
+
+def novelty(record: Record) -> list[str]:
+    """Tables of which nothing is known, contaminated and clean."""
+    titles = {
+        "contaminated": "Rows that may hold outliers",
+        "clean": "Rows known to be clean (`clean=True`)",
+    }
+    lines = [
+        "## Detection with nothing known",
+        "",
+        f"`{plain(record['command'])}`. Everyone in the same run, on the same rows.",
+        "",
+    ]
+    for setting, ranking in record["summary"].items():
+        tables = max(row["tables"] for row in ranking)
+        lines += [f"**{titles[setting]}, {tables} tables; means over tables and seeds**", ""]
+        rows = [
+            [
+                _bold(named(row["detector"])),
+                ", ".join(map(str, row["seeds"])),
+                f"{row['auroc']:.3f}",
+                f"{row['ap']:.3f}",
+                f"{row['median fit cpu seconds']:.2f}",
+            ]
+            for row in ranking
+        ]
+        lines += markdown_table(["detector", "seeds", "AUROC", "average precision", "median fit, s of one core"], rows)
+    return lines
+
+
+def images(record: Record) -> list[str]:
+    """Images of a class that was not in training."""
+    settings = record["settings"]
+    rows, tests = settings["training rows, held out"], settings["test rows"]
+    lines = [
+        "## Detection on images",
+        "",
+        f"`{plain(record['command'])}`: AUROC on {tests} test images; {rows:,} training images where one digit is held",
+        "out, else all of the class. The program tells what each protocol is, and the budget of autoencoder and VAE.",
+        "",
+    ]
+    groups = dict.fromkeys((row["protocol"], row["data"]) for row in record["rows"])
+    for protocol, data in groups:
+        mine = [row for row in record["rows"] if (row["protocol"], row["data"]) == (protocol, data)]
+        tasks = list(dict.fromkeys(row["what"] for row in mine))
+        aurocs = {(row["what"], row["method"]): row["auroc"] for row in mine}
+        body = []
+        for method in dict.fromkeys(row["method"] for row in mine):
+            values = [aurocs.get((task, method)) for task in tasks]
+            there = [value for value in values if value is not None]
+            mean = f"{statistics.fmean(there):.3f}" + ("" if len(there) == len(tasks) else f" of {len(there)}")
+            seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in mine if row["method"] == method}))
+            body.append([_bold(method), seeds, mean, *("–" if value is None else f"{value:.3f}" for value in values)])
+        lines += [f"**{named(data)}, {protocol}**", "", *markdown_table(["method", "seeds", "mean", *tasks], body)]
+    return lines
+
+
+def plain(command: str) -> str:
+    """The command without the folders of the machine it ran on."""
+    return " ".join(Path(word).name if word.startswith("/") else word for word in command.split())
+
+
+def _ranking(ranking: Sequence[Record], seeds: str) -> list[str]:
+    ranked = any("mean rank" in row for row in ranking)
+    body = [
+        [
+            _bold(named(row["detector"])),
+            seeds,
+            f"{row['auroc']:.3f}",
+            f"{row['ap']:.3f}",
+            *([f"{row['mean rank']:.1f}"] if ranked else []),
+        ]
+        for row in ranking
+    ]
+    return markdown_table(
+        ["detector", "seeds", "AUROC", "average precision", *(["mean rank by it"] if ranked else [])], body
+    )
+
+
+def _bold(name: str) -> str:
+    return f"**{name}**" if name == "fvnce" else name
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table and the empty one below it."""
+    return [ResultTable("", header, rows).markdown(), ""]

@@ -1,0 +1,43 @@
+"""The picture of a run's page that the README shows: the page of payments in the gallery, as Chromium draws it.
+
+Of a long page it shows the verdict, the scores and the highest-scoring row.
+
+python -m tools.pages.report_picture
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from . import run_page
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDTH, HEIGHT = 620, 925
+#: What is left out of the picture.
+HIDDEN = """main > p, nav, section > p:not(.verdict), section > h3, section > ol:not(.anomalies), figcaption,
+    .anomalies > li:nth-child(n + 2), .charts > :nth-child(n + 2) { display: none }
+    .charts { display: block !important } .charts svg { width: 100% } h2 { margin-top: 1.2rem }"""
+
+
+def main() -> None:
+    """Train as the page does, and write docs/images/report.png."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        run_page.rendered(ROOT / "docs" / "gallery" / "fraud.md")
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+            page.goto((Path(folder) / "run" / "report.html").as_uri())
+            page.add_style_tag(content=HIDDEN)
+            page.screenshot(path=ROOT / "docs" / "images" / "report.png")
+            browser.close()
+        os.chdir(ROOT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+r"""Numbered equations: defined once in docs/theory, cited by name in docstrings and pages, linked in the site.
+
+An equation is a block of TeX whose title gives the name by which it is cited and the one that people read:
+
+    ```math title="fvNCE: both bounds"
+    J = …
+    ```
+
+They are numbered in the order of the pages. Wherever a page or a docstring says "Eq. fvNCE", the built page says
+"Eq. 12" with a link to the block.
+"""
+
+from __future__ import annotations
+
+import html
+import posixpath
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+#: A definition, and a citation: a name begins with a letter, so "Eq. 12" is none.
+DEFINITION = re.compile(r'^```math title="([A-Za-z]\w*): ([^"\n]+)"\n(.*?)\n```$', re.MULTILINE | re.DOTALL)
+CITATION = re.compile(r"\bEq\. ([A-Za-z]\w*)")
+_TAG_OR_CITATION = re.compile(r"<[^>]*>|\bEq\. ([A-Za-z]\w*)")
+
+
+class Equation(NamedTuple):
+    """Its number, what people call it, and its page relative to docs."""
+
+    number: int
+    title: str
+    page: str
+
+
+def pages() -> list[str]:
+    """Every page of the navigation, in its order."""
+    with (ROOT / "zensical.toml").open("rb") as file:
+        return list(_leaves(tomllib.load(file)["project"]["nav"]))
+
+
+def _leaves(item: Any) -> list[str]:
+    if isinstance(item, str):
+        return [item]
+    parts = item.values() if isinstance(item, dict) else item
+    return [page for part in parts for page in _leaves(part)]
+
+
+def definitions(names: list[str] | None = None, folder: Path = DOCS) -> dict[str, Equation]:
+    """Every equation by the name that cites it; ``names`` are the pages to read, by default all, in their order."""
+    defined: dict[str, Equation] = {}
+    for page in pages() if names is None else names:
+        path = folder / page
+        for name, title, _ in DEFINITION.findall(path.read_text("utf-8")) if path.exists() else []:
+            if name in defined:
+                raise ValueError(f"an equation must be defined once, found Eq. {name} twice, in {page} again")
+            defined[name] = Equation(len(defined) + 1, title, page)
+    return defined
+
+
+def citations(text: str) -> set[str]:
+    """The names of the equations that a text cites."""
+    return set(CITATION.findall(text))
+
+
+def displayed(markdown: str, known: dict[str, Equation]) -> str:
+    """A page with its equations as numbered blocks for KaTeX."""
+
+    def block(match: re.Match[str]) -> str:
+        name, title, formula = match.groups()
+        label = f'<a href="#eq-{name}">({known[name].number}) {html.escape(title)}</a>'
+        body = html.escape(formula, quote=False)
+        return f'<div class="equation" id="eq-{name}">{label}<div class="arithmatex">\\[{body}\\]</div></div>'
+
+    return DEFINITION.sub(block, markdown)
+
+
+def linked(text: str, known: dict[str, Equation], address: str) -> str:
+    """A built page at ``address`` with its citations made links."""
+
+    def replace(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name is None:
+            return match.group(0)
+        if name not in known:
+            raise ValueError(f"{address} cites Eq. {name}, which no page of docs/theory defines")
+        number, title, page = known[name]
+        target = page.removesuffix("index.md") if page.endswith("index.md") else page.removesuffix(".md") + "/"
+        relative = posixpath.relpath(target or ".", address or ".")
+        return f'<a class="equation" href="{relative}/#eq-{name}" title="{html.escape(title)}">Eq. {number}</a>'
+
+    return _TAG_OR_CITATION.sub(replace, text)
