@@ -31,6 +31,7 @@ from ..tables.parsing import ColumnType
 from ..tables.schema import ColumnTypes, frame_to_matrix, learn_types
 from ..training.history import History
 from .explanation import Explanation, plot_scores
+from .gaps import Gaps, score_rows
 from .members.base import part_of, prefixed
 from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, cut, preprocessor_from_state
 from .rows import Array, check_images, in_parts, release, require_values, rows_at_once
@@ -63,6 +64,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     offset_: float
     findings_: Findings
     preprocessor_: Preprocessor
+    gaps_: Gaps | None = None  # of tables
     n_known_: int
     n_features_in_: int
     feature_names_in_: NDArray[np.object_]
@@ -124,7 +126,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         check_is_fitted(self)
         return in_parts(
             self._checked(X),
-            lambda part: self._anomaly(self.preprocessor_.encode(part)),
+            self._score_rows,
             n_jobs=self.n_jobs,
             progress=None if self.verbose is None else self.verbose > 0,
         )
@@ -191,7 +193,10 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def explain(self, X: Any) -> Explanation:
         """Return what each column adds to the anomaly score of each row; for images, a heat map."""
         check_is_fitted(self)
-        explanation = self._explain(self.preprocessor_.encode(self._checked(X)))
+        rows, how = self._checked(X), self.preprocessor_
+        explanation = self._explain(how.encode(rows))
+        if self.gaps_ is not None and isinstance(how, TablePreprocessor):
+            explanation = replace(explanation, ratio=explanation.ratio + self.gaps_.parts(how.gaps(rows)))
         names = getattr(self, "feature_names_in_", None)
         return explanation if names is None else replace(explanation, names=tuple(map(str, names)))
 
@@ -227,6 +232,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             "offset_": float(self.offset_),
             "n_known_": int(self.n_known_),
             "preprocessor_": self.preprocessor_.state(),
+            "gaps_": None if self.gaps_ is None else self.gaps_.state(),
         }
         content = {"parameters": parameters, "fitted": fitted, "learnt": learned, "findings": findings}
         write_record(Path(path), self.KIND, content, tensors)
@@ -271,10 +277,11 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return saved
 
     def _take_fitted(self, fitted: Mapping[str, Any]) -> None:
-        preprocessor, features, names, self.offset_, self.n_known_ = fields(
-            fitted,
+        preprocessor, gaps, features, names, self.offset_, self.n_known_ = fields(
+            {"gaps_": None, **fitted},  # version 0.2 had none
             "a detector",
             "preprocessor_",
+            "gaps_",
             n_features_in_=count,
             feature_names_in_=optional(listed(text)),
             offset_=number,
@@ -285,11 +292,16 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             listed(text, features)("names of columns", names)
             self.feature_names_in_ = np.array(names, dtype=object)
         self.preprocessor_ = preprocessor_from_state(preprocessor, features)
+        self.gaps_ = Gaps.from_state(gaps, self.preprocessor_)
 
     def _forget(self) -> None:
         """Remove what an earlier fit learned, so that a fit that fails does not leave half of another detector."""
-        for name in ("offset_", "findings_", "feature_names_in_"):
+        for name in ("offset_", "findings_", "feature_names_in_", "gaps_"):
             self.__dict__.pop(name, None)
+
+    def _score_rows(self, rows: Any) -> Array:
+        """Return the scores of rows as the preprocessor takes them."""
+        return score_rows(self._anomaly, self.preprocessor_, self.gaps_, rows)
 
     def _training_rows(self, X: Any) -> tuple[Any, ColumnTypes | None, Frame | None]:
         """Check training rows and return them as given; of a data frame, as it is read, how, and the frame."""

@@ -25,9 +25,10 @@ from ..training.history import History
 from .base import OutlierDetector, histories_from_state, histories_state, plain, seed_of
 from .ensemble import RENAMED, Ensemble, settings_for
 from .explanation import Explanation, importances_over
+from .gaps import Gaps
 from .members import NAMES
-from .members.base import MemberSettings
-from .preprocessing import learn_preprocessor
+from .members.base import HeldOutScores, MemberSettings
+from .preprocessing import TablePreprocessor, learn_preprocessor
 from .rows import Array, Folds, TrainingRows, check_labels, check_weights, hash_words, in_parts, merge, take
 from .trust.calibration import (
     Calibration,
@@ -245,6 +246,12 @@ class NoiseContrastiveDetector(OutlierDetector):
         scores[~is_known] = self.ensemble_.anomaly(rows.X)
         if is_known.any():
             scores[is_known] = self.ensemble_.anomaly(rows.outliers)
+        if isinstance(self.preprocessor_, TablePreprocessor):
+            self.gaps_ = Gaps.learn(self.preprocessor_, self._anomaly, raw[~is_known], rows.weights, seed)
+            added = self.gaps_.parts(self.preprocessor_.gaps(raw)).sum(1)
+            scores += added
+            if unseen is not None:
+                unseen = HeldOutScores(unseen.rows + added[~is_known], unseen.outliers + added[is_known])
 
         # Scores make probabilities and the threshold: those that are held out, with known outliers among them.
         trained = RowScores(scores[~is_known], rows.weights, scores[is_known], rows.outlier_weights)
@@ -263,7 +270,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         # Rows that no model has seen make p-values: those to spare, or half of the rows with a model of the others.
         conformal, inlier = None, None
         if len(spare):
-            new = in_parts(take(matrix, spare), lambda part: self._anomaly(self.preprocessor_.encode(part)))
+            new = in_parts(take(matrix, spare), self._score_rows)
             inlier = None if held_out is None else 1 - self.calibration_.probability(new)
             conformal = Conformal.of(new, weights[spare], inlier)
         elif self.calibration_folds:
@@ -398,7 +405,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         ordered = np.empty(len(matrix))
         ordered[there] = scores
         if not there.all():
-            ordered[~there] = self._anomaly(self.preprocessor_.encode(matrix[~there]))
+            ordered[~there] = self._score_rows(matrix[~there])
         return ordered
 
     def _anomaly(self, encoded: Array) -> Array:

@@ -36,7 +36,8 @@ from ..training import FitOptions, History, fit
 from .base import OutlierDetector, histories_from_state, histories_state, seed_of
 from .blocks import in_blocks
 from .explanation import Explanation, importances_over
-from .preprocessing import cut, learn_preprocessor
+from .gaps import Gaps
+from .preprocessing import TablePreprocessor, cut, learn_preprocessor
 from .rows import Array, TrainingRows, check_labels, hash_words, in_parts
 from .trust.calibration import threshold_at
 from .trust.conformal import Conformal
@@ -185,6 +186,10 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         self._train(x[kept], x[held_out], outliers, seed)
 
         scores = in_parts(encoded, self._anomaly)
+        if isinstance(self.preprocessor_, TablePreprocessor):
+            learned = self.preprocessor_, self._anomaly, matrix[~known][kept], np.ones(len(kept)), seed
+            self.gaps_ = Gaps.learn(*learned, deviation=float(scores[~known][kept].std()))
+            scores += self.gaps_.parts(self.preprocessor_.gaps(matrix)).sum(1)
         rows = TrainingRows.split(encoded, known, np.ones(len(encoded)))
         offset = threshold_at(-scores[~known], rows.weights, self.contamination)
         conformal = Conformal.of(scores[~known][held_out], np.ones(n_held_out)) if n_held_out else None
