@@ -149,6 +149,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
     settings_: SimpleNamespace = field(init=False)
     held_out_: Tensor = field(init=False)
 
+    @_random.plain_mode()
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows, of which y marks the known outliers.
 

@@ -176,7 +176,14 @@ def fit(
     if early_stopping is not None:
         watchers.append(early_stopping if isinstance(early_stopping, EarlyStopping) else EarlyStopping(early_stopping))
     watchers = with_budget(objective, watchers)
+    if any(tensor.is_inference() for tensor in (*objective.parameters(), *objective.buffers())):
+        raise ValueError(
+            "objective must be made outside of torch.inference_mode, whose tensors cannot be trained, found such tensors"
+        )
     with ExitStack() as held:
+        held.enter_context(_random.plain_mode())
+        if isinstance(data, Tensor) and data.is_inference():
+            data = data.clone()
         if options.seed_globals:
             held.enter_context(_random.alone())
         # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
