@@ -207,20 +207,22 @@ class NoiseContrastiveDetector(OutlierDetector):
     history_: list[History] = field(init=False)
     prior_: float = field(init=False)
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, mostly_outliers: bool = False) -> Self:
         """Learn from rows, of which y marks the known outliers.
 
         Args:
             X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
                 (texts, amounts of money, dates and missing values may be in it); or images of shape (n, H, W),
                 (n, C, H, W) or (n, H, W, C); a memory map is read in parts.
-            y: 1 for known outliers, 0 for all other rows; or yes and no, outlier and inlier, …
+            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean that
+                a row is not labelled, as 0 does.
             sample_weight: how often a row counts.
+            mostly_outliers: allow y to mark more than half of the rows.
         """
         settings, seed = self._member_settings(), seed_of(self.random_state)
         self._forget()
         matrix, readings, frame = self._training_rows(X)
-        known = check_labels(y, len(matrix))
+        known = check_labels(y, len(matrix), mostly_outliers=mostly_outliers)
         weights = check_weights(sample_weight, matrix, known)
         self.n_known_ = int((known & (weights > 0)).sum())
 

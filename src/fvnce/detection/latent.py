@@ -150,21 +150,23 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
     held_out_: Tensor = field(init=False)
 
     @_random.plain_mode()
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, mostly_outliers: bool = False) -> Self:
         """Learn from rows, of which y marks the known outliers.
 
         Args:
             X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
                 (texts, amounts of money, dates and missing values may be in it); or images of shape (n, H, W),
                 (n, C, H, W) or (n, H, W, C).
-            y: 1 for known outliers, 0 for all other rows; or yes and no, outlier and inlier, …
+            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean that
+                a row is not labelled, as 0 does.
+            mostly_outliers: allow y to mark more than half of the rows.
         """
         self._validate_params()
         hidden = tuple(count(f"hidden[{i}]", size) for i, size in enumerate(self.hidden))
         seed = int(self.random_state) if isinstance(self.random_state, Integral) else seed_of(self.random_state)
         self._forget()
         matrix, readings, frame = self._training_rows(X)
-        known = check_labels(y, len(matrix))
+        known = check_labels(y, len(matrix), mostly_outliers=mostly_outliers)
         if matrix.ndim == 2:
             matrix = np.asarray(matrix, dtype=np.float64)
         if (n_rows := int((~known).sum())) < 4:
