@@ -6,7 +6,6 @@ Public names are imported when first used, so that ``import fvnce`` and the comm
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ._moved import moved
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -140,15 +139,16 @@ __all__ = [
     "training",
 ]
 
-_old_name = moved(__name__, {"SNCE": "fvnce.objectives.NCE"}, stacklevel=3)
-
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES or name in _OLD_MODULES:
         return import_module(f".{name}", __name__)
     if name in _HOME:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return _old_name(name)
+    # Imported here: no command of the program needs it.
+    from ._moved import moved
+
+    return moved(__name__, {"SNCE": "fvnce.objectives.NCE"}, stacklevel=3)(name)
 
 
 def __dir__() -> list[str]:
