@@ -226,9 +226,9 @@ def diagnose(
             shift = -terms.statistics["log_scale"] - math.log(objective.noise_ratio)
             # A profiled objective ignores the clip.
             rule = objective.rule.unclipped() if isinstance(objective.partition, Profiled) else objective.rule
-            encoders = objective.encoder, objective.noise_encoder or objective.encoder
-            gap_data = _gap(objective.model, encoders[0], x, log_noise_x, rule.f1, shift, many)
-            gap_noise = _gap(objective.model, encoders[1], x_noise, log_noise_noise, rule.f0, shift, many)
+            model, encoder = objective.model, objective.noise_encoder or objective.encoder
+            gap_data = _gap(model, objective.encoder, x, log_noise_x, lambda at: rule.f1(at + shift), many)
+            gap_noise = _gap(model, encoder, x_noise, log_noise_noise, lambda at: rule.f0(at + shift), many)
         log_z = objective.log_partition(x_noise=x_noise, log_noise_noise=log_noise_noise, generator=generator)
         shares = {name: terms.statistics[name] for name in SHARES}
         remedies: tuple[Remedy, ...] = ()
@@ -249,15 +249,9 @@ def diagnose(
 
 
 def _gap(
-    model: Any,
-    encoder: Encoder | None,
-    x: Tensor,
-    log_noise: Tensor,
-    function: Callable[[Tensor], Tensor],
-    shift: float,
-    many: int,
+    model: Any, encoder: Encoder | None, x: Tensor, log_noise: Tensor, f: Callable[[Tensor], Tensor], many: int
 ) -> float:
-    """Return the mean of f at many latent draws, or all, less that at one; a few rows at a time, so that many fit."""
+    """Return the mean of f(Δ⁰) at many latent draws, or all, less that at one; a few rows at a time, to save memory."""
     if encoder is None:
         return 0.0
     total = 0.0
@@ -265,8 +259,8 @@ def _gap(
     for part, log_part in zip(x.split(rows), log_noise.split(rows), strict=True):
         q = encoder(part)
         ratio = log_ratio(model, q, part, log_part)
-        one = ratio.average(function(ratio.values + shift))
-        all_of_them = function(log_ratio(model, q, part, log_part, many, marginal=True).mean + shift)
+        one = ratio.average(f(ratio.values))
+        all_of_them = f(log_ratio(model, q, part, log_part, many, marginal=True).mean)
         total += float((all_of_them - one).sum())
     return total / len(x)
 
