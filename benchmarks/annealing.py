@@ -29,8 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
-from fvnce import annealed_nce
 from fvnce.paper.cells import write_json
+from fvnce.sampling import annealed_nce
 
 BUDGET, LEVELS = 20_000, 20
 #: Draws of the levels with default settings, and the share of repetitions that their chains are given.

@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, MixtureSameFamily, Normal
 
-from fvnce import PowerRule, multinomial_bridges, telescope
+from fvnce import PowerRule, telescope
 from fvnce.paper.cells import write_json
+from fvnce.ratio import multinomial_bridges
 from fvnce.ratio.chain import BridgeTrainer, equal_steps
 
 ROWS, FRESH, LEVELS = 1000, 5000, 6

@@ -28,18 +28,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from fvnce import (
-    NCE,
-    BernoulliNoise,
-    ConditionalNCE,
-    Exponential,
-    PowerRule,
-    RankingNCE,
-    fit_gaussian,
-)
+from fvnce import NCE, ConditionalNCE, PowerRule, RankingNCE, fit_gaussian
 from fvnce.models import RestrictedBoltzmannMachine
-from fvnce.noise import BitFlips
+from fvnce.noise import BernoulliNoise, BitFlips
 from fvnce.paper.cells import write_json
+from fvnce.scoring import Exponential
 
 ROWS, HELD_OUT, BATCH, RATE = 2000, 20_000, 256, 0.02
 HALF_LOG = 0.5 * math.log(2 * math.pi)

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fvnce import Exponential, Logarithmic
+from fvnce import Logarithmic
 from fvnce.paper.cells import write_json
-from fvnce.scoring import ScoringRule
+from fvnce.scoring import Exponential, ScoringRule
 
 Array = NDArray[np.float64]
 

@@ -54,10 +54,9 @@ from fvnce import (
     PowerRule,
     fit,
     mlp,
-    smoothed,
 )
 from fvnce.diagnostics import diagnose
-from fvnce.noise import draw
+from fvnce.noise import draw, smoothed
 from fvnce.objectives import Objective
 from fvnce.objectives.batch import effective_share, ratio_statistics
 from fvnce.paper.cells import made_by, write_json

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
-from fvnce import NCE, annealed_log_partition, annealed_nce
+from fvnce import NCE
 from fvnce.diagnostics import noise_efficiency
 from fvnce.objectives import LogPartition
+from fvnce.sampling import annealed_log_partition, annealed_nce
 
 from . import Promise, record
 

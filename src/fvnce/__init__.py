@@ -1,59 +1,65 @@
 """Latent-variable and energy-based models, estimated by telling data from noise.
 
-Public names are imported when first used, so that ``import fvnce`` and the command line start at once.
+Public names are imported when first used, so that ``import fvnce`` and the command line start at once. They are listed
+twice: in ``_NAMES`` for Python, and in imports for type checkers, which cannot read a table.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ._moved import moved
-from ._version import __version__
+from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from . import detection, diagnostics, models, noise, objectives, ratio, sampling, scoring, tables, training
-    from .app.runs import load
-    from .detection import NoiseContrastiveDetector
-    from .models import (
-        BernoulliDecoder,
-        CategoricalEncoder,
-        ContinuousBernoulliDecoder,
-        CouplingEncoder,
-        CoveringEncoder,
-        EnergyDecoder,
-        EnergyModel,
-        GaussianDecoder,
-        GaussianEncoder,
-        LatentVariableModel,
-        PointEncoder,
-        mlp,
-    )
-    from .noise import BernoulliNoise, KernelDensity, NoiseMixture, NoisePool, fit_gaussian, smoothed
-    from .objectives import (
-        IWAE,
-        NCE,
-        VAE,
-        Autoencoder,
-        ConditionalNCE,
-        FullyVariationalNCE,
-        RankingNCE,
-        VariationalNCE,
-        log_marginal,
-    )
-    from .ratio import density_ratio, multinomial_bridges, telescope
-    from .sampling import annealed_log_partition, annealed_nce, langevin
-    from .scoring import Exponential, Logarithmic, PowerRule, Quadratic, Spherical
-    from .training import History, fit, save
+    from . import detection as detection
+    from . import diagnostics as diagnostics
+    from . import models as models
+    from . import noise as noise
+    from . import objectives as objectives
+    from . import ratio as ratio
+    from . import sampling as sampling
+    from . import scoring as scoring
+    from . import tables as tables
+    from . import training as training
+    from .app.runs import load as load
+    from .detection import NoiseContrastiveDetector as NoiseContrastiveDetector
+    from .diagnostics import diagnose as diagnose
+    from .models import BernoulliDecoder as BernoulliDecoder
+    from .models import CategoricalEncoder as CategoricalEncoder
+    from .models import EnergyModel as EnergyModel
+    from .models import GaussianDecoder as GaussianDecoder
+    from .models import GaussianEncoder as GaussianEncoder
+    from .models import LatentVariableModel as LatentVariableModel
+    from .models import PointEncoder as PointEncoder
+    from .models import mlp as mlp
+    from .noise import KernelDensity as KernelDensity
+    from .noise import NoiseMixture as NoiseMixture
+    from .noise import fit_gaussian as fit_gaussian
+    from .objectives import IWAE as IWAE
+    from .objectives import NCE as NCE
+    from .objectives import VAE as VAE
+    from .objectives import Autoencoder as Autoencoder
+    from .objectives import ConditionalNCE as ConditionalNCE
+    from .objectives import FullyVariationalNCE as FullyVariationalNCE
+    from .objectives import RankingNCE as RankingNCE
+    from .objectives import VariationalNCE as VariationalNCE
+    from .objectives import log_marginal as log_marginal
+    from .ratio import density_ratio as density_ratio
+    from .ratio import telescope as telescope
+    from .scoring import Logarithmic as Logarithmic
+    from .scoring import PowerRule as PowerRule
+    from .scoring import Quadratic as Quadratic
+    from .training import History as History
+    from .training import fit as fit
+    from .training import save as save
 
 #: Where each public name lives.
 _NAMES = {
+    "app.runs": ["load"],
     "detection": ["NoiseContrastiveDetector"],
+    "diagnostics": ["diagnose"],
     "models": [
         "BernoulliDecoder",
         "CategoricalEncoder",
-        "ContinuousBernoulliDecoder",
-        "CouplingEncoder",
-        "CoveringEncoder",
-        "EnergyDecoder",
         "EnergyModel",
         "GaussianDecoder",
         "GaussianEncoder",
@@ -61,7 +67,7 @@ _NAMES = {
         "PointEncoder",
         "mlp",
     ],
-    "noise": ["BernoulliNoise", "KernelDensity", "NoiseMixture", "NoisePool", "fit_gaussian", "smoothed"],
+    "noise": ["KernelDensity", "NoiseMixture", "fit_gaussian"],
     "objectives": [
         "Autoencoder",
         "ConditionalNCE",
@@ -73,74 +79,33 @@ _NAMES = {
         "VariationalNCE",
         "log_marginal",
     ],
-    "ratio": ["density_ratio", "multinomial_bridges", "telescope"],
-    "sampling": ["annealed_log_partition", "annealed_nce", "langevin"],
-    "scoring": ["Exponential", "Logarithmic", "PowerRule", "Quadratic", "Spherical"],
+    "ratio": ["density_ratio", "telescope"],
+    "scoring": ["Logarithmic", "PowerRule", "Quadratic"],
     "training": ["History", "fit", "save"],
 }
-_MODULES = ("diagnostics", "tables", *_NAMES)
-_HOME = {name: module for module, names in _NAMES.items() for name in names} | {"load": "app.runs"}
-#: Modules whose names moved, kept for one version.
+_HOME = {name: room for room, names in _NAMES.items() for name in names}
+_MODULES = (*(room for room in _NAMES if room != "app.runs"), "sampling", "tables")
+#: Modules and names that moved, served for one version.
 _OLD_MODULES = ("data", "runs")
+_OLD_NAMES = {
+    "BernoulliNoise": "noise.BernoulliNoise",
+    "ContinuousBernoulliDecoder": "models.ContinuousBernoulliDecoder",
+    "CouplingEncoder": "models.CouplingEncoder",
+    "CoveringEncoder": "models.CoveringEncoder",
+    "EnergyDecoder": "models.EnergyDecoder",
+    "Exponential": "scoring.Exponential",
+    "NoisePool": "noise.NoisePool",
+    "SNCE": "objectives.NCE",
+    "Spherical": "scoring.Spherical",
+    "annealed_log_partition": "sampling.annealed_log_partition",
+    "annealed_nce": "sampling.annealed_nce",
+    "langevin": "sampling.langevin",
+    "multinomial_bridges": "ratio.multinomial_bridges",
+    "smoothed": "noise.smoothed",
+}
 
-__all__ = [
-    "IWAE",
-    "NCE",
-    "VAE",
-    "Autoencoder",
-    "BernoulliDecoder",
-    "BernoulliNoise",
-    "CategoricalEncoder",
-    "ConditionalNCE",
-    "ContinuousBernoulliDecoder",
-    "CouplingEncoder",
-    "CoveringEncoder",
-    "EnergyDecoder",
-    "EnergyModel",
-    "Exponential",
-    "FullyVariationalNCE",
-    "GaussianDecoder",
-    "GaussianEncoder",
-    "History",
-    "KernelDensity",
-    "LatentVariableModel",
-    "Logarithmic",
-    "NoiseContrastiveDetector",
-    "NoiseMixture",
-    "NoisePool",
-    "PointEncoder",
-    "PowerRule",
-    "Quadratic",
-    "RankingNCE",
-    "Spherical",
-    "VariationalNCE",
-    "__version__",
-    "annealed_log_partition",
-    "annealed_nce",
-    "density_ratio",
-    "detection",
-    "diagnostics",
-    "fit",
-    "fit_gaussian",
-    "langevin",
-    "load",
-    "log_marginal",
-    "mlp",
-    "models",
-    "multinomial_bridges",
-    "noise",
-    "objectives",
-    "ratio",
-    "sampling",
-    "save",
-    "scoring",
-    "smoothed",
-    "tables",
-    "telescope",
-    "training",
-]
-
-_old_name = moved(__name__, {"SNCE": "fvnce.objectives.NCE"}, stacklevel=3)
+if not TYPE_CHECKING:
+    __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
@@ -148,8 +113,11 @@ def __getattr__(name: str) -> Any:
         return import_module(f".{name}", __name__)
     if name in _HOME:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return _old_name(name)
+    # Imported here: no command of the program needs it.
+    from ._moved import moved
+
+    return moved(__name__, {old: f"fvnce.{new}" for old, new in _OLD_NAMES.items()}, stacklevel=3)(name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(["__version__", *_MODULES, *_HOME])

@@ -149,15 +149,10 @@ def seed_everything(seed: int, *path: int) -> None:
 def capture(device: torch.device) -> dict[str, Any]:
     """Return the states of the global generators."""
     name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    words = torch.from_numpy(np.asarray(keys, dtype=np.int64))
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "numpy": (
-            str(name),
-            torch.from_numpy(np.asarray(keys, dtype=np.int64)),
-            int(position),
-            int(has_gauss),
-            float(cached),
-        ),
+        "numpy": (str(name), words, int(position), int(has_gauss), float(cached)),
         "python": random.getstate(),
     }
     if device.type != "cpu":

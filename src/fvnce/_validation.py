@@ -337,15 +337,10 @@ def table(name: str, value: object, *, rows: int = 1) -> Tensor:
     Traceback (most recent call last):
     ValueError: X must be finite, found nan at row 1, column 0
     """
-    tensor = array(name, value)
-    if tensor.ndim != 2 or tensor.shape[0] < rows or tensor.shape[1] < 1:
-        raise ValueError(
-            f"{name} must have shape (n, D) with n >= {rows} and D >= 1, found shape {tuple(tensor.shape)}"
-        )
-    return finite_rows(name, tensor)
+    return samples(name, value, rows=rows, any_rank=False)
 
 
-def samples(name: str, value: object, *, rows: int = 1) -> Tensor:
+def samples(name: str, value: object, *, rows: int = 1, any_rank: bool = True) -> Tensor:
     """Return finite floating samples of shape (n, ...), vectors or arrays of any rank, at least ``rows`` of them.
 
     >>> import torch
@@ -356,11 +351,9 @@ def samples(name: str, value: object, *, rows: int = 1) -> Tensor:
     ValueError: X must have shape (n, D) with n >= 1 and D >= 1, found shape (2,); rows may be arrays of any rank
     """
     tensor = array(name, value)
-    if tensor.ndim < 2 or tensor.shape[0] < rows or not all(tensor.shape[1:]):
-        raise ValueError(
-            f"{name} must have shape (n, D) with n >= {rows} and D >= 1, found shape {tuple(tensor.shape)}; "
-            "rows may be arrays of any rank"
-        )
+    if tensor.ndim < 2 or (tensor.ndim > 2 and not any_rank) or len(tensor) < rows or not all(tensor.shape[1:]):
+        requirement = f"have shape (n, D) with n >= {rows} and D >= 1, found shape {tuple(tensor.shape)}"
+        raise ValueError(f"{name} must {requirement}{'; rows may be arrays of any rank' if any_rank else ''}")
     return finite_rows(name, tensor)
 
 

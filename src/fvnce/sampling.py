@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, Literal
 
@@ -30,8 +31,6 @@ from .noise import draw
 __all__ = ["Chain", "annealed_log_partition", "annealed_nce", "langevin"]
 
 LogDensity = Callable[[Tensor], Tensor]
-#: log f_t of rows whose log-densities at both ends of the path are given.
-Path = Callable[[Tensor, Tensor, float], Tensor]
 #: A potential scale reduction above which chains remember where they started.
 MIXED_BELOW = 1.1
 
@@ -181,8 +180,8 @@ def annealed_log_partition(
             return value
         return value + (latent_base if isinstance(latent_base, Distribution) else latent_base(at_x)).log_prob(at_z)
 
-    log_model = _log_density_of(model, *shapes)
-    *_, (_, state, log_w) = _anneal(_geometric, log_base, log_model, _join(x, z), temperatures, step_size, generator)
+    path = _Path(_geometric, log_base, _log_density_of(model, *shapes))
+    *_, (_, state, log_w) = _anneal(path, _join(x, z), temperatures, step_size, generator)
     return estimate_log_mean(log_w.to(state.dtype))
 
 
@@ -242,16 +241,12 @@ def annealed_nce(
             chains: dict[str, Any] = {"levels": levels, "samples": samples, "steps": steps, "step_size": step_size}
             pilot = float(annealed_nce(model, noise, generator=generator, **chains).value)
         mix, c = _arithmetic, _validation.number("pilot", pilot)
-    log_start, log_model = (_log_density_of(of, noise.event_shape) for of in (noise, model))
-
-    def log_end(state: Tensor) -> Tensor:
-        return log_model(state) - c
-
+    log_noise, log_model = (_log_density_of(of, noise.event_shape) for of in (noise, model))
+    between = _Path(mix, log_noise, lambda state: log_model(state) - c)
     populations: Iterable[tuple[float, Tensor, Tensor]]
     if draws is None:
         start = _join(draw(noise, samples, generator))
-        path_of_chains = _anneal(mix, log_start, log_end, start, levels * steps, step_size, generator)
-        populations = islice(path_of_chains, 0, None, steps)
+        populations = islice(_anneal(between, start, levels * steps, step_size, generator), 0, None, steps)
     else:
         exact = ((level / levels, _join(draws(level / levels, samples))) for level in range(levels + 1))
         populations = ((t, state, state.new_zeros(samples, dtype=torch.float64)) for t, state in exact)
@@ -259,10 +254,8 @@ def annealed_nce(
     for (low, below, log_w_below), (high, above, log_w_above) in pairwise(populations):
         with torch.no_grad():
             p_above, p_below = log_w_above.softmax(0), log_w_below.softmax(0)
-            at_above, at_below = (
-                torch.where(p > 0, mix(a, b, high) - mix(a, b, low), 0.0).double()
-                for a, b, p in ((log_start(x), log_end(x), p) for x, p in ((above, p_above), (below, p_below)))
-            )
+            at_above = torch.where(p_above > 0, between.gain(above, low, high), 0.0)
+            at_below = torch.where(p_below > 0, between.gain(below, low, high), 0.0)
             ratio = _log_ratio_of_constants(at_above, at_below, p_above, p_below)
             missed, taken = torch.sigmoid(ratio - at_above), torch.sigmoid(at_below - ratio)
             share = p_above @ missed
@@ -288,14 +281,25 @@ def _arithmetic(start: Tensor, end: Tensor, t: float) -> Tensor:
     return torch.logaddexp(start + 2 * math.log(math.cos(angle)), end + 2 * math.log(math.sin(angle)))
 
 
+@dataclass(frozen=True)
+class _Path:
+    """Densities f_t from one density to another, by ``mix`` of the two log-densities and t."""
+
+    mix: Callable[[Tensor, Tensor, float], Tensor]
+    log_start: LogDensity
+    log_end: LogDensity
+
+    def log_f(self, state: Tensor, t: float) -> Tensor:
+        return self.mix(self.log_start(state), self.log_end(state), t)
+
+    def gain(self, state: Tensor, low: float, high: float) -> Tensor:
+        """Return log f_high − log f_low of every chain, in float64."""
+        start, end = self.log_start(state), self.log_end(state)
+        return (self.mix(start, end, high) - self.mix(start, end, low)).double()
+
+
 def _anneal(
-    mix: Path,
-    log_start: LogDensity,
-    log_end: LogDensity,
-    state: Tensor,
-    temperatures: int,
-    step_size: float,
-    generator: torch.Generator | None,
+    path: _Path, state: Tensor, temperatures: int, step_size: float, generator: torch.Generator | None
 ) -> Iterator[tuple[float, Tensor, Tensor]]:
     """Move chains along a path; yield t = (i/T)², the chains after a step under f_t, and their log w up to t."""
     log_w = torch.zeros(len(state), dtype=torch.float64, device=state.device)
@@ -303,14 +307,8 @@ def _anneal(
     for i in range(temperatures):
         low, high = (i / temperatures) ** 2, ((i + 1) / temperatures) ** 2
         with torch.no_grad():
-            start, end = log_start(state), log_end(state)
-            gain = (mix(start, end, high) - mix(start, end, low)).double()
-            log_w = torch.where(log_w == -math.inf, log_w, log_w + gain)  # zero stays zero
-
-        def log_f(s: Tensor, t: float = high) -> Tensor:
-            return mix(log_start(s), log_end(s), t)
-
-        state, accepted = _langevin_step(log_f, state, step_size, generator=generator)
+            log_w = torch.where(log_w == -math.inf, log_w, log_w + path.gain(state, low, high))  # zero stays zero
+        state, accepted = _langevin_step(partial(path.log_f, t=high), state, step_size, generator=generator)
         # The next step follows from all chains of this one: with many chains a constant.
         step_size *= 1.1 if float(accepted.float().mean()) > 0.6 else 1 / 1.1
         yield high, state, log_w

@@ -116,7 +116,7 @@ def test_binary_rows_get_no_kernels() -> None:
     torch.nn.init.constant_(network[-1].bias, 9.0)  # type: ignore[arg-type, union-attr, index]
     model = fvnce.LatentVariableModel(prior, fvnce.BernoulliDecoder(network))
     encoder = GaussianEncoder(fvnce.mlp([400, 8]))
-    noise = fvnce.BernoulliNoise(torch.full((400,), 0.5))
+    noise = fvnce.noise.BernoulliNoise(torch.full((400,), 0.5))
     objective = FullyVariationalNCE(model, encoder, noise, PowerRule(1 / 64))
     report = diagnose(objective, x, latent_samples=1, generator=generator)
     assert report.live_noise == 0.0

@@ -13,9 +13,6 @@ from experiments.vnce import lbfgs
 from fvnce import (
     NCE,
     VAE,
-    CouplingEncoder,
-    CoveringEncoder,
-    EnergyDecoder,
     EnergyModel,
     FullyVariationalNCE,
     GaussianDecoder,
@@ -26,7 +23,16 @@ from fvnce import (
     mlp,
     save,
 )
-from fvnce.models import BinaryEncoder, BinaryVector, KernelRatio, RestrictedBoltzmannMachine, TelescopedRatio
+from fvnce.models import (
+    BinaryEncoder,
+    BinaryVector,
+    CouplingEncoder,
+    CoveringEncoder,
+    EnergyDecoder,
+    KernelRatio,
+    RestrictedBoltzmannMachine,
+    TelescopedRatio,
+)
 from fvnce.models.distributions import binary_states
 from fvnce.noise import BernoulliNoise
 

@@ -20,15 +20,21 @@ from torch.distributions import (
 from fvnce import (
     BernoulliDecoder,
     CategoricalEncoder,
-    ContinuousBernoulliDecoder,
-    CoveringEncoder,
     GaussianDecoder,
     GaussianEncoder,
     LatentVariableModel,
     PointEncoder,
     mlp,
 )
-from fvnce.models import DiagonalNormal, GaussianMixtureModel, LinearGaussianModel, PointMass, convolutional_pair
+from fvnce.models import (
+    ContinuousBernoulliDecoder,
+    CoveringEncoder,
+    DiagonalNormal,
+    GaussianMixtureModel,
+    LinearGaussianModel,
+    PointMass,
+    convolutional_pair,
+)
 from fvnce.models.distributions import rsample_with_log_ratio
 from fvnce.models.fixed import map_tensors
 

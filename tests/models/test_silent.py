@@ -16,7 +16,6 @@ from fvnce import (
     Autoencoder,
     BernoulliDecoder,
     ConditionalNCE,
-    CoveringEncoder,
     EnergyModel,
     FullyVariationalNCE,
     GaussianDecoder,
@@ -27,7 +26,7 @@ from fvnce import (
     RankingNCE,
     mlp,
 )
-from fvnce.models import BinaryEncoder, EnergyDecoder
+from fvnce.models import BinaryEncoder, CoveringEncoder, EnergyDecoder
 from fvnce.objectives import Objective
 
 LATENT = 2

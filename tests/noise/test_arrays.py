@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch.distributions import Distribution, Independent, Normal
 
-from fvnce import KernelDensity, NoiseMixture, NoisePool, PowerRule, annealed_log_partition, fit, langevin, smoothed
+from fvnce import KernelDensity, NoiseMixture, PowerRule, fit
 from fvnce.models import EnergyModel, mlp
 from fvnce.noise import (
     BernoulliNoise,
     EmpiricalNoise,
+    NoisePool,
     draw,
     draw_with_log_prob,
     fit_gaussian,
@@ -22,8 +23,10 @@ from fvnce.noise import (
     log_prob_or_minus_inf,
     save_noise,
     select_bandwidth,
+    smoothed,
 )
 from fvnce.objectives import NCE
+from fvnce.sampling import annealed_log_partition, langevin
 from noise_contract import data
 
 SHAPES = [(2, 3, 4), (1, 24), (24,), (3, 8)]

@@ -14,10 +14,6 @@ from torch.distributions import Independent, Normal
 from fvnce import (
     BernoulliDecoder,
     CategoricalEncoder,
-    ContinuousBernoulliDecoder,
-    CouplingEncoder,
-    CoveringEncoder,
-    EnergyDecoder,
     EnergyModel,
     GaussianDecoder,
     GaussianEncoder,
@@ -28,7 +24,17 @@ from fvnce import (
     fit_gaussian,
     mlp,
 )
-from fvnce.models import BinaryEncoder, GaussianMixtureModel, KernelRatio, LinearGaussianModel, TelescopedRatio
+from fvnce.models import (
+    BinaryEncoder,
+    ContinuousBernoulliDecoder,
+    CouplingEncoder,
+    CoveringEncoder,
+    EnergyDecoder,
+    GaussianMixtureModel,
+    KernelRatio,
+    LinearGaussianModel,
+    TelescopedRatio,
+)
 from fvnce.models.exact import RestrictedBoltzmannMachine
 from fvnce.models.fixed import FixedDistribution
 

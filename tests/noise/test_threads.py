@@ -12,15 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
-from fvnce import (
-    FullyVariationalNCE,
-    GaussianDecoder,
-    GaussianEncoder,
-    LatentVariableModel,
-    PowerRule,
-    multinomial_bridges,
-)
+from fvnce import FullyVariationalNCE, GaussianDecoder, GaussianEncoder, LatentVariableModel, PowerRule
 from fvnce.noise import draw
+from fvnce.ratio import multinomial_bridges
 
 
 @pytest.fixture

@@ -14,9 +14,7 @@ from fvnce import (
     NCE,
     VAE,
     BernoulliDecoder,
-    BernoulliNoise,
     CategoricalEncoder,
-    ContinuousBernoulliDecoder,
     FullyVariationalNCE,
     GaussianDecoder,
     GaussianEncoder,
@@ -33,7 +31,8 @@ from fvnce import (
     save,
 )
 from fvnce.diagnostics import diagnose
-from fvnce.models import GaussianMixtureModel
+from fvnce.models import ContinuousBernoulliDecoder, GaussianMixtureModel
+from fvnce.noise import BernoulliNoise
 from fvnce.objectives import Learned, Profiled
 from objective_problems import Bell, normal
 

@@ -10,8 +10,6 @@ from torch.distributions import Categorical, Independent, Uniform
 from fvnce import (
     NCE,
     VAE,
-    BernoulliNoise,
-    ContinuousBernoulliDecoder,
     FullyVariationalNCE,
     GaussianEncoder,
     LatentVariableModel,
@@ -20,7 +18,8 @@ from fvnce import (
     VariationalNCE,
     mlp,
 )
-from fvnce.models import DiagonalNormal, LinearGaussianModel
+from fvnce.models import ContinuousBernoulliDecoder, DiagonalNormal, LinearGaussianModel
+from fvnce.noise import BernoulliNoise
 from objective_problems import Counts, Networks, Table, every_rule, linear_gaussian, mixture, noise_for, normal
 
 pytestmark = pytest.mark.usefixtures("double_precision")

@@ -219,7 +219,7 @@ def test_a_step_out_of_the_models_support_is_told_apart_for_sure() -> None:
 
 def test_latents_that_are_summed_over_are_exact() -> None:
     machine = RestrictedBoltzmannMachine(torch.randn(4, 3), torch.randn(4), torch.randn(3))
-    x, noise = machine.sample(6), fvnce.BernoulliNoise(torch.full((4,), 0.5))
+    x, noise = machine.sample(6), fvnce.noise.BernoulliNoise(torch.full((4,), 0.5))
     for make in (
         lambda encoder: ConditionalNCE(machine, encoder, BitFlips(0.3)),
         lambda encoder: RankingNCE(machine, encoder, noise, noise_samples=2),
@@ -413,7 +413,7 @@ def test_ranking_knows_log_z_and_its_statistics() -> None:
     assert terms.statistics["value"] == pytest.approx(-terms.loss.item())
     assert terms.statistics["log_scale"] == pytest.approx(float(value), abs=0.5)
     assert terms.statistics["live_noise"] > 0.9
-    report = fvnce.diagnostics.diagnose(objective, torch.randn(500, 1))
+    report = fvnce.diagnose(objective, torch.randn(500, 1))
     assert report.log_partition == pytest.approx(float(value), abs=0.2)
     assert report.calibration.error < 0.1
 

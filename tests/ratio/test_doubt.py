@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal, Uniform
 
-from fvnce import multinomial_bridges, telescope
-from fvnce.ratio import BridgeReport, Gain, Telescope
+from fvnce import telescope
+from fvnce.ratio import BridgeReport, Gain, Telescope, multinomial_bridges
 from fvnce.ratio.chain import gain_over, missed, rows_that_count
 
 NOISE = Independent(Normal(torch.zeros(10), torch.ones(10)), 1)

@@ -8,8 +8,8 @@ from torch import nn
 from torch.distributions import Independent, Normal
 from torch.nn.functional import cross_entropy
 
-from fvnce import multinomial_bridges
 from fvnce.models import MultinomialRatio
+from fvnce.ratio import multinomial_bridges
 from fvnce.training import load, save
 
 NOISE = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)

@@ -1,5 +1,6 @@
 """The package and its command line, as a user meets them."""
 
+import ast
 import os
 import re
 import subprocess
@@ -34,6 +35,25 @@ def test_public_names_exist():
     assert set(fvnce.__all__) <= set(dir(fvnce))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = fvnce.nothing
+
+
+def test_there_are_few_public_names_and_type_checkers_see_the_same():
+    assert len(fvnce.__all__) == len(set(fvnce.__all__)) <= 32
+    tree = ast.parse((ROOT / "src" / "fvnce" / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    homes = {alias.asname: node.module for node in block.body for alias in node.names}
+    assert homes == fvnce._HOME | dict.fromkeys(fvnce._MODULES)
+
+
+@pytest.mark.parametrize("name", fvnce._OLD_NAMES)
+def test_a_name_that_left_the_top_is_served_with_a_warning(name):
+    room, _, new_name = fvnce._OLD_NAMES[name].partition(".")
+    with pytest.warns(
+        DeprecationWarning, match=rf"fvnce\.{name} is deprecated .* use fvnce\.{room}\.{new_name}$"
+    ) as caught:
+        old = getattr(fvnce, name)
+    assert old is getattr(getattr(fvnce, room), new_name)
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("statement", ["import fvnce", "from fvnce.app.cli import main"])

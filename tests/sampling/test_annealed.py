@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.distributions import Independent, Normal
 
-from fvnce import NCE, annealed_nce
+from fvnce import NCE
 from fvnce.objectives import Learned
+from fvnce.sampling import annealed_nce
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
-from fvnce import NCE, annealed_log_partition, annealed_nce, langevin
+from fvnce import NCE
+from fvnce.sampling import annealed_log_partition, annealed_nce, langevin
 
 ANNEALED = (annealed_log_partition, annealed_nce)
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from contracts import DOUBLE, derivatives
-from fvnce import Exponential
-from fvnce.scoring import check_double_elbo, parse
+from fvnce.scoring import Exponential, check_double_elbo, parse
 
 
 def test_it_is_the_rule_of_boosting():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from contracts import DOUBLE, EVERY_RULE, rules
-from fvnce import Exponential, Logarithmic, PowerRule, Quadratic
-from fvnce.scoring import ScoringRule, from_generator, from_weight
+from fvnce import Logarithmic, PowerRule, Quadratic
+from fvnce.scoring import Exponential, ScoringRule, from_generator, from_weight
 
 CLIPPED: list[ScoringRule] = [
     *(PowerRule(a, b, clip=c) for a in (0.0, 1e-8, 0.5, 1.0) for b in (0.0, 0.3, 20.0) for c in (0.0, 10.0, 75.0)),

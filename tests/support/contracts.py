@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fvnce import Exponential, Logarithmic, PowerRule, Quadratic, Spherical
-from fvnce.scoring import ScoringRule, from_generator, from_weight
+from fvnce import Logarithmic, PowerRule, Quadratic
+from fvnce.scoring import Exponential, ScoringRule, Spherical, from_generator, from_weight
 
 DOUBLE = torch.float64
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from fvnce import Exponential, Logarithmic
+from fvnce import Logarithmic
 from fvnce.objectives.relatives import STEP
+from fvnce.scoring import Exponential
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from fvnce import Exponential, Logarithmic
+from fvnce import Logarithmic
+from fvnce.scoring import Exponential
 from fvnce.training import FitOptions, NonFiniteLoss, NormalizedSGD, fit, optimizer
 from fvnce.training.checkpoint import Checkpoints
 from programs import ROOT, load

@@ -71,7 +71,7 @@ def _contrastive(rule: fvnce.PowerRule, **options: Any) -> fvnce.FullyVariationa
 
 
 def _boltzmann() -> fvnce.VariationalNCE:
-    noise = fvnce.BernoulliNoise(torch.full((WIDTH,), 0.5))
+    noise = fvnce.noise.BernoulliNoise(torch.full((WIDTH,), 0.5))
     encoder = BinaryEncoder(nn.Linear(WIDTH, LATENT))
     model = Machine(torch.randn(WIDTH, LATENT), torch.zeros(WIDTH), torch.zeros(LATENT))
     return fvnce.VariationalNCE(model, encoder, noise, partition="learned", noise_ratio=2.0)

@@ -29,7 +29,7 @@ from torch.distributions import Distribution
 from .. import _validation
 from .._random import seeded_by
 from .._stats import ENOUGH_SAMPLES
-from ..models import GaussianDecoder, LatentVariableModel
+from ..models import GaussianDecoder
 from ..models.distributions import PointMass
 from ..noise import KernelDensity, NoiseMixture, draw_with_log_prob, log_prob_or_minus_inf, smoothed
 from ..objectives import ContrastiveObjective, Fixed, Profiled
@@ -226,9 +226,9 @@ def diagnose(
             shift = -terms.statistics["log_scale"] - math.log(objective.noise_ratio)
             # A profiled objective ignores the clip.
             rule = objective.rule.unclipped() if isinstance(objective.partition, Profiled) else objective.rule
-            encoders = objective.encoder, objective.noise_encoder or objective.encoder
-            gap_data = _gap(objective.model, encoders[0], x, log_noise_x, rule.f1, shift, many)
-            gap_noise = _gap(objective.model, encoders[1], x_noise, log_noise_noise, rule.f0, shift, many)
+            model, encoder = objective.model, objective.noise_encoder or objective.encoder
+            gap_data = _gap(model, objective.encoder, x, log_noise_x, lambda at: rule.f1(at + shift), many)
+            gap_noise = _gap(model, encoder, x_noise, log_noise_noise, lambda at: rule.f0(at + shift), many)
         log_z = objective.log_partition(x_noise=x_noise, log_noise_noise=log_noise_noise, generator=generator)
         shares = {name: terms.statistics[name] for name in SHARES}
         remedies: tuple[Remedy, ...] = ()
@@ -249,15 +249,9 @@ def diagnose(
 
 
 def _gap(
-    model: Any,
-    encoder: Encoder | None,
-    x: Tensor,
-    log_noise: Tensor,
-    function: Callable[[Tensor], Tensor],
-    shift: float,
-    many: int,
+    model: Any, encoder: Encoder | None, x: Tensor, log_noise: Tensor, f: Callable[[Tensor], Tensor], many: int
 ) -> float:
-    """Return the mean of f at many latent draws, or all, less that at one; a few rows at a time, so that many fit."""
+    """Return the mean of f(Δ⁰) at many latent draws, or all, less that at one; a few rows at a time, to save memory."""
     if encoder is None:
         return 0.0
     total = 0.0
@@ -265,8 +259,8 @@ def _gap(
     for part, log_part in zip(x.split(rows), log_noise.split(rows), strict=True):
         q = encoder(part)
         ratio = log_ratio(model, q, part, log_part)
-        one = ratio.average(function(ratio.values + shift))
-        all_of_them = function(log_ratio(model, q, part, log_part, many, marginal=True).mean + shift)
+        one = ratio.average(f(ratio.values))
+        all_of_them = f(log_ratio(model, q, part, log_part, many, marginal=True).mean)
         total += float((all_of_them - one).sum())
     return total / len(x)
 
@@ -316,22 +310,15 @@ def _remedies(
     point = objective.encoder is not None and isinstance(objective.encoder(x[:1]), PointMass)
     power = power_of(objective.rule)
     if power is not None and power[1] == 0 and normalised and not point and isinstance(objective.partition, Fixed):
-        text = (
-            "nothing need be done: for (0, 0), a normalised model and a stochastic encoder the noise term is a "
-            "constant, and the objective is the evidence lower bound (use variance_reduced=True or fvnce.VAE)"
-        )
+        text = "nothing need be done: the noise term is a constant here (use variance_reduced=True or fvnce.VAE)"
         yield Remedy("none", math.nan, math.nan, True, text)
     yield from _noise(objective, x, generator)
     yield from _decoder(objective, x, generator)
     needed = -float(delta_noise.median())
     live, ess = _shares(objective, delta_data + needed, delta_noise + needed)
-    by_hand = (
-        f"log_scale={needed:.0f} would lift half of it above Δ = 0, and {live:.1%} would be felt; with a clip of 0 to "
-        "2, since the rest may then lie as far above"
-    )
+    by_hand = f"log_scale={needed:.0f} lifts half of it above Δ = 0, {live:.1%} would be felt; use a clip of 0 to 2"
     by_budget = (
-        f'half of it lies {needed:.0f} nats or more below Δ = 0. log_scale="auto" with PowerRule(0, clip=0) finds how '
-        "many of them to lift it by, from a budget on the data's error"
+        f'half of it lies {needed:.0f} nats below Δ = 0, and log_scale="auto" with PowerRule(0, clip=0) lifts it'
     )
     budget = point and normalised
     text = f"scale the noise: {by_budget if budget else by_hand}"
@@ -340,13 +327,11 @@ def _remedies(
     carried = ess * len(delta_noise)
     enough = carried >= ENOUGH_EFFECTIVE
     text = (
-        f"profile log Z out (partition='profiled'): {carried:.1f} of {len(delta_noise)} samples would carry the noise "
+        f"profile log Z out (partition='profiled'): {carried:.1f} of {len(delta_noise)} samples would carry the noise"
     )
-    yield Remedy("profiled", 1.0, ess, enough, f"{text}term{'' if enough else ', too few'}")
-    text = (
-        f"build bridges: {float(delta_data.median() - delta_noise.median()):.0f} nats lie between a typical row and a "
-        "typical noise sample; for the ratio of the two fvnce.telescope(x, noise) splits them until each is alive"
-    )
+    yield Remedy("profiled", 1.0, ess, enough, text if enough else f"{text}, too few")
+    nats = float(delta_data.median() - delta_noise.median())
+    text = f"build bridges: fvnce.telescope(x, noise) splits the {nats:.0f} nats between typical data and typical noise"
     yield Remedy("bridges", math.nan, math.nan, True, text)
 
 
@@ -366,11 +351,7 @@ def _noise(objective: ContrastiveObjective, x: Tensor, generator: torch.Generato
             noise = KernelDensity(kernels.centres, kernels.bandwidth * factor, kernels.given_weights)
             name = f"the same kernels with a bandwidth of {widest * factor:.3g} instead of {widest:.3g}"
             tried.append((*_with_noise(objective, noise, x, generator), name))
-    # A residual is a width where x is real, and a Gaussian decoder says that it is.
-    width = None
-    if isinstance(getattr(objective.model, "decoder", None), GaussianDecoder):
-        with seeded_by(generator):
-            width = _residual(objective, x)
+    width = _residual(objective, x, generator)
     if width:
         name = f"smoothed(data, {width:.3g}), kernels as wide as the model's own residual, as a part of a mixture"
         tried.append((*_with_noise(objective, smoothed(x, width), x, generator), name))
@@ -391,15 +372,19 @@ def _with_noise(
     return _shares(objective, at_data, at_noise)
 
 
-def _residual(objective: ContrastiveObjective, x: Tensor) -> float | None:
-    """Return the median of |x − E p(x|z)| per coordinate at a draw of the latent, or None where there is no such z."""
-    model: Any = objective.model
-    if objective.encoder is None or not isinstance(model, LatentVariableModel) or not model.normalised:
+def _residual(objective: ContrastiveObjective, x: Tensor, generator: torch.Generator | None) -> float | None:
+    """Return the median of |x − E p(x|z)| per coordinate at a draw of the latent, or None where it is no width.
+
+    It is a width where x is real, and a Gaussian decoder says that it is.
+    """
+    decoder = getattr(objective.model, "decoder", None)
+    if objective.encoder is None or not isinstance(decoder, GaussianDecoder):
         return None
-    q = objective.encoder(x)
-    if not q.has_rsample:
-        return None
-    error = (x - model.decoder(q.rsample()).mean).flatten(1).square().sum(1)
+    with seeded_by(generator):
+        q = objective.encoder(x)
+        if not q.has_rsample:
+            return None
+        error = (x - decoder(q.rsample()).mean).flatten(1).square().sum(1)
     return math.sqrt(float(error.median()) / x[0].numel())
 
 
@@ -410,8 +395,7 @@ def _decoder(objective: ContrastiveObjective, x: Tensor, generator: torch.Genera
         return
     drawn, log_noise = draw_with_log_prob(objective.noise, len(x), generator)
     drawn, narrow = drawn.to(x.dtype), float(decoder.scale)
-    with seeded_by(generator):
-        wider = _residual(objective, drawn)
+    wider = _residual(objective, drawn, generator)
     if wider is None or objective.encoder is None or wider <= narrow:
         return
     model = copy.deepcopy(objective.model)
@@ -422,8 +406,5 @@ def _decoder(objective: ContrastiveObjective, x: Tensor, generator: torch.Genera
         data = log_ratio(model, objective.encoder(x), x, log_prob_or_minus_inf(objective.noise, x), draws).mean + shift
         noise = log_ratio(model, encoder(drawn), drawn, log_noise, draws).mean + shift
     live, ess = _shares(objective, data, noise)
-    text = (
-        f"widen the decoder: at σ = {wider:.3g} instead of {narrow:.3g}, as wide as noise is rebuilt, {live:.1%} of "
-        'the samples would be felt (GaussianDecoder(learned="shared") finds σ)'
-    )
-    yield Remedy("decoder", live, ess, live >= ENOUGH_LIVE, text)
+    text = f"widen the decoder: at σ = {wider:.3g} instead of {narrow:.3g} {live:.1%} of the samples would be felt"
+    yield Remedy("decoder", live, ess, live >= ENOUGH_LIVE, f'{text} (GaussianDecoder(learned="shared") finds σ)')

@@ -156,7 +156,6 @@ def telescope(
     seed, copies = _validation.count("seed", seed, low=0), _validation.count("copies", copies)
     training = {"epochs": epochs, "batch_size": batch_size, "lr": lr}
     trainer = BridgeTrainer(network, PowerRule(0) if rule is None else rule, copies, seed, training)
-    count = bridges if bridges == "auto" else _validation.count("bridges", bridges)
     folds = _validation.count("folds", folds, low=2)
     if isinstance(source, EmpiricalNoise) and isinstance(source.samples, Distribution):
         # As rows, of which some can be held out; by a stream that decides nothing else.
@@ -164,19 +163,26 @@ def telescope(
     generator = torch.Generator().manual_seed(seed)
     sides: dict[str, Any] = {"x": data} | ({"noise": source.samples} if isinstance(source, EmpiricalNoise) else {})
     parts = [(rows, folds_of(name, rows, folds, generator)) for name, rows in sides.items()]
+    plan: _Plan | None = None
+    if bridges != "auto":
+        count = _validation.count("bridges", bridges)
+        # All bridges but the exact one are the data's; the noise's side, where it is one, has one of its own.
+        plan = (equal_steps(count - 1), equal_steps(1))[: len(sides)] if count > 1 else ()
     runs: list[_Fold] = []
     with closing(make_progress(progress, main_process=True)) as bar, bar.stage("folds") as report:
         for fold in range(folds):
             split_sides = [(rows[part != fold], rows[part == fold]) for rows, part in parts]
-            plan = runs[0].plan if runs else None
-            runs.append(_fit_fold(replace(trainer, seed=seed + 1009 * fold), split_sides, source, count, plan))
+            runs.append(_fit_fold(replace(trainer, seed=seed + 1009 * fold), split_sides, source, plan))
+            plan = runs[0].plan
             if report is not None:
                 report(fold + 1, folds)
-    return _averaged(runs, data, source, seed, "more rows" if count == "auto" else "bridges='auto'")
+    return _averaged(runs, data, source, seed, "more rows" if bridges == "auto" else "bridges='auto'")
 
 
 #: Training and held-out rows of the data and, where it is known by samples alone, of the noise.
 _Sides = Sequence[tuple[Tensor, Tensor]]
+#: The shares between which the bridges of each side lie; empty for one step all the way.
+_Plan = tuple[Steps, ...]
 
 
 @dataclass(frozen=True)
@@ -186,32 +192,26 @@ class _Fold:
     Attributes:
         bridges: from the data to the noise.
         matched: the Gaussian of each side; none for one step all the way.
-        plan: the shares between which the bridges of each side lie; none for one step all the way.
+        plan: by which other folds are trained.
         split: reports of bridges that were too long.
         check: rows of p, draws, and the log-weights that make the draws rows of r̂q.
     """
 
     bridges: list[Bridge]
     matched: list[MatchedGaussian]
-    plan: tuple[Steps, ...]
+    plan: _Plan
     split: list[BridgeReport]
     check: tuple[Tensor, Tensor, Tensor] | None
 
 
-def _fit_fold(
-    trainer: BridgeTrainer,
-    sides: _Sides,
-    source: Distribution,
-    count: int | Literal["auto"],
-    plan: tuple[Steps, ...] | None,
-) -> _Fold:
-    """Train all bridges of one fold, by the plan of an earlier one or making a plan."""
+def _fit_fold(trainer: BridgeTrainer, sides: _Sides, source: Distribution, plan: _Plan | None) -> _Fold:
+    """Train all bridges of one fold by a plan, or make one."""
     split: list[BridgeReport] = []
     held_out = sides[0][1]
-    if plan == () or (plan is None and count in ("auto", 1)):
+    if not plan:
         noises = [EmpiricalNoise(rows) for rows in sides[1]] if len(sides) > 1 else [source, source]
         direct = trainer.bridge(*sides[0], noises[0], held_out_noise=noises[1])
-        if plan == () or count == 1 or direct.report.alive:
+        if plan == () or direct.report.alive:
             drawn = sides[1][1] if len(sides) > 1 else _drawn(source, held_out, trainer.seed)
             return _Fold([direct], [], (), split, (held_out, drawn, _log_weights([direct], drawn)))
         split.append(direct.report)
@@ -219,13 +219,11 @@ def _fit_fold(
     matched = [MatchedGaussian.of(train, tails=k == 0) for k, (train, _) in enumerate(sides)]
     chains = []
     for k, (side, gaussian) in enumerate(zip(sides, matched, strict=True)):
-        if plan is None and count == "auto":
+        if plan is None:
             chain, too_long = trainer.living_chain(*side, gaussian)
             split += too_long
         else:
-            # All bridges but the exact one are the data's; the noise's side, where it is one, has one of its own.
-            steps = plan[k] if plan else equal_steps(max(1, int(count) - 1) if k == 0 else 1)
-            chain = trainer.chain(*side, gaussian, steps)
+            chain = trainer.chain(*side, gaussian, plan[k])
         chains.append(chain)
     target = matched[1].gaussian if len(matched) > 1 else source
     exact = _exact(trainer.rule, held_out, matched[0].gaussian, target, trainer.seed)

@@ -175,16 +175,16 @@ class BridgeTrainer:
         generator = torch.Generator().manual_seed(seed)
         # The ends are data and noise as they are; any other station has the mean of both, which is one.
         centre = 0.0 if shares == (0.0, 1.0) else noise.mean.to(train)
-        (num, den), held = (
-            [
-                centre + waypoints(rows - centre, draw(source, len(rows), generator).to(rows) - centre, share)
+
+        def both_ends(rows: Tensor, source: Distribution) -> list[Tensor]:
+            around = rows.repeat(self.copies, 1) - centre
+            return [
+                centre + waypoints(around, draw(source, len(around), generator).to(rows) - centre, share)
                 for share in shares
             ]
-            for rows, source in (
-                (train.repeat(self.copies, 1), noise),
-                (held_out.repeat(self.copies, 1), held_out_noise or noise),
-            )
-        )
+
+        num, den = both_ends(train, noise)
+        held = both_ends(held_out, held_out_noise or noise)
         with seeded(seed):
             network = whitened_mlp(torch.cat([num, den]), 1) if self.network is None else self.network().to(num.dtype)
         model = _NetworkDensity(network, known)

@@ -132,7 +132,7 @@ def density_ratio(
         parts = [folds_of("x_num", num, folds, generator), folds_of("x_den", den, folds, generator)]
         for width in widths:
             kernels = [gaussian_kernels(x, num[index], width) for x in (num, den)]
-            values = _cross_validated(rule, kernels, index, penalties, parts, folds)
+            values = _cross_validated(rule, kernels, index, penalties, parts)
             tried += [(width, lam, value) for lam, value in zip(penalties, values, strict=True)]
         width, lam, value = max(tried, key=lambda row: row[2])
     k_num, k_den = (gaussian_kernels(x, num[index], width) for x in (num, den))
@@ -143,12 +143,7 @@ def density_ratio(
 
 
 def _cross_validated(
-    rule: ScoringRule,
-    kernels: Sequence[Tensor],
-    index: Tensor,
-    penalties: Sequence[float],
-    parts: Sequence[Tensor],
-    folds: int,
+    rule: ScoringRule, kernels: Sequence[Tensor], index: Tensor, penalties: Sequence[float], parts: Sequence[Tensor]
 ) -> list[float]:
     """Return the mean held-out J of each penalty; the solution of one penalty starts the next, from the largest down.
 
@@ -156,6 +151,7 @@ def _cross_validated(
     on which row of the numerator each kernel sits.
     """
     totals = dict.fromkeys(penalties, 0.0)
+    folds = 1 + int(parts[0].max())
     for fold in range(folds):
         inside_num, inside_den = (part != fold for part in parts)
         kept = inside_num[index] if inside_num[index].any() else slice(None)
