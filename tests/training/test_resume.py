@@ -24,7 +24,7 @@ from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, 
 from fvnce.objectives import VAE, FullyVariationalNCE
 from fvnce.scoring import from_weight
 from fvnce.training import FitOptions, fit, load_weights
-from fvnce.training.resume import objective_facts
+from fvnce.training.checkpoint import objective_facts
 from training_runs import KILLED, WIDTH, contrastive, digest, kernels, normal, rows, vae
 
 HERE = Path(__file__).parents[1] / "support"

@@ -34,7 +34,7 @@ from ..noise.base import inside_support
 from ..objectives.batch import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
 from ..training import fit
-from ..training.callbacks import make_progress
+from ..training.callbacks import Progress
 from .chain import (
     ALIVE,
     DRAWS_PER_ROW,
@@ -165,7 +165,7 @@ def telescope(
     sides: dict[str, Any] = {"x": data} | ({"noise": source.samples} if isinstance(source, EmpiricalNoise) else {})
     parts = [(rows, folds_of(name, rows, folds, generator)) for name, rows in sides.items()]
     runs: list[_Fold] = []
-    with closing(make_progress(progress, main_process=True)) as bar, bar.stage("folds") as report:
+    with closing(Progress(progress)) as bar, bar.stage("folds") as report:
         for fold in range(folds):
             split_sides = [(rows[part != fold], rows[part == fold]) for rows, part in parts]
             plan = runs[0].plan if runs else None
