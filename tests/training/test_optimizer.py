@@ -117,7 +117,7 @@ def test_looking_changes_no_bit_of_a_gradient(default_dtype) -> None:
         layer = nn.Linear(50, 40, dtype=dtype)
         layer(torch.randn(7, 50, dtype=dtype) * 1e-38).sum().backward()
         before = [parameter.grad.clone() for parameter in layer.parameters()]  # type: ignore[union-attr]
-        assert math.isfinite(gradient_norm(layer))
+        assert math.isfinite(gradient_norm(layer.parameters()))
         for value, parameter in zip(before, layer.parameters(), strict=True):
             assert torch.equal(value, parameter.grad)  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@
 ``evaluation``          the objective on a batch, and on held-out rows
 ``optimizer``           optimizers, schedules, and the norm of gradients
 ``history``             the record of steps and epochs
-``callbacks``           early stopping, logs, a user's functions; the progress bar
+``callbacks``           early stopping, a user's functions; the progress bar
 ``budget``              a log-scale found while training
 ``checkpoint``          the files of a run; ``save`` and ``load``; the checkpoint to continue from
 ``ddp``                 devices, precision, processes and signals
@@ -17,7 +17,7 @@
 from .._moved import moved
 from ..io import FileError, FolderInUse
 from .budget import Baseline, ErrorBudget
-from .callbacks import Callback, CSVLog, EarlyStopping, TensorBoardLog
+from .callbacks import Callback, EarlyStopping
 from .checkpoint import load, load_weights, save
 from .history import History, HistoryTable
 from .optimizer import NormalizedSGD
@@ -26,7 +26,6 @@ from .trainer import FitOptions, Interrupted, NonFiniteLoss, fit
 
 __all__ = [
     "Baseline",
-    "CSVLog",
     "Callback",
     "DecodedNoise",
     "EarlyStopping",
@@ -41,7 +40,6 @@ __all__ = [
     "NonFiniteLoss",
     "NormalizedSGD",
     "RefitNoise",
-    "TensorBoardLog",
     "fit",
     "fit_flow",
     "load",
@@ -49,11 +47,5 @@ __all__ = [
     "save",
 ]
 
-__getattr__ = moved(
-    __name__,
-    {
-        "NormalisedSGD": "fvnce.training.NormalizedSGD",
-        "RecordError": "fvnce.training.FileError",
-        "Table": "fvnce.training.HistoryTable",
-    },
-)
+_OLD = {"NormalisedSGD": "NormalizedSGD", "RecordError": "FileError", "Table": "HistoryTable"}
+__getattr__ = moved(__name__, {old: f"fvnce.training.{new}" for old, new in _OLD.items()})

@@ -177,8 +177,9 @@ class BatchStream:
         begun = time.perf_counter()
         if size:
             with self.progress.stage("pool of noise") as report:
-                how: dict[str, Any] = {"refresh_share": RENEWAL_SHARE, "step_flops": step_flops, "progress": report}
-                self.pool = NoisePool(noise, size, self.generator, **how)
+                self.pool = NoisePool(
+                    noise, size, self.generator, refresh_share=RENEWAL_SHARE, step_flops=step_flops, progress=report
+                )
         self.notes["seconds_filling_pool"] = time.perf_counter() - begun
 
     def tabulate(self, rows: Rows, name: str) -> Tensor | None:

@@ -158,7 +158,7 @@ class ErrorBudget(Callback):
         self._module, self._optimizer, self._schedule = self.baseline.to(scale.device).train(), None, None
         if any(p.requires_grad for p in self.baseline.parameters()):
             settings = trainer.settings
-            optimizer = make_optimizer(settings.optimizer, self.baseline, settings.lr, fused=trainer.fused)
+            optimizer = make_optimizer(settings.optimizer, self.baseline, settings.lr)
             self._schedule = make_schedule(settings.schedule, optimizer, trainer.total_steps)
             self._module, self._optimizer = trainer.fabric.setup(self.baseline, optimizer)
         if self._saved is not None:
@@ -216,13 +216,7 @@ class ErrorBudget(Callback):
         # An accelerator is not waited for: there the next loss is NaN.
         if loss.device.type == "cpu" and non_finite_gradients(self._module):
             raise ValueError("gradients of the baseline must be finite, found NaN or infinity")
-        clip = trainer.settings.grad_clip
-        if clip is not None:
-            trainer.fabric.clip_gradients(self._module, self._optimizer, max_norm=clip, error_if_nonfinite=False)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        if self._schedule is not None:
-            self._schedule.step()
+        trainer.descend(self._module, self._optimizer, self._schedule)
 
     def _stateful(self) -> dict[str, Any]:
         optimizer = None if self._optimizer is None else self._optimizer.optimizer

@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -66,10 +65,6 @@ class Callback:
 
     def end(self, trainer: Any) -> None:
         """Called after the last step, unless an error or a signal ended the training."""
-
-    def has(self, method: str) -> bool:
-        """Return whether the callback overrides a method."""
-        return getattr(type(self), method) is not getattr(Callback, method)
 
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, text, lists, dictionaries and tensors for a checkpoint."""
@@ -151,73 +146,6 @@ class EarlyStopping(Callback):
         self.best, self.best_epoch, self._weights = state["best"], state["best_epoch"], state["weights"]
 
 
-class CSVLog(Callback):
-    """Keep a CSV file of the epochs (or, with ``of="steps"``, of the steps) up to date.
-
-    The file is rewritten after each epoch, so a resumed training leaves no row twice.
-
-    >>> import tempfile
-    >>> import torch
-    >>> import fvnce
-    >>> noise = fvnce.fit_gaussian(torch.eye(4))
-    >>> objective = fvnce.NCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = fvnce.fit(objective, torch.eye(4), epochs=2, callbacks=[CSVLog(f"{folder}/epochs.csv")])
-    ...     len(Path(f"{folder}/epochs.csv").read_text().splitlines())
-    3
-    """
-
-    def __init__(self, path: str | Path, *, of: str = "epochs") -> None:
-        self.path = Path(path)
-        self.of = _validation.choice("of", of, ("epochs", "steps"))
-
-    def epoch(self, trainer: Any) -> None:
-        """Write the table to the file."""
-        if trainer.is_main:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            trainer.history.to_csv(self.path, of=self.of)
-
-
-class TensorBoardLog(Callback):
-    """Write every column to TensorBoard; needs the ``tensorboard`` package.
-
-    >>> TensorBoardLog("logs").folder.name  # among the callbacks of fvnce.fit; nothing is written before it starts
-    'logs'
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        self._writer: Any = None
-        self._written = 0
-
-    def start(self, trainer: Any) -> None:
-        """Open the log; steps that a resumed training repeats replace those that were logged."""
-        if trainer.is_main:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise ImportError("TensorBoardLog needs the tensorboard package: pip install tensorboard") from None
-            self._writer = SummaryWriter(str(self.folder), purge_step=trainer.step)
-            self._written = len(trainer.history.steps)
-
-    def epoch(self, trainer: Any) -> None:
-        """Write the numbers of the epoch and of its steps."""
-        if self._writer is not None:
-            steps = list(trainer.history.steps)[self._written :]
-            self._written += len(steps)
-            for kind, row in (*(("step", row) for row in steps), ("epoch", trainer.history.epochs.last())):
-                at = int(row.pop("step"))
-                for name, value in row.items():
-                    if name not in ("epoch", "rows") and not math.isnan(value):
-                        self._writer.add_scalar(f"{kind}/{name}", value, at)
-            self._writer.flush()
-
-    def end(self, trainer: Any) -> None:
-        """Close the file of the log."""
-        if self._writer is not None:
-            self._writer.close()
-
-
 class Progress:
     """A rich progress bar on standard error: epoch, loss, live share of the noise, samples per second, time left.
 
@@ -250,7 +178,7 @@ class Progress:
             self._bar.update(self._task, completed=done, description=f"epoch {epoch + 1}/{self._epochs}", shown=shown)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Callable[[int, int], object]]:
+    def stage(self, name: str) -> Iterator[Callable[[int, int], None]]:
         """Show work that precedes the training; yields the function to report (done, total) to."""
         if self._bar is None:
             yield lambda done, total: None

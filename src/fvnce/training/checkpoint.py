@@ -21,7 +21,7 @@ import platform
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from torch.distributions import Distribution
 
 # Objectives are made of the classes that these rooms register.
 from .. import models, noise, objectives, scoring  # noqa: F401
+from .._version import __version__
 from ..io import (
     FileError,
     describe,
@@ -252,13 +253,8 @@ def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages on which the last bits of a run depend."""
-    numbers = {"python": platform.python_version()}
-    for name in ("fvnce", "torch", "numpy", "lightning-fabric", "safetensors"):
-        try:
-            numbers[name] = version(name)
-        except PackageNotFoundError:
-            numbers[name] = "not installed"
-    return numbers
+    packages = ("torch", "numpy", "lightning-fabric", "safetensors")
+    return {"python": platform.python_version(), "fvnce": __version__, **{name: version(name) for name in packages}}
 
 
 def states_of(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 #: Precisions in which parameters stay float32 or float64; log-ratios of hundreds of nats need no less.
-PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
+PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
 #: The signals that ask a process to end; Windows has no SIGHUP.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]

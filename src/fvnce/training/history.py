@@ -89,13 +89,10 @@ class HistoryTable:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace all rows by those of :meth:`state_dict`."""
         self._length = state["rows"]
-        self._columns = {
-            name: (
-                array("d", numbers.numpy().tobytes()),
-                array("q", range(len(numbers)) if rows is None else rows.numpy().tobytes()),
-            )
-            for name, (numbers, rows) in state["columns"].items()
-        }
+        self._columns = {}
+        for name, (numbers, rows) in state["columns"].items():
+            places = range(len(numbers)) if rows is None else rows.numpy().tobytes()
+            self._columns[name] = array("d", numbers.numpy().tobytes()), array("q", places)
 
     @property
     def columns(self) -> list[str]:

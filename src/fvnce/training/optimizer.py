@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -89,14 +89,13 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *, fused: bool) -> Optimizer:
+def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float) -> Optimizer:
     """Return an optimizer of the objective's parameters.
 
     Args:
         optimizer: "adam", "adamw", "sgd" or "normalized-sgd", or a function from parameter groups to an optimizer.
         objective: its ``parameter_groups(lr)``, where it has that method, may give parts of it their own rates.
         lr: learning rate.
-        fused: use the fused kernels where every parameter has a type they know.
     """
     grouped: Any = getattr(objective, "parameter_groups", None)
     groups: list[dict[str, Any]] = [{"params": [p for p in objective.parameters() if p.requires_grad], "lr": lr}]
@@ -111,7 +110,8 @@ def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *,
         optimizer = "normalized-sgd"
     if isinstance(optimizer, str):
         make: Callable[..., Optimizer] = _OPTIMIZERS[_validation.choice("optimizer", optimizer, tuple(_OPTIMIZERS))]
-        fused &= optimizer != "normalized-sgd" and all(
+        # Fused kernels know these types and devices.
+        fused = optimizer != "normalized-sgd" and all(
             p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters
         )
         return make(groups, lr=lr, fused=True) if fused else make(groups, lr=lr)
@@ -149,9 +149,9 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
     return made
 
 
-def gradient_norm(module: nn.Module) -> Tensor:
+def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Return the norm of all gradients, without waiting for it; NaN or ∞ if one is, and perhaps if one is huge."""
-    return get_total_norm([_dense(p.grad) for p in module.parameters() if p.grad is not None])
+    return get_total_norm([_dense(p.grad) for p in parameters if p.grad is not None])
 
 
 def non_finite_gradients(module: nn.Module) -> list[str]:
@@ -159,7 +159,7 @@ def non_finite_gradients(module: nn.Module) -> list[str]:
 
     >>> layer = nn.Linear(2, 1)
     >>> layer(torch.tensor([[1.0, torch.inf]])).sum().backward()
-    >>> gradient_norm(layer), non_finite_gradients(layer)
+    >>> gradient_norm(layer.parameters()), non_finite_gradients(layer)
     (tensor(inf), ['weight'])
     """
     gradients = ((name, p.grad) for name, p in module.named_parameters() if p.grad is not None)

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from .. import _random, _validation
-from ..io import describe, fields, locked, reading, rebuild
+from ..io import describe, locked, reading, rebuild
 from ..objectives import Batch, Learned
 from .batches import BatchStream
 from .budget import with_budget
@@ -63,7 +64,7 @@ R = TypeVar("R")
 _STEPS_BETWEEN_QUESTIONS = 10
 #: Numbers of the largest buffer that a batch is expected to change; a larger one is a table of constants.
 _LARGEST_STATE = 2**14
-_COUNTERS = ("step", "epoch", "position", "stopped")
+_COUNTERS = ("step", "epoch", "position", "stopped", "noise_since")
 #: Settings that change no bit of the weights, or that are compared under another name.
 _NO_EFFECT = (
     *("checkpoint_every", "keep_last", "log_every", "seed_globals", "devices", "num_nodes", "strategy", "timeout"),
@@ -141,16 +142,14 @@ class FitOptions:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("keep_last", "log_every", "validate_every"):
-            _validation.count(name, getattr(self, name))
-        for name, low in (("checkpoint_every", 1), ("noise_pool", 0)):
+        for name in ("noise_pool", "checkpoint_every", "keep_last", "log_every", "validate_every"):
             if getattr(self, name) is not None:
-                _validation.count(name, getattr(self, name), low=low)
+                _validation.count(name, getattr(self, name), low=0 if name == "noise_pool" else 1)
         if self.timeout is not None:
             _validation.number("timeout", self.timeout, low=0.0, open_low=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrainerSettings(FitOptions):
     """All settings of a training: the options, and the arguments of :func:`fvnce.fit` of these names."""
 
@@ -241,7 +240,7 @@ def fit(
         progress: whether to show a bar, by default if standard error is a terminal.
         accelerator: "cpu", "cuda", "mps", …, the names of Lightning Fabric, or "auto": CUDA where there is a device,
             else the CPU. MPS has no float64, so kernel densities cannot run on it, and "auto" does not choose it.
-        precision: "32-true", "64-true", "bf16-mixed" or "16-mixed".
+        precision: "32-true", "64-true" or "bf16-mixed".
         options: a :class:`FitOptions` with pools of noise, intervals of checkpoints and logs, and several processes.
 
     Returns:
@@ -269,15 +268,7 @@ def fit(
     if not isinstance(objective, nn.Module):
         raise TypeError(f"objective must be a torch module with parameters to train, found {type(objective).__name__}")
     options = options or FitOptions()
-    settings = TrainerSettings(
-        **vars(options),
-        epochs=epochs,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        lr=lr,
-        schedule=schedule,
-        grad_clip=grad_clip,
-    )
+    settings = TrainerSettings(epochs, batch_size, optimizer, lr, schedule, grad_clip, **vars(options))
     if resume is True and checkpoint_dir is None:
         raise ValueError("checkpoint_dir must be given to resume from its newest checkpoint, found None")
     if not options.seed_globals:  # nothing may need the global generators
@@ -313,7 +304,7 @@ def fit(
 class Trainer:
     """Train one objective, for one call of ``fit``.
 
-    Callbacks are given the trainer; :class:`~fvnce.training.callbacks.TrainerView` says what they may use.
+    Callbacks are given the trainer; :class:`~fvnce.training.Callback` says what they may use.
     """
 
     def __init__(
@@ -342,16 +333,16 @@ class Trainer:
         # After the objective has started the device, so that the device's generator is seeded too.
         if settings.seed_globals:
             _random.seed_everything(seed, _random.GLOBAL, fabric.global_rank)
-        # The gradient scaler and a fused optimizer cannot both unscale gradients that are clipped.
-        self.scaled = precision == "16-mixed"
-        self.fused = not (self.scaled and settings.grad_clip is not None)
-        self.raw_optimizer = make_optimizer(settings.optimizer, objective, settings.lr, fused=self.fused)
+        self.raw_optimizer = make_optimizer(settings.optimizer, objective, settings.lr)
         step = Step(objective)
-        self.module, self.optimizer = fabric.setup(step, self.raw_optimizer)
-        self.module.train()
         # With one device and full precision Fabric's wrappers have nothing to do, and cost what a small layer costs.
-        self.direct = step if self.world == 1 and precision in ("32-true", "64-true") else None
-        self.parameters = [p for group in self.raw_optimizer.param_groups for p in group["params"]]
+        self.direct = self.world == 1 and precision != "bf16-mixed"
+        self.module: Any = step
+        self.optimizer: Any = self.raw_optimizer
+        if not self.direct:
+            self.module, self.optimizer = fabric.setup(step, self.raw_optimizer)
+        self.module.train()
+        self.parameters = list(objective.parameters())
         objective.zero_grad()
         # What a batch may change before the optimizer's step.
         self.changing = [
@@ -359,12 +350,12 @@ class Trainer:
             for path, module in objective.named_modules()
             for name in (*dict(module.named_buffers(recurse=False)), *["log_z"] * isinstance(module, Learned))
         ]
-        self.step_callbacks = [c for c in callbacks if c.has("before_step") or c.has("after_step")]
         self.history = History()
         self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: over_processes(fabric, t, "mean"))
         noise: Any = objective.noise if step.takes_noise else None
-        sizes = settings.batch_size, settings.noise_pool
-        self.batches = BatchStream(data, objective, noise, *sizes, seed, fabric, progress)
+        self.batches = BatchStream(
+            data, objective, noise, settings.batch_size, settings.noise_pool, seed, fabric, progress
+        )
         self.sample_rows = self.batches.sample_rows
         self.validation = None
         if validation is not None:
@@ -411,28 +402,21 @@ class Trainer:
         before = {key: value.detach().clone() for key, value in tensors.items() if value.numel() <= _LARGEST_STATE}
         try:
             with _validation.deferred(self.device.type != "cpu"):
-                loss = self._evaluate(output, self.step_callbacks)
+                loss = self._evaluate(output, self.callbacks)
             (Tensor.backward if self.direct else self.fabric.backward)(loss)
             value = self._finite_loss(output)
         except BaseException:
             self.objective.load_state_dict(before, strict=False)
             self.objective.zero_grad()
             raise
-        clip = self.settings.grad_clip
-        if clip is not None:
-            self.fabric.clip_gradients(self.module, self.optimizer, max_norm=clip, error_if_nonfinite=False)
-        (self.raw_optimizer if self.direct else self.optimizer).step()
-        for parameter in self.parameters:
-            parameter.grad = None
         lr = float(self.raw_optimizer.param_groups[0]["lr"])
-        if self.scheduler is not None:
-            self.scheduler.step()
+        self.descend(self.module, self.optimizer, self.scheduler)
         logged = self.step % self.settings.log_every == 0 or self.position + 1 == self.batches.steps
         row = {"step": float(self.step), "epoch": float(self.epoch), "rows": float(rows), "loss": value, "lr": lr}
         self.recorder.step(row, output.terms, logged=logged)
         self.step += 1
         self.position += 1
-        for callback in self.step_callbacks:
+        for callback in self.callbacks:
             callback.after_step(self, output.batch)
         self.progress.step(self.step, self.epoch, value, self.recorder.live, self.recorder.rate)
 
@@ -440,7 +424,7 @@ class Trainer:
         try:
             for callback in callbacks:
                 output.batch = callback.before_step(self, output.batch)
-            loss: Tensor = (self.direct or self.module)(output)
+            loss: Tensor = self.module(output)
         except ValueError as error:
             if self.step == 0:
                 raise
@@ -450,7 +434,7 @@ class Trainer:
     def _finite_loss(self, output: StepOutput) -> float:
         """Return the loss if it and all gradients are finite; an accelerator is read once, before weights change."""
         assert output.loss is not None
-        numbers = [output.loss, gradient_norm(self.objective)]
+        numbers = [output.loss, gradient_norm(self.parameters)]
         on_cpu = self.device.type == "cpu"
         value, norm = [number.item() for number in numbers] if on_cpu else torch.stack(numbers).tolist()
         if not math.isfinite(value):
@@ -458,8 +442,8 @@ class Trainer:
                 with torch.no_grad():
                     self._evaluate(output)  # which raises the error of a check that was deferred
             raise self._failure(f"the loss is {value}", output)
-        # Loss scaling overflows on purpose, and leaves out such steps itself; the norm alone may overflow as well.
-        if not math.isfinite(norm) and not self.scaled and (bad := non_finite_gradients(self.objective)):
+        # Where all gradients are finite, the norm of huge ones may still be infinite.
+        if not math.isfinite(norm) and (bad := non_finite_gradients(self.objective)):
             more = f" and those of {len(bad) - 1} others" if len(bad) > 1 else ""
             raise self._failure(f"the gradient of {bad[0]}{more} is not finite", output)
         return value
@@ -493,6 +477,18 @@ class Trainer:
             self._save_file(BEST_NAME, save_weights)
 
     # What callbacks may ask for.
+
+    def descend(self, module: Any, optimizer: Any, scheduler: LRScheduler | None) -> None:
+        """Clip the gradients as the settings say, take a step of the optimizer and of the schedule, and forget them."""
+        clip = self.settings.grad_clip
+        if clip is not None:
+            self.fabric.clip_gradients(module, optimizer, max_norm=clip, error_if_nonfinite=False)
+        optimizer.step()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+        if scheduler is not None:
+            scheduler.step()
 
     def stop(self, reason: str) -> None:
         """End training after this epoch."""
@@ -593,31 +589,25 @@ class Trainer:
             "objective": self.objective,
             "optimizer": self.raw_optimizer,
             "scheduler": self.scheduler,
-            "scaler": self.fabric.strategy.precision,
             "history": self.history,
         }
 
     def _state(self) -> dict[str, Any]:
         values = current_values(self.objective)
         unchanged = {name: text for name, text in self.facts["values"].items() if values.get(name) == text}
-        noise = None
-        if self.noise_since is not None:
-            content, tensors = describe(self.objective.noise)
-            noise = {"content": content, "tensors": tensors, "since": self.noise_since}
         return {
             **states_of(self._stateful()),
             **{name: getattr(self, name) for name in _COUNTERS},
             "settings": self.settings_facts,
             "facts": {**self.facts, "values": unchanged},
             "callbacks": [callback.state_dict() for callback in self.callbacks],
-            "noise": noise,
+            "noise": None if self.noise_since is None else describe(self.objective.noise),
         }
 
     def _load_state(self, path: Path, state: Mapping[str, Any], rank_state: Mapping[str, Any]) -> None:
         if state["noise"] is not None:
-            content, tensors, since = fields(state["noise"], f"the noise in {path}", "content", "tensors", "since")
+            content, tensors = state["noise"]
             self.replace_noise(rebuild(content, tensors, Distribution, what=path))
-            self.noise_since = since
         for name in _COUNTERS:
             setattr(self, name, state[name])
         restore_states(self._stateful(), state)
