@@ -21,6 +21,7 @@ import platform
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ from ..io import (
     fields,
     flatten,
     kind_of,
+    locked,
     read_record,
     reading,
     rebuild,
@@ -163,6 +165,10 @@ class Checkpoints:
             raise FileExistsError(
                 f"checkpoint_dir must hold no checkpoint, found {latest}; pass resume=True to continue"
             )
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the lock of the folder, which only one writer can."""
+        return locked(self.folder / ".lock", self.folder)
 
     def path(self, step: int, rank: int = 0) -> Path:
         """Return the file of a step; processes other than the main one have their own."""

@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from .. import _random, _validation
-from ..io import describe, locked, reading, rebuild
+from ..io import describe, reading, rebuild
 from ..objectives import Batch, Learned
 from .batches import BatchStream
 from .budget import with_budget
@@ -295,7 +295,7 @@ def fit(
         seed = _validation.count("seed", seed, low=0)
         held.enter_context(_random.preserve_rng_state(fabric.device, options.seed_globals))
         if checkpoints is not None:
-            on_main(fabric, lambda: held.enter_context(locked(checkpoints.folder / ".lock", checkpoints.folder)))
+            on_main(fabric, lambda: held.enter_context(checkpoints.locked()))
         bar = Progress(progress if fabric.is_global_zero else False)
         held.callback(bar.close)
         return Trainer(objective, data, validation, settings, seed, watchers, checkpoints, fabric, bar).train(resume)
@@ -479,7 +479,7 @@ class Trainer:
     # What callbacks may ask for.
 
     def descend(self, module: Any, optimizer: Any, scheduler: LRScheduler | None) -> None:
-        """Clip the gradients as the settings say, take a step of the optimizer and of the schedule, and forget them."""
+        """Clip the gradients as the settings say, take a step of the optimizer and of the schedule, and clear them."""
         clip = self.settings.grad_clip
         if clip is not None:
             self.fabric.clip_gradients(module, optimizer, max_norm=clip, error_if_nonfinite=False)
