@@ -315,7 +315,7 @@ def test_optimizers_and_schedules_of_the_wrong_kind_are_named() -> None:
     layer = nn.Linear(2, 1)
     made = torch.optim.SGD(layer.parameters(), lr=0.1)
     with pytest.raises(TypeError, match=r"optimizer must .*found SGD"):
-        make_optimizer(made, layer, 0.1, fused=False)  # type: ignore[arg-type]
+        make_optimizer(made, layer, 0.1)  # type: ignore[arg-type]
     for schedule in (lambda optimizer: None, torch.optim.lr_scheduler.ConstantLR(made)):
         with pytest.raises(TypeError, match=r"schedule must .*found"):
             make_schedule(schedule, made, 10)  # type: ignore[arg-type]

@@ -228,7 +228,7 @@ def emulated_device(monkeypatch: Any, **options: Any) -> Iterator[Emulation]:
         def setup_device(self, device: torch.device) -> None:
             assert device == DEVICE
 
-    def fabric(accelerator: str, precision: str | None, options: Any) -> Fabric:
+    def fabric(accelerator: str, precision: str | None, *options: Any) -> Fabric:
         strategy = SingleDeviceStrategy(device=DEVICE, accelerator=Accelerator())
         made = Fabric(strategy=strategy, precision=precision or "32-true")
         made.launch()

@@ -102,9 +102,9 @@ def test_a_checkpoint_that_does_not_tell_since_when_is_refused_in_one_sentence(t
     go(epochs=2)
     path = sorted(tmp_path.glob("step-*.safetensors"))[-1]
     content, tensors = read_record(path, "checkpoint")
-    del content["state"]["noise"]["since"]
+    del content["state"]["noise_since"]
     write_record(path, "checkpoint", content, tensors)
-    with pytest.raises(FileError, match=r"step-.*no 'since'"):
+    with pytest.raises(FileError, match=r"step-.*'noise_since'"):
         go(epochs=3, resume=path)
 
 

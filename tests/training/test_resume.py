@@ -24,7 +24,7 @@ from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, 
 from fvnce.objectives import VAE, FullyVariationalNCE
 from fvnce.scoring import from_weight
 from fvnce.training import FitOptions, fit, load_weights
-from fvnce.training.resume import objective_facts
+from fvnce.training.checkpoint import objective_facts
 from training_runs import KILLED, WIDTH, contrastive, digest, kernels, normal, rows, vae
 
 HERE = Path(__file__).parents[1] / "support"
@@ -365,17 +365,9 @@ def test_a_checkpoint_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "key",
     [
-        *("settings", "facts", "step", "epoch", "position", "stopped", "objective", "optimizer", "scaler", "history"),
-        *(
-            "callbacks",
-            "noise",
-            "rank_state",
-            "rank_state.random",
-            "rank_state.batches",
-            "facts.structure",
-            "facts.values",
-            "history.steps",
-        ),
+        *("settings", "facts", "step", "epoch", "position", "stopped", "noise_since", "objective", "optimizer"),
+        *("history", "callbacks", "noise", "rank_state", "rank_state.random", "rank_state.batches"),
+        *("facts.structure", "facts.values", "history.steps"),
     ],
 )
 def test_a_checkpoint_that_lacks_a_key_is_refused_in_one_sentence(tmp_path: Path, key: str) -> None:

@@ -34,7 +34,7 @@ from ..noise.base import inside_support
 from ..objectives.batch import effective_share, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
 from ..training import fit
-from ..training.callbacks import make_progress
+from ..training.callbacks import Progress
 from .chain import (
     ALIVE,
     DRAWS_PER_ROW,
@@ -169,7 +169,7 @@ def telescope(
         # All bridges but the exact one are the data's; the noise's side, where it is one, has one of its own.
         plan = (equal_steps(count - 1), equal_steps(1))[: len(sides)] if count > 1 else ()
     runs: list[_Fold] = []
-    with closing(make_progress(progress, main_process=True)) as bar, bar.stage("folds") as report:
+    with closing(Progress(progress)) as bar, bar.stage("folds") as report:
         for fold in range(folds):
             split_sides = [(rows[part != fold], rows[part == fold]) for rows, part in parts]
             runs.append(_fit_fold(replace(trainer, seed=seed + 1009 * fold), split_sides, source, plan))

@@ -1,16 +1,14 @@
 """Training: fit an objective, watch it, stop it, resume it, scale it.
 
 ======================  ===============================================================
-``trainer``             ``fit``: epochs of steps, until all is done or something goes wrong
-``settings``            the settings of a training, those of experts apart
+``trainer``             ``fit`` and its options: epochs of steps, until all is done or something goes wrong
 ``batches``             rows of data, with noise samples and log-densities of both
 ``evaluation``          the objective on a batch, and on held-out rows
-``optimizer``           optimizers, schedules, and a check of gradients
+``optimizer``           optimizers, schedules, and the norm of gradients
 ``history``             the record of steps and epochs
-``callbacks``           early stopping, logs, a user's functions; the progress bar
+``callbacks``           early stopping, a user's functions; the progress bar
 ``budget``              a log-scale found while training
-``checkpoint``          the files of a run; ``save`` and ``load``
-``resume``              the checkpoint to continue from, if it is of the same run
+``checkpoint``          the files of a run; ``save`` and ``load``; the checkpoint to continue from
 ``ddp``                 devices, precision, processes and signals
 ``refit``               flows fitted to data, and noise that follows the model
 ======================  ===============================================================
@@ -19,17 +17,15 @@
 from .._moved import moved
 from ..io import FileError, FolderInUse
 from .budget import Baseline, ErrorBudget
-from .callbacks import Callback, CSVLog, EarlyStopping, TensorBoardLog
+from .callbacks import Callback, EarlyStopping
 from .checkpoint import load, load_weights, save
 from .history import History, HistoryTable
 from .optimizer import NormalizedSGD
 from .refit import DecodedNoise, FlowRefit, RefitNoise, fit_flow
-from .settings import FitOptions
-from .trainer import Interrupted, NonFiniteLoss, fit
+from .trainer import FitOptions, Interrupted, NonFiniteLoss, fit
 
 __all__ = [
     "Baseline",
-    "CSVLog",
     "Callback",
     "DecodedNoise",
     "EarlyStopping",
@@ -44,7 +40,6 @@ __all__ = [
     "NonFiniteLoss",
     "NormalizedSGD",
     "RefitNoise",
-    "TensorBoardLog",
     "fit",
     "fit_flow",
     "load",
@@ -52,11 +47,5 @@ __all__ = [
     "save",
 ]
 
-__getattr__ = moved(
-    __name__,
-    {
-        "NormalisedSGD": "fvnce.training.NormalizedSGD",
-        "RecordError": "fvnce.training.FileError",
-        "Table": "fvnce.training.HistoryTable",
-    },
-)
+_OLD = {"NormalisedSGD": "NormalizedSGD", "RecordError": "FileError", "Table": "HistoryTable"}
+__getattr__ = moved(__name__, {old: f"fvnce.training.{new}" for old, new in _OLD.items()})

@@ -34,9 +34,8 @@ from ..noise import NoisePool, draw_with_log_prob, log_prob_of_rows, log_prob_or
 from ..objectives import Batch, BatchShare
 from ..objectives.batch import gather
 from .budget import is_automatic
-from .callbacks import NullProgress
+from .callbacks import Progress
 from .ddp import bounds
-from .settings import TrainerSettings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -105,7 +104,8 @@ class BatchStream:
         data: rows or a DataLoader.
         objective: the module that is trained.
         noise: p_n, or None if the objective takes no noise.
-        settings: the batch size and the size of the pool of noise.
+        batch_size: rows of a step on each process.
+        noise_pool: rows of the pool of noise, 0 for fresh noise at every step, None to choose by cost.
         seed: the seed of the training.
         fabric: devices and processes.
         progress: shows how far the table of log p_n and the pool are; ``notes`` holds the seconds that these took.
@@ -116,14 +116,15 @@ class BatchStream:
         data: object,
         objective: nn.Module,
         noise: Distribution | None,
-        settings: TrainerSettings,
+        batch_size: int,
+        noise_pool: int | None,
         seed: int,
         fabric: Fabric,
-        progress: NullProgress,
+        progress: Progress,
     ) -> None:
         self.objective, self.fabric, self.seed, self.progress = objective, fabric, seed, progress
         self.rank, self.world, self.device = fabric.global_rank, fabric.world_size, fabric.device
-        self.noise_pool = settings.noise_pool
+        self.noise_pool = noise_pool
         # Samples for each row of data; a user's objective may know only its ν.
         self.noise_samples = float(getattr(objective, "noise_samples", getattr(objective, "noise_ratio", 1.0)))
         self.notes: dict[str, float] = {}
@@ -138,10 +139,10 @@ class BatchStream:
             self.fingerprint = "DataLoader"
             with contextlib.suppress(TypeError):
                 self.steps = len(dealt)
-            self.wide = (data.batch_size or settings.batch_size) * self.world
+            self.wide = (data.batch_size or batch_size) * self.world
         else:
             self.rows = Rows(data, self.dtype, self.device)
-            n, self.wide = len(self.rows), settings.batch_size * self.world
+            n, self.wide = len(self.rows), batch_size * self.world
             if n < self.world:
                 raise ValueError(f"data must have a row for each of the {self.world} processes, found {n}")
             self.steps, self.fingerprint = n // self.wide + (n % self.wide >= self.world), self.rows.fingerprint()
@@ -176,8 +177,9 @@ class BatchStream:
         begun = time.perf_counter()
         if size:
             with self.progress.stage("pool of noise") as report:
-                how: dict[str, Any] = {"refresh_share": RENEWAL_SHARE, "step_flops": step_flops, "progress": report}
-                self.pool = NoisePool(noise, size, self.generator, **how)
+                self.pool = NoisePool(
+                    noise, size, self.generator, refresh_share=RENEWAL_SHARE, step_flops=step_flops, progress=report
+                )
         self.notes["seconds_filling_pool"] = time.perf_counter() - begun
 
     def tabulate(self, rows: Rows, name: str) -> Tensor | None:

@@ -32,7 +32,8 @@ from ..objectives.batch import gather, mean_over_data
 from ..objectives.partition import power_of
 from ..objectives.ratios import Encoder, log_ratio, narrowed
 from .callbacks import Callback
-from .optimizer import make_optimizer, make_schedule
+from .checkpoint import restore_states, states_of
+from .optimizer import make_optimizer, make_schedule, non_finite_gradients
 
 #: Evidence, log-error and swapped evidence of rows.
 Rebuilt = tuple[Tensor, Tensor, Tensor | None]
@@ -157,11 +158,14 @@ class ErrorBudget(Callback):
         self._module, self._optimizer, self._schedule = self.baseline.to(scale.device).train(), None, None
         if any(p.requires_grad for p in self.baseline.parameters()):
             settings = trainer.settings
-            optimizer = make_optimizer(settings.optimizer, self.baseline, settings.lr, fused=trainer.fused)
+            optimizer = make_optimizer(settings.optimizer, self.baseline, settings.lr)
             self._schedule = make_schedule(settings.schedule, optimizer, trainer.total_steps)
             self._module, self._optimizer = trainer.fabric.setup(self.baseline, optimizer)
         if self._saved is not None:
-            self._restore(self._saved)
+            levels, fraction = self._saved["levels"], self._saved["fraction"]
+            self._levels, self._fraction = levels.to(scale), fraction.to(scale)
+            restore_states(self._stateful(), self._saved)
+            self._saved = None
 
     def before_step(self, trainer: Any, batch: Batch) -> Batch:
         """Move s, train the baseline, and return the batch with jittered rows."""
@@ -209,39 +213,22 @@ class ErrorBudget(Callback):
 
     def _train(self, trainer: Any, loss: Tensor) -> None:
         trainer.fabric.backward(loss)
-        gradients = [p.grad for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
         # An accelerator is not waited for: there the next loss is NaN.
-        if loss.device.type == "cpu" and not all(bool(gradient.isfinite().all()) for gradient in gradients):
+        if loss.device.type == "cpu" and non_finite_gradients(self._module):
             raise ValueError("gradients of the baseline must be finite, found NaN or infinity")
-        clip = trainer.settings.grad_clip
-        if clip is not None:
-            trainer.fabric.clip_gradients(self._module, self._optimizer, max_norm=clip, error_if_nonfinite=False)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        if self._schedule is not None:
-            self._schedule.step()
+        trainer.descend(self._module, self._optimizer, self._schedule)
 
     def _stateful(self) -> dict[str, Any]:
         optimizer = None if self._optimizer is None else self._optimizer.optimizer
-        parts = {"baseline": self.baseline, "optimizer": optimizer, "schedule": self._schedule}
-        return {name: part for name, part in parts.items() if part is not None}
+        return {"baseline": self.baseline, "optimizer": optimizer, "schedule": self._schedule}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages, the baseline and its optimizer."""
-        parts = {name: part.state_dict() for name, part in self._stateful().items()}
-        # Without functions, which the settings give again and a file cannot hold.
-        parts = {name: {k: v for k, v in state.items() if not callable(v)} for name, state in parts.items()}
-        return {"levels": self._levels, "fraction": self._fraction, **parts}
+        return {"levels": self._levels, "fraction": self._fraction, **states_of(self._stateful())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from :meth:`state_dict` when training starts."""
         self._saved = state
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        self._saved = None
-        self._levels, self._fraction = state["levels"].to(self._levels), state["fraction"].to(self._fraction)
-        for name, part in self._stateful().items():
-            part.load_state_dict(state[name])
 
 
 def remembered(excess: Tensor, of_noise: Tensor) -> Tensor:

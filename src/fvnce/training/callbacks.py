@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -16,10 +14,7 @@ from .. import _validation
 from ..objectives import Batch
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-#: Redrawing the bar more often than this only costs time.
-_SECONDS_BETWEEN = 0.1
+    import rich.progress
 
 
 class Callback:
@@ -70,10 +65,6 @@ class Callback:
 
     def end(self, trainer: Any) -> None:
         """Called after the last step, unless an error or a signal ended the training."""
-
-    def has(self, method: str) -> bool:
-        """Return whether the callback overrides a method."""
-        return getattr(type(self), method) is not getattr(Callback, method)
 
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, text, lists, dictionaries and tensors for a checkpoint."""
@@ -155,140 +146,51 @@ class EarlyStopping(Callback):
         self.best, self.best_epoch, self._weights = state["best"], state["best_epoch"], state["weights"]
 
 
-class CSVLog(Callback):
-    """Keep a CSV file of the epochs (or, with ``of="steps"``, of the steps) up to date.
+class Progress:
+    """A rich progress bar on standard error: epoch, loss, live share of the noise, samples per second, time left.
 
-    The file is rewritten after each epoch, so a resumed training leaves no row twice.
-
-    >>> import tempfile
-    >>> import torch
-    >>> import fvnce
-    >>> noise = fvnce.fit_gaussian(torch.eye(4))
-    >>> objective = fvnce.NCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = fvnce.fit(objective, torch.eye(4), epochs=2, callbacks=[CSVLog(f"{folder}/epochs.csv")])
-    ...     len(Path(f"{folder}/epochs.csv").read_text().splitlines())
-    3
+    Args:
+        shown: by default if standard error is a terminal. One that is not shown does nothing.
     """
 
-    def __init__(self, path: str | Path, *, of: str = "epochs") -> None:
-        self.path = Path(path)
-        self.of = _validation.choice("of", of, ("epochs", "steps"))
+    def __init__(self, shown: bool | None = None) -> None:
+        self._bar: rich.progress.Progress | None = None
+        if sys.stderr.isatty() if shown is None else shown:
+            # Imported here: a training without a terminal need not wait for it.
+            from rich.console import Console
+            from rich.progress import Progress, TextColumn
 
-    def epoch(self, trainer: Any) -> None:
-        """Write the table to the file."""
-        if trainer.is_main:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            trainer.history.to_csv(self.path, of=self.of)
-
-
-class TensorBoardLog(Callback):
-    """Write every column to TensorBoard; needs the ``tensorboard`` package.
-
-    >>> TensorBoardLog("logs").folder.name  # among the callbacks of fvnce.fit; nothing is written before it starts
-    'logs'
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        self._writer: Any = None
-        self._written = 0
-
-    def start(self, trainer: Any) -> None:
-        """Open the log; steps that a resumed training repeats replace those that were logged."""
-        if trainer.is_main:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise ImportError("TensorBoardLog needs the tensorboard package: pip install tensorboard") from None
-            self._writer = SummaryWriter(str(self.folder), purge_step=trainer.step)
-            self._written = len(trainer.history.steps)
-
-    def epoch(self, trainer: Any) -> None:
-        """Write the numbers of the epoch and of its steps."""
-        if self._writer is not None:
-            steps = list(trainer.history.steps)[self._written :]
-            self._written += len(steps)
-            for kind, row in (*(("step", row) for row in steps), ("epoch", trainer.history.epochs.last())):
-                at = int(row.pop("step"))
-                for name, value in row.items():
-                    if name not in ("epoch", "rows") and not math.isnan(value):
-                        self._writer.add_scalar(f"{kind}/{name}", value, at)
-            self._writer.flush()
-
-    def end(self, trainer: Any) -> None:
-        """Close the file of the log."""
-        if self._writer is not None:
-            self._writer.close()
-
-
-class NullProgress:
-    """A progress display that shows nothing."""
+            columns = (*Progress.get_default_columns(), TextColumn("{task.fields[shown]}"))
+            self._bar = Progress(*columns, console=Console(stderr=True))
 
     def begin(self, epochs: int, steps: int | None, done: int) -> None:
         """Start to show the training, of which ``done`` of ``steps`` steps are done."""
+        if self._bar is not None:
+            self._epochs = epochs
+            self._bar.start()
+            self._task = self._bar.add_task("training", total=steps, completed=done, shown="")
 
     def step(self, done: int, epoch: int, loss: float, live: float | None, rate: float) -> None:
-        """Show the numbers of a step."""
+        """Show the numbers of a step; rich redraws the bar a few times a second."""
+        if self._bar is not None:
+            noise = "" if live is None else f"  live noise {live:.0%}"
+            shown = f"loss {loss:.4g}{noise}  {rate:,.0f} samples/s"
+            self._bar.update(self._task, completed=done, description=f"epoch {epoch + 1}/{self._epochs}", shown=shown)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[int, int], None]]:
         """Show work that precedes the training; yields the function to report (done, total) to."""
-        yield lambda done, total: None
-
-    def close(self) -> None:
-        """Remove the bar or leave it as it is."""
-
-
-class Bar(NullProgress):
-    """A rich progress bar on standard error: epoch, loss, live share of the noise, samples per second, time left."""
-
-    def __init__(self) -> None:
-        # Imported here: a training without a terminal need not wait for it.
-        from rich.console import Console
-        from rich.progress import Progress, TextColumn
-
-        columns = (*Progress.get_default_columns(), TextColumn("{task.fields[shown]}"))
-        self._progress: Progress = Progress(*columns, console=Console(stderr=True))
-        self._task: TaskID | None = None
-        self._drawn = 0.0
-        self._last: dict[str, Any] = {}
-
-    def begin(self, epochs: int, steps: int | None, done: int) -> None:
-        """Draw the bar of the training."""
-        self._epochs = epochs
-        self._progress.start()
-        self._task = self._progress.add_task("training", total=steps, completed=done, shown="")
-
-    def step(self, done: int, epoch: int, loss: float, live: float | None, rate: float) -> None:
-        """Redraw the bar, at most a few times a second."""
-        noise = "" if live is None else f"  live noise {live:.0%}"
-        shown = f"loss {loss:.4g}{noise}  {rate:,.0f} samples/s"
-        self._last = {"completed": done, "description": f"epoch {epoch + 1}/{self._epochs}", "shown": shown}
-        now = time.perf_counter()
-        if now - self._drawn >= _SECONDS_BETWEEN and self._task is not None:
-            self._drawn = now
-            self._progress.update(self._task, **self._last)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[Callable[[int, int], None]]:
-        """Show a bar for work that precedes the training, and remove it afterwards."""
-        self._progress.start()
-        task = self._progress.add_task(name, total=None, shown="")
+        if self._bar is None:
+            yield lambda done, total: None
+            return
+        self._bar.start()
+        task, update = self._bar.add_task(name, total=None, shown=""), self._bar.update
         try:
-            yield lambda done, total: self._progress.update(task, completed=done, total=total)
+            yield lambda done, total: update(task, completed=done, total=total)
         finally:
-            self._progress.remove_task(task)
+            self._bar.remove_task(task)
 
     def close(self) -> None:
         """Leave the bar as it was after the last step."""
-        if self._task is not None:
-            self._progress.update(self._task, **self._last)
-            self._progress.refresh()
-        self._progress.stop()
-
-
-def make_progress(wanted: bool | None, *, main_process: bool) -> NullProgress:
-    """Return a bar if wanted, by default if standard error is a terminal; only the main process shows one."""
-    shown = main_process and (sys.stderr.isatty() if wanted is None else wanted)
-    return Bar() if shown else NullProgress()
+        if self._bar is not None:
+            self._bar.stop()

@@ -23,13 +23,12 @@ import torch
 from torch import Tensor
 
 from .. import _validation
-from .settings import FitOptions
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 #: Precisions in which parameters stay float32 or float64; log-ratios of hundreds of nats need no less.
-PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
+PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
 #: The signals that ask a process to end; Windows has no SIGHUP.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -37,34 +36,40 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 _LEAVING_SECONDS = 5
 
 
-def make_fabric(accelerator: str, precision: str | None = None, options: FitOptions | None = None) -> Fabric:
-    """Return a launched Fabric; the arguments are those of :func:`fvnce.fit`."""
+def make_fabric(
+    accelerator: str,
+    precision: str | None = None,
+    devices: int | str | list[int] | None = None,
+    num_nodes: int | None = None,
+    strategy: Any = "auto",
+    timeout: float | None = None,
+) -> Fabric:
+    """Return a launched Fabric; the arguments are those of :func:`fvnce.fit` and of its options."""
     # Imported here: it takes as long as torch itself, and only training needs it.
     with warnings.catch_warnings():
         # lightning-utilities imports pkg_resources, which warns of its own deprecation.
         warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
         from lightning_fabric import Fabric
 
-    options = FitOptions() if options is None else options
     if accelerator == "auto" and torch.backends.mps.is_available():
         accelerator = "cpu"  # MPS has no float64, which kernel densities and profiled log-scales need
     torchrun = os.environ if "TORCHELASTIC_RUN_ID" in os.environ else {}
     local, world = int(torchrun.get("LOCAL_WORLD_SIZE", "1")), int(torchrun.get("WORLD_SIZE", "1"))
     how: dict[str, Any] = {
         "accelerator": accelerator,
-        "devices": local if options.devices is None else options.devices,
-        "num_nodes": world // local if options.num_nodes is None else options.num_nodes,
+        "devices": local if devices is None else devices,
+        "num_nodes": world // local if num_nodes is None else num_nodes,
         "precision": _validation.choice("precision", precision or "32-true", PRECISIONS),
     }
-    fabric = Fabric(strategy=options.strategy, **how)
+    fabric = Fabric(strategy=strategy, **how)
     kind = type(fabric.strategy).__name__
     if kind not in ("SingleDeviceStrategy", "DDPStrategy"):
-        raise ValueError(f"strategy must be 'auto' or 'ddp', found {options.strategy!r}; others are not exact here")
-    if options.timeout is not None and kind == "DDPStrategy" and isinstance(options.strategy, str):
+        raise ValueError(f"strategy must be 'auto' or 'ddp', found {strategy!r}; others are not exact here")
+    if timeout is not None and kind == "DDPStrategy" and isinstance(strategy, str):
         from lightning_fabric.strategies.ddp import DDPStrategy
 
         # Only Fabric knows which strategy "auto" selects; nothing has been started yet.
-        fabric = Fabric(strategy=DDPStrategy(timeout=timedelta(seconds=options.timeout)), **how)
+        fabric = Fabric(strategy=DDPStrategy(timeout=timedelta(seconds=timeout)), **how)
     logger = logging.getLogger("lightning_fabric")
     level = logger.level
     logger.setLevel(logging.WARNING)  # it logs how it starts processes

@@ -89,13 +89,10 @@ class HistoryTable:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace all rows by those of :meth:`state_dict`."""
         self._length = state["rows"]
-        self._columns = {
-            name: (
-                array("d", numbers.numpy().tobytes()),
-                array("q", range(len(numbers)) if rows is None else rows.numpy().tobytes()),
-            )
-            for name, (numbers, rows) in state["columns"].items()
-        }
+        self._columns = {}
+        for name, (numbers, rows) in state["columns"].items():
+            places = range(len(numbers)) if rows is None else rows.numpy().tobytes()
+            self._columns[name] = array("d", numbers.numpy().tobytes()), array("q", places)
 
     @property
     def columns(self) -> list[str]:
@@ -209,13 +206,13 @@ class Recorder:
         self.history, self.average = history, average
         self.live: float | None = None  # of the last logged step, for the progress bar
         self.rate = 0.0
-        self._waiting: list[dict[str, float]] = []
-        self.resume(0)
+        self._started = time.perf_counter()
+        self._epoch: list[dict[str, float]] = []  # its steps in the history
+        self._waiting: list[dict[str, float]] = []  # and those that are not there yet
 
     def resume(self, epoch: int) -> None:
         """Continue the clock of the history, and the epoch whose first steps it may hold."""
-        before = [table.last().get("seconds", 0.0) for table in (self.history.epochs, self.history.steps)]
-        self._clock = time.perf_counter() - max(before)
+        self._started -= max(table.last().get("seconds", 0.0) for table in (self.history.epochs, self.history.steps))
         begun = [row for row in self.history.steps if row["epoch"] == epoch]
         self._epoch = [{name: value for name, value in row.items() if not math.isnan(value)} for row in begun]
 
@@ -227,9 +224,10 @@ class Recorder:
         """Take the numbers of a step; of one that is ``logged``, also time and the statistics of its terms."""
         self._waiting.append(row)
         self._rows += row["rows"]
+        now = time.perf_counter()
+        self.rate = self._rows / max(now - self._begun, 1e-9)
         if logged:
-            self._take_rate()
-            row["seconds"], row["samples_per_second"] = time.perf_counter() - self._clock, self.rate
+            row |= {"seconds": now - self._started, "samples_per_second": self.rate}
             if terms is not None:
                 row |= {name: float(value) for name, value in terms.statistics.items()}
             self.live = row.get("live_noise", self.live)
@@ -248,23 +246,15 @@ class Recorder:
         self._epoch += self._waiting
         self._waiting = []
 
-    def end_steps(self) -> None:
-        """Flush the steps of an epoch and take their rate, before it is validated."""
-        self.flush()
-        self._take_rate()
-
-    def _take_rate(self) -> None:
-        self.rate = self._rows / max(time.perf_counter() - self._begun, 1e-9)
-
     def close_epoch(self, epoch: int, step: int, validated: Mapping[str, float]) -> None:
         """Record an epoch: means over its steps, weighted by rows, and the results of validation."""
+        self.flush()
         row: dict[str, float] = {"epoch": float(epoch + 1), "step": float(step)}
         for name in dict.fromkeys(name for each in self._epoch for name in each if name not in _NOT_AVERAGED):
             pairs = [(each[name], each["rows"]) for each in self._epoch if name in each]
             row[name] = math.fsum(value * weight for value, weight in pairs) / math.fsum(weight for _, weight in pairs)
-        row["seconds"], row["samples_per_second"] = time.perf_counter() - self._clock, self.rate
-        row |= {f"val_{name}": value for name, value in validated.items()}
-        self.history.epochs.add(**row)
+        row |= {"seconds": time.perf_counter() - self._started, "samples_per_second": self.rate}
+        self.history.epochs.add(**row, **{f"val_{name}": value for name, value in validated.items()})
         self._epoch = []
 
 

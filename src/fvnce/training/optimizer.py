@@ -10,19 +10,20 @@ number of steps is polynomial in the distance (Liu et al. 2021). All steps are e
 what makes it converge.
 
 A gradient may be NaN while the loss is not (the root of 0, times 0), and one such step spoils every weight it reaches.
-:class:`GradientCheck` therefore looks at all gradients before the optimizer's step, in the one kernel that loss scaling
-uses, with a scale of 1, which changes no bit of them.
+The trainer therefore looks at the norm of all gradients before the optimizer's step, and at each where the norm is not
+finite.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
@@ -30,9 +31,6 @@ from .. import _validation
 
 OptimizerLike = str | Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleLike = str | Callable[[Optimizer, int], LRScheduler] | None
-
-#: A private name of torch: where it is absent, takes other arguments or lacks a device, gradients are looked at singly.
-_KERNEL: Callable[..., None] | None = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
 
 
 class NormalizedSGD(Optimizer):
@@ -91,14 +89,13 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *, fused: bool) -> Optimizer:
+def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float) -> Optimizer:
     """Return an optimizer of the objective's parameters.
 
     Args:
         optimizer: "adam", "adamw", "sgd" or "normalized-sgd", or a function from parameter groups to an optimizer.
         objective: its ``parameter_groups(lr)``, where it has that method, may give parts of it their own rates.
         lr: learning rate.
-        fused: use the fused kernels where every parameter has a type they know.
     """
     grouped: Any = getattr(objective, "parameter_groups", None)
     groups: list[dict[str, Any]] = [{"params": [p for p in objective.parameters() if p.requires_grad], "lr": lr}]
@@ -113,7 +110,8 @@ def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float, *,
         optimizer = "normalized-sgd"
     if isinstance(optimizer, str):
         make: Callable[..., Optimizer] = _OPTIMIZERS[_validation.choice("optimizer", optimizer, tuple(_OPTIMIZERS))]
-        fused &= optimizer != "normalized-sgd" and all(
+        # Fused kernels know these types and devices.
+        fused = optimizer != "normalized-sgd" and all(
             p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters
         )
         return make(groups, lr=lr, fused=True) if fused else make(groups, lr=lr)
@@ -151,46 +149,21 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
     return made
 
 
-class GradientCheck:
-    """Notice gradients that are not finite.
+def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """Return the norm of all gradients, without waiting for it; NaN or ∞ if one is, and perhaps if one is huge."""
+    return get_total_norm([_dense(p.grad) for p in parameters if p.grad is not None])
 
-    Args:
-        module: the owner of the parameters, by which they are named.
-        device: where they are.
-        enabled: False to notice nothing.
+
+def non_finite_gradients(module: nn.Module) -> list[str]:
+    """Return the names of the parameters whose gradient is not finite.
 
     >>> layer = nn.Linear(2, 1)
-    >>> check = GradientCheck(layer, torch.device("cpu"))
     >>> layer(torch.tensor([[1.0, torch.inf]])).sum().backward()
-    >>> check.note(), check.names()
-    (tensor(1.), ['weight'])
+    >>> gradient_norm(layer.parameters()), non_finite_gradients(layer)
+    (tensor(inf), ['weight'])
     """
-
-    def __init__(self, module: nn.Module, device: torch.device, *, enabled: bool = True) -> None:
-        self._named = [(name, p) for name, p in module.named_parameters() if p.requires_grad and enabled]
-        # The kernel wants float32 for these two, whatever the gradients and the default are.
-        self._bad = torch.zeros((), device=device, dtype=torch.float32)
-        self._one = torch.ones((), device=device, dtype=torch.float32)
-        try:
-            _KERNEL([torch.zeros_like(p) for _, p in self._named], self._bad, self._one)  # type: ignore[misc]
-            # The kernel does not know sparse gradients, which embeddings give always or never.
-            self._fused = not any(getattr(part, "sparse", False) for part in module.modules())
-        except (RuntimeError, TypeError):  # also where _KERNEL is None
-            self._fused = False
-
-    def note(self) -> Tensor:
-        """Return a number above 0 if a gradient is not finite, now or at an earlier call, without waiting for it."""
-        gradients = [p.grad for _, p in self._named if p.grad is not None]
-        if self._fused and _KERNEL is not None:
-            _KERNEL(gradients, self._bad, self._one)
-        else:
-            for gradient in gradients:
-                self._bad.add_((~torch.isfinite(_dense(gradient))).any())
-        return self._bad
-
-    def names(self) -> list[str]:
-        """Return the parameters whose gradient is not finite now."""
-        return [n for n, p in self._named if p.grad is not None and not bool(torch.isfinite(_dense(p.grad)).all())]
+    gradients = ((name, p.grad) for name, p in module.named_parameters() if p.grad is not None)
+    return [name for name, gradient in gradients if not bool(torch.isfinite(_dense(gradient)).all())]
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -13,36 +13,58 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from .. import _random, _validation
-from ..io import describe, fields, reading, rebuild
+from ..io import describe, reading, rebuild
 from ..objectives import Batch, Learned
 from .batches import BatchStream
 from .budget import with_budget
-from .callbacks import Callback, EarlyStopping, FunctionCallback, NullProgress, make_progress
-from .checkpoint import BEST_NAME, OBJECTIVE_NAME, Checkpoints, save, save_weights
+from .callbacks import Callback, EarlyStopping, FunctionCallback, Progress
+from .checkpoint import (
+    BEST_NAME,
+    OBJECTIVE_NAME,
+    Checkpoints,
+    check_same_run,
+    current_values,
+    find_checkpoint,
+    objective_facts,
+    restore_states,
+    save,
+    save_weights,
+    states_of,
+)
 from .ddp import first_failure, make_fabric, noted_signals, on_main, over_processes
 from .evaluation import Step, StepOutput, Validation, describe_batch
 from .history import History, Recorder
-from .optimizer import GradientCheck, OptimizerLike, ScheduleLike, make_optimizer, make_schedule
-from .resume import check_same_run, current_values, find_checkpoint, objective_facts
-from .settings import FitOptions, TrainerSettings, accepts_old_keywords
+from .optimizer import (
+    OptimizerLike,
+    ScheduleLike,
+    gradient_norm,
+    make_optimizer,
+    make_schedule,
+    non_finite_gradients,
+)
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: With several processes, how often they ask each other whether one was interrupted.
 _STEPS_BETWEEN_QUESTIONS = 10
 #: Numbers of the largest buffer that a batch is expected to change; a larger one is a table of constants.
 _LARGEST_STATE = 2**14
-_COUNTERS = ("step", "epoch", "position", "stopped")
+_COUNTERS = ("step", "epoch", "position", "stopped", "noise_since")
 #: Settings that change no bit of the weights, or that are compared under another name.
 _NO_EFFECT = (
     *("checkpoint_every", "keep_last", "log_every", "seed_globals", "devices", "num_nodes", "strategy", "timeout"),
@@ -83,7 +105,94 @@ class Interrupted(SystemExit):
         self.history = history
 
 
-@accepts_old_keywords
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """Options of :func:`fvnce.fit` that few people need.
+
+    Args:
+        noise_pool: rows of the pool of noise, 0 for fresh noise at every step, None to choose by cost.
+        checkpoint_every: steps between checkpoints, by default an epoch.
+        keep_last: how many checkpoints are kept.
+        log_every: steps between two that record the objective's statistics, besides the last of each epoch. The loss
+            is recorded at every step.
+        validate_every: epochs between validations; the last epoch is always validated.
+        seed_globals: False neither seeds nor reads the global generators of torch, NumPy and Python: for objectives
+            that draw from generators of their own, and for trainings in several threads, which share them. Then a seed
+            must be given, data must be rows, and there are no checkpoints.
+        devices: how many devices of this machine, or which; 1 by default, under torchrun its number of processes.
+        num_nodes: number of machines; under torchrun read from its environment.
+        strategy: "auto" or "ddp".
+        timeout: seconds that a process waits for the others before it gives up, by default half an hour. It holds from
+            the moment processes join, so for all trainings of a script.
+
+    >>> FitOptions(noise_pool=-1)
+    Traceback (most recent call last):
+    ValueError: noise_pool must be an integer >= 0, found -1
+    """
+
+    noise_pool: int | None = None
+    checkpoint_every: int | None = None
+    keep_last: int = 2
+    log_every: int = 50
+    validate_every: int = 1
+    seed_globals: bool = True
+    devices: int | str | list[int] | None = None
+    num_nodes: int | None = None
+    strategy: Any = "auto"
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("noise_pool", "checkpoint_every", "keep_last", "log_every", "validate_every"):
+            if getattr(self, name) is not None:
+                _validation.count(name, getattr(self, name), low=0 if name == "noise_pool" else 1)
+        if self.timeout is not None:
+            _validation.number("timeout", self.timeout, low=0.0, open_low=True)
+
+
+@dataclass(frozen=True)
+class TrainerSettings(FitOptions):
+    """All settings of a training: the options, and the arguments of :func:`fvnce.fit` of these names."""
+
+    epochs: int
+    batch_size: int
+    optimizer: OptimizerLike
+    lr: float
+    schedule: ScheduleLike
+    grad_clip: float | None
+
+    def __post_init__(self) -> None:  # the options were checked when they were made
+        _validation.count("epochs", self.epochs)
+        _validation.count("batch_size", self.batch_size)
+        _validation.number("lr", self.lr, low=0.0)
+        if self.grad_clip is not None:
+            _validation.number("grad_clip", self.grad_clip, low=0.0, open_low=True)
+
+    def validates_after(self, epoch: int) -> bool:
+        """Return whether validation is due after an epoch."""
+        return (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs
+
+
+def _accepts_old_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Let ``fit`` take its options as keywords of its own for one more version, with a DeprecationWarning."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs.pop("accept_changes", False):
+            raise TypeError("accept_changes must be left out; call load_weights and fit into another folder instead")
+        old: Any = {name: kwargs.pop(name) for name in FitOptions.__dataclass_fields__ if name in kwargs}
+        if old:
+            kwargs["options"] = replace(kwargs.get("options") or FitOptions(), **old)  # type: ignore[type-var]
+            new = ", ".join(f"{name}={value!r}" for name, value in old.items())
+            text = f"fit({', '.join(old)}) is deprecated and will be removed in the next version"
+            warnings.warn(
+                f"{text}; use fit(options=fvnce.training.FitOptions({new}))", DeprecationWarning, stacklevel=2
+            )
+        return function(*args, **kwargs)
+
+    return call
+
+
+@_accepts_old_keywords
 def fit(
     objective: nn.Module,
     data: object,
@@ -131,7 +240,7 @@ def fit(
         progress: whether to show a bar, by default if standard error is a terminal.
         accelerator: "cpu", "cuda", "mps", …, the names of Lightning Fabric, or "auto": CUDA where there is a device,
             else the CPU. MPS has no float64, so kernel densities cannot run on it, and "auto" does not choose it.
-        precision: "32-true", "64-true", "bf16-mixed" or "16-mixed".
+        precision: "32-true", "64-true" or "bf16-mixed".
         options: a :class:`FitOptions` with pools of noise, intervals of checkpoints and logs, and several processes.
 
     Returns:
@@ -158,9 +267,8 @@ def fit(
     """
     if not isinstance(objective, nn.Module):
         raise TypeError(f"objective must be a torch module with parameters to train, found {type(objective).__name__}")
-    options = FitOptions() if options is None else options
-    how: dict[str, Any] = {"optimizer": optimizer, "lr": lr, "schedule": schedule, "grad_clip": grad_clip}
-    settings = TrainerSettings(**vars(options), epochs=epochs, batch_size=batch_size, **how)
+    options = options or FitOptions()
+    settings = TrainerSettings(epochs, batch_size, optimizer, lr, schedule, grad_clip, **vars(options))
     if resume is True and checkpoint_dir is None:
         raise ValueError("checkpoint_dir must be given to resume from its newest checkpoint, found None")
     if not options.seed_globals:  # nothing may need the global generators
@@ -184,18 +292,18 @@ def fit(
         held.enter_context(_random.plain_mode())
         if isinstance(data, Tensor) and data.is_inference():
             data = data.clone()
-        if options.seed_globals:
-            held.enter_context(_random.alone())
         # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
         with _random.alone():
-            fabric = make_fabric(accelerator, precision, options)
-        if seed is None:
-            seed = fabric.broadcast(int(torch.randint(2**31 - 1, ())))
+            fabric = make_fabric(
+                accelerator, precision, options.devices, options.num_nodes, options.strategy, options.timeout
+            )
+            if seed is None:
+                seed = fabric.broadcast(int(torch.randint(2**31 - 1, ())))
         seed = _validation.count("seed", seed, low=0)
         held.enter_context(_random.preserve_rng_state(fabric.device, options.seed_globals))
         if checkpoints is not None:
             on_main(fabric, lambda: held.enter_context(checkpoints.locked()))
-        bar = make_progress(progress, main_process=fabric.is_global_zero)
+        bar = Progress(progress if fabric.is_global_zero else False)
         held.callback(bar.close)
         return Trainer(objective, data, validation, settings, seed, watchers, checkpoints, fabric, bar).train(resume)
 
@@ -203,7 +311,7 @@ def fit(
 class Trainer:
     """Train one objective, for one call of ``fit``.
 
-    Callbacks are given the trainer; :class:`~fvnce.training.callbacks.TrainerView` says what they may use.
+    Callbacks are given the trainer; :class:`~fvnce.training.Callback` says what they may use.
     """
 
     def __init__(
@@ -216,7 +324,7 @@ class Trainer:
         callbacks: list[Callback],
         checkpoints: Checkpoints | None,
         fabric: Fabric,
-        progress: NullProgress,
+        progress: Progress,
     ) -> None:
         self.objective, self.settings, self.seed, self.callbacks = objective, settings, seed, callbacks
         self.checkpoints, self.fabric, self.progress = checkpoints, fabric, progress
@@ -232,16 +340,16 @@ class Trainer:
         # After the objective has started the device, so that the device's generator is seeded too.
         if settings.seed_globals:
             _random.seed_everything(seed, _random.GLOBAL, fabric.global_rank)
-        # The gradient scaler and a fused optimizer cannot both unscale gradients that are clipped.
-        scaled = precision == "16-mixed"
-        self.fused = not (scaled and settings.grad_clip is not None)
-        self.raw_optimizer = make_optimizer(settings.optimizer, objective, settings.lr, fused=self.fused)
+        self.raw_optimizer = make_optimizer(settings.optimizer, objective, settings.lr)
         step = Step(objective)
-        self.module, self.optimizer = fabric.setup(step, self.raw_optimizer)
-        self.module.train()
         # With one device and full precision Fabric's wrappers have nothing to do, and cost what a small layer costs.
-        self.direct = step if self.world == 1 and precision in ("32-true", "64-true") else None
-        self.parameters = [p for group in self.raw_optimizer.param_groups for p in group["params"]]
+        self.direct = self.world == 1 and precision != "bf16-mixed"
+        self.module: Any = step
+        self.optimizer: Any = self.raw_optimizer
+        if not self.direct:
+            self.module, self.optimizer = fabric.setup(step, self.raw_optimizer)
+        self.module.train()
+        self.parameters = list(objective.parameters())
         objective.zero_grad()
         # What a batch may change before the optimizer's step.
         self.changing = [
@@ -249,13 +357,12 @@ class Trainer:
             for path, module in objective.named_modules()
             for name in (*dict(module.named_buffers(recurse=False)), *["log_z"] * isinstance(module, Learned))
         ]
-        self.step_callbacks = [c for c in callbacks if c.has("before_step") or c.has("after_step")]
-        # Loss scaling overflows on purpose, and leaves out such steps itself.
-        self.gradients = GradientCheck(objective, self.device, enabled=not scaled)
         self.history = History()
         self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: over_processes(fabric, t, "mean"))
         noise: Any = objective.noise if step.takes_noise else None
-        self.batches = BatchStream(data, objective, noise, settings, seed, fabric, progress)
+        self.batches = BatchStream(
+            data, objective, noise, settings.batch_size, settings.noise_pool, seed, fabric, progress
+        )
         self.sample_rows = self.batches.sample_rows
         self.validation = None
         if validation is not None:
@@ -267,7 +374,6 @@ class Trainer:
     def train(self, resume: bool | str | Path) -> History:
         """Train for all epochs that are left, and return the history."""
         self._resume(resume)
-        self.recorder.resume(self.epoch)
         self._call("start")
         self.progress.begin(self.settings.epochs, self.total_steps, self.step)
         with noted_signals() as signals:
@@ -303,28 +409,21 @@ class Trainer:
         before = {key: value.detach().clone() for key, value in tensors.items() if value.numel() <= _LARGEST_STATE}
         try:
             with _validation.deferred(self.device.type != "cpu"):
-                loss = self._evaluate(output, self.step_callbacks)
+                loss = self._evaluate(output, self.callbacks)
             (Tensor.backward if self.direct else self.fabric.backward)(loss)
             value = self._finite_loss(output)
         except BaseException:
             self.objective.load_state_dict(before, strict=False)
             self.objective.zero_grad()
             raise
-        clip = self.settings.grad_clip
-        if clip is not None:
-            self.fabric.clip_gradients(self.module, self.optimizer, max_norm=clip, error_if_nonfinite=False)
-        (self.raw_optimizer if self.direct else self.optimizer).step()
-        for parameter in self.parameters:
-            parameter.grad = None
         lr = float(self.raw_optimizer.param_groups[0]["lr"])
-        if self.scheduler is not None:
-            self.scheduler.step()
+        self.descend(self.module, self.optimizer, self.scheduler)
         logged = self.step % self.settings.log_every == 0 or self.position + 1 == self.batches.steps
         row = {"step": float(self.step), "epoch": float(self.epoch), "rows": float(rows), "loss": value, "lr": lr}
         self.recorder.step(row, output.terms, logged=logged)
         self.step += 1
         self.position += 1
-        for callback in self.step_callbacks:
+        for callback in self.callbacks:
             callback.after_step(self, output.batch)
         self.progress.step(self.step, self.epoch, value, self.recorder.live, self.recorder.rate)
 
@@ -332,7 +431,7 @@ class Trainer:
         try:
             for callback in callbacks:
                 output.batch = callback.before_step(self, output.batch)
-            loss: Tensor = (self.direct or self.module)(output)
+            loss: Tensor = self.module(output)
         except ValueError as error:
             if self.step == 0:
                 raise
@@ -342,18 +441,18 @@ class Trainer:
     def _finite_loss(self, output: StepOutput) -> float:
         """Return the loss if it and all gradients are finite; an accelerator is read once, before weights change."""
         assert output.loss is not None
-        numbers = [output.loss, self.gradients.note()]
+        numbers = [output.loss, gradient_norm(self.parameters)]
         on_cpu = self.device.type == "cpu"
-        value, bad = [number.item() for number in numbers] if on_cpu else torch.stack(numbers).tolist()
+        value, norm = [number.item() for number in numbers] if on_cpu else torch.stack(numbers).tolist()
         if not math.isfinite(value):
             if not on_cpu:
                 with torch.no_grad():
                     self._evaluate(output)  # which raises the error of a check that was deferred
             raise self._failure(f"the loss is {value}", output)
-        if bad:
-            first, *others = self.gradients.names()
-            more = f" and those of {len(others)} others" if others else ""
-            raise self._failure(f"the gradient of {first}{more} is not finite", output)
+        # Where all gradients are finite, the norm of huge ones may still be infinite.
+        if not math.isfinite(norm) and (bad := non_finite_gradients(self.objective)):
+            more = f" and those of {len(bad) - 1} others" if len(bad) > 1 else ""
+            raise self._failure(f"the gradient of {bad[0]}{more} is not finite", output)
         return value
 
     def _failure(self, what: str, output: StepOutput | None = None) -> NonFiniteLoss:
@@ -371,7 +470,6 @@ class Trainer:
         return NonFiniteLoss(f"{where}: {what}{about}. Try a smaller learning rate or grad_clip; {saved}")
 
     def _end_epoch(self) -> None:
-        self.recorder.end_steps()
         validated: dict[str, float] = {}
         if self.validation is not None and self.settings.validates_after(self.epoch):
             validated = self.validation()
@@ -386,6 +484,18 @@ class Trainer:
             self._save_file(BEST_NAME, save_weights)
 
     # What callbacks may ask for.
+
+    def descend(self, module: Any, optimizer: Any, scheduler: LRScheduler | None) -> None:
+        """Clip the gradients as the settings say, take a step of the optimizer and of the schedule, and clear them."""
+        clip = self.settings.grad_clip
+        if clip is not None:
+            self.fabric.clip_gradients(module, optimizer, max_norm=clip, error_if_nonfinite=False)
+        optimizer.step()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+        if scheduler is not None:
+            scheduler.step()
 
     def stop(self, reason: str) -> None:
         """End training after this epoch."""
@@ -482,41 +592,33 @@ class Trainer:
 
     def _stateful(self) -> dict[str, Any]:
         """Return the parts of the training that keep their state themselves."""
-        parts: dict[str, Any] = {"objective": self.objective, "optimizer": self.raw_optimizer, "history": self.history}
-        parts["scaler"] = self.fabric.strategy.precision
-        if self.scheduler is not None:
-            parts["scheduler"] = self.scheduler
-        return parts
+        return {
+            "objective": self.objective,
+            "optimizer": self.raw_optimizer,
+            "scheduler": self.scheduler,
+            "history": self.history,
+        }
 
     def _state(self) -> dict[str, Any]:
         values = current_values(self.objective)
         unchanged = {name: text for name, text in self.facts["values"].items() if values.get(name) == text}
-        state = {name: dict(part.state_dict()) for name, part in self._stateful().items()}
-        if self.scheduler is not None:
-            # Without functions, which the settings give again and JSON cannot hold.
-            state["scheduler"] = {name: value for name, value in state["scheduler"].items() if not callable(value)}
-        noise = None
-        if self.noise_since is not None:
-            content, tensors = describe(self.objective.noise)
-            noise = {"content": content, "tensors": tensors, "since": self.noise_since}
         return {
-            **state,
+            **states_of(self._stateful()),
             **{name: getattr(self, name) for name in _COUNTERS},
             "settings": self.settings_facts,
             "facts": {**self.facts, "values": unchanged},
             "callbacks": [callback.state_dict() for callback in self.callbacks],
-            "noise": noise,
+            "noise": None if self.noise_since is None else describe(self.objective.noise),
         }
 
     def _load_state(self, path: Path, state: Mapping[str, Any], rank_state: Mapping[str, Any]) -> None:
         if state["noise"] is not None:
-            content, tensors, since = fields(state["noise"], f"the noise in {path}", "content", "tensors", "since")
+            content, tensors = state["noise"]
             self.replace_noise(rebuild(content, tensors, Distribution, what=path))
-            self.noise_since = since
         for name in _COUNTERS:
             setattr(self, name, state[name])
-        for name, part in self._stateful().items():
-            part.load_state_dict(state[name])
+        restore_states(self._stateful(), state)
+        self.recorder.resume(self.epoch)
         for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
             callback.load_state_dict(saved)
         _random.restore(rank_state["random"], self.device)
