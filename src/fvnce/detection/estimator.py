@@ -214,8 +214,8 @@ class NoiseContrastiveDetector(OutlierDetector):
             X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
                 (texts, amounts of money, dates and missing values may be in it); or images of shape (n, H, W),
                 (n, C, H, W) or (n, H, W, C); a memory map is read in parts.
-            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean that
-                a row is not labelled, as 0 does.
+            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean
+                that a row is not labelled, as 0 does.
             sample_weight: how often a row counts.
             mostly_outliers: allow y to mark more than half of the rows.
         """
@@ -284,6 +284,7 @@ class NoiseContrastiveDetector(OutlierDetector):
                 split = _different_rows(frame, known, weights, None if inlier is None else inlier[place])
             conformal = fit_split(*split, settings, seed)
 
+        baseline_scores = trained.scores if unseen is None else unseen.rows
         no_p_value = REASONS["few to split" if self.calibration_folds else "no split"]
         self.findings_ = Findings(
             evidence=make_evidence(
@@ -300,6 +301,9 @@ class NoiseContrastiveDetector(OutlierDetector):
             importances=importances_over(rows, self._explain, seed),
             scores=None if len(spare) else self._in_order(matrix, weights, scores[place]),
             no_scores=REASONS["thinned"].format(max_rows=self.max_rows) if len(spare) else None,
+            baseline=self._baseline(
+                raw[~is_known], baseline_scores, rows.weights, -offset, float(rows.outlier_weights.sum())
+            ),
         )
         self.offset_ = offset
         return self
@@ -313,7 +317,7 @@ class NoiseContrastiveDetector(OutlierDetector):
 
         With few known outliers it is too high: use it as a ranking (measured in docs/howto/reliability.md).
         """
-        anomaly = self.anomaly_score(X)  # raises if the detector is not fitted
+        anomaly = self._compared_scores(X)  # raises if the detector is not fitted
         return self.calibration_.probability(anomaly)
 
     def predict_proba(self, X: Any) -> Array:

@@ -125,6 +125,10 @@ class Gaps:
         score, gone = anomaly(preprocessor.encode(rows)), preprocessor.gaps(rows)
         return score + self.parts(gone).sum(1) if gone.any() else score
 
+    def are_few(self, n_gaps: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which rows have values in less than half of the columns, and fewer than is usual."""
+        return np.asarray((2 * n_gaps > len(self.floor) - 1) & (n_gaps > self.usual))
+
     def state(self) -> dict[str, Any]:
         """Return what JSON can hold."""
         return {

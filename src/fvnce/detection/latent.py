@@ -157,8 +157,8 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
             X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
                 (texts, amounts of money, dates and missing values may be in it); or images of shape (n, H, W),
                 (n, C, H, W) or (n, H, W, C).
-            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean that
-                a row is not labelled, as 0 does.
+            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean
+                that a row is not labelled, as 0 does.
             mostly_outliers: allow y to mark more than half of the rows.
         """
         self._validate_params()
@@ -196,6 +196,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         rows = TrainingRows.split(encoded, known, np.ones(len(encoded)))
         offset = threshold_at(-scores[~known], rows.weights, self.contamination)
         conformal = Conformal.of(scores[~known][held_out], np.ones(n_held_out)) if n_held_out else None
+        measured = held_out if n_held_out else kept
         self.findings_ = Findings(
             evidence=make_evidence(
                 RowScores(scores[~known], rows.weights, scores[known], rows.outlier_weights),
@@ -210,6 +211,13 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
             no_p_value=REASONS["no validation"] if conformal is None else None,
             importances=importances_over(rows, self._explain, seed),
             scores=scores,
+            baseline=self._baseline(
+                matrix[~known][measured],
+                scores[~known][measured],
+                np.ones(len(measured)),
+                -offset,
+                known_weight=len(measured) * self.n_known_ / n_rows,
+            ),
         )
         self.offset_ = offset
         return self

@@ -286,7 +286,7 @@ def fit(
     watchers = with_budget(objective, watchers)
     if any(tensor.is_inference() for tensor in (*objective.parameters(), *objective.buffers())):
         raise ValueError(
-            "objective must be made outside of torch.inference_mode, whose tensors cannot be trained, found such tensors"
+            "objective must be made outside of torch.inference_mode, found tensors of it, which cannot be trained"
         )
     with ExitStack() as held:
         held.enter_context(_random.plain_mode())

@@ -24,6 +24,7 @@ from ...io import FileError, locked, write_text
 from ..report import write_run_page
 from ..report.analysis import analyze
 from . import FittedRun
+from .scoring import FewValues
 from .settings import CONFIG, RunSettings, fingerprint
 from .training_data import Say, TrainingData, read_training_data
 
@@ -75,6 +76,10 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
     data = read_training_data(settings.data, note, settings.seed)
     say(_described(data))
     run = _fit_detector(settings, data, out, progress)
+    few, names = FewValues(run.detector), data.names
+    few.add(data.rows, lambda i: i + 1 if names is None else names[i])
+    for sentence in few.sentences():
+        note(sentence)
     run.detector.save(place / MODEL)
     write_text(place / CONFIG, run.config.to_toml())
     write_run_page(place / PAGE, analyze(run, data, notices))
