@@ -175,7 +175,8 @@ def of_evaluate(data_sets: int) -> list[Promise]:
         outlier, rng = np.arange(total) < known, np.random.default_rng([3, known])
         hits: dict[str, list[bool]] = {name: [] for name in truth}
         for _ in range(data_sets):
-            numbers = evaluate(rng.normal(size=total) + 2 * outlier, outlier, 1.5).numbers
+            scores = rng.normal(size=total) + 2 * outlier
+            numbers = evaluate(scores, scores > 1.5, outlier, 1.5).numbers
             for name, true in truth.items():
                 number = numbers[name]
                 if number is not None:

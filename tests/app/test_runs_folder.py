@@ -14,7 +14,7 @@ from fvnce.app.runs import load_run
 from fvnce.app.runs.fitting import sole_writer
 from fvnce.training import FolderInUse
 
-DETECTOR = ["--set", "n_trees=5", "--set", "members=broad_forest", "--set", "calibration_folds=0", "-q"]
+DETECTOR = ["--set", "n_trees=5", "--set", "members=isolation_forest", "--set", "calibration_folds=0", "-q"]
 NETWORK = ["--set", "members=network", "--set", "n_networks=1", "--set", "steps=5", *DETECTOR[-3:]]
 
 
@@ -43,7 +43,7 @@ def test_overwrite_leaves_what_no_run_wrote(data: Path, tmp_path: Path) -> None:
     for name, text in mine.items():
         (out / name).write_text(text)
     assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 0
-    assert load_run(out).detector.ensemble_.names == ["broad_forest"]
+    assert load_run(out).detector.ensemble_.names == ["isolation_forest"]
     for name, text in mine.items():
         assert (out / name).read_text() == text
     assert files(out) - set(mine) == {"model.safetensors", "config.toml", "report.html"}
@@ -55,7 +55,7 @@ def test_overwrite_removes_what_earlier_versions_wrote(data: Path, tmp_path: Pat
     assert fit(data, "--out", out, *DETECTOR) == 0
     for name in ("run.json", "history.json"):
         (out / name).write_text("{}")
-    assert load_run(out).detector.ensemble_.names == ["broad_forest"]
+    assert load_run(out).detector.ensemble_.names == ["isolation_forest"]
     assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 0
     assert files(out) == {"model.safetensors", "config.toml", "report.html"}
 

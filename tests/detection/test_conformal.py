@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 QUICK: dict[str, Any] = {"n_trees": 6, "n_networks": 1, "steps": 10, "expert": {"batch_size": 32, "hidden": (8,)}}
 #: One tree for the p-values' model, one member: a detector that takes a few milliseconds.
-TINY: dict[str, Any] = {"n_trees": 3, "members": "broad_forest"}
+TINY: dict[str, Any] = {"n_trees": 3, "members": "isolation_forest"}
 
 
 def problem(seed: int = 0, rows: int = 400, hidden: int = 10, known: int = 10) -> tuple[Array, NDArray[np.int64]]:

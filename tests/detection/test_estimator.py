@@ -56,7 +56,7 @@ class OfClasses(NoiseContrastiveDetector):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("members", "folds"), [("auto", 2), (("network", "broad_forest"), 0)])
+@pytest.mark.parametrize(("members", "folds"), [("auto", 2), (("network", "isolation_forest"), 0)])
 def test_keeps_the_contract_of_scikit_learn(members: Any, folds: int) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Skipping|.*was skipped")

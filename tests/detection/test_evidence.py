@@ -210,7 +210,7 @@ def test_known_outliers_that_are_one_row_are_not_called_one_outlier() -> None:
 @pytest.mark.parametrize(
     ("known", "options", "reason", "threshold"),
     [
-        (0, {"members": "broad_forest"}, "no outlier is known", "noise"),
+        (0, {"members": "isolation_forest"}, "no outlier is known", "noise"),
         (0, {"members": "auto", "clean": True}, "no outlier is known", "0.01 of the rows"),
         (0, {}, "no outlier is known", "deviations above"),
         (0, {"prior": 0.1}, "no outlier is known", "a share prior = 0.1 "),

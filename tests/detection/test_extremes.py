@@ -166,7 +166,7 @@ def test_a_memory_map_is_read_in_parts(shape: tuple[int, ...], tmp_path: Path) -
     # 102 MB on disk, which would be 819 MB as floats: neither a fit on 200 rows nor scoring takes a quarter of that.
     mapped = np.memmap(tmp_path / "rows.bin", dtype=np.uint8, mode="w+", shape=shape)
     mapped[::97] = np.random.default_rng(0).integers(0, 255, shape[-1])
-    members = ("broad_forest",)
+    members = ("isolation_forest",)
     detector = NoiseContrastiveDetector(members=members, n_trees=2, max_rows=200)
     tracemalloc.start()
     try:
@@ -181,7 +181,7 @@ def test_a_memory_map_is_read_in_parts(shape: tuple[int, ...], tmp_path: Path) -
 def test_a_bad_value_late_in_a_large_matrix_is_found() -> None:
     X = np.zeros((5000, 2), dtype=np.float32)
     X[:, 1] = np.arange(5000)
-    detector = NoiseContrastiveDetector(members=("broad_forest",), n_trees=2, max_rows=100).fit(X)
+    detector = NoiseContrastiveDetector(members=("isolation_forest",), n_trees=2, max_rows=100).fit(X)
     X[4999, 0] = np.inf
     for method in (detector.score_samples, detector.fit):
         with pytest.raises(ValueError, match="X contains infinity"):

@@ -13,7 +13,7 @@ from fvnce.detection import LatentDetector, NoiseContrastiveDetector
 
 RNG = np.random.default_rng(0)
 DETECTORS: list[Any] = [
-    NoiseContrastiveDetector(n_trees=3, members="broad_forest"),
+    NoiseContrastiveDetector(n_trees=3, members="isolation_forest"),
     LatentDetector(latent=1, hidden=(4,), epochs=1),
 ]
 

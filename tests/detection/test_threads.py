@@ -74,7 +74,7 @@ def test_no_global_generator_is_read_seeded_or_left_changed(case: str, monkeypat
 
 @pytest.mark.slow
 def test_fits_in_threads_have_the_bits_of_a_fit_alone() -> None:
-    names = ["network", "mixture_forest", "images", "broad_forest"] * 3
+    names = ["network", "mixture_forest", "images", "isolation_forest"] * 3
     alone = {name: result(name) for name in set(names)}
     torch.manual_seed(7)
     np.random.seed(7)  # noqa: NPY002
@@ -99,7 +99,7 @@ def test_threads_leave_the_filters_of_warnings_alone() -> None:
 
 
 def test_no_random_state_asks_the_operating_system() -> None:
-    X, y = rows("broad_forest")
+    X, y = rows("isolation_forest")
     before = global_states()
     first, second = (NoiseContrastiveDetector(**QUICK, random_state=None).fit(X, y).score_samples(X) for _ in range(2))
     assert global_states() == before

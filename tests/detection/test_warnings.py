@@ -14,7 +14,7 @@ from fvnce.detection import LatentDetector, NoiseContrastiveDetector
 
 Array = NDArray[np.float64]
 DETECTORS: dict[str, Callable[[], Any]] = {
-    "ensemble": lambda: NoiseContrastiveDetector(n_trees=3, members="broad_forest"),
+    "ensemble": lambda: NoiseContrastiveDetector(n_trees=3, members="isolation_forest"),
     "latent": lambda: LatentDetector(latent=1, hidden=(4,), epochs=1),
 }
 
@@ -69,7 +69,7 @@ def test_who_says_so_on_the_command_line_is_not_asked_again(tmp_path: Path, caps
     path = tmp_path / "rows.csv"
     lines = [f"{a:.4f},{b:.4f},{int(i >= 6)}" for i, (a, b) in enumerate(rows(60))]
     path.write_text("\n".join(["a,b,fraud", *lines]))
-    options = ["--set", "members=broad_forest", "--set", "n_trees=3", "--set", "calibration_folds=0"]
+    options = ["--set", "members=isolation_forest", "--set", "n_trees=3", "--set", "calibration_folds=0"]
     command = ["fit", str(path), "--label", "fraud", "--mostly-outliers", "--out", str(tmp_path / "run"), *options]
     with pytest.raises(SystemExit) as stop:
         main(command)

@@ -12,7 +12,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -54,6 +54,35 @@ EXAMINED = 8192
 BOX = "border-left:3px solid #2c6fad;padding:.2em .8em;margin:.4em 0"
 
 
+@dataclass(frozen=True)
+class Scores:
+    """The scores of rows, each of shape (n,).
+
+    Attributes:
+        anomaly: by which to rank rows; higher for stranger ones.
+        line: what is compared with the threshold: the anomaly, raised where novelty is above its own threshold.
+        like_known: how like the known outliers a row is; NaN without any.
+        novelty: how unlike the training rows a row is, whatever outliers are known; NaN where no member says.
+        threshold: above which ``line`` is flagged.
+    """
+
+    anomaly: Array
+    line: Array
+    like_known: Array
+    novelty: Array
+    threshold: float
+
+    @property
+    def flagged(self) -> NDArray[np.bool_]:
+        """Which rows are called outliers, shape (n,)."""
+        return self.line > self.threshold
+
+    @property
+    def kind(self) -> NDArray[np.str_]:
+        """What each flagged row is, shape (n,): "known" if like the known outliers, else "novel"; empty for others."""
+        return np.where(self.like_known > self.threshold, "known", np.where(self.flagged, "novel", ""))
+
+
 class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """A scikit-learn outlier detector for tables, data frames and images."""
 
@@ -80,6 +109,12 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def _anomaly(self, encoded: Array) -> Array:
         """Return the anomaly of encoded rows, shape (n,)."""
+
+    def _columns(self, encoded: Array) -> Array:
+        """Return the columns of :class:`Scores` for encoded rows, shape (n, 4)."""
+        anomaly = self._anomaly(encoded)
+        missing = np.full(len(anomaly), np.nan)
+        return np.stack([anomaly, anomaly, missing, missing], 1)
 
     @abstractmethod
     def _explain(self, encoded: Array) -> Explanation:
@@ -110,12 +145,12 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     @property
     def threshold_(self) -> float:
-        """The anomaly score above which a row is called an outlier, ``−offset_``."""
+        """What ``−score_samples`` of an outlier is above, ``−offset_``."""
         return -self.offset_
 
     @property
     def decision_scores_(self) -> Array:
-        """Anomaly scores of the training rows, in their order, shape (n,); high for outliers, as in PyOD."""
+        """``−score_samples`` of the training rows, in their order, shape (n,); high for outliers, as in PyOD."""
         if self.findings_.scores is None:
             raise AttributeError(f"there are no decision_scores_: {self.findings_.no_scores}")
         return self.findings_.scores
@@ -125,22 +160,28 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """1 for training rows above the threshold and 0 for others, as in PyOD, shape (n,)."""
         return (self.decision_scores_ > self.threshold_).astype(np.int64)
 
-    def anomaly_score(self, X: Any) -> Array:
-        """Return scores that are higher for stranger rows, shape (n,)."""
+    def scores(self, X: Any) -> Scores:
+        """Return all scores of rows: how they rank, whether they are flagged, and by which question."""
         check_is_fitted(self)
         return self._scores_of(self._checked(X))
 
-    def _scores_of(self, rows: Any) -> Array:
-        return in_parts(
-            rows,
-            self._score_rows,
-            n_jobs=self.n_jobs,
-            progress=None if self.verbose is None else self.verbose > 0,
-        )
+    def _scores_of(self, rows: Any) -> Scores:
+        progress = None if self.verbose is None else self.verbose > 0
+        columns = in_parts(rows, self._score_rows, n_jobs=self.n_jobs, progress=progress)
+        anomaly, line, like_known, novelty = np.ascontiguousarray(columns.T)
+        return Scores(anomaly, line, like_known, novelty, self.threshold_)
+
+    def anomaly_score(self, X: Any) -> Array:
+        """Return scores by which to rank rows, higher for stranger ones, shape (n,)."""
+        return self.scores(X).anomaly
 
     def score_samples(self, X: Any) -> Array:
-        """Return scores that are lower for stranger rows, shape (n,)."""
-        return -self.anomaly_score(X)
+        """Return scores that are lower for stranger rows, shape (n,): ``predict`` flags those below ``offset_``.
+
+        They are ``−anomaly_score``, except that with known outliers rows that are flagged for their novelty alone lie
+        below ``offset_`` as well (:class:`Scores`).
+        """
+        return -self.scores(X).line
 
     def decision_function(self, X: Any) -> Array:
         """Return ``score_samples − offset_``: negative for outliers, shape (n,).
@@ -148,7 +189,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         Warns, as :meth:`predict` does, if the rows are far from those of training.
         """
         warn_if_scored("decision_function")
-        return -self._compared_scores(X) - self.offset_
+        return -self._compared_scores(X).line - self.offset_
 
     def predict(self, X: Any, *, fdr: float | None = None, discount: bool = False) -> NDArray[np.int64]:
         """Return +1 for inliers and −1 for outliers.
@@ -170,7 +211,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             return np.where(flagged, -1, 1)
         if discount:
             raise ValueError("discount must be False without fdr, found True: the threshold uses no p-values")
-        return np.where(-self._compared_scores(X) - self.offset_ < 0, -1, 1)
+        return np.where(self._compared_scores(X).flagged, -1, 1)
 
     def p_value(self, X: Any, *, discount: bool = False) -> Array:
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
@@ -220,7 +261,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def plot_scores(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
         """Draw a histogram of anomaly scores with the threshold; with y, one for each kind of row."""
-        return plot_scores(self.anomaly_score(X), -self.offset_, y, ax)
+        return plot_scores(self.scores(X).line, self.threshold_, y, ax)
 
     def odd_values(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Count the values of each column of X, and those of them that are unlike any of training; none for images."""
@@ -245,13 +286,13 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         baseline = self.findings_.baseline
         return None if baseline is None else Batch(baseline, self.threshold_)
 
-    def count_batch(self, batch: Batch, X: Any, anomaly: Array) -> None:
-        """Count rows of a batch by their anomaly scores and by their gaps."""
-        self._count_batch(batch, self._checked(X), anomaly)
+    def count_batch(self, batch: Batch, X: Any, scores: Scores) -> None:
+        """Count rows of a batch by their scores and by their gaps."""
+        self._count_batch(batch, self._checked(X), scores.line)
 
-    def _count_batch(self, batch: Batch, rows: Any, anomaly: Array) -> None:
+    def _count_batch(self, batch: Batch, rows: Any, line: Array) -> None:
         some = rows[:: -(-len(rows) // EXAMINED)]
-        batch.add(anomaly, self._count_gaps(some) > self.gaps_.usual if self.gaps_ else np.zeros(0, dtype=bool))
+        batch.add(line, self._count_gaps(some) > self.gaps_.usual if self.gaps_ else np.zeros(0, dtype=bool))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fitted detector to one file, atomically and without pickle."""
@@ -337,29 +378,29 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             self.__dict__.pop(name, None)
 
     def _score_rows(self, rows: Any) -> Array:
-        """Return the scores of rows as the preprocessor takes them."""
-        return score_rows(self._anomaly, self.preprocessor_, self.gaps_, rows)
+        """Return the columns of :class:`Scores` for rows as the preprocessor takes them."""
+        return score_rows(self._columns, self.preprocessor_, self.gaps_, rows)
 
     def _baseline(self, rows: Any, scores: Array, weights: Array, threshold: float, known_weight: float) -> Baseline:
         """Return what batches are compared with, from unlabelled training rows and their scores."""
         usual = 0 if self.gaps_ is None else self.gaps_.usual
         return Baseline.of(scores, weights, threshold, self._count_gaps(rows) > usual, known_weight)
 
-    def _compared_scores(self, X: Any) -> Array:
-        """Return anomaly scores, and warn if the rows are far from those of training; its caller's caller is named."""
+    def _compared_scores(self, X: Any) -> Scores:
+        """Return scores, and warn if the rows are far from those of training; its caller's caller is named."""
         check_is_fitted(self)
         rows = self._checked(X)
-        anomaly = self._scores_of(rows)
+        scores = self._scores_of(rows)
         batch = self.new_batch()
-        if batch is not None and len(anomaly) >= MIN_ROWS:
-            self._count_batch(batch, rows, anomaly)
+        if batch is not None and len(scores.line) >= MIN_ROWS:
+            self._count_batch(batch, rows, scores.line)
             if sentences := batch.sentences():
                 warnings.warn(
                     f"X is far from the training rows, so that scores may say little: {'; '.join(sentences)}",
                     UnlikeTrainingWarning,
                     stacklevel=3,
                 )
-        return anomaly
+        return scores
 
     def _training_rows(self, X: Any) -> tuple[Any, ColumnTypes | None, Frame | None]:
         """Check training rows and return them as given; of a data frame, as it is read, how, and the frame."""

@@ -151,10 +151,10 @@ class BatchScorer:
         """Return the scores of rows in the form that the detector takes."""
         detector, scores = self.detector, np.empty(len(rows), dtype=self.dtype)
         if len(rows):
-            scores["score"] = anomaly = detector.anomaly_score(rows)
-            scores["outlier"] = anomaly > -detector.offset_
+            of_rows = detector.scores(rows)
+            scores["score"], scores["outlier"] = of_rows.anomaly, of_rows.flagged
             if isinstance(detector, NoiseContrastiveDetector):
-                scores["probability"] = detector.calibration_.probability(anomaly)
+                scores["probability"] = detector.probability_of(of_rows)
         return scores
 
     def _chosen(self, there: Iterable[str]) -> dict[str, str]:

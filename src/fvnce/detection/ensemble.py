@@ -1,21 +1,28 @@
-r"""The average of the members: which are used, how much each counts, and what each column adds.
+r"""The members together: two questions, two scores, and the score that ranks rows by both.
 
-The score is the weighted mean over members of (anomaly − mean) / deviation, both over the training rows, where possible
-with scores by models that have not seen them.
+*Is it like the known?* K is the weighted mean over members of (anomaly − mean)/deviation, both over the training rows,
+by models that have not seen them where possible. Members that use known outliers improve with their number m; the
+neighbors' weight is w(m) = 1/(1 + m) on a table and 0.95 on images, the others have equal parts of the rest. Columns of
+a table often hold nothing but what known outliers reveal, whereas known images are of one kind among many.
 
-Members that use known outliers improve with their number. The neighbors need none, and see what is unlike every known
-outlier. With m known outliers the neighbors' weight is w(m) = 1/(1 + m) on a table and 0.95 on images; the others have
-equal parts of the rest. Columns of a table often hold nothing but what known outliers reveal, whereas known images are
-of one kind among many: models that learn only that kind forget the others. The neighbors come first, and so are the
-same, to the last bit, with known outliers and without.
+*Is it unlike everything?* N is the largest of (anomaly − median)/spread over members that need no known outlier: the
+neighbors see what is unusual where it is, the isolation forest what is far from all, groups included. A mean would let
+one hide what the other sees. Numbers far outside of the training rows add to N (:class:`Span`).
 
-Since each member explains its anomaly as a sum, so is the score:
+In the noise p_n = λ p_known + (1 − λ) p_broad both are log-ratios to the data, so the score is a soft maximum,
 
-    anomaly(x) = base + rest(x) + Σ_j ratio_j(x)
+    s = log(e^K + e^(N − c)),        K, N in units of their spread over training rows,
 
-For a forest the ratio is how far each column moved the share of noise between root and leaf (exact); for networks,
-integrated gradients from the typical row (up to quadrature, which is in the rest). On a table, numbers far outside of
-the training rows add to both the score and the ratio of their column (:class:`Span`).
+with c = :data:`NOVELTY_PRIOR` = −log((1 − λ)/λ): novelty decides only where it is glaring, and the ranking among usual
+rows is that of K. Without known outliers s = N. The neighbors come first, and so are the same with known outliers and
+without. A label never changes N.
+
+Each member explains its anomaly as a sum over columns, and so does the score:
+
+    s(x) = base + rest(x) + Σ_j ratio_j(x),    ratio_j = v K_j + (1 − v) N_j,   v = e^(K − s).
+
+For a forest K_j is how far each column moved the share of noise between root and leaf (exact); for networks, integrated
+gradients from the typical row (up to quadrature, which is in the rest).
 """
 
 from __future__ import annotations
@@ -28,22 +35,34 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .._random import plain_mode
-from .._validation import fields, listed, number, require, stored_array
+from .._validation import fields, listed, number, optional, require, stored_array
 from .explanation import Explanation
 from .members import NAMES, member_class
-from .members.base import HeldOutScores, ImageShape, MemberSettings, Scorer, State, part_of, prefixed, standard
+from .members.base import (
+    HeldOutScores,
+    ImageShape,
+    MemberSettings,
+    Scorer,
+    State,
+    part_of,
+    prefixed,
+    robust_standard,
+    standard,
+)
 from .preprocessing import cut
 from .rows import Array, Folds, TrainingRows
 
-#: Members that "auto" means: without known outliers the first, with them all.
-AUTO = ("neighbors", "outlier_forest", "mixture_forest", "network")
+#: Members that "auto" means on tables and on images; those that need known outliers, or use them, only with some.
+AUTO = ("neighbors", "isolation_forest", "outlier_forest", "mixture_forest", "network")
+AUTO_IMAGES = ("neighbors", "outlier_forest", "mixture_forest", "network")
+#: c: how many spreads beyond the median novelty must lie to rank a row with one that is typical by K.
+NOVELTY_PRIOR = 6.0
 #: Known outliers that the neighbors are worth on tables, and their weight on images.
 NEIGHBORS_WORTH, NEIGHBORS_ON_IMAGES = 1.0, 0.95
 #: The largest excess of a column.
 MAX_EXCESS = 30.0
 #: Members of version 0.2 under another name today.
-RENAMED = {"neighbours": "neighbors"}
+RENAMED = {"neighbours": "neighbors", "broad_forest": "isolation_forest"}
 
 
 def settings_for(settings: MemberSettings, n_known: int, image: ImageShape | None) -> MemberSettings:
@@ -51,23 +70,26 @@ def settings_for(settings: MemberSettings, n_known: int, image: ImageShape | Non
     for name in settings.members:
         if member_class(name).needs_outliers and not n_known:
             raise ValueError(f"members must not name {name} without a known outlier (y = 1), found it")
-    return replace(settings, members=settings.members or (AUTO if n_known else AUTO[:1]), image=image)
+    auto = AUTO if image is None else AUTO_IMAGES
+    chosen = auto if n_known else tuple(name for name in auto if member_class(name).novelty)
+    return replace(settings, members=settings.members or chosen, image=image)
 
 
 def member_weights(names: Sequence[str], n_known: int, *, image: bool) -> list[float]:
-    """Return the weight of each member, with sum one.
+    """Return the weight of each member in K, with sum one; zeros if no member learns from known outliers.
 
-    >>> member_weights(("network", "neighbors"), 3, image=False)
-    [0.75, 0.25]
-    >>> member_weights(("network", "broad_forest"), 9, image=False)
-    [0.5, 0.5]
+    >>> member_weights(("neighbors", "isolation_forest", "network"), 3, image=False)
+    [0.25, 0.0, 0.75]
+    >>> member_weights(("neighbors", "isolation_forest"), 3, image=False)
+    [0.0, 0.0]
     """
-    alone = sum(name == "neighbors" for name in names)
-    others = len(names) - alone
-    if not alone or not others:
-        return [1 / len(names)] * len(names)
+    learning = sum(not member_class(name).novelty for name in names)
+    if not n_known or not learning:
+        return [0.0] * len(names)
     weight = NEIGHBORS_ON_IMAGES if image else NEIGHBORS_WORTH / (NEIGHBORS_WORTH + n_known)
-    return [weight / alone if name == "neighbors" else (1 - weight) / others for name in names]
+    weight *= "neighbors" in names
+    parts = {"neighbors": weight, "isolation_forest": 0.0}
+    return [parts.get(name, (1 - weight) / learning) for name in names]
 
 
 @dataclass(frozen=True)
@@ -117,32 +139,48 @@ class Span:
         return cls(**arrays)
 
 
+#: Center and scale of a score.
+Unit = tuple[float, float]
+
+
 @dataclass
 class Ensemble:
-    """Members, what standardizes each, and the weight of each, with sum one; for a table, its span."""
+    """Members and what makes K and N of their anomalies.
+
+    Attributes:
+        names: of the members.
+        members: the trained models.
+        units: mean and deviation of each member's anomaly, by which it enters K.
+        weights: of each member in K, with sum one, or zeros without known outliers.
+        novelty: median and spread of the anomaly of each member that enters N; None for others.
+        known: median and spread of K; None without known outliers, and where there is no N.
+        span: ranges of columns, for a table.
+    """
 
     names: list[str]
     members: list[Scorer]
-    centers: list[float]
-    scales: list[float]
+    units: list[Unit]
     weights: list[float]
+    novelty: list[Unit | None]
+    known: Unit | None
     span: Span | None
 
     @classmethod
-    @plain_mode()
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
-        """Train all members that complete settings name.
+        """Train all members that complete settings name, each on all rows.
 
         Returns:
-            The ensemble and, with folds, the score of each training row by models that were trained without its fold.
+            The ensemble and, with folds, the score of each training row by smaller models that were trained without
+            its fold.
         """
-        weights = member_weights(settings.members, len(rows.outliers), image=settings.image is not None)
+        n_known = len(rows.outliers)
+        weights = member_weights(settings.members, n_known, image=settings.image is not None)
         span = Span.learn(rows.X) if settings.image is None else None
-        ensemble = cls(list(settings.members), [], [], [], weights, span)
+        ensemble = cls(list(settings.members), [], [], weights, [], None, span)
         excess, rows = ensemble._excess(rows.outliers).sum(1), rows.transformed(ensemble._seen)
-        held_out: list[HeldOutScores] = []
+        unseen: list[HeldOutScores] = []
         kinds = [member_class(name) for name in settings.members]
         on_components = settings.image is not None and not all(kind.sees_pixels for kind in kinds)
         if on_components:
@@ -155,28 +193,62 @@ class Ensemble:
             if on_components and not kind.sees_pixels:
                 member, scores = OnComponents.fit(kind, pca, rows, on_columns, member_seed, folds)
             else:
-                member, scores = kind.fit(rows, settings, member_seed, folds)
+                member, scores = kind.fit(rows, settings, member_seed)
+                if folds is not None and kind.memorizes:
+                    _, scores = kind.fit(rows, settings.smaller(), member_seed, folds)
+            if scores is None:
+                of_outliers = member.anomaly(rows.outliers) if n_known else np.empty(0)
+                scores = HeldOutScores(member.anomaly(rows.X), of_outliers)
             # A member scores new rows as it scores rows that it has not seen.
-            center, scale = standard(member.anomaly(rows.X) if scores is None else scores.rows, rows.weights)
-            if scores is not None:
-                held_out.append(scores.standardized(center, scale))
+            unseen.append(scores)
             ensemble.members.append(member)
-            ensemble.centers.append(center)
-            ensemble.scales.append(scale)
+            ensemble.units.append(standard(scores.rows, rows.weights))
+            novel = kind.novelty or not any(weights)
+            ensemble.novelty.append(robust_standard(scores.rows, rows.weights) if novel else None)
+        if any(weights) and any(ensemble.novelty):
+            ensemble.known = robust_standard(ensemble._like_known([each.rows for each in unseen]), rows.weights)
         if folds is None:
             return ensemble, None
-        of_rows, of_outliers = (ensemble._mean([getattr(each, of) for each in held_out]) for of in ("rows", "outliers"))
-        return ensemble, HeldOutScores(of_rows, of_outliers + excess)
+        nothing = np.zeros(len(rows.X))
+        both = ([each.rows for each in unseen], nothing), ([each.outliers for each in unseen], excess)
+        return ensemble, HeldOutScores(*(ensemble._combined(*each)[:, 0] for each in both))
 
-    @plain_mode()
     def anomaly(self, X: Array) -> Array:
-        """Return the mean of the standardized anomalies, and what numbers far outside add to it."""
+        """Return the score s, shape (n,)."""
+        return np.ascontiguousarray(self.scores(X)[:, 0])
+
+    def scores(self, X: Array) -> Array:
+        """Return s, K and N of encoded rows, shape (n, 3); NaN for K without known outliers, and for N without it."""
         seen = self._seen(X)
+        return self._combined([member.anomaly(seen) for member in self.members], self._excess(X).sum(1))
+
+    def _combined(self, anomalies: Sequence[Array], excess: Array) -> Array:
+        """Return s, K and N from the members' anomalies and what numbers far outside add."""
+        missing = np.full(len(excess), np.nan)
+        known, novelty = self._like_known(anomalies), self._novelty(anomalies, excess)
+        if novelty is None:  # no member of novelty is in it, as in files of version 0.2
+            return np.stack([known + excess, known, missing], 1)
+        if self.known is None:
+            return np.stack([novelty, missing, novelty], 1)
+        center, scale = self.known
+        known = (known - center) / scale
+        return np.stack([np.logaddexp(known, novelty - NOVELTY_PRIOR), known, novelty], 1)
+
+    def _like_known(self, anomalies: Sequence[Array]) -> Array:
+        # One after the other, since a product of matrices may sum in another order for another number of rows.
+        total = np.zeros(len(anomalies[0]))
+        for anomaly, (center, scale), weight in zip(anomalies, self.units, self.weights, strict=True):
+            if weight:
+                total += weight * ((anomaly - center) / scale)
+        return total
+
+    def _novelty(self, anomalies: Sequence[Array], excess: Array) -> Array | None:
         parts = [
-            (member.anomaly(seen) - center) / scale
-            for member, center, scale in zip(self.members, self.centers, self.scales, strict=True)
+            (anomaly - unit[0]) / unit[1]
+            for anomaly, unit in zip(anomalies, self.novelty, strict=True)
+            if unit is not None
         ]
-        return np.asarray(self._mean(parts) + self._excess(X).sum(1))
+        return np.asarray(np.max(parts, axis=0) + excess) if parts else None
 
     def _seen(self, X: Array) -> Array:
         """Return encoded rows as members see them."""
@@ -186,28 +258,46 @@ class Ensemble:
         """Return what numbers far outside of the training rows add, shape (n, D)."""
         return np.zeros((len(X), 1)) if self.span is None else self.span.excess(np.ascontiguousarray(X))
 
-    def _mean(self, parts: Sequence[Array]) -> Array:
-        # One after the other, since a product of matrices may sum in another order for another number of rows.
-        return np.asarray(sum(weight * part for weight, part in zip(self.weights, parts, strict=True)))
-
-    @plain_mode()
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
         """Explain encoded rows; ``fold`` brings their columns back to the original ones."""
-        ratio = np.zeros(X.shape)
-        ratio += self._excess(X)
-        X = self._seen(X)
-        rest, base = np.zeros(len(X)), 0.0
-        for member, center, scale, weight in zip(self.members, self.centers, self.scales, self.weights, strict=True):
-            factor, parts = weight / scale, member.contributions(X)
-            ratio += factor * parts
-            if not member.exact:  # what a quadrature leaves belongs to no column
-                rest += factor * (member.anomaly(X) - member.base - parts.sum(1))
-            base -= factor * center
-            base += factor * member.base
+        scores, seen = self.scores(X), self._seen(X)
+        anomaly, known = scores[:, 0], scores[:, 1]
+        ratio, base = np.zeros(X.shape), 0.0
+        weight_of_known = np.zeros(len(X)) if np.isnan(known).any() else np.ones(len(X))
+        if self.known is not None:
+            weight_of_known = np.exp(known - anomaly)
+        if weight_of_known.any():
+            center, scale = self.known or (0.0, 1.0)
+            base -= center / scale
+            for member, unit, weight in zip(self.members, self.units, self.weights, strict=True):
+                if weight:
+                    factor = weight / unit[1] / scale
+                    ratio += factor * member.contributions(seen)
+                    base += factor * (member.base - unit[0])
+            ratio *= weight_of_known[:, None]
+        ratio += self._explained_novelty(X, seen) * (1 - weight_of_known)[:, None]
+        if not any(self.novelty):
+            ratio += self._excess(X)
+        elif self.known is None:
+            first = next(i for i, unit in enumerate(self.novelty) if unit is not None)
+            base = (self.members[first].base - self.novelty[first][0]) / self.novelty[first][1]  # type: ignore[index]
         folded = fold(ratio)
-        if folded.ndim > 2:  # what fell on the padding of images
-            rest += ratio.sum(1) - folded.reshape(len(folded), -1).sum(1)
+        # What a quadrature leaves, the padding of images, and what the soft maximum adds belong to no column.
+        rest = anomaly - base - folded.reshape(len(folded), -1).sum(1)
         return Explanation(folded, np.zeros_like(folded), rest, base)
+
+    def _explained_novelty(self, X: Array, seen: Array) -> Array:
+        """Return what each column adds to N, by the member that decides it for each row, shape (n, D)."""
+        units = [(member, unit) for member, unit in zip(self.members, self.novelty, strict=True) if unit is not None]
+        parts = np.zeros(X.shape)
+        if not units:
+            return parts
+        decides = np.argmax([(member.anomaly(seen) - unit[0]) / unit[1] for member, unit in units], axis=0)
+        for i, (member, unit) in enumerate(units):
+            here = decides == i
+            if here.any():
+                parts[here] = member.contributions(np.ascontiguousarray(seen[here])) / unit[1]
+        return parts + self._excess(X)
 
     def state(self) -> State:
         """Return every member by its name, its arrays numbered."""
@@ -216,25 +306,31 @@ class Ensemble:
             content, member_arrays = member.state()
             members.append({"name": name, "state": content})
             arrays |= prefixed(str(position), member_arrays)
-        content = {"members": members, "centres": self.centers, "scales": self.scales, "weights": self.weights}
-        return content, arrays  # in the spelling of version 0.2
+        units = {"units": self.units, "weights": self.weights, "novelty": self.novelty, "known": self.known}
+        return {"members": members, **units}, arrays
 
     @classmethod
     def from_state(
         cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape | None
     ) -> Self:
         """Make the ensemble over rows of ``width`` columns from a state that may be forged."""
-        saved, centers, scales, weights = fields(
+        if "centres" in content:
+            content = _upgraded(content)
+        saved, units, weights, novelty, known = fields(
             content,
             "the ensemble",
             "members",
-            centres=listed(number),
-            scales=listed(partial(number, low=0.0, open_low=True)),
+            units=listed(_unit),
             weights=listed(partial(number, low=0.0, high=1.0)),
+            novelty=listed(optional(_unit)),
+            known=optional(_unit),
         )
-        sizes = {len(each) for each in (saved, centers, scales, weights)}
-        require(len(sizes) == 1, "have a center, a scale and a weight for each member", sizes, of="the ensemble")
-        require(abs(sum(weights) - 1) < 1e-9, "have weights with sum one", weights, of="the ensemble")
+        sizes = {len(each) for each in (saved, units, weights, novelty)}
+        require(len(sizes) == 1, "have a unit and a weight for each member", sizes, of="the ensemble")
+        total = sum(weights)
+        whole = abs(total - 1) < 1e-9 or (total == 0 and any(novelty))
+        require(whole, "have weights with sum one", weights, of="the ensemble")
+        require((known is not None) == (total > 0 and any(novelty)), "have a unit of K beside N", known)
         names: list[str] = []
         members: list[Scorer] = []
         for position, item in enumerate(saved):
@@ -249,4 +345,17 @@ class Ensemble:
 
                 members.append(OnComponents.from_state(kind, state, part, width))
         span = Span.from_state(part_of(arrays, "span"), width) if image is None else None
-        return cls(names, members, centers, scales, weights, span)
+        return cls(names, members, units, weights, novelty, known, span)
+
+
+def _unit(name: str, value: Any) -> Unit:
+    center, scale = listed(number, 2)(name, value)
+    return center, number(name, scale, low=0.0, open_low=True)
+
+
+def _upgraded(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of today from that of version 0.2, whose score was K with what numbers far outside add."""
+    members, centers, scales, weights = fields(content, "the ensemble", "members", "centres", "scales", "weights")
+    listed(number)("centres", centers)
+    units = [list(unit) for unit in zip(centers, listed(number, len(centers))("scales", scales), strict=True)]
+    return {"members": members, "units": units, "weights": weights, "novelty": [None] * len(members), "known": None}

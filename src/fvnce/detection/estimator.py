@@ -9,6 +9,7 @@ import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -22,17 +23,16 @@ from .._validation import fields as entries
 from ..tables.frame import Frame
 from ..tables.schema import plain_matrix, read_by
 from ..training.history import History
-from .base import OutlierDetector, histories_from_state, histories_state, plain, seed_of
+from .base import OutlierDetector, Scores, histories_from_state, histories_state, plain, seed_of
 from .ensemble import RENAMED, Ensemble, settings_for
 from .explanation import Explanation, importances_over
-from .gaps import Gaps
+from .gaps import Gaps, score_rows
 from .members import NAMES
 from .members.base import HeldOutScores, MemberSettings
 from .preprocessing import TablePreprocessor, learn_preprocessor
 from .rows import Array, Folds, TrainingRows, check_labels, check_weights, hash_words, in_parts, merge, take
 from .trust.calibration import (
     Calibration,
-    calibrate_by_share,
     calibrate_with_outliers,
     calibrate_without,
     labels_tell,
@@ -145,6 +145,8 @@ class NoiseContrastiveDetector(OutlierDetector):
         evidence_: how good it is by held-out rows (:class:`~fvnce.detection.Evidence`); ``print(detector.evidence_)``.
         prior_: π, an estimate that is rough with few known outliers (docs: *The threshold, and where π comes from*).
         calibration_: how scores become probabilities.
+        novelty_calibration_: how novelty does, with known outliers; None without.
+        novelty_threshold_: the novelty above which a row is flagged, whatever outliers are known.
         ensemble_: the members.
         history_: a :class:`fvnce.History` for each training; ratio networks are trained together.
         n_known_: known outliers in training.
@@ -204,6 +206,7 @@ class NoiseContrastiveDetector(OutlierDetector):
     # Learned by fit.
     ensemble_: Ensemble = field(init=False)
     calibration_: Calibration = field(init=False)
+    novelty_calibration_: Calibration | None = field(init=False, default=None)
     history_: list[History] = field(init=False)
     prior_: float = field(init=False)
 
@@ -239,23 +242,24 @@ class NoiseContrastiveDetector(OutlierDetector):
             self.preprocessor_ = learn_preprocessor(raw[~is_known], weight[~is_known], readings, raw[is_known])
         rows = TrainingRows.split(self.preprocessor_.encode(raw), is_known, weight)
 
-        # Members train, each model without one of the folds, so that every row has scores by models without it.
+        # Members train on all rows; smaller models, each without a fold, score the rows that they have not seen.
         complete = settings_for(settings, len(rows.outliers), self.preprocessor_.image)
         folds = self._folds(rows, seed)
         self.ensemble_, unseen = Ensemble.fit(rows, complete, seed, folds)
         self.history_ = [member.history for member in self.ensemble_.members if member.history is not None]
-        scores = np.empty(len(raw))
-        scores[~is_known] = self.ensemble_.anomaly(rows.X)
+        columns = np.empty((len(raw), 3))
+        columns[~is_known] = self.ensemble_.scores(rows.X)
         if is_known.any():
-            scores[is_known] = self.ensemble_.anomaly(rows.outliers)
+            columns[is_known] = self.ensemble_.scores(rows.outliers)
         if isinstance(self.preprocessor_, TablePreprocessor):
             self.gaps_ = Gaps.learn(self.preprocessor_, self._anomaly, raw[~is_known], rows.weights, seed)
             added = self.gaps_.parts(self.preprocessor_.gaps(raw)).sum(1)
-            scores += added
+            columns += added[:, None]
             if unseen is not None:
                 unseen = HeldOutScores(unseen.rows + added[~is_known], unseen.outliers + added[is_known])
 
         # Scores make probabilities and the threshold: those that are held out, with known outliers among them.
+        scores, novelty = columns[:, 0], columns[:, 2]
         trained = RowScores(scores[~is_known], rows.weights, scores[is_known], rows.outlier_weights)
         held_out = None
         if unseen is not None and len(rows.outliers) > 1:
@@ -268,11 +272,20 @@ class NoiseContrastiveDetector(OutlierDetector):
             every_score = np.concatenate([trained.scores, trained.known])
             every_weight = np.concatenate([trained.weights, trained.known_weights])
             offset = threshold_at(-every_score, every_weight, float(self.contamination))
+        elif self.ensemble_.known is not None:  # the second question has a line of its own, which no label moves
+            self.novelty_calibration_ = calibrate_without(novelty[~is_known], rows.weights, self._assumed_share())
+        measured = trained if held_out is None else held_out
+        lines = replace(
+            measured,
+            scores=self._line(measured.scores, novelty[~is_known], -offset),
+            known=self._line(measured.known, novelty[is_known], -offset),
+        )
 
         # Rows that no model has seen make p-values: those to spare, or half of the rows with a model of the others.
         conformal, inlier = None, None
         if len(spare):
-            new = in_parts(take(matrix, spare), self._score_rows)
+            anomaly = partial(score_rows, self._anomaly, self.preprocessor_, self.gaps_)
+            new = in_parts(take(matrix, spare), anomaly)
             inlier = None if held_out is None else 1 - self.calibration_.probability(new)
             conformal = Conformal.of(new, weights[spare], inlier)
         elif self.calibration_folds:
@@ -284,11 +297,15 @@ class NoiseContrastiveDetector(OutlierDetector):
                 split = _different_rows(frame, known, weights, None if inlier is None else inlier[place])
             conformal = fit_split(*split, settings, seed)
 
-        baseline_scores = trained.scores if unseen is None else unseen.rows
+        lines_of_all = self._line(scores, novelty, -offset)
+        unlabelled = lines.scores
+        if held_out is None and unseen is not None:
+            unlabelled = self._line(unseen.rows, novelty[~is_known], -offset)
         no_p_value = REASONS["few to split" if self.calibration_folds else "no split"]
         self.findings_ = Findings(
             evidence=make_evidence(
-                trained if held_out is None else held_out,
+                measured,
+                lines,
                 held_out=held_out is not None,
                 threshold=-offset,
                 threshold_reason=self._threshold_reason(trained.scores > -offset, held_out is not None),
@@ -299,10 +316,10 @@ class NoiseContrastiveDetector(OutlierDetector):
             conformal=conformal,
             no_p_value=no_p_value if conformal is None else None,
             importances=importances_over(rows, self._explain, seed),
-            scores=None if len(spare) else self._in_order(matrix, weights, scores[place]),
+            scores=None if len(spare) else self._in_order(matrix, weights, lines_of_all[place], -offset),
             no_scores=REASONS["thinned"].format(max_rows=self.max_rows) if len(spare) else None,
             baseline=self._baseline(
-                raw[~is_known], baseline_scores, rows.weights, -offset, float(rows.outlier_weights.sum())
+                raw[~is_known], unlabelled, rows.weights, -offset, float(rows.outlier_weights.sum())
             ),
         )
         self.offset_ = offset
@@ -317,8 +334,19 @@ class NoiseContrastiveDetector(OutlierDetector):
 
         With few known outliers it is too high: use it as a ranking (measured in docs/howto/reliability.md).
         """
-        anomaly = self._compared_scores(X)  # raises if the detector is not fitted
-        return self.calibration_.probability(anomaly)
+        return self.probability_of(self._compared_scores(X))  # raises if the detector is not fitted
+
+    def probability_of(self, scores: Scores) -> Array:
+        """Return P(outlier | x) of rows whose scores are known, shape (n,)."""
+        probability = self.calibration_.probability(scores.anomaly)
+        if self.novelty_calibration_ is None:
+            return probability
+        return np.maximum(probability, self.novelty_calibration_.probability(scores.novelty))
+
+    @property
+    def novelty_threshold_(self) -> float | None:
+        """The novelty above which a row is flagged, whatever outliers are known; None where the score alone decides."""
+        return None if self.novelty_calibration_ is None else self.novelty_calibration_.threshold
 
     def predict_proba(self, X: Any) -> Array:
         """Return [1 − P(outlier | x), P(outlier | x)] for each row, shape (n, 2)."""
@@ -373,9 +401,18 @@ class NoiseContrastiveDetector(OutlierDetector):
             both = held_out.scores, held_out.weights, held_out.known, held_out.known_weights
             if labels_tell(*both):
                 return calibrate_with_outliers(*both, self.prior)
-        if self.prior is None and self.ensemble_.names == ["broad_forest"]:
-            return calibrate_by_share(self.ensemble_.centers[0], self.ensemble_.scales[0])
-        return calibrate_without(scores, weights, CLEAN_FLAGGED if self.clean and self.prior is None else self.prior)
+        return calibrate_without(scores, weights, self._assumed_share() if self.prior is None else self.prior)
+
+    def _assumed_share(self) -> float | None:
+        """Return the fraction of training rows that is flagged without known outliers, if it is not estimated."""
+        return CLEAN_FLAGGED if self.clean else None
+
+    def _line(self, scores: Array, novelty: Array, threshold: float) -> Array:
+        """Return what is compared with the threshold: the score, raised above it where novelty is above its own."""
+        if self.novelty_calibration_ is None:
+            return scores
+        beyond = novelty - self.novelty_calibration_.threshold
+        return np.where(beyond > 0, np.maximum(scores, threshold + beyond), scores)
 
     def _threshold_reason(self, flagged: NDArray[np.bool_], held_out: bool) -> str:
         """Return why the threshold is where it is."""
@@ -385,8 +422,6 @@ class NoiseContrastiveDetector(OutlierDetector):
             case = "calibrated"
         elif self.prior is not None:
             case = "prior"
-        elif self.ensemble_.names == ["broad_forest"]:
-            case = "broad noise"
         elif self.clean:
             case = "clean"
         else:
@@ -405,17 +440,22 @@ class NoiseContrastiveDetector(OutlierDetector):
             return REASONS["one row" if self.n_known_ > 1 else "one known"].format(known=self.n_known_)
         return REASONS["no folds" if self.calibration_folds < 2 else "few rows"].format(folds=self.calibration_folds)
 
-    def _in_order(self, matrix: Any, weights: Array, scores: Array) -> Array:
+    def _in_order(self, matrix: Any, weights: Array, scores: Array, threshold: float) -> Array:
         """Return scores of the training rows in the order of X, those of weight zero included."""
         there = weights > 0
         ordered = np.empty(len(matrix))
         ordered[there] = scores
         if not there.all():
-            ordered[~there] = self._score_rows(matrix[~there])
+            columns = score_rows(self.ensemble_.scores, self.preprocessor_, self.gaps_, matrix[~there])
+            ordered[~there] = self._line(columns[:, 0], columns[:, 2], threshold)
         return ordered
 
     def _anomaly(self, encoded: Array) -> Array:
         return self.ensemble_.anomaly(encoded)
+
+    def _columns(self, encoded: Array) -> Array:
+        anomaly, like_known, novelty = self.ensemble_.scores(encoded).T
+        return np.stack([anomaly, self._line(anomaly, novelty, self.threshold_), like_known, novelty], 1)
 
     def _explain(self, encoded: Array) -> Explanation:
         return self.ensemble_.explain(encoded, self.preprocessor_.fold)
@@ -423,12 +463,17 @@ class NoiseContrastiveDetector(OutlierDetector):
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         ensemble, arrays = self.ensemble_.state()
         histories, tensors = histories_state(self.history_)
-        content = {"calibration": asdict(self.calibration_), "ensemble": ensemble, "histories": histories}
+        novelty = None if self.novelty_calibration_ is None else asdict(self.novelty_calibration_)
+        calibrations = {"calibration": asdict(self.calibration_), "novelty": novelty}
+        content = {**calibrations, "ensemble": ensemble, "histories": histories}
         return content, tensors | {name: from_numpy(value) for name, value in arrays.items()}
 
     def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        calibration, ensemble, histories = entries(content, "a detector", "calibration", "ensemble", "histories")
+        calibration, novelty, ensemble, histories = entries(
+            {"novelty": None, **content}, "a detector", "calibration", "novelty", "ensemble", "histories"
+        )
         self.calibration_ = Calibration.from_state(calibration)
+        self.novelty_calibration_ = None if novelty is None else Calibration.from_state(novelty)
         self.prior_ = self.calibration_.prior
         self.history_ = histories_from_state(histories, tensors)
         arrays = {name: value.numpy() for name, value in tensors.items()}

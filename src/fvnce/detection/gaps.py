@@ -121,9 +121,9 @@ class Gaps:
         return np.asarray(gone * (self.lift + (self.floor[n_gaps] + self.unusual * excess) / np.maximum(1, n_gaps)))
 
     def added_to(self, anomaly: Anomaly, preprocessor: TablePreprocessor, rows: Array) -> Array:
-        """Return the scores of rows with what their gaps add, shape (n,)."""
+        """Return the scores of rows with what their gaps add, shape (n,) or (n, scores)."""
         score, gone = anomaly(preprocessor.encode(rows)), preprocessor.gaps(rows)
-        return score + self.parts(gone).sum(1) if gone.any() else score
+        return np.asarray((score.T + self.parts(gone).sum(1)).T) if gone.any() else score
 
     def are_few(self, n_gaps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which rows have values in less than half of the columns, and fewer than is usual."""

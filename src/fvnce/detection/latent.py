@@ -197,9 +197,11 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         offset = threshold_at(-scores[~known], rows.weights, self.contamination)
         conformal = Conformal.of(scores[~known][held_out], np.ones(n_held_out)) if n_held_out else None
         measured = held_out if n_held_out else kept
+        of_rows = RowScores(scores[~known], rows.weights, scores[known], rows.outlier_weights)
         self.findings_ = Findings(
             evidence=make_evidence(
-                RowScores(scores[~known], rows.weights, scores[known], rows.outlier_weights),
+                of_rows,
+                of_rows,
                 held_out=False,
                 threshold=-offset,
                 threshold_reason=REASONS["contamination"].format(contamination=self.contamination, rows="unlabelled"),

@@ -243,6 +243,17 @@ def effective_counts(weights: Array) -> Array:
     return np.asarray(weights * (weights.sum() / (weights**2).sum()))
 
 
+def weighted_quantile(values: Array, weights: Array, level: float) -> float:
+    """Return the smallest of the values up to which a fraction ``level`` of the weight lies.
+
+    >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), 0.5)
+    2.0
+    """
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order[min(len(order) - 1, int(np.searchsorted(cumulative, level - 1e-12)))]])
+
+
 def hash_words(*arrays: Any) -> list[int]:
     """Return 128 bits of a hash of numbers, as four integers for the seed of a draw over them.
 

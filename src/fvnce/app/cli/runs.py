@@ -292,8 +292,8 @@ def evaluate(
     data = fitted.config.data
     with progress("scoring", quiet) as tick:
         settings = like_training(data, delimiter, header, missing, array)
-        scores, outlier = read_labelled(fitted, labelled, label, settings, say, tick)
-    evaluation = measure(scores, outlier, fitted.threshold, k, fitted.config.seed)
+        scores, flags, outlier = read_labelled(fitted, labelled, label, settings, say, tick)
+    evaluation = measure(scores, flags, outlier, fitted.threshold, k, fitted.config.seed)
     if data.sha256 is not None and fingerprint(labelled) == data.sha256:
         say(f"{run} was trained on {labelled}: on training rows, a model looks better than it is")
     typer.echo(json_module.dumps(evaluation.content()) if json else text_table(*evaluation.table()))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection.base import Scores
 from ...detection.rows import take as take_rows
 from ...tables.frame import Frame, Rows
 from ..runs import FittedRun
@@ -32,7 +33,7 @@ class Analysis:
         positions: of the analyzed rows in the training data.
         rows: the analyzed rows.
         known: which of them are known outliers.
-        anomaly: their anomaly scores.
+        scores: of these rows.
         rng: for sections that choose rows.
     """
 
@@ -42,8 +43,13 @@ class Analysis:
     positions: NDArray[np.int64]
     rows: Rows
     known: NDArray[np.bool_]
-    anomaly: Array
+    scores: Scores
     rng: np.random.Generator
+
+    @property
+    def anomaly(self) -> Array:
+        """The anomaly scores of the analyzed rows."""
+        return self.scores.anomaly
 
     @property
     def is_image(self) -> bool:
@@ -77,8 +83,8 @@ def analyze(run: FittedRun, data: TrainingData, notices: Sequence[str]) -> Analy
         rest = rng.choice(np.flatnonzero(~data.known), SCORED - len(known), replace=False)
         positions = np.sort(np.concatenate([known, rest]))
     rows = take(data.rows, positions)
-    anomaly = run.detector.anomaly_score(run.layout.prepare(rows))
-    return Analysis(run, data, notices, positions, rows, data.known[positions], anomaly, rng)
+    scores = run.detector.scores(run.layout.prepare(rows))
+    return Analysis(run, data, notices, positions, rows, data.known[positions], scores, rng)
 
 
 def take(rows: Rows, chosen: Any) -> Any:

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...detection import Explanation
+from ...detection.rows import Array
 from .analysis import Analysis, heat_uri, picture_uri, take
 from .page import Section, block
 
@@ -24,14 +26,28 @@ SHOWN = 15
 
 def sections(analysis: Analysis) -> Iterator[Section]:
     """Yield the highest-scoring unlabelled rows, and columns, or pixels, by importance."""
-    reading = [
-        "The highest-scoring unlabelled training rows. Each score is the sum of its parts: bars to the right raise the "
-        "score, bars to the left lower it. All rows start from base; rest belongs to no single column."
-    ]
-    entries = top_rows(analysis)
-    largest = max((abs(part) for entry in entries for _, part, _ in entry["parts"]), default=1.0) or 1.0
-    top = block("top_anomalies", entries=[_shown(entry, largest) for entry in entries])
-    yield Section("Top anomalies", reading, blocks=[top])
+    parts = (
+        "Each score is the sum of its parts: bars to the right raise the score, bars to the left lower it. All rows "
+        "start from base; rest belongs to no single column."
+    )
+    scores, two = analysis.scores, analysis.run.detector.novelty_threshold_ is not None
+    lists = [("Top anomalies", "The highest-scoring unlabelled training rows.", scores.anomaly)]
+    if two:
+        novel = np.where(scores.kind == "known", -np.inf, scores.novelty)
+        lists = [
+            ("Like the known outliers", "The unlabelled training rows that score highest.", scores.anomaly),
+            (
+                "Unlike anything",
+                "The unlabelled training rows that are most unlike all others, and not like the known outliers. "
+                f"{int(((scores.kind == 'novel') & ~analysis.known).sum()):,} are flagged, whatever the labels.",
+                novel,
+            ),
+        ]
+    for title, about, ranking in lists:
+        entries = top_rows(analysis, ranking)
+        largest = max((abs(part) for entry in entries for _, part, _ in entry["parts"]), default=1.0) or 1.0
+        top = block("top_anomalies", entries=[_shown(entry, largest) for entry in entries])
+        yield Section(title, [f"{about} {parts}"], blocks=[top])
     shares = np.asarray(analysis.run.detector.feature_importances_, dtype=np.float64)
     if analysis.is_image:
         heat = heat_uri(shares.reshape(analysis.rows.shape[1:]))
@@ -50,18 +66,23 @@ def sections(analysis: Analysis) -> Iterator[Section]:
     yield Section("Columns by importance", reading, blocks=[bars])
 
 
-def top_rows(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return the highest-scoring unlabelled rows with all parts of their scores as (name, part, value of the row)."""
-    chosen = np.flatnonzero(~analysis.known)
-    chosen = chosen[np.argsort(-analysis.anomaly[chosen], kind="stable")[:TOP]]
+def top_rows(analysis: Analysis, ranking: Array) -> list[dict[str, Any]]:
+    """Return the unlabelled rows that rank highest with all parts of their scores as (name, part, value of the row).
+
+    Rows that are equal in every column are one entry, which says how many there are.
+    """
+    unlabelled = np.flatnonzero(~analysis.known)
+    groups = _distinct(analysis, unlabelled[np.argsort(-ranking[unlabelled], kind="stable")], ranking)
+    chosen = np.array([group[0] for group in groups], dtype=np.int64)
     rows, run = take(analysis.rows, chosen), analysis.run
-    probability = run.detector.calibration_.probability(analysis.anomaly[chosen])
+    probability = run.detector.probability_of(analysis.scores)[chosen]
     explanation = run.detector.explain(run.layout.prepare(rows))
     entries = []
-    for i, index in enumerate(chosen.tolist()):
-        rest, base = float(explanation.rest[i]), float(explanation.base)
+    for i, group in enumerate(groups):
+        index, rest, base = group[0], float(explanation.rest[i]), float(explanation.base)
+        copies = "" if len(group) == 1 else f", one of {len(group):,} identical rows"
         entry: dict[str, Any] = {
-            "name": analysis.name(index),
+            "name": f"{analysis.name(index)}{copies}",
             "score": float(analysis.anomaly[index]),
             "probability": float(probability[i]),
             "parts": _parts(analysis, explanation, i, index),
@@ -72,6 +93,23 @@ def top_rows(analysis: Analysis) -> list[dict[str, Any]]:
             entry["heat"] = heat_uri(explanation.total[i])
         entries.append(entry)
     return entries
+
+
+def _distinct(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> list[list[int]]:
+    """Return the first different rows of an order, each with its copies, which score the same and so follow it."""
+    groups: list[list[int]] = []
+    for index in order.tolist():
+        if not np.isfinite(ranking[index]):
+            break
+        first = groups[-1][0] if groups else None
+        same = first is not None and ranking[first] == ranking[index] and not analysis.is_image
+        if first is not None and same and analysis.cells(first) == analysis.cells(index):
+            groups[-1].append(index)
+            continue
+        if len(groups) == TOP:
+            break
+        groups.append([index])
+    return groups
 
 
 def _parts(analysis: Analysis, explanation: Explanation, i: int, index: int) -> list[tuple[str, float, str]]:

@@ -125,6 +125,13 @@ def next_steps(evidence: Evidence, *, images: bool) -> list[str]:
     return [*steps, test]
 
 
+def _novel(analysis: Analysis) -> str:
+    """Return how many unlabelled rows are flagged for their novelty alone, as the end of a sentence."""
+    scores = analysis.scores
+    novel = int((scores.flagged & (scores.anomaly <= scores.threshold) & ~analysis.known).sum())
+    return f"; {novel:,} more are flagged because they are unlike all others" if novel else ""
+
+
 def _scores(analysis: Analysis, evidence: Evidence) -> Section:
     detector, threshold, known = analysis.run.detector, analysis.run.threshold, analysis.known
     groups = {"training rows": analysis.anomaly[~known]}
@@ -150,7 +157,7 @@ def _scores(analysis: Analysis, evidence: Evidence) -> Section:
     reading = [
         f"Higher scores are more anomalous. {flatter if detector.n_known_ > 1 else ''}"
         f"{int((groups['training rows'] > threshold).sum()):,} of {int((~known).sum()):,} unlabelled training rows are "
-        f"above the threshold {threshold:.4g}{some}.",
+        f"above the threshold {threshold:.4g}{some}{_novel(analysis)}.",
         f"The share of outliers among unlabelled rows is estimated as {detector.prior_:.2%}, from held-out scores of "
         f"{detector.n_known_} known outliers. With few known outliers this estimate is rough and often too high, and "
         "the probabilities with it: use them as a ranking."

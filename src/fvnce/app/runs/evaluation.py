@@ -15,6 +15,7 @@ outliers in the file (:mod:`fvnce.detection.trust.evidence`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,14 +51,16 @@ class Evaluation:
     """How well labelled outliers are found.
 
     Attributes:
-        scores: of all rows, shape (n,).
+        scores: of all rows, by which they are ranked, shape (n,).
+        flags: which of them are flagged, shape (n,).
         outlier: which of them are outliers, shape (n,).
-        threshold: above which a row is flagged.
+        threshold: of the run.
         k: how many of the highest-scoring rows are inspected.
         numbers: those of :data:`NUMBERS`; None where not defined, as the precision of no rows.
     """
 
     scores: Array
+    flags: Marks
     outlier: Marks
     threshold: float
     k: int
@@ -65,13 +68,13 @@ class Evaluation:
 
     @property
     def flagged(self) -> int:
-        """Number of rows above the threshold."""
-        return int((self.scores > self.threshold).sum())
+        """Number of rows that are flagged."""
+        return int(self.flags.sum())
 
     @property
     def found(self) -> int:
-        """Number of outliers above the threshold."""
-        return int((self.scores[self.outlier] > self.threshold).sum())
+        """Number of outliers that are flagged."""
+        return int(self.flags[self.outlier].sum())
 
     def table(self) -> tuple[str, list[list[str]]]:
         """Return a caption and rows of name, value and interval, the header first."""
@@ -135,17 +138,21 @@ class Evaluation:
         return figures.save_as(figure, path)
 
 
-def evaluate(scores: Array, outlier: Marks, threshold: float, k: int | None = None, seed: int = 0) -> Evaluation:
+def evaluate(
+    scores: Array, flags: Marks, outlier: Marks, threshold: float, k: int | None = None, seed: int = 0
+) -> Evaluation:
     """Compute the numbers of :data:`NUMBERS` with their intervals.
 
     Args:
         scores: higher for more anomalous rows, shape (n,).
+        flags: which rows are flagged, shape (n,).
         outlier: which rows are outliers, shape (n,).
-        threshold: above which a row is flagged.
+        threshold: of the run.
         k: how many rows are inspected; by default as many as there are outliers.
         seed: of the intervals.
 
-    >>> result = evaluate(np.array([1.0, 2.0, 3.0, 4.0]), np.array([False, True, False, True]), 2.5)
+    >>> scores = np.array([1.0, 2.0, 3.0, 4.0])
+    >>> result = evaluate(scores, scores > 2.5, np.array([False, True, False, True]), 2.5)
     >>> round(result.numbers["auroc"].value, 3), result.numbers["precision_at_k"].value, result.flagged, result.found
     (0.75, 0.5, 2, 1)
     """
@@ -158,23 +165,29 @@ def evaluate(scores: Array, outlier: Marks, threshold: float, k: int | None = No
     places = outliers if k is None else k
     if not 1 <= places <= len(scores):
         raise FileError(f"--k must be from 1 to the number of rows, {len(scores):,}, found {places:,}")
-    levels = np.unique(np.append(scores[outlier], threshold))
-    first = 2 * int(np.searchsorted(levels, threshold)) + 3  # the first bin above the threshold
 
-    def measured(positive: Array, negative: Array, lowest: bool) -> Array:
-        """Return all numbers, in the order of :data:`NUMBERS`, shape (draws, 6)."""
-        above, false = positive[:, first:].sum(1), negative[:, first:].sum(1)
+    def ranked(positive: Array, negative: Array, lowest: bool) -> Array:
+        """Return AUROC, average precision, precision and recall at k, shape (draws, 4)."""
         share = np.array([_among_first(*pair, places) for pair in zip(positive, negative, strict=True)])
-        with np.errstate(invalid="ignore"):
-            true = above / (above + false)
-        at = np.stack([true, above / outliers, share / places, share / outliers], 1)
+        at = np.stack([share / places, share / outliers], 1)
         return np.concatenate([auroc_and_precision(positive, negative, lowest), at], 1)
 
-    positive, negative = (into_bins(levels, scores[kind], np.ones(int(kind.sum()))) for kind in (outlier, ~outlier))
-    rng = np.random.default_rng([seed, 90])
-    numbers = with_intervals(positive, negative, (outliers, others), measured, rng)
-    defined = (None if math.isnan(number.value) else number for number in numbers)
-    return Evaluation(scores, outlier, threshold, places, dict(zip(NUMBERS, defined, strict=True)))
+    def flagged(positive: Array, negative: Array, lowest: bool) -> Array:
+        """Return precision and recall of what is flagged, shape (draws, 2)."""
+        above, false = positive[:, first:].sum(1), negative[:, first:].sum(1)
+        with np.errstate(invalid="ignore"):
+            return np.stack([above / (above + false), above / outliers], 1)
+
+    rng, first = np.random.default_rng([seed, 90]), 3  # the first bin above the only level
+
+    def numbers(values: Array, levels: Array, measure: Any) -> Sequence[Interval]:
+        positive, negative = (into_bins(levels, values[kind], np.ones(int(kind.sum()))) for kind in (outlier, ~outlier))
+        return with_intervals(positive, negative, (outliers, others), measure, rng)
+
+    auroc, precision, at_k, recall_at_k = numbers(scores, np.unique(scores[outlier]), ranked)
+    ordered = (auroc, precision, *numbers(flags.astype(np.float64), np.full(1, 0.5), flagged), at_k, recall_at_k)
+    defined = (None if math.isnan(number.value) else number for number in ordered)
+    return Evaluation(scores, flags, outlier, threshold, places, dict(zip(NUMBERS, defined, strict=True)))
 
 
 def _among_first(positive: Array, negative: Array, places: int) -> float:
@@ -185,8 +198,8 @@ def _among_first(positive: Array, negative: Array, places: int) -> float:
 
 def read_labelled(
     run: FittedRun, path: str, label: str | None, settings: DataSettings, say: Say, tick: Tick | None = None
-) -> tuple[Array, Marks]:
-    """Return scores and labels of every row of a file, read in parts.
+) -> tuple[Array, Marks, Marks]:
+    """Return scores, flags and labels of every row of a file, read in parts.
 
     Args:
         run: scores the rows.
@@ -199,12 +212,14 @@ def read_labelled(
     label = label or run.config.data.label
     if label is None:
         raise FileError(f"{run.folder} was trained without labels; say where those of {path} are with --label COLUMN")
-    scores, marks, unlike = [], [], Unlike(run)
+    scores, flags, marks, unlike = [], [], [], Unlike(run)
     with closing(read_like(run.layout, path, settings, labels=True)) as source:
         labels, split = split_labels(source, label, path)
         for part in source.parts():
             rows, values = split(part.rows, part.start)
-            scores.append(score_part(run, rows, part, source.name, unlike)[1])
+            of_part = score_part(run, rows, part, source.name, unlike)[1]
+            scores.append(of_part.anomaly)
+            flags.append(of_part.flagged)
             marks.append(labels.marks(values))
             if tick is not None:
                 tick(part.start + len(values), part.done)
@@ -212,7 +227,7 @@ def read_labelled(
     labels.check(say, mostly=True)
     for sentence in unlike.sentences():
         say(f"warning: {sentence}")
-    return np.concatenate(scores), np.concatenate(marks)
+    return np.concatenate(scores), np.concatenate(flags), np.concatenate(marks)
 
 
 def label_column(source: Source, run: FittedRun) -> str | None:

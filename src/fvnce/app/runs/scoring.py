@@ -17,12 +17,13 @@ from typing import IO, Any
 import numpy as np
 
 from ...detection import NoiseContrastiveDetector
+from ...detection.base import Scores
 from ...detection.preprocessing import TablePreprocessor
 from ...tables import FileError, Frame, TableSource
 from ...tables.frame import Part
 from ...tables.sources import Source
 from ..escaping import cell, line_json
-from . import Array, FittedRun
+from . import FittedRun
 from .training_data import Say, check_finite_part, find_column
 
 #: Called after each part with the rows done and the share of the file.
@@ -141,19 +142,20 @@ def stream_scores(
         rows, ids = part.rows, None
         if id is not None and isinstance(rows, Frame):
             rows, ids = rows.without([id]), rows[id]
-        rows, anomaly = score_part(run, rows, part, source.name, unlike)
+        rows, scores = score_part(run, rows, part, source.name, unlike)
+        anomaly = scores.anomaly
         few.add(rows, partial(_name, part))
         if batch is not None:
-            run.detector.count_batch(batch, rows, anomaly)
+            run.detector.count_batch(batch, rows, scores)
         summary.rows += len(anomaly)
-        summary.outliers += int((anomaly > run.threshold).sum())
+        summary.outliers += int(scores.flagged.sum())
         chosen = np.arange(len(anomaly))
         if top is not None:
             # No more of this part than the top can matter, and none below the worst that is kept.
             chosen = np.sort(np.argsort(-anomaly, kind="stable")[:top])
             if len(best) >= top:
                 chosen = chosen[anomaly[chosen] > best[0][0]]
-        for scored in _scored(run, rows, anomaly, chosen, part, ids, explain):
+        for scored in _scored(run, rows, scores, chosen, part, ids, explain):
             if top is None:
                 write(scored[2])
             elif len(best) < top:
@@ -174,12 +176,12 @@ def stream_scores(
     return summary
 
 
-def score_part(run: FittedRun, rows: Any, part: Part, name: str, unlike: Unlike) -> tuple[Any, Array]:
-    """Return the rows of a part as the model takes them, and their anomaly scores."""
+def score_part(run: FittedRun, rows: Any, part: Part, name: str, unlike: Unlike) -> tuple[Any, Scores]:
+    """Return the rows of a part as the model takes them, and their scores."""
     check_finite_part(rows, name, part.start)
     prepared = run.layout.prepare(rows)
     unlike.add(prepared)
-    return prepared, run.detector.anomaly_score(prepared)
+    return prepared, run.detector.scores(prepared)
 
 
 def add_id(source: Source, column: str | None, say: Say, *, asked: bool) -> str | None:
@@ -207,10 +209,12 @@ def _name(part: Part, i: int) -> Any:
 
 
 def _scored(
-    run: FittedRun, rows: Any, anomaly: Array, chosen: Any, part: Part, ids: Any, explain: bool
+    run: FittedRun, rows: Any, scores: Scores, chosen: Any, part: Part, ids: Any, explain: bool
 ) -> Iterator[Scored]:
     """Yield the entries of each chosen row of a part."""
-    probability, p_value = run.detector.calibration_.probability(anomaly), run.p_value(rows, anomaly)
+    anomaly, flagged, kind = scores.anomaly, scores.flagged, scores.kind
+    two = run.detector.novelty_threshold_ is not None
+    probability, p_value = run.detector.probability_of(scores), run.p_value(rows, anomaly)
     reasons = _reasons(run, rows, chosen) if explain else None
     for i in chosen.tolist():
         row: dict[str, Any] = {"row": _name(part, i)}
@@ -219,7 +223,13 @@ def _scored(
         row["score"], row["probability"] = float(anomaly[i]), float(probability[i])
         if p_value is not None:
             row["p_value"] = float(p_value[i])
-        row["outlier"] = bool(anomaly[i] > run.threshold)
+        if two:
+            row |= {
+                "like_known": float(scores.like_known[i]),
+                "novelty": float(scores.novelty[i]),
+                "kind": str(kind[i]),
+            }
+        row["outlier"] = bool(flagged[i])
         if reasons is not None:
             row["reasons"] = next(reasons)
         yield row["score"], -(part.start + i), row
@@ -252,8 +262,11 @@ def _json_writer(file: IO[str]) -> Write:
 
 def _csv_writer(file: IO[str], run: FittedRun, *, named: bool, explain: bool) -> Write:
     table = csv.writer(file, lineterminator="\n")
+    two = run.detector.novelty_threshold_ is not None
     has = {"id": named, "p_value": run.detector.findings_.conformal is not None}
-    columns = [n for n in ("row", "id", "score", "probability", "p_value", "outlier") if has.get(n, True)]
+    has |= {"like_known": two, "novelty": two, "kind": two}
+    names = ("row", "id", "score", "probability", "p_value", "like_known", "novelty", "kind", "outlier")
+    columns = [name for name in names if has.get(name, True)]
     reasons = [f"{what}_{i + 1}" for i in range(REASONS) for what in ("reason", "part")] if explain else []
     table.writerow([*columns, *reasons])
 

@@ -1,12 +1,12 @@
 """The members of the detector: to add one, write its file and list its class.
 
-==================  =========================================================================================
-``outlier_forest``  piecewise-constant ratio of the known outliers to the rows
-``mixture_forest``  piecewise-constant ratio of the mixture noise to the rows
-``broad_forest``    the same for noise that is uniform over the box of the data, on few rows a tree
-``network``         ratio networks against the mixture noise
-``neighbors``       ratio of densities by nearest neighbors, in closed form
-==================  =========================================================================================
+====================  =========================================================================================
+``outlier_forest``    piecewise-constant ratio of the known outliers to the rows
+``mixture_forest``    piecewise-constant ratio of the mixture noise to the rows
+``network``           ratio networks against the mixture noise
+``neighbors``         ratio of densities by nearest neighbors, in closed form
+``isolation_forest``  depth in trees of random splits, for groups that neighbors take for normal
+====================  =========================================================================================
 
 ``base`` is the contract of all of them; ``images`` is how they see images.
 """
@@ -19,9 +19,9 @@ from .base import Member
 MODULES = {
     "outlier_forest": "forest.OutlierForest",
     "mixture_forest": "forest.MixtureForest",
-    "broad_forest": "forest.BroadForest",
     "network": "ratio_network.RatioNetworks",
     "neighbors": "neighbors.NeighborMember",
+    "isolation_forest": "forest.IsolationForest",
 }
 NAMES = tuple(MODULES)
 

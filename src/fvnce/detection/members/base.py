@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rows import Array, Folds, TrainingRows
+from ..rows import Array, Folds, TrainingRows, weighted_quantile
 
 if TYPE_CHECKING:
     from ...training.history import History
@@ -124,11 +124,15 @@ class Member(Scorer):
         name: its name in settings and files.
         needs_outliers: whether it cannot be trained without known outliers.
         sees_pixels: whether it takes images as they are; other members see their principal components.
+        novelty: whether it says how unlike the data a row is, whatever outliers are known.
+        memorizes: whether it scores rows that it was trained on otherwise than new ones.
     """
 
     name: ClassVar[str]
     needs_outliers: ClassVar[bool] = False
     sees_pixels: ClassVar[bool] = False
+    novelty: ClassVar[bool] = False
+    memorizes: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod
@@ -174,6 +178,16 @@ def standard(anomaly: Array, weights: Array) -> tuple[float, float]:
     center = float(np.average(anomaly, weights=weights))
     spread = math.sqrt(float(np.average((anomaly - center) ** 2, weights=weights)))
     return center, spread if spread > 1e-12 else 1.0
+
+
+def robust_standard(anomaly: Array, weights: Array) -> tuple[float, float]:
+    """Return the median and half the range of the middle 68 %; the mean and deviation where that range is zero.
+
+    >>> robust_standard(np.arange(101.0), np.ones(101))
+    (50.0, 34.0)
+    """
+    low, middle, high = (weighted_quantile(anomaly, weights, level) for level in (0.16, 0.5, 0.84))
+    return (middle, (high - low) / 2) if high - low > 1e-12 else standard(anomaly, weights)
 
 
 def row_fractions(values: Array) -> Array:

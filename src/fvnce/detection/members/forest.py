@@ -37,8 +37,8 @@ MAX_PLACES = 2**20
 MAX_DEPTH = 10_000
 #: The fewest draws of noise, for tables of few rows.
 MIN_DRAWS = 256
-#: Rows of a tree of the broad forest; few, so that outliers do not hide one another.
-BROAD_ROWS = 64
+#: Rows of a tree of the isolation forest, few, so that outliers do not hide one another; its depth; and the most trees.
+ISOLATION_ROWS, ISOLATION_DEPTH, ISOLATION_TREES = 256, 8, 100
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class Forest(RatioForest, Member):
             seed=seed,
             folds=None if folds is None else (folds.rows, noise_folds),
             n_jobs=settings.n_jobs,
-            **cls._growth(settings),
+            min_samples_leaf=settings.min_samples_leaf,
         )
         forest = cls(**grown.arrays())
         if folds is None:
@@ -249,10 +249,6 @@ class Forest(RatioForest, Member):
     @abstractmethod
     def _noise(cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None) -> WeightedNoise:
         """Return what rows are distinguished from."""
-
-    @classmethod
-    def _growth(cls, settings: MemberSettings) -> dict[str, Any]:
-        return {"min_samples_leaf": settings.min_samples_leaf, "max_features": "sqrt", "sample": None}
 
 
 class OutlierForest(Forest):
@@ -280,21 +276,66 @@ class MixtureForest(Forest):
         return drawn.double().numpy(), np.ones(len(drawn)), fold_of.numpy()
 
 
-class BroadForest(Forest):
-    """A forest against the box that holds the rows, with few rows and single columns in each tree."""
+class IsolationForest(RatioForest, Member):
+    r"""Isolation forest: rows that few random splits separate from the others score high.
 
-    name: ClassVar[str] = "broad_forest"
+    A tree of random splits cuts the box of a small sample at random until rows are alone: the depth of a row grows with
+    log p_data/p_n for p_n uniform over the box, and a far group is cut off early however dense it is. ``share`` holds
+    1 − h/H at a leaf, h its depth with the expected depth of a tree of the rows left in it, H the largest h; above a
+    leaf it is the mean over the rows of the sample, so that contributions sum.
+    """
+
+    name: ClassVar[str] = "isolation_forest"
+    novelty: ClassVar[bool] = True
+    memorizes: ClassVar[bool] = False
 
     @classmethod
-    def _noise(cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None) -> WeightedNoise:
-        from ..noise import draw_box
+    def fit(
+        cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
+    ) -> tuple[Self, HeldOutScores | None]:
+        """Grow the trees, each on a sample of its own: a row is in few of them."""
+        seeds = np.random.RandomState(seed).randint(2**31 - 1, size=min(settings.n_trees, ISOLATION_TREES))
+        X = rows.X.astype(np.float32)
+        cumulative = np.cumsum(rows.weights / rows.weights.sum())
+        grow = partial(_grow_isolation, X, cumulative / cumulative[-1])
+        trees = Parallel(n_jobs=settings.n_jobs, prefer="threads")(delayed(grow)(int(each)) for each in seeds)
+        return cls(**_flat(trees, [_isolation(tree) for tree in trees]).arrays()), None
 
-        drawn = draw_box(rows.X, max(len(rows.X), MIN_DRAWS), seed)
-        return drawn, np.ones(len(drawn)), np.full(len(drawn), -1)
 
-    @classmethod
-    def _growth(cls, settings: MemberSettings) -> dict[str, Any]:
-        return {"min_samples_leaf": 1, "max_features": 1, "sample": BROAD_ROWS}
+def _grow_isolation(X: NDArray[np.float32], cumulative: Array, seed: int) -> Any:
+    """Grow one tree of random splits on a sample drawn by weight, with replacement."""
+    random = np.random.RandomState(seed)
+    levels = random.random_sample(min(ISOLATION_ROWS, len(X)))
+    there, counts = np.unique(np.searchsorted(cumulative, levels, "right"), return_counts=True)
+    with config_context(skip_parameter_validation=True):
+        tree = ExtraTreeRegressor(random_state=seed, max_features=1, max_depth=ISOLATION_DEPTH)
+        # A target that means nothing, so that every split is as good as another.
+        target = random.random_sample(len(there))
+        return tree.fit(X[there], target, sample_weight=counts.astype(np.float64), check_input=False).tree_
+
+
+def _isolation(tree: Any) -> Array:
+    """Return 1 − h/H of each node of a tree of random splits."""
+    rows, left, right = tree.weighted_n_node_samples, tree.children_left, tree.children_right
+    depth = np.zeros(len(left))
+    for node in np.flatnonzero(left >= 0):  # parents come before their children
+        depth[left[node]] = depth[right[node]] = depth[node] + 1
+    mean = depth + _expected_depth(rows)
+    for node in np.flatnonzero(left >= 0)[::-1]:
+        children = [left[node], right[node]]
+        mean[node] = np.average(mean[children], weights=rows[children])
+    return np.asarray(1 - mean / (ISOLATION_DEPTH + _expected_depth(np.array([ISOLATION_ROWS]))[0]))
+
+
+def _expected_depth(rows: Array) -> Array:
+    """Return the mean depth of a row in a tree that separates so many by random splits (Liu, Ting and Zhou 2008).
+
+    >>> _expected_depth(np.array([1.0, 2.0, 256.0])).round(2)
+    array([ 0.  ,  1.  , 10.24])
+    """
+    n = np.maximum(rows, 3.0)
+    harmonic = 2 * (np.log(n - 1) + np.euler_gamma) - 2 * (n - 1) / n
+    return np.where(rows > 2, harmonic, np.maximum(rows - 1, 0.0))
 
 
 def grow_forest(
@@ -305,8 +346,6 @@ def grow_forest(
     *,
     n_trees: int,
     min_samples_leaf: int,
-    max_features: str | int,
-    sample: int | None,
     seed: int,
     folds: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
     n_jobs: int | None = None,
@@ -320,8 +359,6 @@ def grow_forest(
         noise_weights: one for each draw.
         n_trees: how many.
         min_samples_leaf: fewest samples in a cell.
-        max_features: columns tried for a split, a number or "sqrt".
-        sample: data rows of a tree, with as many of noise, drawn anew for each; None for all.
         seed: of the partitions.
         folds: the fold of each row and of each draw, −1 for none: tree t sees nothing of fold t mod K.
         n_jobs: threads, as joblib counts them.
@@ -336,7 +373,7 @@ def grow_forest(
     ]
     # As scikit-learn's forests seed their trees.
     seeds = np.random.RandomState(seed).randint(2**31 - 1, size=n_trees)
-    grow = partial(_grow_tree, sample=sample, min_samples_leaf=min_samples_leaf, max_features=max_features)
+    grow = partial(_grow_tree, min_samples_leaf=min_samples_leaf)
     work = (delayed(grow)(parts[tree % len(parts)], int(tree_seed)) for tree, tree_seed in enumerate(seeds))
     return _flat(Parallel(n_jobs=n_jobs, prefer="threads")(work))
 
@@ -351,27 +388,18 @@ def _balanced(X: NDArray[np.float32], is_noise: Array, weight: Array) -> _Part:
     return X, is_noise, weight
 
 
-def _grow_tree(part: _Part, seed: int, *, sample: int | None, **growth: Any) -> Any:
-    """Grow one tree on all of a part, or on samples of it drawn by weight, with replacement.
-
-    Its target is 1 for noise: the mean of a cell is μ, and the gain in squared error half that of Gini. Samples are
-    drawn here because scikit-learn's own bootstrap before 1.9 draws evenly and weighs what it drew, so that a value
-    which a thousand rows have in common would be in as few trees as one that occurs once.
-    """
+def _grow_tree(part: _Part, seed: int, min_samples_leaf: int) -> Any:
+    """Grow one tree, whose target is 1 for noise: the mean of a cell is μ, and the gain half that of Gini."""
     X, is_noise, weight = part
-    if sample is None:
-        weight = weight * (len(X) / weight.sum())
-    else:
-        cumulative = np.cumsum(weight / weight.sum())
-        levels = np.random.RandomState(seed).random_sample(min(2 * sample, len(X)))
-        there, counts = np.unique(np.searchsorted(cumulative / cumulative[-1], levels, "right"), return_counts=True)
-        X, is_noise, weight = X[there], is_noise[there], counts.astype(np.float64)
     with config_context(skip_parameter_validation=True):  # the detector has validated its settings
-        tree = ExtraTreeRegressor(random_state=seed, **growth)
-        return tree.fit(X, is_noise, sample_weight=weight, check_input=False).tree_
+        tree = ExtraTreeRegressor(random_state=seed, max_features="sqrt", min_samples_leaf=min_samples_leaf)
+        return tree.fit(X, is_noise, sample_weight=weight * (len(X) / weight.sum()), check_input=False).tree_
 
 
-def _flat(trees: Sequence[Any]) -> RatioForest:
+def _flat(trees: Sequence[Any], shares: Sequence[Array] | None = None) -> RatioForest:
+    """Put trees one after the other; ``shares`` are those of their nodes, by default their means."""
+    if shares is None:
+        shares = [tree.value[:, 0, 0] for tree in trees]
     sizes = [tree.node_count for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1]
     node, first = np.arange(sum(sizes)), np.repeat(roots, sizes)
@@ -384,5 +412,5 @@ def _flat(trees: Sequence[Any]) -> RatioForest:
         right=np.where(leaf, node, right + first).astype(np.int64),
         feature=np.where(leaf, 0, feature).astype(np.int64),
         threshold=np.where(leaf, 0.0, threshold).astype(np.float64),
-        share=np.concatenate([np.clip(tree.value[:, 0, 0], 0.0, 1.0) for tree in trees]).astype(np.float64),
+        share=np.clip(np.concatenate(shares), 0.0, 1.0).astype(np.float64),
     )

@@ -12,8 +12,9 @@ distance from it. docs/detection.md ("Neighbors: the ratio in closed form") give
 
 Distances are smoothed, d + ε, so that rows which occur many times are not infinitely dense. A training row is not its
 own neighbor: where a row coincides with a reference row, one copy of that is left out. Unlabelled rows may be outliers
-that lie together, and each other's neighbors; so unless rows are known to be clean, the fifth of them whose 100
-neighbors lie farthest is no reference.
+that lie together, and each other's neighbors. So unless rows are known to be clean, the fifth of them whose 100
+neighbors lie farthest is no reference, and neither is a group, however dense, from which it is far to the nearest fifth
+of all rows.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 from sklearn.neighbors import NearestNeighbors
 
 from ..._validation import count, fields, number, require, stored_array
-from ..rows import Array, Folds, TrainingRows
+from ..rows import Array, Folds, TrainingRows, weighted_quantile
 from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, part_of, prefixed, row_fractions
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ LOCAL, IMAGE_LOCAL, IMAGE_WARPED = 0.5, 0.7, 0.4
 ROW_NEIGHBORS, IMAGE_NEIGHBORS = 5, 10
 #: Fraction of rows that are no reference since they may be outliers, and neighbors by which they are found.
 TRIMMED, CROWD = 0.2, 100
+#: Rows by which far groups are found; the fraction of them that is near a normal row; and how many times farther from
+#: the median than the quantile 0.8 of that distance a far group lies.
+BULK_ROWS, BULK, FAR = 256, 0.2, 2.4
 #: Reference rows are moved by this much at random, so that no two of them lie at the same distance from anything.
 JITTER = 1e-6
 #: Neighbors that are searched beyond k: the fast search rounds, and one may be the row itself.
@@ -93,9 +98,11 @@ class Reference:
         unsmoothed = partial(cls, distances=np.ones(0), smoothing=0.0)
         if not clean:
             crowd = unsmoothed(points, weights, n_neighbors=CROWD).distance(points)
-            order = np.argsort(crowd, kind="stable")
+            far = _far_groups(points, weights, rng)
+            order = np.argsort(np.where(far, np.inf, crowd), kind="stable")
             cumulative = np.cumsum(weights[order]) / weights.sum()
-            kept = np.sort(order[: max(1, int(np.searchsorted(cumulative, 1 - TRIMMED, side="right")))])
+            share = min(1 - TRIMMED, 1 - float(weights[far].sum() / weights.sum()))
+            kept = np.sort(order[: max(1, int(np.searchsorted(cumulative, share, side="right")))])
             points, weights = np.ascontiguousarray(points[kept]), weights[kept]
         distances = unsmoothed(points, weights, n_neighbors=n_neighbors).distance(points)
         mean = float(np.average(distances, weights=weights))
@@ -177,6 +184,8 @@ class NeighborMember(Member):
 
     name: ClassVar[str] = "neighbors"
     sees_pixels: ClassVar[bool] = True
+    novelty: ClassVar[bool] = True
+    memorizes: ClassVar[bool] = False
 
     reference: Reference
     local: float
@@ -188,7 +197,7 @@ class NeighborMember(Member):
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
-        """Choose reference rows. Scores are held out: no row is its own neighbor, no known outlier a reference."""
+        """Choose reference rows; no row is its own neighbor, and no known outlier a reference."""
         learn = partial(Reference.learn, weights=rows.weights, clean=settings.clean, seed=seed)
         if settings.image is None:
             k = settings.n_neighbors or ROW_NEIGHBORS
@@ -202,10 +211,7 @@ class NeighborMember(Member):
             reference = learn(z, n_neighbors=k, max_rows=MAX_IMAGES, smoothing=IMAGE_SMOOTHING)
             local = IMAGE_LOCAL * reference.explained() ** 2
             member = cls(reference, local, IMAGE_WARPED, code, Warps.draw(settings.image, seed))
-        if folds is None:
-            return member, None
-        of_outliers = member.anomaly(rows.outliers) if len(rows.outliers) else np.empty(0)
-        return member, HeldOutScores(member.anomaly(rows.X), of_outliers)
+        return member, None
 
     def anomaly(self, X: Array) -> Array:
         """Return (1/D) log p_n/p̂, zero where distances are those of the typical reference row."""
@@ -265,6 +271,21 @@ def _counts(weights: Array, total: int) -> Array:
     """
     cumulative = np.cumsum(weights) / weights.sum()
     return np.diff(np.floor(total * cumulative + 0.5), prepend=0.0)
+
+
+def _far_groups(points: Array, weights: Array, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return which rows are far from the bulk of them: at most a fifth, as the fence is above the quantile 0.8."""
+    # With scipy, whose distances do not depend on the other rows in their last digits.
+    bulk = points[rng.choice(len(points), min(BULK_ROWS, len(points)), p=weights / weights.sum())]
+    nearest = max(0, math.ceil(BULK * len(bulk)) - 1)
+    step = max(1, MAX_DISTANCES // len(bulk))
+    away = [
+        np.partition(cdist(points[low : low + step], bulk), nearest, axis=1)[:, nearest]
+        for low in range(0, len(points), step)
+    ]
+    distance = np.concatenate(away)
+    middle, upper = (weighted_quantile(distance, weights, level) for level in (0.5, 1 - BULK))
+    return np.asarray(distance > middle + FAR * (upper - middle) + 10 * JITTER)
 
 
 def _average(values: Array, mass: Array) -> Array:

@@ -119,11 +119,6 @@ def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Cal
     return Calibration(2 / spread, -2 * cut / spread, prior, False)
 
 
-def calibrate_by_share(center: float, scale: float) -> Calibration:
-    """Calibrate the score s = (μ − center)/scale of a forest: P = σ(4 (μ − ½)), which is μ to first order around ½."""
-    return Calibration(4 * scale, 4 * (center - 0.5), 0.5, False)
-
-
 def estimate_prior(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:
     """Estimate π by the smallest of P_u(s > t)/P_out(s > t) over a few t, within (0, ½], from counts of rows."""
     order = np.argsort(known, kind="stable")

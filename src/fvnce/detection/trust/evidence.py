@@ -40,7 +40,6 @@ REASONS = {
     "contamination": "contamination = {contamination:g}, and this fraction of the {rows} rows lies above",
     "calibrated": "P(outlier | x) = 1/2 there, by held-out scores of known outliers and other rows and {pi}",
     "prior": "{pi} lies above it",
-    "broad noise": "above it, noise spread evenly over the range of the data outweighs the data",
     "clean": "a fraction {prior:.3g} of the rows, which are known to be clean, lies above it",
     "highest": f"it lies just above the highest training score, within {FENCE:g} deviations above the median score",
     "fence": f"it lies {FENCE:g} deviations above the median, by the scores up to the quantile {UPPER:g}: {{pi}}",
@@ -204,6 +203,7 @@ def shown_count(rows: float) -> str:
 
 def make_evidence(
     scores: RowScores,
+    lines: RowScores,
     *,
     held_out: bool,
     threshold: float,
@@ -216,6 +216,7 @@ def make_evidence(
 
     Args:
         scores: by models that have not seen the row if ``held_out``, else those of training.
+        lines: likewise, what is compared with the threshold.
         held_out: whether they are held out, and so say how good the detector is.
         threshold: of the detector.
         threshold_reason: why it is there.
@@ -229,8 +230,8 @@ def make_evidence(
         known=_count("known", scores.known_weights.sum()),
         auroc=auroc,
         average_precision=precision,
-        found=_count("found", scores.known_weights[scores.known > threshold].sum()) if held_out else None,
-        flagged=_count("flagged", scores.weights[scores.scores > threshold].sum()),
+        found=_count("found", scores.known_weights[lines.known > threshold].sum()) if held_out else None,
+        flagged=_count("flagged", scores.weights[lines.scores > threshold].sum()),
         held_out=held_out,
         threshold=threshold,
         threshold_reason=threshold_reason,
