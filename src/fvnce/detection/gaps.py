@@ -12,8 +12,8 @@ in u. floor rises just enough that with more and more gaps neither mean nor medi
 and at most a quarter of the rows falls from one level to the next. ``usual`` is the number of gaps that 99 % of
 training rows have at most, so the number of gaps alone makes no row strange that has as many as is usual.
 
-Each term rises, or stays, as a row loses values: exactly, for every row. The score rises or stays on average over rows
-like those of training. For a single row it can fall, where a value is lost that made the row strange: a score that
+Each term rises, or stays, as a row loses values: exactly, for every row. The score rises or stays on average over the
+training rows that are measured, which lose values in random order; for new rows like them that is an estimate. For a single row it can fall, where a value is lost that made the row strange: a score that
 never falls for any row would have to call each row with one gap as strange as the strangest value of that column.
 """
 
