@@ -77,7 +77,8 @@ def plain_mode() -> Iterator[None]:
         modes.enter_context(torch.inference_mode(False))
         modes.enter_context(torch.enable_grad())
         for device in {"cpu", _accelerator()[0] or "cpu"}:
-            modes.enter_context(torch.autocast(device, enabled=False))
+            if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+                modes.enter_context(torch.autocast(device, enabled=False))
         yield
 
 

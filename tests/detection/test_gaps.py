@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from fvnce._validation import FileError
 from fvnce.detection import LatentDetector, NoiseContrastiveDetector
 from fvnce.detection.gaps import Gaps
+from fvnce.detection.preprocessing import TablePreprocessor
+from fvnce.tables.parsing import ColumnType
 
 Array = NDArray[np.float64]
 QUICK: dict[str, Any] = {"n_trees": 30, "n_networks": 1, "steps": 60, "calibration_folds": 0}
@@ -58,7 +60,7 @@ def test_they_do_not_in_narrow_and_wide_tables(width: int) -> None:
     none, half, every = losing_values(table(200, width, 0.0, seed=9), [0, (width + 1) // 2, width])
     medians = [float(np.median(detector.anomaly_score(rows))) for rows in (none, half, every)]
     assert medians == sorted(medians)
-    assert (detector.predict(every) == -1).all()  # no training row was without values
+    assert (detector.anomaly_score(every) > detector.threshold_).all()  # no training row was without values
 
 
 def test_they_do_not_with_a_latent_variable_model() -> None:
@@ -99,7 +101,7 @@ def test_known_outliers_that_are_gaps_are_found() -> None:
     X, y = table(500, 10, 0.0), np.repeat([1, 0], [20, 480])
     X[:20] = np.nan
     detector = NoiseContrastiveDetector(**QUICK).fit(X, y)
-    assert (detector.predict(X[:20]) == -1).all()
+    assert (detector.anomaly_score(X[:20]) > detector.threshold_).all()
     assert (detector.predict(X[20:]) == -1).mean() < 0.05
 
 
@@ -183,3 +185,15 @@ def test_weights_count_rows_with_gaps() -> None:
 
 def test_gaps_of_no_column_add_nothing() -> None:
     assert Gaps(np.zeros(2), np.zeros(3), 0, 0.0).parts(np.ones((1, 2), bool)).sum() == 0
+
+
+def test_filled_rows_are_encoded_gaps_without_their_marks() -> None:
+    X = np.column_stack([np.resize([0.0, 1.0, -1.0], 30), table(30, 2, 0.2)])
+    how = TablePreprocessor.learn(X, np.ones(30), [ColumnType("text"), ColumnType(), ColumnType()])
+    gone = ~how.gaps(X) & (np.random.default_rng(5).uniform(size=X.shape) < 0.4)
+    removed = X.copy()
+    how.remove(removed, *np.nonzero(gone))
+    found, expected = how.filled(how.encode(X), gone), how.encode(removed)
+    marks = [4, 6]  # a, b, other; a number and its mark, twice
+    np.testing.assert_array_equal(np.delete(found, marks, 1), np.delete(expected, marks, 1))
+    np.testing.assert_array_equal(found[:, marks], how.encode(X)[:, marks])

@@ -194,7 +194,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def predict(self, X: Any, *, fdr: float | None = None, discount: bool = False) -> NDArray[np.int64]:
         """Return +1 for inliers and −1 for outliers.
 
-        Warns (:class:`~fvnce.detection.trust.drift.UnlikeTrainingWarning`) if the rows are 20 or more and far from
+        Warns (:class:`~fvnce.detection.UnlikeTrainingWarning`) if the rows are 20 or more and far from
         those of training in how many are flagged, in how much is missing, or in their scores.
 
         Args:

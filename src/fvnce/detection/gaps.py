@@ -12,8 +12,8 @@ in u. floor rises just enough that with more and more gaps neither mean nor medi
 and at most a quarter of the rows falls from one level to the next. ``usual`` is the number of gaps that 99 % of
 training rows have at most, so the number of gaps alone makes no row strange that has as many as is usual.
 
-Each term rises, or stays, as a row loses values: exactly, for every row. The score rises or stays on average over rows
-like those of training. For a single row it can fall, where a value is lost that made the row strange: a score that
+Each term rises, or stays, as a row loses values: exactly, for every row. The score rises or stays on average over the
+training rows that are measured, which lose values in random order; for new rows like them that is an estimate. For a single row it can fall, where a value is lost that made the row strange: a score that
 never falls for any row would have to call each row with one gap as strange as the strangest value of that column.
 """
 
@@ -37,8 +37,9 @@ UNUSUAL = 3.0
 USUAL = 0.99
 #: The fraction of training rows that do not fall from one level of gaps to the next, and the number of levels.
 RISING, LEVELS = 0.75, 8
-#: The most training rows from which values are removed, and the most rows that are scored for it.
-PATHS, SCORED = 256, 4096
+#: The most training rows from which values are removed, the most steps, and the most rows, and numbers in them, that
+#: are scored for it; but never fewer rows than the last number.
+PATHS, STEPS, SCORED, NUMBERS, MIN_PATHS = 256, 64, 4096, 2**20, 8
 
 #: From encoded rows to scores.
 Anomaly = Callable[[Array], Array]
@@ -89,7 +90,8 @@ class Gaps:
         cumulative = np.cumsum(weights[order]) / weights.sum()
         usual = int(n_gaps[order][min(len(rows) - 1, int(np.searchsorted(cumulative, USUAL - 1e-12)))])
         rng = np.random.default_rng([seed, 83])
-        n_paths = min(PATHS, len(rows), max(2, SCORED // len(columns)))
+        scored = min(SCORED, NUMBERS // preprocessor.width)
+        n_paths = min(PATHS, len(rows), max(MIN_PATHS, scored // min(STEPS, len(columns))))
         chosen = rows[rng.choice(len(rows), n_paths, p=weights / weights.sum())]
         orders = np.stack([rng.permutation(columns) for _ in chosen])
         lift = _mean_falls(preprocessor, anomaly, chosen, orders)
@@ -167,15 +169,16 @@ def score_rows(anomaly: Anomaly, preprocessor: Preprocessor, gaps: Gaps | None, 
 
 def _mean_falls(preprocessor: TablePreprocessor, anomaly: Anomaly, rows: Array, orders: NDArray[np.int64]) -> Array:
     """Return the mean fall of the score when each column is filled in, at least 0, shape (D,)."""
-    gone, row = preprocessor.gaps(rows), np.arange(len(rows))
-    falls = np.zeros(gone.shape[1])
+    gone, falls = preprocessor.gaps(rows), np.zeros(len(preprocessor.columns))
     filled = preprocessor.encode(rows)
     before = anomaly(filled)
-    for columns in orders.T:
-        there = ~gone[row, columns]
-        for column in np.unique(columns[there]):
-            preprocessor.fill(filled, there & (columns == column), int(column))
+    for columns in np.array_split(orders, min(STEPS, orders.shape[1]), axis=1):
+        there, more = np.take_along_axis(~gone, columns, 1), np.zeros_like(gone)
+        np.put_along_axis(more, columns, there, axis=1)
+        filled = preprocessor.filled(filled, more)
         score = anomaly(filled)
-        np.add.at(falls, columns[there], (before - score)[there])
+        # Columns that are filled in together have equal parts of the fall.
+        part = (before - score) / np.maximum(1, there.sum(1))
+        np.add.at(falls, columns[there], np.broadcast_to(part[:, None], there.shape)[there])
         before = score
     return np.maximum(falls / len(rows), 0.0)

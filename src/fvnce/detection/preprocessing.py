@@ -217,13 +217,18 @@ class TablePreprocessor:
         """Remove single values of a matrix, in place."""
         rows[places, columns] = np.where(self._texts[columns], -1.0, np.nan)
 
-    def fill(self, encoded: Array, rows: NDArray[np.bool_], column: int) -> None:
-        """Fill in a column of some encoded rows, in place, as if it were missing; a mark of gaps stays as it is."""
-        how = self.columns[column]
-        start = sum(each.width for each in self.columns[:column])
-        encoded[rows, start : start + how.width - (how.missing and how.categories is None)] = 0.0
-        if how.categories is not None:
-            encoded[rows, start + how.width - 1] = 1.0
+    def filled(self, encoded: Array, gone: NDArray[np.bool_]) -> Array:
+        """Return encoded rows with the values that missing ones get; columns that mark gaps stay as they are.
+
+        Args:
+            encoded: rows, shape (n, width).
+            gone: which values to fill in, shape (n, original columns).
+        """
+        used = [column for column in self.columns if not column.unused]
+        values = [float(c.categories is not None and i == c.width - 1) for c in used for i in range(c.width)]
+        marks = [c.missing and c.categories is None and i == c.width - 1 for c in used for i in range(c.width)]
+        widths = [column.width for column in self.columns]
+        return np.where(np.repeat(gone, widths, axis=1) & ~np.array(marks), values, encoded)
 
     def fold(self, values: Array) -> Array:
         """Sum what belongs to one original column, shape (n, original columns)."""

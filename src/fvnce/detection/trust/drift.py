@@ -35,7 +35,16 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 
 
 class UnlikeTrainingWarning(UserWarning):
-    """A batch of rows is far from the training rows."""
+    """A batch of rows is far from the training rows.
+
+    >>> import warnings
+    >>> from fvnce import NoiseContrastiveDetector
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     flagged = NoiseContrastiveDetector().fit(X).predict(X + 30)
+    >>> caught[0].category.__name__
+    'UnlikeTrainingWarning'
+    """
 
 
 @dataclass(frozen=True)
