@@ -236,7 +236,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 def test_the_page_has_its_sections_and_fetches_nothing(run_folder):
     page = (run_folder / "report.html").read_text()
-    main = ("Verdict", "Scores", "Top anomalies", "Columns by importance", "Rows in two dimensions")
+    lists = ("Like the known outliers", "Unlike anything")
+    main = ("Verdict", "Scores", *lists, "Columns by importance", "Rows in two dimensions")
     found = re.findall(r"<section[^>]*><(h[23])>([^<]*)<", page)
     assert found == [*(("h2", name) for name in (*main, "Columns and their health")), ("h3", "How it was made")]
     assert "fraud" in page

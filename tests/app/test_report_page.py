@@ -129,11 +129,11 @@ def test_what_does_not_apply_is_not_shown(pages):
         name: re.findall(r"<section[^>]*><h[23]>([^<]*)<", (pages / name / "report.html").read_text())
         for name in ("table", "images")
     }
-    first, last = ["Verdict", "Scores", "Top anomalies"], ["How it was made"]
+    first, last = ["Verdict", "Scores"], ["How it was made"]
     columns = ["Columns by importance", "Rows in two dimensions", "Columns and their health"]
-    assert headings["table"] == [*first, *columns, *last]
-    # Images have no columns.
-    assert headings["images"] == [*first, "Pixels by importance", "Rows in two dimensions", *last]
+    assert headings["table"] == [*first, "Like the known outliers", "Unlike anything", *columns, *last]
+    # Images have no columns, and of these none is a known outlier.
+    assert headings["images"] == [*first, "Top anomalies", "Pixels by importance", "Rows in two dimensions", *last]
     table = (pages / "table" / "report.html").read_text()
     assert table.index("Appendix</h2>") < table.index("<h3>How it was made")
 
@@ -142,7 +142,8 @@ def test_what_does_not_apply_is_not_shown(pages):
 def test_the_parts_of_a_score_sum_to_it(pages, name):
     run = load_run(pages / name)
     data = read_training_data(run.config.data, lambda sentence: None, run.config.seed)
-    top = anomalies.top_rows(analyze(run, data, []))
+    analysis = analyze(run, data, [])
+    top = anomalies.top_rows(analysis, analysis.anomaly)
     assert top
     for entry in top:
         parts = [part[1] for part in entry["parts"] + entry["whole"]]

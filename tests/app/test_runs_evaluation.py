@@ -29,7 +29,7 @@ def test_numbers_are_those_of_scikit_learn():
             return -scores
 
     for k in (None, 1, 17, 200):
-        numbers = evaluate(scores, outlier, 1.0, k).numbers
+        numbers = evaluate(scores, scores > 1.0, outlier, 1.0, k).numbers
         flagged = scores > 1.0
         expected = {
             "auroc": roc_auc_score(outlier, scores),
@@ -42,14 +42,14 @@ def test_numbers_are_those_of_scikit_learn():
             assert numbers[name].value == pytest.approx(value, abs=1e-12)
             assert 0 <= numbers[name].low <= numbers[name].high <= 1
         assert numbers["recall_at_k"].value == pytest.approx(expected["precision_at_k"] * (k or 30) / 30)
-    nothing = evaluate(scores, outlier, 99.0)
+    nothing = evaluate(scores, scores > 99.0, outlier, 99.0)
     assert nothing.numbers["precision_at_threshold"] is None
     assert nothing.numbers["recall_at_threshold"].value == 0
     for wrong in (np.zeros(200, bool), np.ones(200, bool)):
         with pytest.raises(FileError, match=r"labels must .*found (0|200) outliers"):
-            evaluate(scores, wrong, 1.0)
+            evaluate(scores, scores > 1.0, wrong, 1.0)
     with pytest.raises(FileError, match=r"--k .*200, found 201"):
-        evaluate(scores, outlier, 1.0, 201)
+        evaluate(scores, scores > 1.0, outlier, 1.0, 201)
 
 
 @pytest.mark.slow
@@ -78,7 +78,8 @@ def test_intervals_cover(outliers):
     }
     covered = dict.fromkeys(truth, 0)
     for _ in range(100):
-        numbers = evaluate(rng.normal(size=len(outlier)) + 2 * outlier, outlier, threshold).numbers
+        scores = rng.normal(size=len(outlier)) + 2 * outlier
+        numbers = evaluate(scores, scores > threshold, outlier, threshold).numbers
         for name, true in truth.items():
             covered[name] += numbers[name] is None or numbers[name].low <= true <= numbers[name].high
     assert min(covered.values()) >= 0.93 * 100, covered
@@ -109,7 +110,12 @@ def test_evaluate_tells_what_is_found(payments, tmp_path):
 def test_scores_have_p_values(payments):
     run = load_run(payments / "run")
     scored = list(csv.DictReader(io.StringIO(fvnce("score", payments / "run", payments / "unknown.csv", "-q")[0])))
-    assert list(scored[0]) == ["row", "score", "probability", "p_value", "outlier"]
+    names = ["row", "score", "probability", "p_value", "like_known", "novelty", "kind", "outlier"]
+    assert list(scored[0]) == names
+    assert {(row["kind"] != "") for row in scored if row["outlier"] == "1"} == {True}
+    assert {row["kind"] for row in scored if row["outlier"] == "0"} == {""}
+    blind = fvnce("score", payments / "blind", payments / "unknown.csv", "-q")[0].splitlines()[0].split(",")
+    assert blind == [name for name in names if name not in ("like_known", "novelty", "kind")]
     values = np.array([float(row["p_value"]) for row in scored])
     assert (values > 0).all()
     assert (values <= 1).all()

@@ -26,7 +26,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 3))
 X[:6] += 4
 Y = (np.arange(len(X)) < 6).astype(int)
-NEW = RNG.normal(size=(50, 3)) * 2
+NEW = RNG.normal(size=(50, 3)) * 1.3
 
 
 def frame_of(rows: Any) -> pd.DataFrame:

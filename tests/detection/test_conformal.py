@@ -240,7 +240,9 @@ FORGED: dict[str, Callable[[Any], Any]] = {
     "weights below 0": _conformal(weights=lambda c: -c.weights),
     "too few weights": _conformal(weights=lambda c: c.weights[1:]),
     "probabilities of 2": _conformal(inlier=lambda c: np.full_like(c.scores, 2.0)),
-    "another model": _conformal(model=lambda c: replace(c.model, ensemble=replace(c.model.ensemble, scales=[0.0] * 3))),
+    "another model": _conformal(
+        model=lambda c: replace(c.model, ensemble=replace(c.model.ensemble, units=[(0.0, 0.0)] * 5))
+    ),
     "p-values and why none": lambda f: replace(f, no_p_value="none"),
     "no p-values": lambda f: replace(f, conformal=None),
     "importances": lambda f: replace(f, importances=f.importances[:2]),

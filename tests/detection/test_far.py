@@ -64,7 +64,7 @@ def test_a_known_outlier_far_outside_is_scored_alike_in_training_and_afterwards(
     X, y = table()
     X[-1, 7] = 80.0
     detector = NoiseContrastiveDetector(**SMALL).fit(X, y)
-    np.testing.assert_array_equal(detector.decision_scores_, detector.anomaly_score(X))
+    np.testing.assert_array_equal(detector.decision_scores_, -detector.score_samples(X))
     assert detector.predict(X[-1:])[0] == -1
 
 

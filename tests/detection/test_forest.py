@@ -19,7 +19,7 @@ RNG = np.random.default_rng(0)
 
 def forest(seed: int = 0, **settings: Any) -> RatioForest:
     rows, noise = RNG.normal(size=(300, 4)), 2 * RNG.normal(size=(300, 4))
-    shape: dict[str, Any] = {"n_trees": 9, "min_samples_leaf": 2, "max_features": "sqrt", "sample": None} | settings
+    shape: dict[str, Any] = {"n_trees": 9, "min_samples_leaf": 2} | settings
     return grow_forest(rows, np.ones(300), noise, np.ones(300), seed=seed, **shape)
 
 
@@ -27,7 +27,7 @@ def compiled(made: RatioForest) -> Any:
     return compiled_trees(made.roots, made.left, made.right, made.feature, made.threshold)
 
 
-@pytest.mark.parametrize("settings", [{}, {"sample": 16, "max_features": 1, "min_samples_leaf": 1}, {"n_trees": 1}])
+@pytest.mark.parametrize("settings", [{}, {"min_samples_leaf": 1}, {"n_trees": 1}])
 def test_compiled_trees_and_numpy_give_the_same_bits(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = forest(**settings)
     # Rows on the thresholds themselves, a float32 above and below them, and far away.
@@ -100,8 +100,6 @@ def test_a_forest_of_folds_is_the_same_for_any_number_of_jobs(jobs: int | None) 
             np.ones(300),
             n_trees=6,
             min_samples_leaf=1,
-            max_features=2,
-            sample=None,
             seed=3,
             folds=(folds, folds),
             n_jobs=used,
@@ -123,8 +121,6 @@ def test_a_tree_knows_nothing_of_its_fold() -> None:
         np.ones(200),
         n_trees=40,
         min_samples_leaf=1,
-        max_features=1,
-        sample=None,
         seed=0,
         folds=(folds, folds),
     )

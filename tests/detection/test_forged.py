@@ -14,6 +14,7 @@ import torch
 from fvnce.detection import NoiseContrastiveDetector
 from fvnce.detection.members.forest import RatioForest
 from fvnce.detection.preprocessing import preprocessor_from_state
+from fvnce.detection.trust.calibration import Calibration
 from fvnce.io import FileError
 from fvnce.tables.parsing import ColumnType
 
@@ -127,9 +128,16 @@ NUMBERS: dict[str, Callable[[NoiseContrastiveDetector], None]] = {
     "prior": _set("calibration_.prior", 1.5),
     "known": _set("n_known_", -1),
     "features": _set("n_features_in_", 4),
-    "scale of the ensemble": _set("ensemble_.scales.0", 0.0),
-    "center of the ensemble": _set("ensemble_.centers.0", float("inf")),
-    "too few centers": _set("ensemble_.centers", []),
+    "scale of the ensemble": _set("ensemble_.units.0", (0.0, 0.0)),
+    "center of the ensemble": _set("ensemble_.units.0", (float("inf"), 1.0)),
+    "too few units": _set("ensemble_.units", []),
+    "unit of three numbers": _set("ensemble_.units.0", (0.0, 1.0, 1.0)),
+    "scale of novelty": _set("ensemble_.novelty.0", (0.0, -1.0)),
+    "too few units of novelty": _set("ensemble_.novelty", []),
+    "neither K nor N": _set("ensemble_.weights.0", 0.0),
+    "K without weights": _set("ensemble_.known", (0.0, 1.0)),
+    "novelty without K": _set("novelty_calibration_", lambda _: Calibration(1.0, 0.0, 0.1, False)),
+    "no gaps of novelty": _set("novelty_gaps_", None),
     "name of a member": _set("ensemble_.names.0", "exec"),
     "wrong member": _set("ensemble_.names.0", "network"),
     "scale of a column": _set("preprocessor_.columns.1", lambda column: replace(column, scale=0.0)),

@@ -57,9 +57,7 @@ def test_contributions_of_codes_reach_the_pixels_whole(images):
 def test_a_member_on_codes_explains_all_of_its_anomaly(images):
     codes = learn_components(images, np.ones(300), 0)
     z = codes.transform(images)
-    forest = grow_forest(
-        z, np.ones(300), -z, np.ones(300), n_trees=5, min_samples_leaf=5, max_features="sqrt", sample=None, seed=0
-    )
+    forest = grow_forest(z, np.ones(300), -z, np.ones(300), n_trees=5, min_samples_leaf=5, seed=0)
     member = OnComponents(codes, MixtureForest(**vars(forest)))
     parts = member.contributions(images[:7])
     np.testing.assert_allclose(parts.sum(1) + member.base, member.anomaly(images[:7]), rtol=1e-9)

@@ -32,8 +32,6 @@ def _forest(rng: np.random.Generator, leaf: int = 5, trees: int = 60) -> tuple[R
         np.ones(4000),
         n_trees=trees,
         min_samples_leaf=leaf,
-        max_features=1,
-        sample=None,
         seed=0,
     )
     return made, rows, noise

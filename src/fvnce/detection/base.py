@@ -110,12 +110,6 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _anomaly(self, encoded: Array) -> Array:
         """Return the anomaly of encoded rows, shape (n,)."""
 
-    def _columns(self, encoded: Array) -> Array:
-        """Return the columns of :class:`Scores` for encoded rows, shape (n, 4)."""
-        anomaly = self._anomaly(encoded)
-        missing = np.full(len(anomaly), np.nan)
-        return np.stack([anomaly, anomaly, missing, missing], 1)
-
     @abstractmethod
     def _explain(self, encoded: Array) -> Explanation:
         """Return what each original column adds to it."""
@@ -378,13 +372,23 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             self.__dict__.pop(name, None)
 
     def _score_rows(self, rows: Any) -> Array:
-        """Return the columns of :class:`Scores` for rows as the preprocessor takes them."""
-        return score_rows(self._columns, self.preprocessor_, self.gaps_, rows)
+        """Return the columns of :class:`Scores` for rows as the preprocessor takes them, shape (n, 4)."""
+        anomaly = score_rows(self._anomaly, self.preprocessor_, self.gaps_, rows)
+        missing = np.full(len(anomaly), np.nan)
+        return np.stack([anomaly, anomaly, missing, missing], 1)
 
-    def _baseline(self, rows: Any, scores: Array, weights: Array, threshold: float, known_weight: float) -> Baseline:
+    def _baseline(
+        self,
+        rows: Any,
+        scores: Array,
+        weights: Array,
+        threshold: float,
+        known_weight: float,
+        trained: Array | None = None,
+    ) -> Baseline:
         """Return what batches are compared with, from unlabelled training rows and their scores."""
         usual = 0 if self.gaps_ is None else self.gaps_.usual
-        return Baseline.of(scores, weights, threshold, self._count_gaps(rows) > usual, known_weight)
+        return Baseline.of(scores, weights, threshold, self._count_gaps(rows) > usual, known_weight, trained)
 
     def _compared_scores(self, X: Any) -> Scores:
         """Return scores, and warn if the rows are far from those of training; its caller's caller is named."""

@@ -35,6 +35,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .._random import plain_mode
 from .._validation import fields, listed, number, optional, require, stored_array
 from .explanation import Explanation
 from .members import NAMES, member_class
@@ -61,6 +62,8 @@ NOVELTY_PRIOR = 6.0
 NEIGHBORS_WORTH, NEIGHBORS_ON_IMAGES = 1.0, 0.95
 #: The largest excess of a column.
 MAX_EXCESS = 30.0
+#: What is left of a sum of parts by rounding, relative to the score.
+ROUNDING = 1e-12
 #: Members of version 0.2 under another name today.
 RENAMED = {"neighbours": "neighbors", "broad_forest": "isolation_forest"}
 
@@ -166,6 +169,7 @@ class Ensemble:
     span: Span | None
 
     @classmethod
+    @plain_mode()
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
@@ -217,6 +221,7 @@ class Ensemble:
         """Return the score s, shape (n,)."""
         return np.ascontiguousarray(self.scores(X)[:, 0])
 
+    @plain_mode()
     def scores(self, X: Array) -> Array:
         """Return s, K and N of encoded rows, shape (n, 3); NaN for K without known outliers, and for N without it."""
         seen = self._seen(X)
@@ -232,7 +237,8 @@ class Ensemble:
             return np.stack([novelty, missing, novelty], 1)
         center, scale = self.known
         known = (known - center) / scale
-        return np.stack([np.logaddexp(known, novelty - NOVELTY_PRIOR), known, novelty], 1)
+        with np.errstate(invalid="ignore"):  # K is NaN for a known outlier without which no model was trained
+            return np.stack([np.logaddexp(known, novelty - NOVELTY_PRIOR), known, novelty], 1)
 
     def _like_known(self, anomalies: Sequence[Array]) -> Array:
         # One after the other, since a product of matrices may sum in another order for another number of rows.
@@ -258,6 +264,7 @@ class Ensemble:
         """Return what numbers far outside of the training rows add, shape (n, D)."""
         return np.zeros((len(X), 1)) if self.span is None else self.span.excess(np.ascontiguousarray(X))
 
+    @plain_mode()
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
         """Explain encoded rows; ``fold`` brings their columns back to the original ones."""
         scores, seen = self.scores(X), self._seen(X)
@@ -284,6 +291,7 @@ class Ensemble:
         folded = fold(ratio)
         # What a quadrature leaves, the padding of images, and what the soft maximum adds belong to no column.
         rest = anomaly - base - folded.reshape(len(folded), -1).sum(1)
+        rest[np.abs(rest) <= ROUNDING * np.maximum(1.0, np.abs(anomaly))] = 0.0
         return Explanation(folded, np.zeros_like(folded), rest, base)
 
     def _explained_novelty(self, X: Array, seen: Array) -> Array:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, Options, StrOptions, validate_parameter_constraints
 from torch import Tensor, from_numpy
 
-from .._validation import choice, count
+from .._validation import choice, count, require
 from .._validation import fields as entries
 from ..tables.frame import Frame
 from ..tables.schema import plain_matrix, read_by
@@ -207,6 +207,7 @@ class NoiseContrastiveDetector(OutlierDetector):
     ensemble_: Ensemble = field(init=False)
     calibration_: Calibration = field(init=False)
     novelty_calibration_: Calibration | None = field(init=False, default=None)
+    novelty_gaps_: Gaps | None = field(init=False, default=None)
     history_: list[History] = field(init=False)
     prior_: float = field(init=False)
 
@@ -224,6 +225,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         """
         settings, seed = self._member_settings(), seed_of(self.random_state)
         self._forget()
+        self.novelty_calibration_ = self.novelty_gaps_ = None
         matrix, readings, frame = self._training_rows(X)
         known = check_labels(y, len(matrix), mostly_outliers=mostly_outliers)
         weights = check_weights(sample_weight, matrix, known)
@@ -252,10 +254,11 @@ class NoiseContrastiveDetector(OutlierDetector):
         if is_known.any():
             columns[is_known] = self.ensemble_.scores(rows.outliers)
         if isinstance(self.preprocessor_, TablePreprocessor):
-            self.gaps_ = Gaps.learn(self.preprocessor_, self._anomaly, raw[~is_known], rows.weights, seed)
-            added = self.gaps_.parts(self.preprocessor_.gaps(raw)).sum(1)
-            columns += added[:, None]
+            self.gaps_, self.novelty_gaps_ = self._learned_gaps(self.preprocessor_, raw[~is_known], rows.weights, seed)
+            gone = self.preprocessor_.gaps(raw)
+            self._add_gaps(columns, gone)
             if unseen is not None:
+                added = self.gaps_.parts(gone).sum(1)
                 unseen = HeldOutScores(unseen.rows + added[~is_known], unseen.outliers + added[is_known])
 
         # Scores make probabilities and the threshold: those that are held out, with known outliers among them.
@@ -319,7 +322,12 @@ class NoiseContrastiveDetector(OutlierDetector):
             scores=None if len(spare) else self._in_order(matrix, weights, lines_of_all[place], -offset),
             no_scores=REASONS["thinned"].format(max_rows=self.max_rows) if len(spare) else None,
             baseline=self._baseline(
-                raw[~is_known], unlabelled, rows.weights, -offset, float(rows.outlier_weights.sum())
+                raw[~is_known],
+                unlabelled,
+                rows.weights,
+                -offset,
+                float(rows.outlier_weights.sum()),
+                lines_of_all[~is_known],
             ),
         )
         self.offset_ = offset
@@ -412,7 +420,9 @@ class NoiseContrastiveDetector(OutlierDetector):
         if self.novelty_calibration_ is None:
             return scores
         beyond = novelty - self.novelty_calibration_.threshold
-        return np.where(beyond > 0, np.maximum(scores, threshold + beyond), scores)
+        # A row that is beyond by less than the rounding of the threshold is above it as well.
+        raised = np.maximum(threshold + beyond, np.nextafter(threshold, np.inf))
+        return np.where(beyond > 0, np.maximum(scores, raised), scores)
 
     def _threshold_reason(self, flagged: NDArray[np.bool_], held_out: bool) -> str:
         """Return why the threshold is where it is."""
@@ -446,15 +456,42 @@ class NoiseContrastiveDetector(OutlierDetector):
         ordered = np.empty(len(matrix))
         ordered[there] = scores
         if not there.all():
-            columns = score_rows(self.ensemble_.scores, self.preprocessor_, self.gaps_, matrix[~there])
+            columns = self._columns(matrix[~there])
             ordered[~there] = self._line(columns[:, 0], columns[:, 2], threshold)
         return ordered
 
     def _anomaly(self, encoded: Array) -> Array:
         return self.ensemble_.anomaly(encoded)
 
-    def _columns(self, encoded: Array) -> Array:
-        anomaly, like_known, novelty = self.ensemble_.scores(encoded).T
+    def _learned_gaps(
+        self, preprocessor: TablePreprocessor, rows: Array, weights: Array, seed: int
+    ) -> tuple[Gaps, Gaps]:
+        """Measure what gaps of unlabelled rows add to the score and to novelty, which no label may change."""
+        if self.ensemble_.known is None:
+            gaps = Gaps.learn(preprocessor, self._anomaly, rows, weights, seed)
+            return gaps, gaps
+        gaps, of_novelty = Gaps.learn_each(
+            preprocessor, lambda X: self.ensemble_.scores(X)[:, [0, 2]], rows, weights, seed
+        )
+        return gaps, of_novelty
+
+    def _columns(self, rows: Any) -> Array:
+        """Return s, K and N of rows as the preprocessor takes them, with what their gaps add, shape (n, 3)."""
+        columns = self.ensemble_.scores(self.preprocessor_.encode(rows))
+        if isinstance(self.preprocessor_, TablePreprocessor):
+            self._add_gaps(columns, self.preprocessor_.gaps(rows))
+        return columns
+
+    def _add_gaps(self, columns: Array, gone: NDArray[np.bool_]) -> None:
+        """Add to s, K and N what gaps add; K is compared with the threshold of s, and so has the gaps of s."""
+        if self.gaps_ is not None and self.novelty_gaps_ is not None and gone.any():
+            columns[:, :2] += self.gaps_.parts(gone).sum(1)[:, None]
+            columns[:, 2] += self.novelty_gaps_.parts(gone).sum(1)
+
+    def _score_rows(self, rows: Any) -> Array:
+        anomaly, like_known, novelty = self._columns(rows).T
+        if not self.n_known_:  # version 0.2 had this score without known outliers, too
+            like_known = np.full(len(anomaly), np.nan)
         return np.stack([anomaly, self._line(anomaly, novelty, self.threshold_), like_known, novelty], 1)
 
     def _explain(self, encoded: Array) -> Explanation:
@@ -465,19 +502,23 @@ class NoiseContrastiveDetector(OutlierDetector):
         histories, tensors = histories_state(self.history_)
         novelty = None if self.novelty_calibration_ is None else asdict(self.novelty_calibration_)
         calibrations = {"calibration": asdict(self.calibration_), "novelty": novelty}
-        content = {**calibrations, "ensemble": ensemble, "histories": histories}
+        gaps = {"novelty_gaps": None if self.novelty_gaps_ is None else self.novelty_gaps_.state()}
+        content = {**calibrations, **gaps, "ensemble": ensemble, "histories": histories}
         return content, tensors | {name: from_numpy(value) for name, value in arrays.items()}
 
     def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        calibration, novelty, ensemble, histories = entries(
-            {"novelty": None, **content}, "a detector", "calibration", "novelty", "ensemble", "histories"
-        )
+        names = ("calibration", "novelty", "novelty_gaps", "ensemble", "histories")
+        added = {"novelty": None, "novelty_gaps": None}  # version 0.2 had neither
+        calibration, novelty, gaps, ensemble, histories = entries({**added, **content}, "a detector", *names)
+        self.novelty_gaps_ = Gaps.from_state(gaps, self.preprocessor_)
+        require((gaps is None) == (self.gaps_ is None), "have gaps of the score and of novelty or neither", gaps)
         self.calibration_ = Calibration.from_state(calibration)
         self.novelty_calibration_ = None if novelty is None else Calibration.from_state(novelty)
         self.prior_ = self.calibration_.prior
         self.history_ = histories_from_state(histories, tensors)
         arrays = {name: value.numpy() for name, value in tensors.items()}
         self.ensemble_ = Ensemble.from_state(ensemble, arrays, self.preprocessor_.width, self.preprocessor_.image)
+        require(novelty is None or self.ensemble_.known is not None, "calibrate novelty beside K only", novelty)
 
     @classmethod
     def _current_parameters(cls, saved: dict[str, Any]) -> dict[str, Any]:

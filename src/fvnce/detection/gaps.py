@@ -13,13 +13,14 @@ and at most a quarter of the rows falls from one level to the next. ``usual`` is
 training rows have at most, so the number of gaps alone makes no row strange that has as many as is usual.
 
 Each term rises, or stays, as a row loses values: exactly, for every row. The score rises or stays on average over the
-training rows that are measured, which lose values in random order; for new rows like them that is an estimate. For a single row it can fall, where a value is lost that made the row strange: a score that
-never falls for any row would have to call each row with one gap as strange as the strangest value of that column.
+training rows that are measured, which lose values in random order; for new rows like them that is an estimate. For a
+single row it can fall, where a value is lost that made the row strange: a score that never falls for any row would have
+to call each row with one gap as strange as the strangest value of that column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -85,6 +86,20 @@ class Gaps:
             seed: of the choice of rows and of the order of columns.
             deviation: of the score.
         """
+        (gaps,) = cls.learn_each(preprocessor, lambda X: anomaly(X)[:, None], rows, weights, seed, deviation)
+        return gaps
+
+    @classmethod
+    def learn_each(
+        cls,
+        preprocessor: TablePreprocessor,
+        anomaly: Anomaly,
+        rows: Array,
+        weights: Array,
+        seed: int,
+        deviation: float = 1.0,
+    ) -> list[Self]:
+        """Measure it for several scores at once, which ``anomaly`` returns with shape (n, scores)."""
         columns, n_gaps = np.flatnonzero(preprocessor.used), preprocessor.gaps(rows).sum(1)
         order = np.argsort(n_gaps, kind="stable")
         cumulative = np.cumsum(weights[order]) / weights.sum()
@@ -94,27 +109,29 @@ class Gaps:
         n_paths = min(PATHS, len(rows), max(MIN_PATHS, scored // min(STEPS, len(columns))))
         chosen = rows[rng.choice(len(rows), n_paths, p=weights / weights.sum())]
         orders = np.stack([rng.permutation(columns) for _ in chosen])
-        lift = _mean_falls(preprocessor, anomaly, chosen, orders)
-        gaps = cls(lift, np.zeros(len(columns) + 1), usual, UNUSUAL * deviation)
-        return replace(gaps, floor=gaps._remaining_falls(preprocessor, anomaly, chosen, orders))
+        lifts = _mean_falls(preprocessor, anomaly, chosen, orders)
+        each = [cls(lift, np.zeros(len(columns) + 1), usual, UNUSUAL * deviation) for lift in lifts]
+        levels, losing = _losing(preprocessor, chosen, orders)
+        scores = [(anomaly(preprocessor.encode(left)), preprocessor.gaps(left)) for left in losing]
+        return [
+            replace(gaps, floor=gaps._remaining_falls(levels, [(score[:, i], gone) for score, gone in scores]))
+            for i, gaps in enumerate(each)
+        ]
 
-    def _remaining_falls(
-        self, preprocessor: TablePreprocessor, anomaly: Anomaly, rows: Array, orders: NDArray[np.int64]
-    ) -> Array:
-        """Return the falls of scores that lifts do not make up for, summed up to each number of gaps."""
-        width = orders.shape[1]
-        levels = np.unique(np.round(np.linspace(0, width, LEVELS + 1)).astype(np.int64))
-        there = np.take_along_axis(~preprocessor.gaps(rows), orders, 1)
-        n_gaps, nth = width - there.sum(1, keepdims=True), np.cumsum(there, 1)
-        falls, before = np.zeros(len(levels)), self.added_to(anomaly, preprocessor, rows)
-        for i, level in enumerate(levels):
-            left, (row, step) = rows.copy(), np.nonzero(there & (nth <= level - n_gaps))
-            preprocessor.remove(left, row, orders[row, step])
-            score = self.added_to(anomaly, preprocessor, left)
+    def _remaining_falls(self, levels: NDArray[np.int64], scores: Sequence[tuple[Array, NDArray[np.bool_]]]) -> Array:
+        """Return the falls that lifts do not make up for, summed up to each number of gaps.
+
+        Args:
+            levels: numbers of gaps, from 0 to all columns.
+            scores: of the rows as they are, then with as many gaps as each level, and where these gaps are.
+        """
+        falls = np.zeros(len(levels))
+        before, *others = [score + self.parts(gone).sum(1) for score, gone in scores]
+        for i, score in enumerate(others):
             of_rows = float(np.quantile(before - score, RISING))
             falls[i] = max(0.0, of_rows, *(float(middle(before) - middle(score)) for middle in (np.mean, np.median)))
             before = score
-        return np.interp(np.arange(width + 1), levels, np.cumsum(falls))
+        return np.interp(np.arange(levels[-1] + 1), levels, np.cumsum(falls))
 
     def parts(self, gone: NDArray[np.bool_]) -> Array:
         """Return what each gap adds, shape (n, D), from where the gaps are."""
@@ -123,9 +140,9 @@ class Gaps:
         return np.asarray(gone * (self.lift + (self.floor[n_gaps] + self.unusual * excess) / np.maximum(1, n_gaps)))
 
     def added_to(self, anomaly: Anomaly, preprocessor: TablePreprocessor, rows: Array) -> Array:
-        """Return the scores of rows with what their gaps add, shape (n,) or (n, scores)."""
+        """Return the scores of rows with what their gaps add, shape (n,)."""
         score, gone = anomaly(preprocessor.encode(rows)), preprocessor.gaps(rows)
-        return np.asarray((score.T + self.parts(gone).sum(1)).T) if gone.any() else score
+        return score + self.parts(gone).sum(1) if gone.any() else score
 
     def are_few(self, n_gaps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which rows have values in less than half of the columns, and fewer than is usual."""
@@ -167,18 +184,38 @@ def score_rows(anomaly: Anomaly, preprocessor: Preprocessor, gaps: Gaps | None, 
     return gaps.added_to(anomaly, preprocessor, rows)
 
 
+def _losing(
+    preprocessor: TablePreprocessor, rows: Array, orders: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Iterator[Array]]:
+    """Return some numbers of gaps, and rows as they are and then with so many, by losing values in their order."""
+    width = orders.shape[1]
+    levels = np.unique(np.round(np.linspace(0, width, LEVELS + 1)).astype(np.int64))
+    there = np.take_along_axis(~preprocessor.gaps(rows), orders, 1)
+    n_gaps, nth = width - there.sum(1, keepdims=True), np.cumsum(there, 1)
+
+    def losing() -> Iterator[Array]:
+        yield rows
+        for level in levels:
+            left, (row, step) = rows.copy(), np.nonzero(there & (nth <= level - n_gaps))
+            preprocessor.remove(left, row, orders[row, step])
+            yield left
+
+    return levels, losing()
+
+
 def _mean_falls(preprocessor: TablePreprocessor, anomaly: Anomaly, rows: Array, orders: NDArray[np.int64]) -> Array:
-    """Return the mean fall of the score when each column is filled in, at least 0, shape (D,)."""
-    gone, falls = preprocessor.gaps(rows), np.zeros(len(preprocessor.columns))
-    filled = preprocessor.encode(rows)
+    """Return the mean fall of each score when each column is filled in, at least 0, shape (scores, D)."""
+    gone, filled = preprocessor.gaps(rows), preprocessor.encode(rows)
     before = anomaly(filled)
+    falls = np.zeros((before.shape[1], len(preprocessor.columns)))
     for columns in np.array_split(orders, min(STEPS, orders.shape[1]), axis=1):
         there, more = np.take_along_axis(~gone, columns, 1), np.zeros_like(gone)
         np.put_along_axis(more, columns, there, axis=1)
         filled = preprocessor.filled(filled, more)
         score = anomaly(filled)
         # Columns that are filled in together have equal parts of the fall.
-        part = (before - score) / np.maximum(1, there.sum(1))
-        np.add.at(falls, columns[there], np.broadcast_to(part[:, None], there.shape)[there])
+        parts = ((before - score) / np.maximum(1, there.sum(1, keepdims=True))).T
+        for of_score, part in zip(falls, parts, strict=True):
+            np.add.at(of_score, columns[there], np.broadcast_to(part[:, None], there.shape)[there])
         before = score
     return np.maximum(falls / len(rows), 0.0)

@@ -316,15 +316,16 @@ def _grow_isolation(X: NDArray[np.float32], cumulative: Array, seed: int) -> Any
 
 def _isolation(tree: Any) -> Array:
     """Return 1 − h/H of each node of a tree of random splits."""
-    rows, left, right = tree.weighted_n_node_samples, tree.children_left, tree.children_right
-    depth = np.zeros(len(left))
-    for node in np.flatnonzero(left >= 0):  # parents come before their children
+    rows, left, right = tree.weighted_n_node_samples.tolist(), tree.children_left.tolist(), tree.children_right.tolist()
+    inner = [node for node, child in enumerate(left) if child >= 0]
+    depth = [0] * len(left)
+    for node in inner:  # parents come before their children
         depth[left[node]] = depth[right[node]] = depth[node] + 1
-    mean = depth + _expected_depth(rows)
-    for node in np.flatnonzero(left >= 0)[::-1]:
-        children = [left[node], right[node]]
-        mean[node] = np.average(mean[children], weights=rows[children])
-    return np.asarray(1 - mean / (ISOLATION_DEPTH + _expected_depth(np.array([ISOLATION_ROWS]))[0]))
+    mean = (np.array(depth) + _expected_depth(tree.weighted_n_node_samples)).tolist()
+    for node in reversed(inner):
+        one, other = left[node], right[node]
+        mean[node] = (mean[one] * rows[one] + mean[other] * rows[other]) / (rows[one] + rows[other])
+    return np.asarray(1 - np.array(mean) / (ISOLATION_DEPTH + _expected_depth(np.array([ISOLATION_ROWS]))[0]))
 
 
 def _expected_depth(rows: Array) -> Array:

@@ -5,7 +5,9 @@ rows with more gaps than is usual, and the distribution of scores. A number is c
 at most one of :data:`CHANCE` batches like the training rows, and if the difference matters: a fraction of at least
 :data:`FAR_FRACTION` that is three times that of training, or a largest difference of two distribution functions of at
 least :data:`FAR_SCORES`. Chance counts the errors of both samples: by the beta-binomial distribution for fractions, by
-the bound of Dvoretzky, Kiefer and Wolfowitz for distributions. Batches of fewer than :data:`MIN_ROWS` rows, which a
+the bound of Dvoretzky, Kiefer and Wolfowitz for distributions. New rows score like held-out rows, and training rows
+that are scored again like themselves, so the distribution of a batch is compared with what lies between these two.
+Batches of fewer than :data:`MIN_ROWS` rows, which a
 person may have chosen for being strange, are not compared.
 """
 
@@ -58,6 +60,7 @@ class Baseline:
         gappy: the fraction with more gaps than is usual.
         scores: some quantiles of the scores, ascending, shape (q,).
         below: the fraction of rows that score at most as high as each, shape (q,).
+        seen: the same fraction by the models that were trained on the rows, shape (q,).
     """
 
     rows: float
@@ -66,12 +69,22 @@ class Baseline:
     gappy: float
     scores: Array
     below: Array
+    seen: Array
 
     @classmethod
     def of(
-        cls, scores: Array, weights: Array, threshold: float, gappy: NDArray[np.bool_], known_weight: float = 0.0
+        cls,
+        scores: Array,
+        weights: Array,
+        threshold: float,
+        gappy: NDArray[np.bool_],
+        known_weight: float = 0.0,
+        trained: Array | None = None,
     ) -> Self:
-        """Make it from scores of unlabelled rows with weights, and which of them have more gaps than is usual."""
+        """Make it from scores of unlabelled rows with weights, and which of them have more gaps than is usual.
+
+        ``trained`` are their scores by models that were trained on them, where ``scores`` are held out.
+        """
         order = np.argsort(scores, kind="stable")
         s, cumulative = scores[order], np.cumsum(weights[order]) / weights.sum()
         places = np.minimum(np.searchsorted(cumulative, LEVELS - 1e-12), len(s) - 1)
@@ -79,12 +92,18 @@ class Baseline:
         below = np.minimum(1.0, cumulative[np.searchsorted(s, chosen, side="right") - 1])
         above, with_gaps = (float(weights[which].sum() / weights.sum()) for which in (scores > threshold, gappy))
         known = known_weight / (known_weight + float(weights.sum()))
-        return cls(float(as_counts(weights).sum()), known, known + (1 - known) * above, with_gaps, chosen, below)
+        seen = below
+        if trained is not None:
+            order = np.argsort(trained, kind="stable")
+            cumulative = np.append(0.0, np.cumsum(weights[order]) / weights.sum())
+            seen = np.minimum(1.0, cumulative[np.searchsorted(trained[order], chosen, side="right")])
+        flagged = known + (1 - known) * above
+        return cls(float(as_counts(weights).sum()), known, flagged, with_gaps, chosen, below, seen)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return what JSON can hold, and arrays."""
         numbers = {"rows": self.rows, "known": self.known, "flagged": self.flagged, "gappy": self.gappy}
-        return numbers, {"scores": self.scores, "below": self.below}
+        return numbers, {"scores": self.scores, "below": self.below, "seen": self.seen}
 
     @classmethod
     def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]]) -> Self | None:
@@ -94,15 +113,17 @@ class Baseline:
         positive, unit = partial(number, low=0.0, open_low=True), partial(number, low=0.0, high=1.0)
         checks = {"rows": positive, "known": unit, "flagged": unit, "gappy": unit}
         rows, known, flagged, gappy = fields(content, "the baseline", **checks)
-        require(set(arrays) == {"scores", "below"}, "have scores in the baseline", sorted(arrays))
+        names = ("scores", "below", "seen")
+        require(set(arrays) == set(names), "have scores in the baseline", sorted(arrays))
         size = np.shape(arrays["scores"])[:1]
-        scores, below = (stored_array(f"{n} of the baseline", arrays[n], np.float64, size) for n in ("scores", "below"))
+        scores, below, seen = (stored_array(f"{n} of the baseline", arrays[n], np.float64, size) for n in names)
         require(
             len(scores) > 0 and bool((np.diff(scores) > 0).all()), "have ascending scores in the baseline", "others"
         )
-        ascending = bool((np.diff(below) >= 0).all() and below[0] > 0 and below[-1] <= 1)
-        require(ascending, "have ascending fractions in the baseline", "others")
-        return cls(rows, known, flagged, gappy, scores, below)
+        for fractions in (below, seen):
+            ascending = bool((np.diff(fractions) >= 0).all() and fractions[0] >= 0 and fractions[-1] <= 1)
+            require(ascending and below[0] > 0, "have ascending fractions in the baseline", "others")
+        return cls(rows, known, flagged, gappy, scores, below, seen)
 
 
 class Batch:
@@ -143,12 +164,13 @@ class Batch:
             if _far(count, rows, usual, base.rows):
                 shown = f"{count:,} of {rows:,} rows ({100 * count / rows:.0f} %) {what}"
                 found.append(f"{shown}, {100 * usual:.2g} % of the training rows {did}")
-        differences = self._below / self._rows - base.below
+        below = self._below / self._rows
+        differences = below - np.clip(below, np.minimum(base.below, base.seen), np.maximum(base.below, base.seen))
         place = int(np.abs(differences).argmax())
         limit = math.sqrt(math.log(2 * CHANCE) / 2 * (1 / self._rows + 1 / base.rows))
         # A batch with more rows above the threshold has other scores; one sentence is enough.
         if not found and abs(differences[place]) > max(FAR_SCORES, limit) + base.known:
-            shown = f"{100 * self._below[place] / self._rows:.0f} % of {self._rows:,} rows"
+            shown = f"{100 * below[place]:.0f} % of {self._rows:,} rows"
             found.append(
                 f"{shown} score at most {base.scores[place]:.3g}, {100 * base.below[place]:.0f} % of the "
                 "training rows did"
