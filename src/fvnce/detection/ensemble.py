@@ -53,9 +53,12 @@ from .members.base import (
 from .preprocessing import cut
 from .rows import Array, Folds, TrainingRows
 
-#: Members that "auto" means on tables and on images; those that need known outliers, or use them, only with some.
+#: Members that "auto" means on tables, and on wide ones and images; those that use known outliers only with some.
 AUTO = ("neighbors", "isolation_forest", "outlier_forest", "mixture_forest", "network")
-AUTO_IMAGES = ("neighbors", "outlier_forest", "mixture_forest", "network")
+AUTO_WIDE = ("neighbors", "outlier_forest", "mixture_forest", "network")
+#: Encoded columns from which a table is wide. There random splits of single columns see little of what is unlike all
+#: others, so "auto" leaves the isolation forest out, and ratio networks are linear in the leading components.
+WIDE = 100
 #: c: how many spreads beyond the median novelty must lie to rank a row with one that is typical by K.
 NOVELTY_PRIOR = 6.0
 #: Known outliers that the neighbors are worth on tables, and their weight on images.
@@ -68,12 +71,12 @@ ROUNDING = 1e-12
 RENAMED = {"neighbours": "neighbors", "broad_forest": "isolation_forest"}
 
 
-def settings_for(settings: MemberSettings, n_known: int, image: ImageShape | None) -> MemberSettings:
-    """Complete settings by what depends on the data: the members, and the shape of images."""
+def settings_for(settings: MemberSettings, n_known: int, width: int, image: ImageShape | None) -> MemberSettings:
+    """Complete settings by what depends on the data: the members, and the shape of images of ``width`` pixels."""
     for name in settings.members:
         if member_class(name).needs_outliers and not n_known:
             raise ValueError(f"members must not name {name} without a known outlier (y = 1), found it")
-    auto = AUTO if image is None else AUTO_IMAGES
+    auto = AUTO if image is None and width < WIDE else AUTO_WIDE
     chosen = auto if n_known else tuple(name for name in auto if member_class(name).novelty)
     return replace(settings, members=settings.members or chosen, image=image)
 
@@ -186,15 +189,17 @@ class Ensemble:
         excess, rows = ensemble._excess(rows.outliers).sum(1), rows.transformed(ensemble._seen)
         unseen: list[HeldOutScores] = []
         kinds = [member_class(name) for name in settings.members]
-        on_components = settings.image is not None and not all(kind.sees_pixels for kind in kinds)
-        if on_components:
+        wide = settings.image is None and rows.X.shape[1] >= WIDE
+        reduced = [kind.sees_components if wide else not (settings.image is None or kind.sees_pixels) for kind in kinds]
+        if any(reduced):
             from .members.images import OnComponents, PrincipalComponents
 
-            pca, on_columns = PrincipalComponents.learn(rows, seed), replace(settings, image=None)
+            hidden = () if wide and settings.hidden is None else settings.hidden
+            pca, on_columns = PrincipalComponents.learn(rows, seed), replace(settings, image=None, hidden=hidden)
         for position, kind in enumerate(kinds):
             member_seed = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
             member: Scorer
-            if on_components and not kind.sees_pixels:
+            if reduced[position]:
                 member, scores = OnComponents.fit(kind, pca, rows, on_columns, member_seed, folds)
             else:
                 member, scores = kind.fit(rows, settings, member_seed)
@@ -346,12 +351,12 @@ class Ensemble:
             names.append(RENAMED.get(name, name))
             require(names[-1] in NAMES, f"name a member, one of {', '.join(NAMES)}; fit the detector again", name)
             kind, part = member_class(names[-1]), part_of(arrays, str(position))
-            if image is None or kind.sees_pixels:
-                members.append(kind.from_state(state, part, width, image))
-            else:
+            if part_of(part, "pca") or not (image is None or kind.sees_pixels):
                 from .members.images import OnComponents
 
                 members.append(OnComponents.from_state(kind, state, part, width))
+            else:
+                members.append(kind.from_state(state, part, width, image))
         span = Span.from_state(part_of(arrays, "span"), width) if image is None else None
         return cls(names, members, units, weights, novelty, known, span)
 

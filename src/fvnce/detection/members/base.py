@@ -46,7 +46,7 @@ class MemberSettings:
     steps: int
     alpha: float
     outlier_share: float
-    hidden: Sequence[int]
+    hidden: Sequence[int] | None
     batch_size: int
     learning_rate: float
     weight_decay: float
@@ -124,6 +124,7 @@ class Member(Scorer):
         name: its name in settings and files.
         needs_outliers: whether it cannot be trained without known outliers.
         sees_pixels: whether it takes images as they are; other members see their principal components.
+        sees_components: whether it sees those of wide tables, too.
         novelty: whether it says how unlike the data a row is, whatever outliers are known.
         memorizes: whether it scores rows that it was trained on otherwise than new ones.
     """
@@ -131,6 +132,7 @@ class Member(Scorer):
     name: ClassVar[str]
     needs_outliers: ClassVar[bool] = False
     sees_pixels: ClassVar[bool] = False
+    sees_components: ClassVar[bool] = False
     novelty: ClassVar[bool] = False
     memorizes: ClassVar[bool] = True
 

@@ -189,7 +189,7 @@ def fit_split(
     preprocessor = learn_preprocessor(raw[trained], left[trained], readings, raw[known])
     outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
     encoded = TrainingRows(preprocessor.encode(raw[trained]), left[trained], outliers, weights[known])
-    complete = settings_for(settings, len(outliers), preprocessor.image).smaller()
+    complete = settings_for(settings, len(outliers), preprocessor.width, preprocessor.image).smaller()
     ensemble, gaps = Ensemble.fit(encoded, complete, seed + 79)[0], None
     if isinstance(preprocessor, TablePreprocessor):
         gaps = Gaps.learn(preprocessor, ensemble.anomaly, raw[trained], left[trained], seed + 79)
