@@ -5,17 +5,18 @@ by models that have not seen them where possible. Members that use known outlier
 neighbors' weight is w(m) = 1/(1 + m) on a table and 0.95 on images, the others have equal parts of the rest. Columns of
 a table often hold nothing but what known outliers reveal, whereas known images are of one kind among many.
 
-*Is it unlike everything?* N is the largest of (anomaly − median)/spread over members that need no known outlier: the
-neighbors see what is unusual where it is, the isolation forest what is far from all, groups included. A mean would let
-one hide what the other sees. Numbers far outside of the training rows add to N (:class:`Span`).
+*Is it unlike everything?* N is the largest of (anomaly − median)/spread over members that need no known outlier, with
+twice the spread for the isolation forest. The neighbors see what is unusual where it is, the isolation forest what is
+far from all; a mean would let one hide what the other sees. Numbers far outside of the training rows add to N
+(:class:`Span`).
 
 In the noise p_n = λ p_known + (1 − λ) p_broad both are log-ratios to the data, so the score is a soft maximum,
 
     s = log(e^K + e^(N − c)),        K, N in units of their spread over training rows,
 
 with c = :data:`NOVELTY_PRIOR` = −log((1 − λ)/λ): novelty decides only where it is glaring, and the ranking among usual
-rows is that of K. Without known outliers s = N. The neighbors come first, and so are the same with known outliers and
-without. A label never changes N.
+rows is that of K. Without known outliers s = N. No known outlier enters N: those that are labelled only leave the rows
+that it learns from.
 
 Each member explains its anomaly as a sum over columns, and so does the score:
 
@@ -56,6 +57,8 @@ from .rows import Array, Folds, TrainingRows
 #: Members that "auto" means on tables, and on wide ones and images; those that use known outliers only with some.
 AUTO = ("neighbors", "isolation_forest", "outlier_forest", "mixture_forest", "network")
 AUTO_WIDE = ("neighbors", "outlier_forest", "mixture_forest", "network")
+#: How many spreads of a member's anomaly are one unit of N; chosen by leaving out a source of tables at a time.
+NOVELTY_UNITS = {"isolation_forest": 2.0}
 #: Encoded columns from which a table is wide. There random splits of single columns see little of what is unlike all
 #: others, so "auto" leaves the isolation forest out, and ratio networks are linear in the leading components.
 WIDE = 100
@@ -213,7 +216,8 @@ class Ensemble:
             ensemble.members.append(member)
             ensemble.units.append(standard(scores.rows, rows.weights))
             novel = kind.novelty or not any(weights)
-            ensemble.novelty.append(robust_standard(scores.rows, rows.weights) if novel else None)
+            center, spread = robust_standard(scores.rows, rows.weights)
+            ensemble.novelty.append((center, spread * NOVELTY_UNITS.get(kind.name, 1.0)) if novel else None)
         if any(weights) and any(ensemble.novelty):
             ensemble.known = robust_standard(ensemble._like_known([each.rows for each in unseen]), rows.weights)
         if folds is None:
