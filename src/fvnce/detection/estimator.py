@@ -112,8 +112,9 @@ class NoiseContrastiveDetector(OutlierDetector):
     ``cross_val_score(detector, X, y, scoring=scorers.roc_auc)``.
 
     Args:
-        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbors, and with known outliers an
-            outlier forest, a mixture forest and ratio networks, which count more the more outliers are known.
+        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbors, on tables an isolation forest, and
+            with known outliers an outlier forest, a mixture forest and ratio networks, which count more the more
+            outliers are known.
         clean: whether all unlabelled rows are known to be inliers (novelty detection). Otherwise outliers may hide
             among them, and the fifth of the rows that lies farthest from others is no reference for the neighbors.
         n_neighbors: k of the density by nearest neighbors; by default 5, for images 10.
@@ -123,12 +124,13 @@ class NoiseContrastiveDetector(OutlierDetector):
         steps: steps of the optimizer for each network.
         alpha: α of the scoring rule; larger values discount outliers that hide among the training rows.
         outlier_share: λ, the weight of known outliers in the noise.
-        contamination: "auto" puts the threshold where P(outlier | x) = ½; a number in (0, 0.5] puts it where that
-            fraction of the training rows lies above, rounded down to whole rows.
+        contamination: "auto" puts the threshold where P(outlier | x) = ½, and flags rows that are unlike everything as
+            well; a number in (0, 0.5] puts it where that fraction of the training rows lies above, rounded down to
+            whole rows.
         prior: π, the share of outliers among unlabelled rows; estimated by default.
-        calibration_folds: folds of the training rows, each of which is left out of some trees and networks, so that
-            its rows have scores by models that have not seen them: these make P(outlier | x) and ``evidence_``. With 0
-            every model sees all rows; then P is what it is without known outliers, and there are no p-values.
+        calibration_folds: folds of the training rows, each of which is left out of some smaller trees and networks, so
+            that its rows have scores by models that have not seen them: these make P(outlier | x) and ``evidence_``.
+            With 0 there are none; then P is what it is without known outliers, and there are no p-values.
         max_rows: the most unlabelled rows used in training, chosen at random.
         expert: rarely needed settings, by name: of ratio networks ``hidden`` ((64, 64), sizes of hidden layers),
             ``batch_size`` (128), ``learning_rate`` (3e-3) and ``weight_decay`` (1.0) of AdamW, and ``device`` ("cpu",
@@ -151,7 +153,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         history_: a :class:`fvnce.History` for each training; ratio networks are trained together.
         n_known_: known outliers in training.
         feature_importances_: the part of each column in the variance of the score.
-        decision_scores_: anomaly scores of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
+        decision_scores_: ``−score_samples`` of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
         n_features_in_: columns.
         feature_names_in_: their names, if X was a data frame.
 
