@@ -112,8 +112,8 @@ class NoiseContrastiveDetector(OutlierDetector):
     ``cross_val_score(detector, X, y, scoring=scorers.roc_auc)``.
 
     Args:
-        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbors, on tables an isolation forest, and
-            with known outliers an outlier forest, a mixture forest and ratio networks, which count more the more
+        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbors, on tables an isolation forest,
+            and with known outliers an outlier forest, a mixture forest and ratio networks, which count more the more
             outliers are known.
         clean: whether all unlabelled rows are known to be inliers (novelty detection). Otherwise outliers may hide
             among them, and the fifth of the rows that lies farthest from others is no reference for the neighbors.

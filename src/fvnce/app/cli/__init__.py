@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: The first sentence of each command's help, in the order in which they are listed.
 SUMMARIES = {
     "fit": "Train on DATA and write a run folder: the model, config.toml and report.html.",
-    "score": "Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability, p_value, kind and outlier.",
+    "score": "Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability, p_value and outlier.",
     "evaluate": "Measure how well a run finds the outliers that the labels of LABELLED mark.",
     "rules": "List the scoring rules, or check one for the double-ELBO property.",
     "data": "Describe how a file is read; or fetch a data set (mnist) and print its folder; or list the data sets.",
