@@ -6,9 +6,9 @@
 ``base``                       what both share, on scikit-learn's contract
 ``rows``                       labels and weights checked, equal rows merged, arrays read in parts
 ``preprocessing``              tables and images as the columns that models see
-``members``                    what the detector averages, one file each
+``members``                    what the detector is made of, one file each
 ``noise``, ``blocks``          what members are trained against; products that keep every bit
-``ensemble``                   which members are used, their weighted average, and its explanation
+``ensemble``                   the members together: two scores, the one that ranks, and its explanation
 ``trust``                      probabilities, held-out evidence, p-values
 ``explanation``                what each column adds to a score, and pictures of both
 ``scorers``                    for searches and cross-validation, with the right sign
@@ -17,6 +17,7 @@
 """
 
 from . import scorers
+from .base import Scores
 from .batch_scorer import BatchScorer
 from .estimator import NoiseContrastiveDetector
 from .explanation import Explanation
@@ -38,6 +39,7 @@ __all__ = [
     "InvertedScoreWarning",
     "LatentDetector",
     "NoiseContrastiveDetector",
+    "Scores",
     "UnlikeTrainingWarning",
     "outlier_auroc",
     "outlier_average_precision",

@@ -64,6 +64,11 @@ class Scores:
         like_known: how like the known outliers a row is; NaN without any.
         novelty: how unlike the training rows a row is, whatever outliers are known; NaN where no member says.
         threshold: above which ``line`` is flagged.
+
+    >>> nan = np.full(2, np.nan)
+    >>> scores = Scores(np.array([0.3, 2.0]), np.array([0.3, 2.5]), np.array([0.1, 0.2]), nan, threshold=2.1)
+    >>> scores.flagged, scores.kind
+    (array([False,  True]), array(['', 'novel'], dtype='<U5'))
     """
 
     anomaly: Array

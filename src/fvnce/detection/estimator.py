@@ -112,8 +112,9 @@ class NoiseContrastiveDetector(OutlierDetector):
     ``cross_val_score(detector, X, y, scoring=scorers.roc_auc)``.
 
     Args:
-        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbors, and with known outliers an
-            outlier forest, a mixture forest and ratio networks, which count more the more outliers are known.
+        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbors, on tables an isolation forest,
+            and with known outliers an outlier forest, a mixture forest and ratio networks, which count more the more
+            outliers are known.
         clean: whether all unlabelled rows are known to be inliers (novelty detection). Otherwise outliers may hide
             among them, and the fifth of the rows that lies farthest from others is no reference for the neighbors.
         n_neighbors: k of the density by nearest neighbors; by default 5, for images 10.
@@ -123,8 +124,9 @@ class NoiseContrastiveDetector(OutlierDetector):
         steps: steps of the optimizer for each network.
         alpha: α of the scoring rule; larger values discount outliers that hide among the training rows.
         outlier_share: λ, the weight of known outliers in the noise.
-        contamination: "auto" puts the threshold where P(outlier | x) = ½; a number in (0, 0.5] puts it where that
-            fraction of the training rows lies above, rounded down to whole rows.
+        contamination: "auto" puts the threshold where P(outlier | x) = ½, and flags rows that are unlike everything as
+            well; a number in (0, 0.5] puts it where that fraction of the training rows lies above, rounded down to
+            whole rows.
         prior: π, the share of outliers among unlabelled rows; estimated by default.
         calibration_folds: folds of the training rows. Members see all rows; smaller models without each fold in turn
             score its rows, and these scores make P(outlier | x) and ``evidence_``. With 0 there are none: P is what it
@@ -152,7 +154,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         history_: a :class:`fvnce.History` for each training; ratio networks are trained together.
         n_known_: known outliers in training.
         feature_importances_: the part of each column in the variance of the score.
-        decision_scores_: anomaly scores of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
+        decision_scores_: ``−score_samples`` of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
         n_features_in_: columns.
         feature_names_in_: their names, if X was a data frame.
 
