@@ -30,7 +30,7 @@ from .._validation import count, fields, require
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective
-from ..scoring.text import parse
+from ..scoring import parse
 from ..tables.schema import read_by
 from ..training import FitOptions, History, fit
 from .base import OutlierDetector, histories_from_state, histories_state, seed_of

@@ -44,8 +44,6 @@ SHOWN = {"ae": "AE", "vae": "VAE", "1-16": "α = 1/16"}
 Key = tuple[tuple[int, ...], str, int]
 #: A file of results, as JSON holds it.
 Record = dict[str, Any]
-#: Rows of training images whose log p_n is one piece of work: as many as ``fit`` asks for at once.
-_BLOCK_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -176,34 +174,15 @@ def measure(
         for row in rows(setting)
         if only is None or row.name in only
     ]
-    do_all(missing(out, setting, keys, tables=jobs > 1), jobs, say)
+    do_all(missing(out, setting, keys), jobs, say)
     return {key: cells_of(out, setting).read(cell_name(*key)) for key in keys}
 
 
-def missing(out: Path, setting: Setting, keys: Iterable[Key], *, tables: bool) -> list[Work]:
-    """Return the work that makes the cells that are not there.
-
-    With ``tables``, log p_n of the training images comes first, in blocks, so that several processes share it instead
-    of each computing all of it.
-    """
+def missing(out: Path, setting: Setting, keys: Iterable[Key]) -> list[Work]:
+    """Return the work that makes the cells that are not there."""
     cells = cells_of(out, setting)
-    keys = [key for key in keys if not cells.path(cell_name(*key)).exists()]
-    contrastive = {row.name for row in rows(setting) if row.rule is not None}
-    blocks: range = range(0)
-    if tables and any(row in contrastive for _, row, _ in keys):
-        count = setting.rows or {"digits": 1437, "mnist": 60_000}[setting.data]
-        blocks = range(0, count, _BLOCK_ROWS)
-    return [
-        *(Work(f"log p_n of images from {low}", tabulate, (out, setting, low)) for low in blocks),
-        *(Work(cell_name(*key), make_cell, (out, setting, *key)) for key in keys),
-    ]
-
-
-def tabulate(out: Path, setting: Setting, low: int) -> None:
-    """Compute log p_n of one block of training images, into the cache."""
-    images, noise = data_and_noise(setting, _cache(out))
-    with torch.no_grad():
-        noise.log_prob(images.train[low : low + _BLOCK_ROWS])
+    missing_keys = [key for key in keys if not cells.path(cell_name(*key)).exists()]
+    return [Work(cell_name(*key), make_cell, (out, setting, *key)) for key in missing_keys]
 
 
 def named(network: tuple[int, ...]) -> str:
