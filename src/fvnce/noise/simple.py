@@ -57,8 +57,8 @@ def fit_gaussian(
     if not bool((variances > 0).any()):
         raise ValueError("X must vary, found every row equal to the first")
     if covariance == "diagonal":
-        share = shrinkage or 0.0
-        scale = ((1 - share) * variances + share * variances.mean()).sqrt()
+        shrinkage = shrinkage or 0.0
+        scale = ((1 - shrinkage) * variances + shrinkage * variances.mean()).sqrt()
         _validation.varying(scale, "without shrinkage", "drop them or pass shrinkage=0.01")
         return Independent(Normal(mean.to(data.dtype), scale.to(data.dtype)), data.ndim - 1)
     matrix = centred.T @ centred / len(data)
@@ -179,11 +179,6 @@ class EmpiricalNoise(Noise):
         device, size = self.samples.device, (_validation.count("n", n, low=0),)
         index = torch.randint(len(self.samples), size, generator=generator, device=place(generator, device))
         return self.samples[index.to(device, non_blocking=True)]
-
-    def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return n draws and n zeros."""
-        x = self.draw(n, generator)
-        return x, x.new_zeros(n)
 
 
 class GaussianSteps(nn.Module):

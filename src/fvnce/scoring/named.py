@@ -89,8 +89,8 @@ class PowerRule(SmoothRule):
         with torch.no_grad():
             if self.beta == 0:
                 return self._log_slope1(delta), torch.full_like(delta, self.alpha)
-            share = torch.sigmoid(delta - math.log(self.beta))
-            return self._log_slope1(delta), 1 + (self.alpha - 1) * share
+            r_over_sum = torch.sigmoid(delta - math.log(self.beta))
+            return self._log_slope1(delta), 1 + (self.alpha - 1) * r_over_sum
 
     def _value(self, outcome: int, delta: Tensor) -> Tensor:
         u = delta if self.beta == 0 else self._log_r_plus_beta(delta)
