@@ -349,11 +349,12 @@ def seeded_pair(
     with torch.device("meta"):
         encoder, decoder = _pair(width, settings)
     generator = torch.Generator().manual_seed(seed)
-    for layer in (*encoder.network.to_empty(device="cpu"), *decoder.network.to_empty(device="cpu")):
-        if isinstance(layer, nn.Linear):
-            limit = 1 / math.sqrt(layer.in_features)
-            for parameter in (layer.weight, layer.bias):
-                nn.init.uniform_(parameter, -limit, limit, generator=generator)
+    for network in (encoder.network, decoder.network):
+        for layer in network.to_empty(device="cpu").modules():
+            if isinstance(layer, nn.Linear):
+                limit = 1 / math.sqrt(layer.in_features)
+                for parameter in (layer.weight, layer.bias):
+                    nn.init.uniform_(parameter, -limit, limit, generator=generator)
     drawing = SeededEncoder(encoder.network, seed) if isinstance(encoder, GaussianEncoder) else encoder
     return drawing, GaussianDecoder(decoder.network, learned="shared")
 

@@ -222,12 +222,11 @@ def _covers(noise: Distribution, model: Distribution) -> bool:
     """Return whether the noise has the support of the model or more, and the same base measure."""
     if hasattr(noise, "components"):
         return any(_covers(component, model) for component in noise.components)
-    outer, inner = _base(noise.support), _base(model.support)
-    bounds = _range(outer), _range(inner)
-    if bounds[0] is None or bounds[1] is None:
-        return repr(outer) == repr(inner)
-    (low, high), (inner_low, inner_high) = bounds
-    return bool((low <= inner_low).all()) and bool((inner_high <= high).all())
+    mine, theirs = _base(noise.support), _base(model.support)
+    outer, inner = _range(mine), _range(theirs)
+    if outer is None or inner is None:
+        return repr(mine) == repr(theirs)
+    return bool((outer[0] <= inner[0]).all()) and bool((inner[1] <= outer[1]).all())
 
 
 def _base(support: Any) -> Any:

@@ -83,7 +83,6 @@ def rows(setting: Setting) -> list[Row]:
 
 def run(out: Path, options: Options) -> Result:
     """Train the missing cells, then make the table."""
-    start = time.perf_counter()
     setting = setting_for(options)
     cells = measure(out, setting, options.seeds, jobs=options.processes, say=options.say)
     record = made_by(f"fvnce reproduce table --data {setting.data} --seeds {options.seeds}") | {
@@ -103,14 +102,12 @@ def run(out: Path, options: Options) -> Result:
         reading(record),
         tables=shown,
         settings=asdict(setting) | {"seeds": options.seeds},
-        seconds=time.perf_counter() - start,
         files=[document, write_json(out / f"table-{setting.data}.json", record)],
     )
 
 
 def noise_reconstructions(out: Path, options: Options) -> Result:
     """Draw the figure of reconstructed noise, after training the networks that it shows."""
-    start = time.perf_counter()
     setting = setting_for(options)
     network = setting.networks[0]
     measure(out, replace(setting, networks=(network,)), 1, jobs=options.processes, say=options.say, only=tuple(SHOWN))
@@ -131,7 +128,6 @@ def noise_reconstructions(out: Path, options: Options) -> Result:
         "network": named(network),
         "settings": asdict(setting),
         "nats": nats,
-        "seconds": time.perf_counter() - start,
     }
     caption = f"Noise samples, what the autoencoder ({named(network)}) makes of them, and how the others differ."
     alt = "Four sheets of digits: noisy samples, what the AE makes of them, and what VAE and alpha 1/16 change."
@@ -140,7 +136,6 @@ def noise_reconstructions(out: Path, options: Options) -> Result:
         reading_of_figure(record),
         figures=[ResultFigure(files[0], caption, alt)],
         settings=asdict(setting),
-        seconds=record["seconds"],
         files=[*files, write_json(out / f"noise-reconstructions-{options.data}.json", record)],
     )
 
