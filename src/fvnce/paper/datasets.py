@@ -82,12 +82,11 @@ class Images:
     shape: tuple[int, int]
 
 
-def load_digits(*, test_share: float = 0.2, seed: int = 0) -> Images:
+def load_digits(*, seed: int = 0) -> Images:
     """Load the 1,797 handwritten digits of 8×8 pixels in scikit-learn.
 
     Args:
-        test_share: the part of the images in the test set, which is stratified.
-        seed: chooses the test set.
+        seed: chooses the test set, a fifth of the images, stratified.
 
     >>> digits = load_digits()
     >>> digits.train.shape, digits.test.shape
@@ -99,7 +98,7 @@ def load_digits(*, test_share: float = 0.2, seed: int = 0) -> Images:
     bunch = load()
     x = (bunch.data / 16).astype(np.float32)
     y = bunch.target.astype(np.int64)
-    parts = train_test_split(x, y, test_size=test_share, stratify=y, random_state=seed)
+    parts = train_test_split(x, y, test_size=0.2, stratify=y, random_state=seed)
     train, test, train_labels, test_labels = (torch.from_numpy(part) for part in parts)
     return Images("digits", train, train_labels, test, test_labels, (8, 8))
 
