@@ -105,7 +105,7 @@ def load_digits(*, seed: int = 0) -> Images:
 
 def load_mnist() -> Images:
     """Load MNIST's 60,000 training and 10,000 test images, after fetching them if necessary."""
-    content = {name: _array(data) for name, data in _found_or_fetched()[1].items()}
+    content = {name: _array(data) for name, data in _mnist_files()[1].items()}
 
     def images(name: str) -> Tensor:
         values = content[f"{name}-images-idx3-ubyte"]
@@ -127,7 +127,7 @@ def fetch_mnist(report: Report | None = None) -> Path:
         OSError: the files are not in the folder FVNCE_DATA, or cannot be fetched.
         ValueError: a file is not MNIST's.
     """
-    return _found_or_fetched(report)[0]
+    return _mnist_files(report)[0]
 
 
 def cache_folder() -> Path:
@@ -136,7 +136,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("FVNCE_CACHE") or users / "fvnce")
 
 
-def _found_or_fetched(report: Report | None = None) -> tuple[Path, dict[str, bytes]]:
+def _mnist_files(report: Report | None = None) -> tuple[Path, dict[str, bytes]]:
     """Return the folder of the four files and their content, uncompressed and checked."""
     given = os.environ.get("FVNCE_DATA")
     folders = [cache_folder() / "mnist"] if given is None else [Path(given) / "mnist", Path(given)]
