@@ -15,13 +15,11 @@ from .bandwidth import select_bandwidth
 from .base import (
     draw,
     draw_with_log_prob,
-    from_state,
     jitter,
     load_noise,
     log_prob_of_rows,
     log_prob_or_minus_inf,
     save_noise,
-    to_state,
 )
 from .flow import FlowNoise
 from .kde import KernelDensity, smoothed
@@ -41,7 +39,6 @@ __all__ = [
     "draw",
     "draw_with_log_prob",
     "fit_gaussian",
-    "from_state",
     "jitter",
     "load_noise",
     "log_prob_of_rows",
@@ -50,5 +47,4 @@ __all__ = [
     "save_noise",
     "select_bandwidth",
     "smoothed",
-    "to_state",
 ]

@@ -141,8 +141,7 @@ class KernelDensity(Noise):
         """Return log p_n of points of shape (...) + event_shape; the result has shape (...)."""
         x = _validation.points("x", value, self.event_shape)
         x = x.to(torch.promote_types(x.dtype, self.centres.dtype))
-        if self.batch_shape:
-            x = self._over_batch(x)
+        x = self._over_batch(x)
         differentiated = x.requires_grad and torch.is_grad_enabled()
         if not differentiated and not _validation.values_are_hidden():
             return self._evaluate(x, False)[0]
@@ -170,7 +169,7 @@ class KernelDensity(Noise):
     def _draw(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         n = _validation.count("n", n, low=0)
         size, device = self.centres.shape[0], self.centres.device
-        there = device if generator is None else generator.device
+        there = place(generator, device)
         if self._cumulative is None:
             index = torch.randint(size, (n,), generator=generator, device=there).to(device, non_blocking=True)
         else:
@@ -232,8 +231,8 @@ class KernelDensity(Noise):
         value = torch.logsumexp(scores, 1)
         if not slope:
             return value, None
-        share = (scores - value[:, None]).exp_()
-        return value, torch.einsum("ij,ijk->ik", share, gap).neg_().to(x.dtype)
+        weights = (scores - value[:, None]).exp_()
+        return value, torch.einsum("ij,ijk->ik", weights, gap).neg_().to(x.dtype)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.centres.shape))

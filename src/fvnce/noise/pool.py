@@ -8,12 +8,11 @@ learn the pool instead of p_n, so rows are renewed while training goes on: r row
 
 makes renewal cost a ``share`` of all time. Both costs are counted in floating-point operations and not
 measured: the number of rows renewed must not depend on how busy the machine is, or equal seeds would not
-give equal runs. :attr:`NoisePool.time_share` reports what share of time renewal really took.
+give equal runs.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
 import torch
@@ -86,16 +85,12 @@ class NoisePool:
         self._due = 0.0
         self.batches = 0
         self.renewed = 0
-        self._seconds = 0.0
-        self._started: float | None = None
 
     def batch(self, n: int, *, renew: bool = True) -> tuple[Tensor, Tensor]:
         """Return n samples and their log densities, (n,) + event_shape and (n,); no row is due without ``renew``."""
         n = _validation.count("n", n)
         if n > self.size:
             raise ValueError(f"n must be at most the pool's size {self.size}, found {n}")
-        if self._started is None:
-            self._started = time.perf_counter()
         if self.batches:
             self._renew(self.refresh_rows(n) if renew else 0.0)
         if self._cursor + n > self.size:
@@ -116,13 +111,6 @@ class NoisePool:
         # Where the cost is unknown, a row is taken to cost what a row of the batch costs in training.
         row = step / n if row is None else row
         return min(float(n), self.refresh_share / (1 - self.refresh_share) * step / row)
-
-    @property
-    def time_share(self) -> float:
-        """Measured share of the time since the first batch that went into renewal; 0 before it."""
-        if self._started is None:
-            return 0.0
-        return self._seconds / max(time.perf_counter() - self._started, 1e-9)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that a resumed run needs to continue bit for bit, as tensors, except the noise itself."""
@@ -177,14 +165,12 @@ class NoisePool:
         count = min(int(self._due // step) * step, self.size)
         if not count:
             return
-        start = time.perf_counter()
         x, log_prob = draw_with_log_prob(self.noise, count, self.generator)
         where = torch.arange(self._oldest, self._oldest + count, device=self._x.device) % self.size
         self._x[where], self._log_prob[where] = x, log_prob
         self._oldest = (self._oldest + count) % self.size
         self._due = min(self._due - count, float(step))
         self.renewed += count
-        self._seconds += time.perf_counter() - start
 
 
 def row_flops(noise: Distribution) -> float | None:

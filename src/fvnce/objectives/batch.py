@@ -351,16 +351,15 @@ def ratio_statistics(rule: ScoringRule, delta_data: Tensor, delta_noise: Tensor)
     log_data = rule.log_slope(delta_data.clamp(max=above1))[0]
     capped = delta_noise.clamp(max=above0)
     log_noise = capped + rule.log_slope(capped)[0]
-    zero = log_noise.exp() == 0
     epsilon = math.log(torch.finfo(log_noise.dtype).eps)
     log_mean_data, ess_data = _log_mean_and_share(log_data)
     return {
-        "live_noise": _share(log_noise >= log_mean_data + epsilon),
-        "zero_noise": _share(zero),
+        "live_noise": _fraction(log_noise >= log_mean_data + epsilon),
+        "zero_noise": _fraction(log_noise.exp() == 0),
         "ess_noise": _log_mean_and_share(log_noise)[1],
         "ess_data": ess_data,
-        "clipped_noise": _share(delta_noise > above0),
-        "clipped_data": _share(delta_data > above1),
+        "clipped_noise": _fraction(delta_noise > above0),
+        "clipped_data": _fraction(delta_data > above1),
     }
 
 
@@ -378,5 +377,5 @@ def _log_mean_and_share(log_weights: Tensor) -> tuple[Any, float]:
     return top + np.log(total / len(logs)), float(total * total / (len(logs) * np.square(weights).sum()))
 
 
-def _share(condition: Tensor) -> float:
+def _fraction(condition: Tensor) -> float:
     return int(condition.count_nonzero()) / len(condition)

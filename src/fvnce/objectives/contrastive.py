@@ -246,9 +246,9 @@ class ContrastiveObjective(Objective):
         """Return the indices of the noise samples that count; their share decides how the next batch is computed."""
         weights = log_noise_weights(self.partition, self.rule, data, noise, self.noise_ratio).exp()
         chosen = weights.nonzero()[:, 0] if weights.any() else _NONE  # in the usual case the cheaper question
-        share = len(chosen) / len(weights)
-        if share != float(self.live_share):
-            self.live_share.fill_(share)
+        live = len(chosen) / len(weights)
+        if live != float(self.live_share):
+            self.live_share.fill_(live)
         return chosen
 
     def _log_noise(self, x: Tensor) -> Tensor:

@@ -223,8 +223,6 @@ def _covers(noise: Distribution, model: Distribution) -> bool:
     if hasattr(noise, "components"):
         return any(_covers(component, model) for component in noise.components)
     mine, theirs = _base(noise.support), _base(model.support)
-    if isinstance(mine, type(constraints.boolean)) or isinstance(theirs, type(constraints.boolean)):
-        return isinstance(mine, type(theirs))
     outer, inner = _range(mine), _range(theirs)
     if outer is None or inner is None:
         return repr(mine) == repr(theirs)

@@ -97,7 +97,6 @@ METHODS = {
 
 def run(out: Path, options: Options) -> Result:
     """Train the five and draw what they make of test digits."""
-    start = time.perf_counter()
     penalty = DIGITS if options.data == "digits" else MNIST
     if options.quick:
         penalty = replace(penalty, epochs=2, rows=256)
@@ -131,7 +130,6 @@ def run(out: Path, options: Options) -> Result:
         figures=[ResultFigure(files[0], caption, alt)],
         tables=tables(record),
         settings=asdict(penalty) | {"data": options.data, "seeds": options.seeds},
-        seconds=time.perf_counter() - start,
         files=[*files, write_json(out / f"penalised-{options.data}.json", record)],
     )
 
