@@ -13,8 +13,9 @@ and at most a quarter of the rows falls from one level to the next. ``usual`` is
 training rows have at most, so the number of gaps alone makes no row strange that has as many as is usual.
 
 Each term rises, or stays, as a row loses values: exactly, for every row. The score rises or stays on average over the
-training rows that are measured, which lose values in random order; for new rows like them that is an estimate. For a single row it can fall, where a value is lost that made the row strange: a score that
-never falls for any row would have to call each row with one gap as strange as the strangest value of that column.
+training rows that are measured, which lose values in random order; for new rows like them that is an estimate. For a
+single row it can fall, where a value is lost that made the row strange: a score that never falls for any row would have
+to call each row with one gap as strange as the strangest value of that column.
 """
 
 from __future__ import annotations
