@@ -22,7 +22,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,23 @@ def seed_torch(seed: int) -> None:
     _, module = _accelerator()
     if module is not None:
         getattr(module, "manual_seed_all", module.manual_seed)(seed)
+
+
+@contextmanager
+def plain_mode() -> Iterator[None]:
+    """Compute in the block with gradients, without inference mode and autocast, whatever mode the caller is in.
+
+    >>> with torch.inference_mode(), plain_mode():
+    ...     torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    (True, False)
+    """
+    with ExitStack() as modes:
+        modes.enter_context(torch.inference_mode(False))
+        modes.enter_context(torch.enable_grad())
+        for device in {"cpu", _accelerator()[0] or "cpu"}:
+            if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+                modes.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 @contextmanager

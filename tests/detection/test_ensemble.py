@@ -14,6 +14,7 @@ from fvnce.detection.ensemble import member_weights
 from fvnce.detection.noise import Support
 from fvnce.detection.rows import TrainingRows
 from fvnce.detection.trust.calibration import calibrate_with_outliers
+from fvnce.detection.trust.drift import UnlikeTrainingWarning
 from fvnce.io import FileError
 
 QUICK: dict[str, Any] = {"n_trees": 20, "n_networks": 1, "steps": 40, "expert": {"batch_size": 64}}
@@ -74,7 +75,8 @@ def test_clean_rows_that_lie_apart_are_normal_and_nothing_between_them_is() -> N
     rare, between = rng.normal(4, 0.1, size=(200, 2)), np.zeros((1, 2))
     clean, careful = (NoiseContrastiveDetector(clean=clean).fit(X) for clean in (True, False))
     assert (clean.predict(rare) == 1).mean() > 0.9
-    assert (careful.predict(rare) == -1).all()
+    with pytest.warns(UnlikeTrainingWarning, match="above the threshold"):
+        assert (careful.predict(rare) == -1).all()
     assert clean.predict(between)[0] == careful.predict(between)[0] == -1
 
 

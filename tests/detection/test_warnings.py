@@ -25,11 +25,37 @@ def rows(n: int) -> Array:
 
 @pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS)
 @pytest.mark.parametrize("words", [False, True])
-def test_labels_that_mark_most_rows_are_warned_of(make: Callable[[], Any], *, words: bool) -> None:
+def test_labels_that_mark_most_rows_are_refused(make: Callable[[], Any], *, words: bool) -> None:
     y: Any = np.repeat([1, 0], [194, 6])
-    with pytest.warns(UserWarning, match=r"y .*found 1 in 194 of 200 rows \(97 %\)") as told:
-        make().fit(rows(200), np.where(y == 1, "fraud", "ok") if words else y)
-    assert len(told) == 1
+    labels = np.where(y == 1, "fraud", "ok") if words else y
+    with pytest.raises(ValueError, match=r"y .*found 1 in 194 of 200 rows \(97 %\).*1 - y.*mostly_outliers"):
+        make().fit(rows(200), labels)
+    assert make().fit(rows(200), labels, mostly_outliers=True).n_known_ == 194
+
+
+@pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS)
+@pytest.mark.parametrize("values", [(1, 2), (1, 0, 2), (0.5, 0), (7, 0), (np.inf, 0)])
+def test_labels_other_than_0_and_1_are_refused(make: Callable[[], Any], values: tuple[float, ...]) -> None:
+    y = np.resize(values, 40)
+    with pytest.raises(ValueError, match=rf"y .*found {max(values):g}.*y == "):
+        make().fit(rows(40), y)
+
+
+@pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS)
+def test_a_missing_label_is_that_of_an_unlabelled_row(make: Callable[[], Any]) -> None:
+    pd, marked = pytest.importorskip("pandas"), np.array([1, 0, 0, 0])
+    expected = make().fit(rows(40), np.resize(marked, 40)).anomaly_score(rows(9))
+    for gap, kind in ((np.nan, float), (None, object), (pd.NA, object), (np.nan, object)):
+        y = np.resize(np.array([1, gap, 0, gap], dtype=kind), 40)
+        np.testing.assert_array_equal(make().fit(rows(40), y).anomaly_score(rows(9)), expected)
+    for series in (pd.Series([1, None, 0, 0] * 10, dtype="Int64"), pd.Series(["yes", None, "no", None] * 10)):
+        np.testing.assert_array_equal(make().fit(rows(40), series).anomaly_score(rows(9)), expected)
+
+
+def test_labels_of_whom_none_is_given_are_no_labels() -> None:
+    expected = DETECTORS["ensemble"]().fit(rows(40)).anomaly_score(rows(9))
+    found = DETECTORS["ensemble"]().fit(rows(40), np.full(40, np.nan)).anomaly_score(rows(9))
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS)

@@ -26,6 +26,7 @@ from .scorers import InvertedScoreWarning
 from .scorers import average_precision as outlier_average_precision
 from .scorers import roc_auc as outlier_auroc
 from .trust import Conformal, Evidence, Interval
+from .trust.drift import UnlikeTrainingWarning
 
 __all__ = [
     "MEMBERS",
@@ -37,6 +38,7 @@ __all__ = [
     "InvertedScoreWarning",
     "LatentDetector",
     "NoiseContrastiveDetector",
+    "UnlikeTrainingWarning",
     "outlier_auroc",
     "outlier_average_precision",
     "scorers",

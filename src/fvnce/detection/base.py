@@ -9,6 +9,7 @@ Names are those of other libraries: ``decision_scores_``, ``labels_`` and ``thre
 from __future__ import annotations
 
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,11 +32,13 @@ from ..tables.parsing import ColumnType
 from ..tables.schema import ColumnTypes, frame_to_matrix, learn_types
 from ..training.history import History
 from .explanation import Explanation, plot_scores
+from .gaps import Gaps, score_rows
 from .members.base import part_of, prefixed
 from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, cut, preprocessor_from_state
 from .rows import Array, check_images, in_parts, release, require_values, rows_at_once
 from .scorers import roc_auc, warn_if_scored
 from .trust.conformal import Conformal, reject
+from .trust.drift import MIN_ROWS, Baseline, Batch, UnlikeTrainingWarning
 from .trust.evidence import Evidence, Findings
 
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 FINDINGS = "findings"
 #: The largest file that is read by default.
 MAX_BYTES = 4 * 2**30
+#: Rows of a batch whose gaps are counted to compare it with training, spread evenly.
+EXAMINED = 8192
 #: Reads well on light and on dark pages.
 BOX = "border-left:3px solid #2c6fad;padding:.2em .8em;margin:.4em 0"
 
@@ -63,6 +68,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     offset_: float
     findings_: Findings
     preprocessor_: Preprocessor
+    gaps_: Gaps | None = None  # of tables
     n_known_: int
     n_features_in_: int
     feature_names_in_: NDArray[np.object_]
@@ -122,9 +128,12 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def anomaly_score(self, X: Any) -> Array:
         """Return scores that are higher for stranger rows, shape (n,)."""
         check_is_fitted(self)
+        return self._scores_of(self._checked(X))
+
+    def _scores_of(self, rows: Any) -> Array:
         return in_parts(
-            self._checked(X),
-            lambda part: self._anomaly(self.preprocessor_.encode(part)),
+            rows,
+            self._score_rows,
             n_jobs=self.n_jobs,
             progress=None if self.verbose is None else self.verbose > 0,
         )
@@ -134,12 +143,18 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return -self.anomaly_score(X)
 
     def decision_function(self, X: Any) -> Array:
-        """Return ``score_samples − offset_``: negative for outliers, shape (n,)."""
+        """Return ``score_samples − offset_``: negative for outliers, shape (n,).
+
+        Warns, as :meth:`predict` does, if the rows are far from those of training.
+        """
         warn_if_scored("decision_function")
-        return self.score_samples(X) - self.offset_
+        return -self._compared_scores(X) - self.offset_
 
     def predict(self, X: Any, *, fdr: float | None = None, discount: bool = False) -> NDArray[np.int64]:
         """Return +1 for inliers and −1 for outliers.
+
+        Warns (:class:`~fvnce.detection.UnlikeTrainingWarning`) if the rows are 20 or more and far from
+        those of training in how many are flagged, in how much is missing, or in their scores.
 
         Args:
             X: rows.
@@ -155,7 +170,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             return np.where(flagged, -1, 1)
         if discount:
             raise ValueError("discount must be False without fdr, found True: the threshold uses no p-values")
-        return np.where(self.score_samples(X) - self.offset_ < 0, -1, 1)
+        return np.where(-self._compared_scores(X) - self.offset_ < 0, -1, 1)
 
     def p_value(self, X: Any, *, discount: bool = False) -> Array:
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
@@ -191,7 +206,10 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def explain(self, X: Any) -> Explanation:
         """Return what each column adds to the anomaly score of each row; for images, a heat map."""
         check_is_fitted(self)
-        explanation = self._explain(self.preprocessor_.encode(self._checked(X)))
+        rows, how = self._checked(X), self.preprocessor_
+        explanation = self._explain(how.encode(rows))
+        if self.gaps_ is not None and isinstance(how, TablePreprocessor):
+            explanation = replace(explanation, ratio=explanation.ratio + self.gaps_.parts(how.gaps(rows)))
         names = getattr(self, "feature_names_in_", None)
         return explanation if names is None else replace(explanation, names=tuple(map(str, names)))
 
@@ -211,6 +229,30 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         return self.preprocessor_.count_odd(np.asarray(self._checked(X), dtype=np.float64))
 
+    def count_gaps(self, X: Any) -> NDArray[np.int64]:
+        """Count the values that each row lacks in columns that models see, shape (n,); zeros for images."""
+        check_is_fitted(self)
+        return self._count_gaps(self._checked(X))
+
+    def _count_gaps(self, rows: Any) -> NDArray[np.int64]:
+        if isinstance(self.preprocessor_, ImagePreprocessor):
+            return np.zeros(len(rows), dtype=np.int64)
+        n_gaps: NDArray[np.int64] = self.preprocessor_.gaps(rows).sum(1)
+        return n_gaps
+
+    def new_batch(self) -> Batch | None:
+        """Return counts of a batch that comes in parts, none yet; None if the detector is of version 0.2."""
+        baseline = self.findings_.baseline
+        return None if baseline is None else Batch(baseline, self.threshold_)
+
+    def count_batch(self, batch: Batch, X: Any, anomaly: Array) -> None:
+        """Count rows of a batch by their anomaly scores and by their gaps."""
+        self._count_batch(batch, self._checked(X), anomaly)
+
+    def _count_batch(self, batch: Batch, rows: Any, anomaly: Array) -> None:
+        some = rows[:: -(-len(rows) // EXAMINED)]
+        batch.add(anomaly, self._count_gaps(some) > self.gaps_.usual if self.gaps_ else np.zeros(0, dtype=bool))
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fitted detector to one file, atomically and without pickle."""
         check_is_fitted(self)
@@ -227,6 +269,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             "offset_": float(self.offset_),
             "n_known_": int(self.n_known_),
             "preprocessor_": self.preprocessor_.state(),
+            "gaps_": None if self.gaps_ is None else self.gaps_.state(),
         }
         content = {"parameters": parameters, "fitted": fitted, "learnt": learned, "findings": findings}
         write_record(Path(path), self.KIND, content, tensors)
@@ -271,10 +314,11 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return saved
 
     def _take_fitted(self, fitted: Mapping[str, Any]) -> None:
-        preprocessor, features, names, self.offset_, self.n_known_ = fields(
-            fitted,
+        preprocessor, gaps, features, names, self.offset_, self.n_known_ = fields(
+            {"gaps_": None, **fitted},  # version 0.2 had none
             "a detector",
             "preprocessor_",
+            "gaps_",
             n_features_in_=count,
             feature_names_in_=optional(listed(text)),
             offset_=number,
@@ -285,11 +329,37 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             listed(text, features)("names of columns", names)
             self.feature_names_in_ = np.array(names, dtype=object)
         self.preprocessor_ = preprocessor_from_state(preprocessor, features)
+        self.gaps_ = Gaps.from_state(gaps, self.preprocessor_)
 
     def _forget(self) -> None:
         """Remove what an earlier fit learned, so that a fit that fails does not leave half of another detector."""
-        for name in ("offset_", "findings_", "feature_names_in_"):
+        for name in ("offset_", "findings_", "feature_names_in_", "gaps_"):
             self.__dict__.pop(name, None)
+
+    def _score_rows(self, rows: Any) -> Array:
+        """Return the scores of rows as the preprocessor takes them."""
+        return score_rows(self._anomaly, self.preprocessor_, self.gaps_, rows)
+
+    def _baseline(self, rows: Any, scores: Array, weights: Array, threshold: float, known_weight: float) -> Baseline:
+        """Return what batches are compared with, from unlabelled training rows and their scores."""
+        usual = 0 if self.gaps_ is None else self.gaps_.usual
+        return Baseline.of(scores, weights, threshold, self._count_gaps(rows) > usual, known_weight)
+
+    def _compared_scores(self, X: Any) -> Array:
+        """Return anomaly scores, and warn if the rows are far from those of training; its caller's caller is named."""
+        check_is_fitted(self)
+        rows = self._checked(X)
+        anomaly = self._scores_of(rows)
+        batch = self.new_batch()
+        if batch is not None and len(anomaly) >= MIN_ROWS:
+            self._count_batch(batch, rows, anomaly)
+            if sentences := batch.sentences():
+                warnings.warn(
+                    f"X is far from the training rows, so that scores may say little: {'; '.join(sentences)}",
+                    UnlikeTrainingWarning,
+                    stacklevel=3,
+                )
+        return anomaly
 
     def _training_rows(self, X: Any) -> tuple[Any, ColumnTypes | None, Frame | None]:
         """Check training rows and return them as given; of a data frame, as it is read, how, and the frame."""

@@ -28,6 +28,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .._random import plain_mode
 from .._validation import fields, listed, number, require, stored_array
 from .explanation import Explanation
 from .members import NAMES, member_class
@@ -128,6 +129,7 @@ class Ensemble:
     span: Span | None
 
     @classmethod
+    @plain_mode()
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
@@ -166,6 +168,7 @@ class Ensemble:
         of_rows, of_outliers = (ensemble._mean([getattr(each, of) for each in held_out]) for of in ("rows", "outliers"))
         return ensemble, HeldOutScores(of_rows, of_outliers + excess)
 
+    @plain_mode()
     def anomaly(self, X: Array) -> Array:
         """Return the mean of the standardized anomalies, and what numbers far outside add to it."""
         seen = self._seen(X)
@@ -187,6 +190,7 @@ class Ensemble:
         # One after the other, since a product of matrices may sum in another order for another number of rows.
         return np.asarray(sum(weight * part for weight, part in zip(self.weights, parts, strict=True)))
 
+    @plain_mode()
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
         """Explain encoded rows; ``fold`` brings their columns back to the original ones."""
         ratio = np.zeros(X.shape)

@@ -25,9 +25,10 @@ from ..training.history import History
 from .base import OutlierDetector, histories_from_state, histories_state, plain, seed_of
 from .ensemble import RENAMED, Ensemble, settings_for
 from .explanation import Explanation, importances_over
+from .gaps import Gaps
 from .members import NAMES
-from .members.base import MemberSettings
-from .preprocessing import learn_preprocessor
+from .members.base import HeldOutScores, MemberSettings
+from .preprocessing import TablePreprocessor, learn_preprocessor
 from .rows import Array, Folds, TrainingRows, check_labels, check_weights, hash_words, in_parts, merge, take
 from .trust.calibration import (
     Calibration,
@@ -206,20 +207,22 @@ class NoiseContrastiveDetector(OutlierDetector):
     history_: list[History] = field(init=False)
     prior_: float = field(init=False)
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, mostly_outliers: bool = False) -> Self:
         """Learn from rows, of which y marks the known outliers.
 
         Args:
             X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
                 (texts, amounts of money, dates and missing values may be in it); or images of shape (n, H, W),
                 (n, C, H, W) or (n, H, W, C); a memory map is read in parts.
-            y: 1 for known outliers, 0 for all other rows; or yes and no, outlier and inlier, …
+            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean
+                that a row is not labelled, as 0 does.
             sample_weight: how often a row counts.
+            mostly_outliers: allow y to mark more than half of the rows.
         """
         settings, seed = self._member_settings(), seed_of(self.random_state)
         self._forget()
         matrix, readings, frame = self._training_rows(X)
-        known = check_labels(y, len(matrix))
+        known = check_labels(y, len(matrix), mostly_outliers=mostly_outliers)
         weights = check_weights(sample_weight, matrix, known)
         self.n_known_ = int((known & (weights > 0)).sum())
 
@@ -245,6 +248,12 @@ class NoiseContrastiveDetector(OutlierDetector):
         scores[~is_known] = self.ensemble_.anomaly(rows.X)
         if is_known.any():
             scores[is_known] = self.ensemble_.anomaly(rows.outliers)
+        if isinstance(self.preprocessor_, TablePreprocessor):
+            self.gaps_ = Gaps.learn(self.preprocessor_, self._anomaly, raw[~is_known], rows.weights, seed)
+            added = self.gaps_.parts(self.preprocessor_.gaps(raw)).sum(1)
+            scores += added
+            if unseen is not None:
+                unseen = HeldOutScores(unseen.rows + added[~is_known], unseen.outliers + added[is_known])
 
         # Scores make probabilities and the threshold: those that are held out, with known outliers among them.
         trained = RowScores(scores[~is_known], rows.weights, scores[is_known], rows.outlier_weights)
@@ -263,7 +272,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         # Rows that no model has seen make p-values: those to spare, or half of the rows with a model of the others.
         conformal, inlier = None, None
         if len(spare):
-            new = in_parts(take(matrix, spare), lambda part: self._anomaly(self.preprocessor_.encode(part)))
+            new = in_parts(take(matrix, spare), self._score_rows)
             inlier = None if held_out is None else 1 - self.calibration_.probability(new)
             conformal = Conformal.of(new, weights[spare], inlier)
         elif self.calibration_folds:
@@ -275,6 +284,7 @@ class NoiseContrastiveDetector(OutlierDetector):
                 split = _different_rows(frame, known, weights, None if inlier is None else inlier[place])
             conformal = fit_split(*split, settings, seed)
 
+        baseline_scores = trained.scores if unseen is None else unseen.rows
         no_p_value = REASONS["few to split" if self.calibration_folds else "no split"]
         self.findings_ = Findings(
             evidence=make_evidence(
@@ -291,6 +301,9 @@ class NoiseContrastiveDetector(OutlierDetector):
             importances=importances_over(rows, self._explain, seed),
             scores=None if len(spare) else self._in_order(matrix, weights, scores[place]),
             no_scores=REASONS["thinned"].format(max_rows=self.max_rows) if len(spare) else None,
+            baseline=self._baseline(
+                raw[~is_known], baseline_scores, rows.weights, -offset, float(rows.outlier_weights.sum())
+            ),
         )
         self.offset_ = offset
         return self
@@ -304,7 +317,7 @@ class NoiseContrastiveDetector(OutlierDetector):
 
         With few known outliers it is too high: use it as a ranking (measured in docs/howto/reliability.md).
         """
-        anomaly = self.anomaly_score(X)  # raises if the detector is not fitted
+        anomaly = self._compared_scores(X)  # raises if the detector is not fitted
         return self.calibration_.probability(anomaly)
 
     def predict_proba(self, X: Any) -> Array:
@@ -398,7 +411,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         ordered = np.empty(len(matrix))
         ordered[there] = scores
         if not there.all():
-            ordered[~there] = self._anomaly(self.preprocessor_.encode(matrix[~there]))
+            ordered[~there] = self._score_rows(matrix[~there])
         return ordered
 
     def _anomaly(self, encoded: Array) -> Array:

@@ -36,7 +36,8 @@ from ..training import FitOptions, History, fit
 from .base import OutlierDetector, histories_from_state, histories_state, seed_of
 from .blocks import in_blocks
 from .explanation import Explanation, importances_over
-from .preprocessing import cut, learn_preprocessor
+from .gaps import Gaps
+from .preprocessing import TablePreprocessor, cut, learn_preprocessor
 from .rows import Array, TrainingRows, check_labels, hash_words, in_parts
 from .trust.calibration import threshold_at
 from .trust.conformal import Conformal
@@ -146,21 +147,24 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
     history_: History = field(init=False)
     settings_: SimpleNamespace = field(init=False)
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    @_random.plain_mode()
+    def fit(self, X: Any, y: Any = None, *, mostly_outliers: bool = False) -> Self:
         """Learn from rows, of which y marks the known outliers.
 
         Args:
             X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
                 (texts, amounts of money, dates and missing values may be in it); or images of shape (n, H, W),
                 (n, C, H, W) or (n, H, W, C).
-            y: 1 for known outliers, 0 for all other rows; or yes and no, outlier and inlier, …
+            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean
+                that a row is not labelled, as 0 does.
+            mostly_outliers: allow y to mark more than half of the rows.
         """
         self._validate_params()
         hidden = tuple(count(f"hidden[{i}]", size) for i, size in enumerate(self.hidden))
         seed = int(self.random_state) if isinstance(self.random_state, Integral) else seed_of(self.random_state)
         self._forget()
         matrix, readings, frame = self._training_rows(X)
-        known = check_labels(y, len(matrix))
+        known = check_labels(y, len(matrix), mostly_outliers=mostly_outliers)
         if matrix.ndim == 2:
             matrix = np.asarray(matrix, dtype=np.float64)
         if (n_rows := int((~known).sum())) < 4:
@@ -183,9 +187,14 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         self._train(x[kept], x[held_out], outliers, seed)
 
         scores = in_parts(encoded, self._anomaly)
+        if isinstance(self.preprocessor_, TablePreprocessor):
+            learned = self.preprocessor_, self._anomaly, matrix[~known][kept], np.ones(len(kept)), seed
+            self.gaps_ = Gaps.learn(*learned, deviation=float(scores[~known][kept].std()))
+            scores += self.gaps_.parts(self.preprocessor_.gaps(matrix)).sum(1)
         rows = TrainingRows.split(encoded, known, np.ones(len(encoded)))
         offset = threshold_at(-scores[~known], rows.weights, self.contamination)
         conformal = Conformal.of(scores[~known][held_out], np.ones(n_held_out)) if n_held_out else None
+        measured = held_out if n_held_out else kept
         self.findings_ = Findings(
             evidence=make_evidence(
                 RowScores(scores[~known], rows.weights, scores[known], rows.outlier_weights),
@@ -200,6 +209,13 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
             no_p_value=REASONS["no validation"] if conformal is None else None,
             importances=importances_over(rows, self._explain, seed),
             scores=scores,
+            baseline=self._baseline(
+                matrix[~known][measured],
+                scores[~known][measured],
+                np.ones(len(measured)),
+                -offset,
+                known_weight=len(measured) * self.n_known_ / n_rows,
+            ),
         )
         self.offset_ = offset
         return self

@@ -7,7 +7,8 @@ have been pulled in, which neither a few huge values nor a column that is mostly
 at ±10. A category becomes one 0/1 column for each of its values, up to 32 of them, and one for the others. A date
 becomes its month, weekday and hour, as far as training rows span two years, weeks or days; the date itself is not used,
 since new rows are later than all of training. A missing number becomes the median and a 0/1 column that marks it, a
-missing category a value of its own. A column that is the same in every row is not used.
+missing category a value of its own; what gaps add to a score is in :mod:`fvnce.detection.gaps`. A column that is the
+same in every row is not used.
 """
 
 from __future__ import annotations
@@ -171,6 +172,11 @@ class TablePreprocessor:
                 replace(column, unused=column.unused and (not len(X) or _is_constant(values) or how.ignored))
                 for column, values, how in zip(columns, both.T, read, strict=True)
             ]
+            # So does a gap, where only known outliers have one.
+            columns = [
+                replace(column, missing=column.missing or (column.categories is None and bool(np.isnan(values).any())))
+                for column, values in zip(columns, outliers.T, strict=True)
+            ]
         if not sum(column.width for column in columns):  # models need a column
             columns = [
                 replace(c, unused=how.ignored, times=c.times or ([(0, 0.0, 1.0)] if c.times is not None else None))
@@ -191,6 +197,38 @@ class TablePreprocessor:
             return _scaled(np.where(np.isnan(X), centers, X), centers, scales)
         encoded = [part for values, column in zip(X.T, columns, strict=True) for part in column.encode(values)]
         return np.stack(encoded, 1) if encoded else np.empty((len(X), 0))
+
+    @property
+    def used(self) -> NDArray[np.bool_]:
+        """Which original columns models see, shape (original columns,)."""
+        return np.array([not column.unused for column in self.columns])
+
+    def gaps(self, rows: Any) -> NDArray[np.bool_]:
+        """Return where values of columns that are used are missing, shape (n, original columns)."""
+        X = np.asarray(rows, dtype=np.float64)
+        gone: NDArray[np.bool_] = (np.isnan(X) | (self._texts & (X == -1))) & self.used
+        return gone
+
+    @property
+    def _texts(self) -> NDArray[np.bool_]:
+        return np.array([column.categories is not None for column in self.columns])
+
+    def remove(self, rows: Array, places: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+        """Remove single values of a matrix, in place."""
+        rows[places, columns] = np.where(self._texts[columns], -1.0, np.nan)
+
+    def filled(self, encoded: Array, gone: NDArray[np.bool_]) -> Array:
+        """Return encoded rows with the values that missing ones get; columns that mark gaps stay as they are.
+
+        Args:
+            encoded: rows, shape (n, width).
+            gone: which values to fill in, shape (n, original columns).
+        """
+        used = [column for column in self.columns if not column.unused]
+        values = [float(c.categories is not None and i == c.width - 1) for c in used for i in range(c.width)]
+        marks = [c.missing and c.categories is None and i == c.width - 1 for c in used for i in range(c.width)]
+        widths = [column.width for column in self.columns]
+        return np.where(np.repeat(gone, widths, axis=1) & ~np.array(marks), values, encoded)
 
     def fold(self, values: Array) -> Array:
         """Sum what belongs to one original column, shape (n, original columns)."""

@@ -13,7 +13,6 @@ import hashlib
 import math
 import mmap
 import sys
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -107,12 +106,17 @@ class Folds:
         return cls(count, of_row, np.full(1, -1) if outliers == 1 else of_outlier)
 
 
-def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
-    """Return which of n rows are known outliers.
+def check_labels(y: Any, n: int, *, mostly_outliers: bool = False) -> NDArray[np.bool_]:
+    """Return which of n rows are known outliers; a missing label means that the row is not labelled.
+
+    Args:
+        y: 1 for known outliers and 0 for other rows, or words.
+        n: number of rows.
+        mostly_outliers: allow more than half of the rows to be known outliers.
 
     >>> check_labels([0, 1, 0], 3)
     array([False,  True, False])
-    >>> check_labels(["no", "yes", "no"], 3)
+    >>> check_labels(["no", "yes", None], 3)
     array([False,  True, False])
     """
     if y is None:
@@ -120,30 +124,23 @@ def check_labels(y: Any, n: int) -> NDArray[np.bool_]:
     labels = read_labels(y)
     if len(labels) != n:
         raise ValueError(f"y must hold one label for each of the {n} rows, found {len(labels)}")
-    others = sorted({float(v) for v in np.unique(labels)} - {0.0, 1.0})
-    if others:
-        shown = ", ".join(f"{value:g}" for value in others[:5])
-        warnings.warn(f"{LABELS}, found also {shown}: those rows count as unlabelled", stacklevel=3)
     known: NDArray[np.bool_] = labels == 1
     count = int(known.sum())
     if count == n:
         raise ValueError(f"y must leave some rows unlabelled (0), found all {n} rows marked as outliers (1 class)")
-    if 2 * count > n:
-        warnings.warn(
-            f"{LABELS}, found 1 in {count:,} of {n:,} rows ({100 * count / n:.0f} %): more than half; pass 1 - y if 1 "
-            "marks normal rows",
-            stacklevel=3,
+    if 2 * count > n and not mostly_outliers:
+        raise ValueError(
+            f"{LABELS}, found 1 in {count:,} of {n:,} rows ({100 * count / n:.0f} %), more than half; pass 1 - y if 1 "
+            "marks normal rows, or mostly_outliers=True to fit if so many are outliers"
         )
     return known
 
 
-def read_labels(y: Any) -> NDArray[Any]:
-    """Return labels as numbers, of which 1 marks an outlier; they may be given as numbers or in words."""
+def read_labels(y: Any) -> NDArray[np.float64]:
+    """Return labels as numbers, of which 1 marks an outlier; missing ones, and those of other rows, are 0."""
     labels: NDArray[Any] = column_or_1d(y, warn=True)
     if labels.dtype.kind == "O":
-        for value in labels:
-            if is_missing(value):
-                raise ValueError(f"{LABELS}, found {value}: contains NaN")
+        labels = np.array([0 if is_missing(value) else value for value in labels], dtype=object)
         # Data frames with missing values hold numbers as objects.
         if all(isinstance(value, Real | np.bool_) for value in labels):
             labels = labels.astype(np.float64)
@@ -156,14 +153,21 @@ def read_labels(y: Any) -> NDArray[Any]:
                 "(y == WORD).astype(int) with the word that marks outliers"
             )
         labels = np.array([float(word in OUTLIER) for word in words])
-    if not np.isfinite(labels.astype(float)).all():
-        raise ValueError("y must be finite, found NaN or infinity: input y contains NaN or infinity")
-    if (labels == -1).any():
+    numbers = labels.astype(np.float64)
+    numbers[np.isnan(numbers)] = 0.0
+    others = sorted({float(value) for value in np.unique(numbers)} - {0.0, 1.0})
+    if -1.0 in others:
         raise ValueError(
             f"{LABELS}, found -1: scikit-learn's predictions use -1 for outliers and +1 for inliers; pass "
             "(y == -1).astype(int) if these are such"
         )
-    return labels
+    if others:
+        shown = ", ".join(f"{value:g}" for value in others[:5])
+        raise ValueError(
+            f"{LABELS}, found {shown}; pass (y == VALUE).astype(int) with the value that marks outliers, such as "
+            f"{min(others, key=lambda value: (numbers == value).sum()):g}"
+        )
+    return numbers
 
 
 def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:

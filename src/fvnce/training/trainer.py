@@ -284,7 +284,14 @@ def fit(
     if early_stopping is not None:
         watchers.append(early_stopping if isinstance(early_stopping, EarlyStopping) else EarlyStopping(early_stopping))
     watchers = with_budget(objective, watchers)
+    if any(tensor.is_inference() for tensor in (*objective.parameters(), *objective.buffers())):
+        raise ValueError(
+            "objective must be made outside of torch.inference_mode, found tensors of it, which cannot be trained"
+        )
     with ExitStack() as held:
+        held.enter_context(_random.plain_mode())
+        if isinstance(data, Tensor) and data.is_inference():
+            data = data.clone()
         # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
         with _random.alone():
             fabric = make_fabric(

@@ -188,8 +188,9 @@ def score(
     above the threshold of the run. p_value is the share of normal rows that score at least as high: about 1 % of
     normal rows have p < 0.01. DATA may be larger than memory, and - reads csv or npy from standard input.
 
-    An empty column, texts that training did not have and numbers far from those of training cause warnings at the end;
-    with --json they are in a last line, whose only entry is "summary", and with --strict they are an error.
+    An empty column, texts that training did not have, numbers far from those of training, rows with few values, and a
+    share of outliers, of missing values or scores far from those of training cause warnings at the end; with --json
+    they are in a last line, whose only entry is "summary", and with --strict they are an error.
 
     In csv, a name that a spreadsheet would compute (one that begins with =, +, - or @) has ' before it, and control
     characters are shown as \\x1b; --json writes names as they are.

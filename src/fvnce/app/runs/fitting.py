@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import warnings
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from ...io import FileError, locked, write_text
 from ..report import write_run_page
 from ..report.analysis import analyze
 from . import FittedRun
+from .scoring import FewValues
 from .settings import CONFIG, RunSettings, fingerprint
 from .training_data import Say, TrainingData, read_training_data
 
@@ -75,10 +75,11 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
 
     data = read_training_data(settings.data, note, settings.seed)
     say(_described(data))
-    with warnings.catch_warnings():
-        # --outliers and --mostly-outliers say so on purpose.
-        warnings.filterwarnings("ignore", message="y must be 1 for known outliers .* more than half")
-        run = _fit_detector(settings, data, out, progress)
+    run = _fit_detector(settings, data, out, progress)
+    few, names = FewValues(run.detector), data.names
+    few.add(data.rows, lambda i: i + 1 if names is None else names[i])
+    for sentence in few.sentences():
+        note(sentence)
     run.detector.save(place / MODEL)
     write_text(place / CONFIG, run.config.to_toml())
     write_run_page(place / PAGE, analyze(run, data, notices))
@@ -94,7 +95,8 @@ def _fit_detector(settings: RunSettings, data: TrainingData, out: Path, progress
             raise FileError(f"the detector has no setting {name!r}; {instead}")
     parameters = current_names(parameters)
     detector = NoiseContrastiveDetector(**parameters, random_state=settings.seed, verbose=int(bool(progress)))
-    detector.fit(data.rows, data.known.astype(int) if data.known.any() else None)
+    # --label was checked where it was read, and --outliers and --mostly-outliers say so on purpose.
+    detector.fit(data.rows, data.known.astype(int) if data.known.any() else None, mostly_outliers=True)
     detector.set_params(verbose=0)
     full = {**EXPERT, **detector.get_params(), **parameters.get("expert", {})}
     config = {name: list(full[name]) if isinstance(full[name], tuple) else full[name] for name in allowed}

@@ -1,7 +1,8 @@
 """Scores of a file of any length, written part by part, so that memory does not grow with the number of rows.
 
 A score of rows unlike those of training says little: a column may have moved, or changed its unit or its spelling. So
-:class:`Unlike` counts such values, and the summary warns of them.
+:class:`Unlike` counts such values, :class:`FewValues` rows that lack most of them, and the summary warns of them, as it
+does of a file that is far from training as a whole (:mod:`fvnce.detection.trust.drift`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import csv
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
 
+from ...detection import NoiseContrastiveDetector
 from ...detection.preprocessing import TablePreprocessor
 from ...tables import FileError, Frame, TableSource
 from ...tables.frame import Part
@@ -32,8 +35,32 @@ REASONS = 3
 EXPLAINED = 256
 #: Share of the values of a column that must be unlike those of training for a warning.
 UNLIKE_SHARE = 0.5
+#: Rows with few values that are named.
+NAMED = 5
 #: Rows below which there is no warning.
 MIN_ROWS = 5
+
+
+class FewValues:
+    """Names of rows that lack more than half of their values, and more than is usual in training."""
+
+    def __init__(self, detector: NoiseContrastiveDetector) -> None:
+        self._detector, self._rows, self._few = detector, 0, 0
+        self._names: list[str] = []
+
+    def add(self, rows: Any, name: Callable[[int], object]) -> None:
+        """Count more rows; ``name`` gives that of the i-th of them."""
+        gaps = self._detector.gaps_
+        if gaps is not None:
+            few = np.flatnonzero(gaps.are_few(self._detector.count_gaps(rows))).tolist()
+            self._rows, self._few = self._rows + len(rows), self._few + len(few)
+            self._names += [str(name(i)) for i in few[: NAMED - len(self._names)]]
+
+    def sentences(self) -> list[str]:
+        """Return a sentence that names them, if there are any."""
+        names = ", ".join(self._names) + (", …" if self._few > len(self._names) else "")
+        lack = f"{self._few:,} of {self._rows:,} rows have values in less than half of the columns"
+        return [f"{lack}, so that their scores say little: {names}"] if self._few else []
 
 
 class Unlike:
@@ -107,7 +134,7 @@ def stream_scores(
         strict: refuse rows that are unlike those of training, instead of a warning in the summary.
         tick: reports progress.
     """
-    summary, unlike = Summary(), Unlike(run)
+    summary, unlike, few, batch = Summary(), Unlike(run), FewValues(run.detector), run.detector.new_batch()
     write = _json_writer(file) if as_json else _csv_writer(file, run, named=id is not None, explain=explain)
     best: list[Scored] = []
     for part in source.parts():
@@ -115,6 +142,9 @@ def stream_scores(
         if id is not None and isinstance(rows, Frame):
             rows, ids = rows.without([id]), rows[id]
         rows, anomaly = score_part(run, rows, part, source.name, unlike)
+        few.add(rows, partial(_name, part))
+        if batch is not None:
+            run.detector.count_batch(batch, rows, anomaly)
         summary.rows += len(anomaly)
         summary.outliers += int((anomaly > run.threshold).sum())
         chosen = np.arange(len(anomaly))
@@ -134,7 +164,8 @@ def stream_scores(
             tick(summary.rows, part.done)
     for _, _, row in sorted(best, reverse=True):
         write(row)
-    summary.warnings = unlike.sentences()
+    far = [] if batch is None else batch.sentences()
+    summary.warnings = [*unlike.sentences(), *far, *few.sentences()]
     if summary.warnings and as_json:
         write({"summary": asdict(summary)})
     file.flush()
@@ -170,6 +201,11 @@ def add_id(source: Source, column: str | None, say: Say, *, asked: bool) -> str 
     return name
 
 
+def _name(part: Part, i: int) -> Any:
+    """Return the number of the i-th row of a part, from 1, or the name of its file."""
+    return part.start + i + 1 if part.names is None else part.names[i]
+
+
 def _scored(
     run: FittedRun, rows: Any, anomaly: Array, chosen: Any, part: Part, ids: Any, explain: bool
 ) -> Iterator[Scored]:
@@ -177,7 +213,7 @@ def _scored(
     probability, p_value = run.detector.calibration_.probability(anomaly), run.p_value(rows, anomaly)
     reasons = _reasons(run, rows, chosen) if explain else None
     for i in chosen.tolist():
-        row: dict[str, Any] = {"row": part.start + i + 1 if part.names is None else part.names[i]}
+        row: dict[str, Any] = {"row": _name(part, i)}
         if ids is not None:
             row["id"] = ids[i] or ""
         row["score"], row["probability"] = float(anomaly[i]), float(probability[i])

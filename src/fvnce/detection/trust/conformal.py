@@ -26,8 +26,9 @@ from ..._validation import count, fields, flag, number, require, stored_array
 from ...tables.frame import Frame
 from ...tables.schema import plain_matrix, read_by, text_bytes
 from ..ensemble import Ensemble, settings_for
+from ..gaps import Gaps, score_rows
 from ..members.base import MemberSettings, State, part_of, prefixed
-from ..preprocessing import Preprocessor, learn_preprocessor, preprocessor_from_state
+from ..preprocessing import Preprocessor, TablePreprocessor, learn_preprocessor, preprocessor_from_state
 from ..rows import Array, TrainingRows, are_counts, as_counts, hash_words
 
 #: The fewest unlabelled rows that are split.
@@ -42,10 +43,11 @@ class SplitModel:
 
     preprocessor: Preprocessor
     ensemble: Ensemble
+    gaps: Gaps | None = None
 
     def anomaly(self, rows: Any) -> Array:
         """Return the anomaly of rows as the preprocessor takes them, shape (n,)."""
-        return self.ensemble.anomaly(self.preprocessor.encode(rows))
+        return score_rows(self.ensemble.anomaly, self.preprocessor, self.gaps, rows)
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ class Conformal:
         model = None
         if self.model is not None:
             ensemble, model_arrays = self.model.ensemble.state()
-            model = {"preprocessor": self.model.preprocessor.state(), "ensemble": ensemble}
+            gaps = None if self.model.gaps is None else self.model.gaps.state()
+            model = {"preprocessor": self.model.preprocessor.state(), "ensemble": ensemble, "gaps": gaps}
             arrays |= prefixed("model", model_arrays)
         return {"rows": len(self.scores), "inlier": self.inlier is not None, "model": model}, arrays
 
@@ -120,11 +123,12 @@ class Conformal:
         require(all(((p >= 0) & (p <= 1)).all() for p in inlier), "have probabilities in [0, 1]", "others")
         model = None
         if saved is not None:
-            how, ensemble = fields(saved, "the model of the p-values", "preprocessor", "ensemble")
+            names = ("preprocessor", "ensemble", "gaps")
+            how, ensemble, gaps = fields({"gaps": None, **saved}, "the model of the p-values", *names)
             preprocessor = preprocessor_from_state(how, features)
             model_arrays = part_of(arrays, "model")
             made = Ensemble.from_state(ensemble, model_arrays, preprocessor.width, preprocessor.image)
-            model = SplitModel(preprocessor, made)
+            model = SplitModel(preprocessor, made, Gaps.from_state(gaps, preprocessor))
         return cls(scores, weights, inlier[0] if inlier else None, model)
 
 
@@ -186,7 +190,10 @@ def fit_split(
     outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
     encoded = TrainingRows(preprocessor.encode(raw[trained]), left[trained], outliers, weights[known])
     complete = settings_for(settings, len(outliers), preprocessor.image).smaller()
-    model = SplitModel(preprocessor, Ensemble.fit(encoded, complete, seed + 79)[0])
+    ensemble, gaps = Ensemble.fit(encoded, complete, seed + 79)[0], None
+    if isinstance(preprocessor, TablePreprocessor):
+        gaps = Gaps.learn(preprocessor, ensemble.anomaly, raw[trained], left[trained], seed + 79)
+    model = SplitModel(preprocessor, ensemble, gaps)
     scores = model.anomaly(raw[held_out])
     return Conformal.of(scores, measure[held_out], None if inlier is None else inlier[held_out], model)
 

@@ -25,6 +25,7 @@ from ..members.base import State, part_of, prefixed
 from ..rows import Array, as_counts, effective_counts
 from .calibration import FENCE, UPPER
 from .conformal import MIN_SPLIT, Conformal
+from .drift import Baseline
 
 #: What an interval covers.
 LEVEL = 0.95
@@ -249,6 +250,7 @@ class Findings:
         importances: of each column, shape (D,).
         scores: anomaly scores of the training rows as they were given, shape (n,), or None.
         no_scores: why there are none; None if there are.
+        baseline: what batches are compared with; None in files of version 0.2.
     """
 
     evidence: Evidence
@@ -257,10 +259,15 @@ class Findings:
     importances: Array
     scores: Array | None
     no_scores: str | None = None
+    baseline: Baseline | None = None
 
     def state(self) -> State:
         """Return what JSON can hold, and arrays."""
         arrays = {"importances": self.importances} | ({} if self.scores is None else {"scores": self.scores})
+        baseline = None
+        if self.baseline is not None:
+            baseline, quantiles = self.baseline.state()
+            arrays |= prefixed("baseline", quantiles)
         conformal = None
         if self.conformal is not None:
             conformal, split_arrays = self.conformal.state()
@@ -271,16 +278,18 @@ class Findings:
             "no_p_value": self.no_p_value,
             "rows": None if self.scores is None else len(self.scores),
             "no_scores": self.no_scores,
+            "baseline": baseline,
         }, arrays
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int) -> Self:
         """Make them from a state that may be forged, for rows with ``features`` columns."""
-        saved, conformal, rows, no_p_value, no_scores = fields(
-            content,
+        saved, conformal, baseline, rows, no_p_value, no_scores = fields(
+            {"baseline": None, **content},  # version 0.2 had none
             "the findings",
             "evidence",
             "conformal",
+            "baseline",
             rows=optional(count),
             no_p_value=optional(text),
             no_scores=optional(text),
@@ -294,7 +303,8 @@ class Findings:
         made = None
         if conformal is not None:
             made = Conformal.from_state(conformal, part_of(arrays, "conformal"), features)
-        return cls(Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores)
+        compared = Baseline.from_state(baseline, part_of(arrays, "baseline"))
+        return cls(Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores, compared)
 
 
 def intervals(held_out: RowScores, seed: int) -> tuple[Interval, Interval]:

@@ -1,0 +1,164 @@
+r"""Is a batch of rows far from the training rows, so that its scores say little?
+
+Three numbers of a batch are compared with those of training: the fraction of rows above the threshold, the fraction of
+rows with more gaps than is usual, and the distribution of scores. A number is called far if it would be so by chance in
+at most one of :data:`CHANCE` batches like the training rows, and if the difference matters: a fraction of at least
+:data:`FAR_FRACTION` that is three times that of training, or a largest difference of two distribution functions of at
+least :data:`FAR_SCORES`. Chance counts the errors of both samples: by the beta-binomial distribution for fractions, by
+the bound of Dvoretzky, Kiefer and Wolfowitz for distributions. Batches of fewer than :data:`MIN_ROWS` rows, which a
+person may have chosen for being strange, are not compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import betabinom
+
+from ..._validation import fields, number, require, stored_array
+from ..rows import Array, as_counts
+
+#: A batch like the training rows is called far, by each of the three numbers, at most once in this many.
+CHANCE = 10_000
+#: The smallest batch that is compared.
+MIN_ROWS = 20
+#: What matters: a fraction of the rows, and a difference of distribution functions.
+FAR_FRACTION, FAR_TIMES, FAR_SCORES = 0.2, 3.0, 0.4
+#: Quantiles of the training scores that are kept.
+LEVELS = np.linspace(0.05, 0.95, 19)
+
+
+class UnlikeTrainingWarning(UserWarning):
+    """A batch of rows is far from the training rows.
+
+    >>> import warnings
+    >>> from fvnce import NoiseContrastiveDetector
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     flagged = NoiseContrastiveDetector().fit(X).predict(X + 30)
+    >>> caught[0].category.__name__
+    'UnlikeTrainingWarning'
+    """
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What batches are compared with: unlabelled training rows, scored where possible by models without them.
+
+    Attributes:
+        rows: how many, by weight.
+        known: the fraction of known outliers among all training rows. A batch may hold as many, or none.
+        flagged: the fraction of all training rows that are known outliers or above the threshold.
+        gappy: the fraction with more gaps than is usual.
+        scores: some quantiles of the scores, ascending, shape (q,).
+        below: the fraction of rows that score at most as high as each, shape (q,).
+    """
+
+    rows: float
+    known: float
+    flagged: float
+    gappy: float
+    scores: Array
+    below: Array
+
+    @classmethod
+    def of(
+        cls, scores: Array, weights: Array, threshold: float, gappy: NDArray[np.bool_], known_weight: float = 0.0
+    ) -> Self:
+        """Make it from scores of unlabelled rows with weights, and which of them have more gaps than is usual."""
+        order = np.argsort(scores, kind="stable")
+        s, cumulative = scores[order], np.cumsum(weights[order]) / weights.sum()
+        places = np.minimum(np.searchsorted(cumulative, LEVELS - 1e-12), len(s) - 1)
+        chosen = np.unique(s[places])
+        below = np.minimum(1.0, cumulative[np.searchsorted(s, chosen, side="right") - 1])
+        above, with_gaps = (float(weights[which].sum() / weights.sum()) for which in (scores > threshold, gappy))
+        known = known_weight / (known_weight + float(weights.sum()))
+        return cls(float(as_counts(weights).sum()), known, known + (1 - known) * above, with_gaps, chosen, below)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what JSON can hold, and arrays."""
+        numbers = {"rows": self.rows, "known": self.known, "flagged": self.flagged, "gappy": self.gappy}
+        return numbers, {"scores": self.scores, "below": self.below}
+
+    @classmethod
+    def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]]) -> Self | None:
+        """Make it from a state that may be forged; None in files of version 0.2."""
+        if content is None:
+            return None
+        positive, unit = partial(number, low=0.0, open_low=True), partial(number, low=0.0, high=1.0)
+        checks = {"rows": positive, "known": unit, "flagged": unit, "gappy": unit}
+        rows, known, flagged, gappy = fields(content, "the baseline", **checks)
+        require(set(arrays) == {"scores", "below"}, "have scores in the baseline", sorted(arrays))
+        size = np.shape(arrays["scores"])[:1]
+        scores, below = (stored_array(f"{n} of the baseline", arrays[n], np.float64, size) for n in ("scores", "below"))
+        require(
+            len(scores) > 0 and bool((np.diff(scores) > 0).all()), "have ascending scores in the baseline", "others"
+        )
+        ascending = bool((np.diff(below) >= 0).all() and below[0] > 0 and below[-1] <= 1)
+        require(ascending, "have ascending fractions in the baseline", "others")
+        return cls(rows, known, flagged, gappy, scores, below)
+
+
+class Batch:
+    """Counts of the rows of a batch, which may come in parts.
+
+    >>> baseline = Baseline.of(np.arange(1000.0), np.ones(1000), 990.0, np.zeros(1000, bool))
+    >>> batch = Batch(baseline, 990.0)
+    >>> batch.add(np.full(50, 995.0), np.zeros(50, bool))
+    >>> print(*batch.sentences(), sep=chr(10))
+    50 of 50 rows (100 %) are above the threshold, 0.9 % of the training rows were
+    >>> batch.add(np.arange(0.0, 1000.0, 0.5), np.zeros(2000, bool))
+    >>> batch.sentences()
+    []
+    """
+
+    def __init__(self, baseline: Baseline, threshold: float) -> None:
+        self._baseline, self._threshold = baseline, threshold
+        self._rows = self._examined = self._flagged = self._gappy = 0
+        self._below = np.zeros(len(baseline.scores))
+
+    def add(self, scores: Array, gappy: NDArray[np.bool_]) -> None:
+        """Count rows by their scores, and by which of them, or of some of them, have more gaps than is usual."""
+        self._rows += len(scores)
+        self._flagged += int((scores > self._threshold).sum())
+        self._examined += len(gappy)
+        self._gappy += int(gappy.sum())
+        self._below += np.searchsorted(np.sort(scores), self._baseline.scores, side="right")
+
+    def sentences(self) -> list[str]:
+        """Return a sentence with the numbers for each that is far from training's."""
+        base, found = self._baseline, []
+        if self._rows < MIN_ROWS:
+            return []
+        for count, rows, usual, what, did in (
+            (self._flagged, self._rows, base.flagged, "are above the threshold", "were"),
+            (self._gappy, self._examined, base.gappy, "miss more values than usual", "did"),
+        ):
+            if _far(count, rows, usual, base.rows):
+                shown = f"{count:,} of {rows:,} rows ({100 * count / rows:.0f} %) {what}"
+                found.append(f"{shown}, {100 * usual:.2g} % of the training rows {did}")
+        differences = self._below / self._rows - base.below
+        place = int(np.abs(differences).argmax())
+        limit = math.sqrt(math.log(2 * CHANCE) / 2 * (1 / self._rows + 1 / base.rows))
+        # A batch with more rows above the threshold has other scores; one sentence is enough.
+        if not found and abs(differences[place]) > max(FAR_SCORES, limit) + base.known:
+            shown = f"{100 * self._below[place] / self._rows:.0f} % of {self._rows:,} rows"
+            found.append(
+                f"{shown} score at most {base.scores[place]:.3g}, {100 * base.below[place]:.0f} % of the "
+                "training rows did"
+            )
+        return found
+
+
+def _far(count: int, rows: int, usual: float, n_training: float) -> bool:
+    """Return whether a count of rows is far above a fraction of the training rows."""
+    if not rows or count < max(FAR_FRACTION, FAR_TIMES * usual) * rows:
+        return False
+    seen = usual * n_training
+    return bool(betabinom.sf(count - 1, rows, seen + 1, n_training - seen + 1) < 1 / CHANCE)
