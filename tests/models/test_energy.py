@@ -2,6 +2,7 @@
 
 import math
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from fvnce.models import (
     KernelRatio,
     RestrictedBoltzmannMachine,
     TelescopedRatio,
+    is_normalized,
 )
 from fvnce.models.distributions import binary_states
 from fvnce.noise import BernoulliNoise
@@ -71,18 +73,35 @@ def test_a_decoder_joins_a_prior():
     x, z = torch.randn(7, 2), torch.randn(4, 7, 3)
     expected = normal(3).log_prob(z) - decoder.energy(x, z) + normal(2).log_prob(x)
     torch.testing.assert_close(model.log_joint(x, z), expected)
-    assert not model.normalised
+    assert not model.normalized
     with pytest.raises(NotImplementedError, match="langevin"):
         model.sample(3)
 
 
-def test_what_needs_a_normalised_model_refuses_an_energy():
+def test_what_needs_a_normalized_model_refuses_an_energy():
     model = LatentVariableModel(normal(3), EnergyDecoder(mlp([5, 8, 1]), (2,)))
     encoder = GaussianEncoder(nn.Linear(2, 6))
     with pytest.raises(ValueError, match=r"model of VAE must .*found LatentVariableModel"):
         VAE(model, encoder)
     with pytest.raises(ValueError, match=r"model must .*found LatentVariableModel"):
         FullyVariationalNCE(model, encoder, normal(2), PowerRule(0), variance_reduced=True)
+
+
+@pytest.mark.parametrize("attribute", ["normalized", "normalised"])
+def test_a_model_of_ones_own_says_that_it_is_not_normalized(attribute):
+    """By ``normalized``; the name of version 0.2 is honoured too, and warned of, also in a subclass of ours."""
+
+    def expected():
+        old = attribute == "normalised"
+        return pytest.warns(DeprecationWarning, match="normalised") if old else nullcontext()
+
+    for base in (nn.Module, LatentVariableModel, EnergyModel):
+        own = type("Own", (base,), {attribute: base is EnergyModel})
+        with expected():
+            assert is_normalized(own.__new__(own)) == (base is EnergyModel)
+    decoder = type("Decoder", (nn.Module,), {attribute: False})()
+    with expected():
+        assert not LatentVariableModel(normal(3), decoder).normalized
 
 
 def test_wrong_networks_are_named():

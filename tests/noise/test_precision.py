@@ -171,7 +171,7 @@ def test_joints_of_half_precision_networks_are_summed_in_single(make) -> None:
             assert not torch.equal(found, found.bfloat16().float())
     found.sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    if isinstance(model, LatentVariableModel) and model.normalised:
+    if isinstance(model, LatentVariableModel) and model.normalized:
         assert model.sample(3).shape == (3, 784)
 
 

@@ -29,7 +29,7 @@ from torch.distributions import Distribution
 from .. import _validation
 from .._random import seeded_by
 from .._stats import ENOUGH_SAMPLES
-from ..models import GaussianDecoder
+from ..models import GaussianDecoder, is_normalized
 from ..models.distributions import PointMass
 from ..noise import KernelDensity, NoiseMixture, draw_with_log_prob, log_prob_or_minus_inf, smoothed
 from ..objectives import ContrastiveObjective, Fixed, Profiled
@@ -306,10 +306,10 @@ def _remedies(
 ) -> Iterator[Remedy]:
     """Yield all remedies that apply to data x and the given Δ of data and noise, in the order in which to try them."""
     x = x[:ROWS]
-    normalised = getattr(objective.model, "normalised", True)
+    normalized = is_normalized(objective.model)
     point = objective.encoder is not None and isinstance(objective.encoder(x[:1]), PointMass)
     power = power_of(objective.rule)
-    if power is not None and power[1] == 0 and normalised and not point and isinstance(objective.partition, Fixed):
+    if power is not None and power[1] == 0 and normalized and not point and isinstance(objective.partition, Fixed):
         text = "nothing need be done: the noise term is a constant here (use variance_reduced=True or fvnce.VAE)"
         yield Remedy("none", math.nan, math.nan, True, text)
     yield from _noise(objective, x, generator)
@@ -320,7 +320,7 @@ def _remedies(
     by_budget = (
         f'half of it lies {needed:.0f} nats below Δ = 0, and log_scale="auto" with PowerRule(0, clip=0) lifts it'
     )
-    budget = point and normalised
+    budget = point and normalized
     text = f"scale the noise: {by_budget if budget else by_hand}"
     yield Remedy("log_scale", live, ess, budget or needed < 50, text)
     ess = effective_share(delta_noise)

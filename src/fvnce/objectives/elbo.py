@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _validation
-from ..models import LatentVariableModel
+from ..models import LatentVariableModel, is_normalized
 from ..models.distributions import PointMass, divergence_of
 from .batch import Batch, LogRatio, Objective, Terms, mean_over_data
 from .ratios import Encoder, check_encoded, check_finite, log_ratio, narrowed, prior_constant
@@ -27,7 +27,7 @@ class _LikelihoodObjective(Objective):
     def __init__(self, model: Any, encoder: Encoder) -> None:
         super().__init__()
         # Without its constant a likelihood is unbounded; only a noise term bounds it.
-        if not getattr(model, "normalised", True):
+        if not is_normalized(model):
             raise ValueError(
                 f"model of {type(self).__name__} must be normalized, found {type(model).__name__}, an energy, whose "
                 "likelihood is unbounded; use FullyVariationalNCE with partition='profiled'"

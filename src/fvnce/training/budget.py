@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from .. import _validation
 from .._stats import log_mean_exp
 from ..io import Kind, add, register_alias
-from ..models import LatentVariableModel
+from ..models import LatentVariableModel, is_normalized
 from ..models.distributions import log_prob_inside
 from ..models.fixed import wide
 from ..noise import jitter
@@ -146,7 +146,7 @@ class ErrorBudget(Callback):
         objective = trainer.objective
         if not is_automatic(objective):
             raise ValueError("objective must be made with log_scale='auto' for an ErrorBudget, found another partition")
-        if not getattr(objective.model, "normalised", True):
+        if not is_normalized(objective.model):
             raise ValueError(
                 f"model must be normalized for log_scale='auto', found {type(objective.model).__name__}, an energy, "
                 "which without noise has no least error; use partition='profiled'"
