@@ -122,10 +122,11 @@ def is_normalized(model: Any) -> bool:
     >>> is_normalized(nn.Linear(2, 1))
     True
     """
-    if hasattr(model, "normalised"):  # a class written for 0.2
+    old = getattr(model, "normalised", None)
+    if isinstance(old, bool):  # of a class written for 0.2
         message = f"the attribute normalised of {type(model).__name__} is deprecated; call it normalized"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return bool(model.normalised)
+        return old
     return bool(getattr(model, "normalized", True))
 
 
