@@ -232,12 +232,12 @@ def test_a_coupled_draw_can_be_taken_again(draws):
     objective = FullyVariationalNCE(model, encoder, normal(2, 9.0), PowerRule(0), latent_samples=draws)
     x, noise = torch.randn(8, 2), torch.cat([torch.randn(2, 2), 200 + torch.randn(30, 2)])
     found = []
-    for share in (1.0, 0.0):
-        objective.live_share.fill_(share)
+    for fraction in (1.0, 0.0):
+        objective.live_fraction.fill_(fraction)
         torch.manual_seed(1)
         loss = objective(x, noise)
         found.append((loss, *torch.autograd.grad(loss, list(objective.parameters()))))
-        assert float(objective.live_share) == pytest.approx(2 / 32)
+        assert float(objective.live_fraction) == pytest.approx(2 / 32)
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
 

@@ -28,8 +28,8 @@ from fvnce import (
 )
 from fvnce.io import describe, rebuild
 from fvnce.models import GaussianMixtureModel, LatentVariableModel, PointEncoder
-from fvnce.objectives import Batch, BatchShare, Learned, Objective
-from fvnce.objectives.batch import LogRatio, effective_share, ratio_statistics
+from fvnce.objectives import Batch, BatchPart, Learned, Objective
+from fvnce.objectives.batch import LogRatio, effective_fraction, ratio_statistics
 
 WIDTH = 3
 
@@ -66,8 +66,8 @@ def test_the_average_of_weighted_parts_is_the_whole(name: str) -> None:
     losses = []
     for data, other in (((0, 5), (0, 1)), ((5, 7), (1, 5))):
         rows, draws = slice(*data), slice(*other)
-        share = BatchShare(2 * (data[1] - data[0]) / 7, 2 * (other[1] - other[0]) / 5)
-        losses.append(objective.terms_of(Batch(x[rows], y[draws], share=share)).loss)
+        part = BatchPart(2 * (data[1] - data[0]) / 7, 2 * (other[1] - other[0]) / 5)
+        losses.append(objective.terms_of(Batch(x[rows], y[draws], part=part)).loss)
     parts = (losses[0] + losses[1]) / 2
     torch.testing.assert_close(parts, loss, rtol=1e-12, atol=0)
     parameters = list(objective.parameters())
@@ -110,9 +110,9 @@ def test_statistics_against_their_definitions():
     assert found["clipped_data"] == 0
 
 
-def test_effective_share_has_its_limits():
-    assert effective_share(torch.full((7,), -900.0)) == pytest.approx(1.0)
-    assert effective_share(torch.tensor([0.0, -900.0, -900.0, -900.0])) == pytest.approx(0.25)
+def test_effective_fraction_has_its_limits():
+    assert effective_fraction(torch.full((7,), -900.0)) == pytest.approx(1.0)
+    assert effective_fraction(torch.tensor([0.0, -900.0, -900.0, -900.0])) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("name", ["terms", "forward"])

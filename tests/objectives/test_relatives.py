@@ -18,7 +18,7 @@ from consistency import UnnormalisedLinearProblem, UnnormalisedMixtureProblem, c
 from fvnce import NCE, ConditionalNCE, EnergyModel, FullyVariationalNCE, PowerRule, RankingNCE, mlp
 from fvnce.models import GaussianEncoder, LinearGaussianModel, RestrictedBoltzmannMachine
 from fvnce.noise import BitFlips, GaussianSteps
-from fvnce.objectives import Batch, BatchShare, Objective
+from fvnce.objectives import Batch, BatchPart, Objective
 from training_runs import digest, rows
 
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -489,13 +489,15 @@ def test_they_train_come_back_and_resume_to_the_bit(name: str, tmp_path: Path) -
     assert torch.equal(again(rows(8)), expected)
 
 
-def test_a_part_of_a_batch_is_weighed_by_its_share() -> None:
+def test_a_part_of_a_batch_is_weighed_by_its_size() -> None:
     """As in data-parallel training; what two processes find together is tested with two processes."""
     objective, x = objectives()["conditional, given steps"](), torch.randn(6, 4)
     torch.manual_seed(0)
     whole = objective.terms_of(Batch(x)).loss
     torch.manual_seed(0)
-    torch.testing.assert_close(objective.terms_of(Batch(x, share=BatchShare(data=0.5))).loss, 0.5 * whole)
+    torch.testing.assert_close(objective.terms_of(Batch(x, part=BatchPart(data=0.5))).loss, 0.5 * whole)
+    with pytest.warns(DeprecationWarning, match=r"Batch\.part"):
+        assert Batch(x, part=BatchPart(data=0.5)).share == BatchPart(data=0.5)
 
 
 def test_mistakes_are_named() -> None:

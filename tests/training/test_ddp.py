@@ -17,7 +17,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 import two_processes
-from fvnce.objectives.batch import BatchShare, gather, mean_over_data
+from fvnce.objectives.batch import BatchPart, gather, mean_over_data
 from fvnce.training import fit
 from training_runs import contrastive, rows
 
@@ -156,8 +156,8 @@ def test_an_objective_evaluated_by_one_process_waits_for_nobody() -> None:
     values = torch.arange(3.0)
     assert gather(values, None) is values
     assert mean_over_data(values, None) == 1
-    assert mean_over_data(values, BatchShare(data=0.5)) == 0.5
-    assert gather(values, BatchShare(data=0.5)) is values
+    assert mean_over_data(values, BatchPart(data=0.5)) == 0.5
+    assert gather(values, BatchPart(data=0.5)) is values
 
 
 LEAVING = """

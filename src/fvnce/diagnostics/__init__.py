@@ -33,7 +33,7 @@ from ..models import GaussianDecoder, is_normalized
 from ..models.distributions import PointMass
 from ..noise import KernelDensity, NoiseMixture, draw_with_log_prob, log_prob_or_minus_inf, smoothed
 from ..objectives import ContrastiveObjective, Fixed, Profiled
-from ..objectives.batch import effective_share, ratio_statistics
+from ..objectives.batch import effective_fraction, ratio_statistics
 from ..objectives.partition import power_of
 from ..objectives.ratios import Encoder, log_ratio
 from .efficiency import NoiseEfficiency, noise_efficiency
@@ -323,7 +323,7 @@ def _remedies(
     budget = point and normalized
     text = f"scale the noise: {by_budget if budget else by_hand}"
     yield Remedy("log_scale", live, ess, budget or needed < 50, text)
-    ess = effective_share(delta_noise)
+    ess = effective_fraction(delta_noise)
     carried = ess * len(delta_noise)
     enough = carried >= ENOUGH_EFFECTIVE
     text = (

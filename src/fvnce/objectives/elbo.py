@@ -115,7 +115,7 @@ class Autoencoder(_LikelihoodObjective):
 
 def _terms(batch: Batch, evidence: Tensor) -> Terms:
     """Return the loss −E_data[evidence], which is finite only if the evidence of every point is."""
-    loss = -mean_over_data(evidence, batch.share)
+    loss = -mean_over_data(evidence, batch.part)
     hidden = _validation.values_are_hidden() or _validation.are_deferred()
     if not hidden and not math.isfinite(loss.item()):
         check_finite("x", batch.x, LogRatio(evidence), may_be_zero=False)

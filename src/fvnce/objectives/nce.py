@@ -214,7 +214,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         delta = LogRatio(evidence - log_noise_x - math.log(self.noise_ratio))
         delta = check_finite("x", x, delta, log_noise_x, may_be_zero=False)
         loss = -weight * (delta.values.mean() - 1)
-        loss = loss if batch.share is None else loss * batch.share.data
+        loss = loss if batch.part is None else loss * batch.part.data
         return Terms(loss, weight * delta.values.detach(), None, (delta, None), known_evidence=evidence.detach())
 
 

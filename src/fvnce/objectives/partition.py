@@ -26,7 +26,7 @@ from .. import _validation
 from .._stats import log_mean_exp, log_power_mean
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalized
-from .batch import BatchShare, LogRatio, Scalar
+from .batch import BatchPart, LogRatio, Scalar
 
 PartitionName = Literal["fixed", "learned", "profiled"]
 LogScaleLike = float | Literal["auto"]
@@ -59,7 +59,7 @@ class Partition(nn.Module):
     def c(self) -> Scalar:
         """The log-scale in use: given, learned, or that of the last batch."""
 
-    def log_scale_of(self, data: LogRatio, noise: LogRatio, share: BatchShare | None) -> Scalar:
+    def log_scale_of(self, data: LogRatio, noise: LogRatio, part: BatchPart | None) -> Scalar:
         """Return the c at which J is evaluated on a batch."""
         return self.c
 
@@ -145,21 +145,21 @@ class Learned(Partition):
         """The parameter ``log_z``, which the optimizer moves."""
         return self.log_z
 
-    def log_scale_of(self, data: LogRatio, noise: LogRatio, share: BatchShare | None) -> Tensor:
+    def log_scale_of(self, data: LogRatio, noise: LogRatio, part: BatchPart | None) -> Tensor:
         """Return the parameter, which on the first batch is set to log E_noise[e^Δ⁰] unless it has been set before."""
         if self.training and not self._known_to_have_started:
-            self._start(noise, share)
+            self._start(noise, part)
         return self.log_z
 
     @torch.no_grad()
-    def _start(self, noise: LogRatio, share: BatchShare | None) -> None:
+    def _start(self, noise: LogRatio, part: BatchPart | None) -> None:
         if _validation.values_are_hidden():
             raise RuntimeError(
                 "a learned log Z starts at its estimate on the first batch, which a traced call cannot do: call the "
                 "objective once on a batch before compiling or transforming it"
             )
         if not self.started and self.log_z == 0:
-            self.log_z.copy_(log_mean_exp(noise.gathered(share).mean))
+            self.log_z.copy_(log_mean_exp(noise.gathered(part).mean))
         self.started.fill_(True)
         self._known_to_have_started = True
 

@@ -31,7 +31,7 @@ from .._stats import log_mean_exp
 from ..models.energy import AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio
 from ..noise import EmpiricalNoise, draw
 from ..noise.base import inside_support
-from ..objectives.batch import effective_share, ratio_statistics
+from ..objectives.batch import effective_fraction, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
 from ..training import fit
 from ..training.callbacks import Progress
@@ -257,7 +257,7 @@ def _exact(rule: ScoringRule, held_out: Tensor, gaussian: Distribution, target: 
         drawn = draw(target, len(held_out), torch.Generator().manual_seed(seed)).to(held_out)
         at_num, at_den = ratio(held_out).squeeze(-1), ratio(drawn).squeeze(-1)
     live = ratio_statistics(rule.unclipped(), at_num, at_den)["live_noise"]
-    report = BridgeReport(live, effective_share(at_den), float(at_num.mean()), exact=True)
+    report = BridgeReport(live, effective_fraction(at_den), float(at_num.mean()), exact=True)
     return Bridge((1.0, 1.0), ratio, held_out.new_zeros(()), report)
 
 
@@ -446,7 +446,7 @@ def multinomial_bridges(
         log_weights = model.log_ratio(drawn)
     spread = float(losses.std()) / math.sqrt(cut) if cut > 1 else math.inf
     learned = Gain(math.log(len(shares)) - float(losses.mean()), spread)
-    rest = missed(rows, drawn, log_weights, seed) if effective_share(log_weights) >= ALIVE else UNKNOWN
+    rest = missed(rows, drawn, log_weights, seed) if effective_fraction(log_weights) >= ALIVE else UNKNOWN
     return MultinomialBridges(model, shares, float(losses.mean()), learned, rest)
 
 

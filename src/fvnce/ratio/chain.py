@@ -30,7 +30,7 @@ from ..models import mlp
 from ..models.energy import DistributionRatio
 from ..noise import EmpiricalNoise, NoiseMixture, draw, fit_gaussian, log_prob_or_minus_inf
 from ..objectives import NCE
-from ..objectives.batch import effective_share, ratio_statistics
+from ..objectives.batch import effective_fraction, ratio_statistics
 from ..scoring import ScoringRule
 from ..training import fit
 
@@ -200,7 +200,7 @@ class BridgeTrainer:
         live = ratio_statistics(self.rule.unclipped(), at_num, at_den)["live_noise"]
         gain = float(at_num.mean() - log_mean_exp(at_den))
         learned = gain_over(at_num, at_den, known_num, known_den, self.copies)
-        return Bridge(shares, network, offset, BridgeReport(live, effective_share(at_den), gain, learned))
+        return Bridge(shares, network, offset, BridgeReport(live, effective_fraction(at_den), gain, learned))
 
     def chain(self, train: Tensor, held_out: Tensor, matched: MatchedGaussian, steps: Steps) -> list[Bridge]:
         """Train bridges between the given shares, from the rows to their Gaussian."""

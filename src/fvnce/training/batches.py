@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 
 from .. import _random, _validation
 from ..noise import NoisePool, draw_with_log_prob, log_prob_of_rows, log_prob_or_minus_inf, row_flops
-from ..objectives import Batch, BatchShare
+from ..objectives import Batch, BatchPart
 from ..objectives.batch import gather
 from .budget import is_automatic
 from .callbacks import Progress
@@ -206,7 +206,7 @@ class BatchStream:
                     raise
                 report(stop - low, high - low)
         self.notes[f"seconds_tabulating_{name}"] = time.perf_counter() - begun
-        return gather(torch.cat(parts), BatchShare() if self.world > 1 else None)
+        return gather(torch.cat(parts), BatchPart() if self.world > 1 else None)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
         """Yield (batch, rows over all processes) of the steps ``start``, ``start`` + 1, … of an epoch."""
@@ -236,8 +236,8 @@ class BatchStream:
             else:
                 with torch.no_grad():
                     batch.log_noise_x = log_prob_or_minus_inf(self.noise, x)
-            share = getattr(self.objective, "live_share", None)
-            live = share is None or share.device.type != "cpu" or float(share) > 0
+            fraction = getattr(self.objective, "live_fraction", None)
+            live = fraction is None or fraction.device.type != "cpu" or float(fraction) > 0
             samples_of_all, samples = self._noise_rows(total)
             x_noise, log_noise = self.draw_noise(samples, live=live)
             batch.x_noise = x_noise.to(self.device, self.dtype, non_blocking=True)
@@ -245,7 +245,7 @@ class BatchStream:
         if self.world > 1:
             equal = total % self.world == 0 and samples_of_all % self.world == 0
             noise_part = samples * self.world / samples_of_all if samples_of_all else 1.0
-            batch.share = BatchShare(len(x) * self.world / total, noise_part, equal)
+            batch.part = BatchPart(len(x) * self.world / total, noise_part, equal)
         return batch
 
     def draw_noise(self, n: int, *, live: bool = True) -> tuple[Tensor, Tensor]:

@@ -184,7 +184,7 @@ class ErrorBudget(Callback):
                 excess_of_noise = noise_error - self.baseline(x_noise, x_noise)[1]
                 objective.partition.log_scale.copy_(self._next_scale(log_error, without, excess_of_noise, batch))
         if self._optimizer is not None:
-            self._train(trainer, -mean_over_data(without[0], batch.share))
+            self._train(trainer, -mean_over_data(without[0], batch.part))
         jittered = jitter(objective.noise, x)
         if jittered is x:
             return batch
@@ -198,11 +198,11 @@ class ErrorBudget(Callback):
         has_latents = swapped is not None
         swapped = evidence - batch.x[0].numel() if swapped is None else swapped
         columns = torch.stack([log_error, baseline_error, evidence, swapped], 1).to(self._levels.dtype)
-        rows = gather(columns, batch.share)
-        errors = rows[remembered(rows[:, 0] - rows[:, 1], gather(excess_of_noise, batch.share).to(rows)), :2]
+        rows = gather(columns, batch.part)
+        errors = rows[remembered(rows[:, 0] - rows[:, 1], gather(excess_of_noise, batch.part).to(rows)), :2]
         error = log_mean_exp(errors) if has_latents else errors.mean(0)
         assert batch.log_noise_noise is not None
-        noise = gather(batch.log_noise_noise, batch.share).mean().to(rows)
+        noise = gather(batch.log_noise_noise, batch.part).mean().to(rows)
         levels = torch.cat([error, rows[:, 2:].median(0).values, noise[None]])
         self._levels = torch.where(self._levels.isnan(), levels, torch.lerp(levels, self._levels, MOMENTUM))
         error_now, error_without, typical, null, level = self._levels

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader
 from .. import _random
 from .._stats import log_mean_exp
 from ..noise import draw_with_log_prob
-from ..objectives import Batch, BatchShare, ContrastiveObjective, Objective, Profiled, Terms
+from ..objectives import Batch, BatchPart, ContrastiveObjective, Objective, Profiled, Terms
 from ..objectives.batch import LogRatio, gather
 from .batches import BatchStream, Rows
 from .ddp import bounds, over_processes
@@ -85,7 +85,7 @@ class Step(nn.Module):
                 raise TypeError(f"objective must return a scalar tensor, found {kind}")
             loss = loss if loss.ndim == 0 else loss.reshape(())
             # A loss that does not know of processes is taken for a mean over x.
-            loss = loss if batch.share is None else loss * batch.share.data
+            loss = loss if batch.part is None else loss * batch.part.data
         # Fabric casts what a module returns to the default dtype: good enough to start a backward pass from.
         output.loss = loss.detach()
         return loss
@@ -157,7 +157,7 @@ class Validation:
         assert self.noise is not None
         noise = zip(*(torch.split(part, _CHUNK) for part in self.noise), strict=True)
         data = ((x, log_noise) for x, log_noise in self._chunks() if log_noise is not None)
-        terms = evaluate(objective, data, noise, BatchShare() if self.fabric.world_size > 1 else None)
+        terms = evaluate(objective, data, noise, BatchPart() if self.fabric.world_size > 1 else None)
         return {"loss": float(terms.loss), **_floats(terms), **comparable(objective, terms)}
 
     def _mean(self) -> dict[str, float]:
@@ -187,22 +187,22 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 
 @torch.no_grad()
-def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches, share: BatchShare | None = None) -> Terms:
-    """Return the terms of the objective over all batches, as if they were one; with a ``share``, of all processes.
+def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches, part: BatchPart | None = None) -> Terms:
+    """Return the terms of the objective over all batches, as if they were one; with a ``part``, of all processes.
 
     Args:
         objective: in evaluation mode, unless its own state shall change.
         data: pairs (x, log p_n(x)).
         noise: pairs (x, log p_n(x)) of noise samples.
-        share: where every process has batches of its own.
+        part: where every process has batches of its own.
     """
     ratios, offsets = [], []
     for x, log_noise in data:
         ratios.append(objective.data_log_ratio(x, log_noise))
         offsets.append(objective.evidence_offset(ratios[-1], log_noise))
     contrary = [objective.noise_log_ratio(x, log_noise) for x, log_noise in noise]
-    offset = gather(torch.cat(offsets), share)
-    return objective.terms_of_ratios(_joined(ratios).gathered(share), _joined(contrary).gathered(share), offset)
+    offset = gather(torch.cat(offsets), part)
+    return objective.terms_of_ratios(_joined(ratios).gathered(part), _joined(contrary).gathered(part), offset)
 
 
 @torch.no_grad()
