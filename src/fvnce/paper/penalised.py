@@ -81,8 +81,8 @@ class Penalty:
     lr: float = 1e-3
 
 
-MNIST = Penalty(code_activation="relu")
-DIGITS = Penalty(
+MNIST_PENALTY = Penalty(code_activation="relu")
+DIGITS_PENALTY = Penalty(
     network=(64, 32, 64), centres=100, validation=300, rows=1137, clip=1.0, log_scale=120.0, epochs=30, batch_size=32
 )
 
@@ -97,7 +97,7 @@ METHODS = {
 
 def run(out: Path, options: Options) -> Result:
     """Train the five and draw what they make of test digits."""
-    penalty = DIGITS if options.data == "digits" else MNIST
+    penalty = DIGITS_PENALTY if options.data == "digits" else MNIST_PENALTY
     if options.quick:
         penalty = replace(penalty, epochs=2, rows=256)
     if options.epochs is not None:

@@ -58,7 +58,7 @@ from .chain import (
 from .direct import folds_of
 
 #: Draws with which the estimate is normalized.
-DRAWS = 20_000
+NOISE_DRAWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -315,14 +315,14 @@ def _log_total(model: TelescopedRatio, runs: list[_Fold], source: Distribution, 
     """Return log E_q[r̂], from draws of the data's Gaussian, under which the weights are even, if there is one."""
     generator = torch.Generator().manual_seed(seed)
     if not runs[0].matched:
-        drawn = source.samples if isinstance(source, EmpiricalNoise) else draw(source, DRAWS, generator)
+        drawn = source.samples if isinstance(source, EmpiricalNoise) else draw(source, NOISE_DRAWS, generator)
         return log_mean_exp(model.log_ratio(drawn.to(model.offsets)))  # type: ignore[union-attr,arg-type]
     totals = []
     # p̂ is the part before the exact bridge and q̂ the part after it, each with its Gaussian.
     exact = [bridge.report.exact for bridge in runs[0].bridges].index(True)
     for side, (low, high) in enumerate(((0, exact), (exact + 1, len(model.bridges)))[: len(runs[0].matched)]):
         noise, sign = runs[0].matched[side].noise, 1 - 2 * side
-        drawn = draw(noise, DRAWS, generator)
+        drawn = draw(noise, NOISE_DRAWS, generator)
         part = TelescopedRatio(model.bridges[low:high], model.offsets[low:high])  # type: ignore[arg-type,index]
         densities = torch.stack([run.matched[side].gaussian.log_prob(drawn) for run in runs]).mean(0)
         log_weights = sign * part.log_ratio(drawn) + densities - noise.log_prob(drawn)
