@@ -18,7 +18,8 @@ from torch.distributions import Distribution
 from .. import _validation
 from .._random import seeded_by
 from .._stats import LogPartition, estimate_log_mean, log_mean_exp
-from ..models.fixed import FixedDistribution, wide
+from ..models.distributions import wide
+from ..models.fixed import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
 from .batch import Batch, BatchPart, LogRatio, Objective, Scalar, Terms
@@ -31,7 +32,7 @@ from .partition import (
     log_noise_weights,
     make_partition,
 )
-from .ratios import LOWEST, Encoder, check_finite, check_model, log_ratio, prior_constant
+from .ratios import LOWEST_RATIO, Encoder, check_finite, check_model, log_ratio, prior_constant
 
 #: Where at most this fraction of the last noise batch counted, samples that do not count are not differentiated.
 SKIP_BELOW = 0.5
@@ -172,8 +173,7 @@ class ContrastiveObjective(Objective):
             # Without a base sample no draw could be repeated in the next batch.
             if watched and (not noise_ratios.drawn or noise_ratios.base_sample is not None):
                 self._live_samples(data, noise_ratios)
-        evidence_offset = self.evidence_offset(data, log_noise_x) if data.point else log_noise_x
-        return self.terms_of_ratios(data, noise_ratios, evidence_offset, batch.part)
+        return self.terms_of_ratios(data, noise_ratios, self.evidence_offset(data, log_noise_x), batch.part)
 
     def terms_of_ratios(
         self, data: LogRatio, noise: LogRatio, evidence_offset: Scalar, part: BatchPart | None = None
@@ -213,12 +213,12 @@ class ContrastiveObjective(Objective):
             self.model, q, x, log_noise, self.latent_samples, averaged_outside=self._data_is_averaged_outside
         )
 
-    def noise_log_ratio(self, x: Tensor, log_noise: Tensor, at: Tensor | None = None) -> LogRatio:
-        """Return Δ⁰ of noise samples, whose log p_n is ``log_noise``; ``at`` holds base samples of their latents."""
+    def noise_log_ratio(self, x: Tensor, log_noise: Tensor, base_sample: Tensor | None = None) -> LogRatio:
+        """Return Δ⁰ of noise samples, whose log p_n is ``log_noise``, at latents of ``base_sample`` if it is given."""
         encoder = self.encoder if self.noise_encoder is None else self.noise_encoder
         q = None if encoder is None else encoder(x)
         draws = self.importance_samples or self.latent_samples
-        ratio = log_ratio(self.model, q, x, log_noise, draws, at=at, marginal=self._noise_is_marginal)
+        ratio = log_ratio(self.model, q, x, log_noise, draws, base_sample=base_sample, marginal=self._noise_is_marginal)
         return check_finite("x_noise", x, ratio, log_noise, may_be_zero=True)
 
     def evidence_offset(self, data: LogRatio, log_noise: Tensor) -> Tensor:
@@ -238,8 +238,8 @@ class ContrastiveObjective(Objective):
                 return ratio
             chosen = ratio.mean.argmax().unsqueeze(0)
         lead = 0 if ratio.draws is None else 1
-        at = None if ratio.base_sample is None else ratio.base_sample.index_select(lead, chosen)
-        again = self.noise_log_ratio(x[chosen], log_noise[chosen], at)
+        same = None if ratio.base_sample is None else ratio.base_sample.index_select(lead, chosen)
+        again = self.noise_log_ratio(x[chosen], log_noise[chosen], same)
         if ratio.draws is not None and again.draws is not None:
             return LogRatio(log_mean_exp(ratio.draws.index_copy(1, chosen, again.draws)))
         values = ratio.values.index_copy(-1, chosen, again.values)
@@ -297,7 +297,7 @@ class ContrastiveObjective(Objective):
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
         with seeded_by(generator):
             log_w = torch.cat([self.noise_log_ratio(x, log_noise).mean for x, log_noise in parts])
-        return estimate_log_mean(log_w.masked_fill(log_w <= LOWEST / 2, -math.inf))
+        return estimate_log_mean(log_w.masked_fill(log_w <= LOWEST_RATIO / 2, -math.inf))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return all parameters at ``lr``, but those of the partition at their own rate."""

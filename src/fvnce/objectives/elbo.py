@@ -20,7 +20,7 @@ from .. import _validation
 from ..models import LatentVariableModel, is_normalized
 from ..models.distributions import PointMass, divergence_of
 from .batch import Batch, LogRatio, Objective, Terms, mean_over_data
-from .ratios import Encoder, check_encoded, check_finite, log_ratio, narrowed, prior_constant
+from .ratios import Encoder, check_finite, checked_prior, log_ratio, narrowed, prior_constant
 
 
 class _LikelihoodObjective(Objective):
@@ -109,7 +109,7 @@ class Autoencoder(_LikelihoodObjective):
     def terms_of(self, batch: Batch) -> Terms:
         """Return the reconstruction term on a batch, of which only ``x`` is used."""
         x, q = batch.x, self.encoder(batch.x)
-        check_encoded(q, x, self.model)
+        checked_prior(q, x, self.model)
         return _terms(batch, self.model.log_likelihood(x, narrowed(q.mean, x)))
 
 
@@ -126,7 +126,7 @@ def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, close
     """Return the evidence lower bound of each point, shape (B,)."""
     if closed_form and isinstance(model, LatentVariableModel) and q.has_rsample and not isinstance(q, PointMass):
         try:
-            divergence = divergence_of(q, check_encoded(q, x, model))
+            divergence = divergence_of(q, checked_prior(q, x, model))
         except NotImplementedError:
             pass
         else:

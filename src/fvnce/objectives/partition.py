@@ -38,7 +38,7 @@ MOMENTUM = 0.9
 #: How far c̄ may be from c* of a batch: e^(2·30) is still a number in float32.
 FARTHEST = 30.0
 #: Batches that must carry the average for it to be followed fully.
-ENOUGH = 2.0
+ENOUGH_BATCHES = 2.0
 #: An α below which log A, near 0, is not divided by α, and one that no precision tells from 0.
 SMALL, NEGLIGIBLE = 1 / 64, 1e-30
 
@@ -204,7 +204,7 @@ class MovingAverage:
         highest = 1 / (1 - momentum)
         ratio = math.exp(min(log_p - self.log_mean, math.log(highest)))
         carried = math.exp(2 * self.log_mean - self.log_square) * min(self.count, highest)
-        plain = max(0.0, 1 - carried / ENOUGH)
+        plain = max(0.0, 1 - carried / ENOUGH_BATCHES)
         return ratio + plain * (1 - ratio)
 
     def add(self, log_p: float, c: float, momentum: float) -> None:

@@ -24,8 +24,7 @@ from .. import _validation
 from .._stats import log_mean_exp
 from ..io import Kind, add, register_alias
 from ..models import LatentVariableModel, is_normalized
-from ..models.distributions import log_prob_inside
-from ..models.fixed import wide
+from ..models.distributions import log_prob_inside, wide
 from ..noise import jitter
 from ..objectives import Batch, Fixed
 from ..objectives.batch import gather, mean_over_data
@@ -43,9 +42,9 @@ BUDGET = 1.7
 #: η: the fraction of M by which s moves in a step, for each unit that the ratio is off the budget.
 RATE = 0.05
 #: Of the moving averages, about 30 batches.
-MOMENTUM = 0.97
+LEVEL_MOMENTUM = 0.97
 #: Quarters of the distribution above the median from where a value is an outlier: Tukey's fence if it is symmetric.
-FENCE = 4.0
+ERROR_FENCE = 4.0
 
 
 class Baseline(nn.Module):
@@ -204,7 +203,7 @@ class ErrorBudget(Callback):
         assert batch.log_noise_noise is not None
         noise = gather(batch.log_noise_noise, batch.part).mean().to(rows)
         levels = torch.cat([error, rows[:, 2:].median(0).values, noise[None]])
-        self._levels = torch.where(self._levels.isnan(), levels, torch.lerp(levels, self._levels, MOMENTUM))
+        self._levels = torch.where(self._levels.isnan(), levels, torch.lerp(levels, self._levels, LEVEL_MOMENTUM))
         error_now, error_without, typical, null, level = self._levels
         step = RATE * (self.budget - (error_now - error_without).exp())
         self._fraction = (self._fraction + step).clamp(0, 1)
@@ -247,7 +246,7 @@ def remembered(excess: Tensor, of_noise: Tensor) -> Tensor:
     tensor([ True,  True,  True,  True, False])
     """
     quartile, middle = torch.quantile(excess, 0.25), torch.quantile(excess, 0.5)
-    fence = middle + FENCE * (middle - quartile)
+    fence = middle + ERROR_FENCE * (middle - quartile)
     # What is not a number is kept, and refused where the ratios are looked at.
     forgotten: Tensor = (excess > fence) & (excess >= of_noise.median())
     return ~forgotten
