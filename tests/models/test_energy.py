@@ -78,6 +78,21 @@ def test_a_decoder_joins_a_prior():
         model.sample(3)
 
 
+def test_a_decoder_under_a_prior_is_an_energy_with_that_latent_reference():
+    """log p_Z(z) − E(x, z) + log p_ref(x), by two routes: the same joint, and so the same objective."""
+    network, prior, reference = mlp([5, 8, 1]).double(), normal(3, 2.0), normal(2)
+    decoder = LatentVariableModel(prior, EnergyDecoder(network, (2,), reference=reference)).double()
+    energy = EnergyModel(network, reference=reference, latent_reference=prior).double()
+    x, z = torch.randn(7, 2).double(), torch.randn(4, 7, 3).double()
+    torch.testing.assert_close(decoder.log_joint(x, z), energy.log_joint(x, z))
+    encoder, losses = GaussianEncoder(nn.Linear(2, 6)).double(), []
+    for model in (decoder, energy):
+        torch.manual_seed(0)
+        objective = FullyVariationalNCE(model, encoder, normal(2, 2.0), PowerRule(0.5), partition="profiled").double()
+        losses.append(objective(x, 2 * x.flip(0)))
+    torch.testing.assert_close(*losses)
+
+
 def test_what_needs_a_normalized_model_refuses_an_energy():
     model = LatentVariableModel(normal(3), EnergyDecoder(mlp([5, 8, 1]), (2,)))
     encoder = GaussianEncoder(nn.Linear(2, 6))
