@@ -69,7 +69,7 @@ def log_ratio(
         return LogRatio(summed.mean) if marginal else summed
     if base_sample is None and not q.has_rsample:
         raise ValueError(
-            f"encoder must return a distribution that is reparameterised or has at most {MOST_VALUES} values, "
+            f"encoder must return a distribution that is reparameterized or has at most {MOST_VALUES} values, "
             f"found {type(q).__name__}" + ("" if count is None else f" with {count:,} values")
         )
     lead = () if draws == 1 else (draws,)

@@ -59,7 +59,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Images:
-    """Labelled grey images as rows, split into training and test.
+    """Labelled gray images as rows, split into training and test.
 
     Attributes:
         name: ``"digits"`` or ``"mnist"``.

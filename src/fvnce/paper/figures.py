@@ -4,10 +4,10 @@
 
 For the double-ELBO rules both functions of a pair (f1, f0) are concave in r; for the logarithmic rule f0 is convex. As
 losses −f1 and −f0 of the logit Δ = log r, the logarithmic rule (soft-plus) only punishes mistakes, and the double-ELBO
-rules also pay, without end, for a data sample that is confidently recognised. The paper leaves the ends of the axes
+rules also pay, without end, for a data sample that is confidently recognized. The paper leaves the ends of the axes
 open.
 
-Curves differ in lightness and in dash as well as in hue, so that they can be told apart in a grey print. Figures are
+Curves differ in lightness and in dash as well as in hue, so that they can be told apart in a gray print. Figures are
 written as PNG and PDF.
 """
 
@@ -139,7 +139,7 @@ def panels(
 ) -> list[Path]:
     """Draw one sheet of images for each part, under its title; ``rows`` names the rows of the first sheet.
 
-    Parts hold grey values in [0, 1]; ``differences``, drawn after them, have a colour for each sign.
+    Parts hold gray values in [0, 1]; ``differences``, drawn after them, have a color for each sign.
     """
     count = len(parts) + len(differences)
     figure, axes = new_figure(count, width=2.1 * count + 0.6 * bool(differences), height=2.5)

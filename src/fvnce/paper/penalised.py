@@ -2,8 +2,8 @@
 
     fvnce reproduce penalised --data mnist --out out
 
-A deterministic encoder makes p_θ(x, g(x)) an unnormalised density of x, so J^{0,0} can punish good reconstructions of
-noise. Five ways to train the same network from the same weights: the VAE; the paper's normalised form, Δ as it is; a
+A deterministic encoder makes p_θ(x, g(x)) an unnormalized density of x, so J^{0,0} can punish good reconstructions of
+noise. Five ways to train the same network from the same weights: the VAE; the paper's normalized form, Δ as it is; a
 fixed log-scale s, Δ + s, which says how many nats the noise is to lose; a log-scale that is found from a budget on the
 error of the data and nothing else; and log Z profiled out, with noise that also covers the data.
 

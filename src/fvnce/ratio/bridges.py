@@ -295,7 +295,7 @@ def _doubts(reports: Sequence[BridgeReport], rest: Gain, carrying: float, instea
     """Say why no error can be reported; ``instead`` is what to try if not more bridges."""
     dead = [str(k) for k, report in enumerate(reports) if not report.alive]
     doubts = {
-        f"bridges {', '.join(dead)} of {len(reports)}, counted from the data, are too long (effective share of the "
+        f"bridges {', '.join(dead)} of {len(reports)}, counted from the data, are too long (effective fraction of the "
         f"noise under {ALIVE:.0%}). Use bridges={len(reports) + 1}, or {instead}": bool(dead),
         "no error is reported: the noise is known by samples alone, and none of them shows its density where the data "
         "are. Pass noise with a density": math.isnan(rest.value),
@@ -377,8 +377,8 @@ class MultinomialBridges:
         advice = {
             f"nothing was learned (held-out gain {self.learned} nats): the levels are one distribution, or the network "
             "cannot tell them apart. Try another network or more rows": not self.learned.significant,
-            f"the ratio cannot be checked: the effective share of the noise is under {ALIVE:.0%}, few draws are where "
-            "the data are. Use telescope": math.isnan(self.missed.value),
+            f"the ratio cannot be checked: the effective fraction of the noise is under {ALIVE:.0%}, few draws are "
+            "where the data are. Use telescope": math.isnan(self.missed.value),
             _MISSED.format(self.missed): self.missed.significant,
         }
         return [text for text, applies in advice.items() if applies]
@@ -409,7 +409,7 @@ def multinomial_bridges(
         batch_size: rows of a step.
         lr: learning rate.
         copies: rows made of each data row at every level.
-        held_out: share of the data rows that stops the training.
+        held_out: fraction of the data rows that stops the training.
         seed: for everything.
         progress: show a bar; by default if standard error is a terminal.
 
