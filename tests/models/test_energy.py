@@ -156,11 +156,11 @@ def test_an_energy_recovers_a_gaussian_and_its_log_partition(rule):
         else FullyVariationalNCE(model, None, noise, rule, partition="profiled")
     ).double()
     lbfgs(lambda: objective(x, y), list(objective.parameters()))
-    found = (model.network.a.T @ model.network.a).detach()
+    actual = (model.network.a.T @ model.network.a).detach()
     truth = torch.linalg.inv(covariance)
-    assert (found - truth).abs().max() < 2 * 5 * truth.max() * math.sqrt(2 / len(x))
+    assert (actual - truth).abs().max() < 2 * 5 * truth.max() * math.sqrt(2 / len(x))
     value, error = objective.log_partition(50_000, generator=generator)
-    exact = math.log(2 * math.pi) - torch.linalg.slogdet(found)[1] / 2
+    exact = math.log(2 * math.pi) - torch.linalg.slogdet(actual)[1] / 2
     assert (value - exact).abs() < 3 * error
     assert (value - exact).abs() < 0.05
 
@@ -246,14 +246,14 @@ def test_a_coupled_draw_can_be_taken_again(draws):
     model = LatentVariableModel(normal(2), GaussianDecoder(nn.Linear(2, 2)))
     objective = FullyVariationalNCE(model, encoder, normal(2, 9.0), PowerRule(0), latent_samples=draws)
     x, noise = torch.randn(8, 2), torch.cat([torch.randn(2, 2), 200 + torch.randn(30, 2)])
-    found = []
+    actual = []
     for fraction in (1.0, 0.0):
         objective.live_fraction.fill_(fraction)
         torch.manual_seed(1)
         loss = objective(x, noise)
-        found.append((loss, *torch.autograd.grad(loss, list(objective.parameters()))))
+        actual.append((loss, *torch.autograd.grad(loss, list(objective.parameters()))))
         assert float(objective.live_fraction) == pytest.approx(2 / 32)
-    for one, other in zip(*found, strict=True):
+    for one, other in zip(*actual, strict=True):
         torch.testing.assert_close(one, other)
 
 

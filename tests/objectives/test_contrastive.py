@@ -655,10 +655,10 @@ def test_an_objective_in_half_precision(kind, partition, dtype):
     torch.manual_seed(1)
     expected = wide(x, y)
     torch.manual_seed(1)
-    found = half(x.to(dtype), y.to(dtype))
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(expected.item(), abs=0.1)
-    found.backward()
+    actual = half(x.to(dtype), y.to(dtype))
+    assert actual.dtype == torch.float32
+    assert actual.item() == pytest.approx(expected.item(), abs=0.1)
+    actual.backward()
     assert all(p.grad.isfinite().all() for p in half.parameters() if p.grad is not None)
     assert half(x.to(dtype)).isfinite()
     assert half.log_partition(100).value.dtype == torch.float32

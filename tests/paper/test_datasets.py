@@ -46,9 +46,9 @@ arrays = st.sampled_from(sorted(CODES)).flatmap(array_of)
 
 @given(arrays)
 def test_idx_reads_back(array):
-    found = read_idx_bytes(idx_bytes(array))
-    assert found.dtype == array.dtype
-    np.testing.assert_array_equal(found, array)
+    actual = read_idx_bytes(idx_bytes(array))
+    assert actual.dtype == array.dtype
+    np.testing.assert_array_equal(actual, array)
 
 
 @given(arrays, st.integers(0, 200))

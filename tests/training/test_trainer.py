@@ -131,9 +131,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_the_step(tmp_path: Path) 
 
 
 def test_a_diverging_objective_names_its_term(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteLoss, match=r"step \d+ \(epoch \d+\): .*(data_term|noise_term|refused)") as found:
+    with pytest.raises(NonFiniteLoss, match=r"step \d+ \(epoch \d+\): .*(data_term|noise_term|refused)") as actual:
         fit(contrastive(), rows(64), epochs=60, batch_size=16, optimizer="sgd", lr=1e6, seed=1)
-    assert "x_noise: shape (16, 4)" in str(found.value)
+    assert "x_noise: shape (16, 4)" in str(actual.value)
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
@@ -167,10 +167,10 @@ def test_ctrl_c_saves_and_leaves_with_one_line(tmp_path: Path, capfd: Any, plain
 
     never = vae()
     fit(never, rows(40), epochs=4, batch_size=10, seed=1)
-    with pytest.raises(Interrupted) as found:
+    with pytest.raises(Interrupted) as actual:
         fit(vae(), rows(40), epochs=4, batch_size=10, seed=1, checkpoint_dir=tmp_path, callbacks=[Press()])
-    assert found.value.code == 130
-    assert len(found.value.history.steps) == 9
+    assert actual.value.code == 130
+    assert len(actual.value.history.steps) == 9
     assert capfd.readouterr().err == f"interrupted after step 9; saved in {tmp_path}, resume=True continues\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     again = vae(seed=3)
@@ -183,7 +183,7 @@ def test_what_asks_a_process_to_end_saves_first(tmp_path: Path, number: int, cap
     """A cluster sends SIGTERM, a terminal that is closed SIGHUP."""
     before = signal.signal(number, signal.SIG_DFL)
     try:
-        with pytest.raises(Interrupted) as found:
+        with pytest.raises(Interrupted) as actual:
             fit(
                 vae(),
                 rows(40),
@@ -196,7 +196,7 @@ def test_what_asks_a_process_to_end_saves_first(tmp_path: Path, number: int, cap
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-    assert found.value.code == 128 + number
+    assert actual.value.code == 128 + number
     assert Checkpoints(tmp_path).steps() == [4, 5]
     assert "interrupted after step 5; saved in" in capfd.readouterr().err
 
