@@ -32,7 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_byte_is_refused_or_changes_nothing(files: Any, kind: str, tmp_path: Path) -> None:
     path, read, _ = files[kind]
-    data, wanted = path.read_bytes(), read(path)
+    data, expected = path.read_bytes(), read(path)
     generator = random.Random(0)
     harmless = 0
     for _ in range(BYTES):
@@ -40,11 +40,11 @@ def test_a_flipped_byte_is_refused_or_changes_nothing(files: Any, kind: str, tmp
         broken = tmp_path / "broken"
         broken.write_bytes(data[:place] + bytes([data[place] ^ value]) + data[place + 1 :])
         try:
-            found = read(broken)
+            actual = read(broken)
         except FileError:
             continue
         harmless += 1
-        assert found == wanted, f"byte {place} changed by {value} was not noticed"
+        assert actual == expected, f"byte {place} changed by {value} was not noticed"
     assert harmless < BYTES / 10  # blanks and the last digits of a float
 
 

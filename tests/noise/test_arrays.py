@@ -119,8 +119,8 @@ def test_gradients_of_arrays(n: int) -> None:
 @pytest.mark.parametrize("rule", ["scott", "silverman", "loo"])
 def test_selected_bandwidths(rule: str) -> None:
     x = data(200, WIDTH, torch.float64)
-    flat, found = select_bandwidth(x, rule), select_bandwidth(x.reshape(200, 2, 3, 4), rule)
-    assert torch.equal(found, flat if rule == "loo" else flat.reshape(2, 3, 4))
+    flat, actual = select_bandwidth(x, rule), select_bandwidth(x.reshape(200, 2, 3, 4), rule)
+    assert torch.equal(actual, flat if rule == "loo" else flat.reshape(2, 3, 4))
 
 
 def test_arrays_are_pooled_tabulated_and_trained_on() -> None:

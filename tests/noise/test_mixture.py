@@ -46,8 +46,8 @@ def test_density_outside_a_bounded_component_is_that_of_the_others() -> None:
     wide = MultivariateNormal(torch.zeros(2), torch.eye(2))
     noise = NoiseMixture([box(0, 1), wide], [1, 3])
     x = torch.tensor([[0.5, 0.5], [0.5, 2.0]])
-    wanted = torch.stack([(0.25 + 0.75 * wide.log_prob(x[0]).exp()).log(), math.log(0.75) + wide.log_prob(x[1])])
-    assert torch.allclose(noise.log_prob(x), wanted)
+    expected = torch.stack([(0.25 + 0.75 * wide.log_prob(x[0]).exp()).log(), math.log(0.75) + wide.log_prob(x[1])])
+    assert torch.allclose(noise.log_prob(x), expected)
     assert NoiseMixture([box(0, 1), box(2, 3)]).log_prob(torch.tensor([[1.5, 1.5]])).tolist() == [-math.inf]
     assert noise.support.check(x).tolist() == [True, True]
     assert NoiseMixture([box(0, 1), box(2, 3)]).support.check(x).tolist() == [True, False]
@@ -117,8 +117,8 @@ def test_a_plain_torch_distribution_is_seeded_by_the_generator() -> None:
 
 def test_full_gaussian_shrinks_like_ledoit_and_wolf() -> None:
     X = data(40, 12, torch.float64)
-    wanted, _ = ledoit_wolf(X.numpy())
-    assert np.allclose(fit_gaussian(X, "full").covariance_matrix.numpy(), wanted, rtol=1e-10)
+    expected, _ = ledoit_wolf(X.numpy())
+    assert np.allclose(fit_gaussian(X, "full").covariance_matrix.numpy(), expected, rtol=1e-10)
     sample = np.cov(X.numpy().T, bias=True)
     half = fit_gaussian(X, "full", shrinkage=0.5).covariance_matrix.numpy()
     assert np.allclose(half, 0.5 * sample + 0.5 * np.trace(sample) / 12 * np.eye(12))

@@ -20,7 +20,7 @@ def run(tmp_path, monkeypatch):
     def run(name, *arguments):
         out = tmp_path / "results" / f"{name}.json"
         monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick", "--out", str(out), *arguments])
-        monkeypatch.setattr(batches, "RENEWAL_SHARE", batches.RENEWAL_SHARE)  # set back afterwards
+        monkeypatch.setattr(batches, "RENEWAL_FRACTION", batches.RENEWAL_FRACTION)  # set back afterwards
         load(ROOT / "benchmarks" / f"{name}.py").main()
         return json.loads(out.read_text()), page(out.parent)
 

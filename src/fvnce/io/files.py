@@ -51,7 +51,7 @@ _MARK = "fvnce"
 #: Bytes of JSON that are parsed at most.
 MAX_TEXT = 64 * 2**20
 #: Levels of lists and dictionaries within one another, far more than any state of ours has.
-MAX_DEPTH = 100
+MAX_NESTING = 100
 
 
 @overload
@@ -134,7 +134,7 @@ def encode(content: object) -> str:
     '{"b":1,"a":[0.5,null]}'
     """
     if _is_too_deep(content):
-        raise ValueError(f"content must not be nested deeper than {MAX_DEPTH} levels to be written, found more")
+        raise ValueError(f"content must not be nested deeper than {MAX_NESTING} levels to be written, found more")
     text = json.dumps(content, separators=(",", ":"))  # ASCII, as UTF-8 cannot hold all that a name in a file may be
     if len(text) > MAX_TEXT:
         raise ValueError(f"content must take at most {MAX_TEXT:,} bytes of JSON to be read again, found {len(text):,}")
@@ -166,7 +166,7 @@ def decode(text: str | bytes, what: object) -> Any:
         raise FileError(f"{what} is damaged: it is no JSON ({error})") from None
     if too_deep:
         raise FileError(
-            f"{what} must not be nested deeper than {MAX_DEPTH} levels, found more; no file that fvnce wrote is"
+            f"{what} must not be nested deeper than {MAX_NESTING} levels, found more; no file that fvnce wrote is"
         )
     return content
 
@@ -174,7 +174,7 @@ def decode(text: str | bytes, what: object) -> Any:
 def _is_too_deep(content: object) -> bool:
     """Return whether a nest would exhaust the stack of whatever walks through it."""
     level = [content]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_NESTING + 1):
         below: list[object] = []
         for item in level:
             if isinstance(item, dict):

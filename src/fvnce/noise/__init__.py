@@ -19,12 +19,13 @@ from .base import (
     load_noise,
     log_prob_of_rows,
     log_prob_or_minus_inf,
+    row_flops,
     save_noise,
 )
 from .flow import FlowNoise
 from .kde import KernelDensity, smoothed
 from .mixture import NoiseMixture
-from .pool import NoisePool, row_flops
+from .pool import NoisePool
 from .simple import BernoulliNoise, BitFlips, EmpiricalNoise, GaussianSteps, fit_gaussian
 
 __all__ = [

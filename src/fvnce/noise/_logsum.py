@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 #: Longest admitted distance in bandwidths: its square is still a float32.
-LIMIT = 1e15
+LONGEST_DISTANCE = 1e15
 #: Coordinates r of a sketch that are kept as they are.
 AXES = 128
 #: Centres whose scores are computed at once, and rows at once.
@@ -72,7 +72,7 @@ class Centres:
         self.log_height = float(-log_width) - 0.5 * self.width * math.log(2 * math.pi)
         half = torch.cat([0.5 * self.scaled(part).square().sum(1) for part in raw.split(_ROWS_AT_ONCE)])
         self.reach = float((2.0 * half.max()).sqrt())
-        if not self.reach <= LIMIT:
+        if not self.reach <= LONGEST_DISTANCE:
             raise ValueError(
                 "centres must lie within 1e15 bandwidths of their mean, "
                 f"found one at {self.reach:.3g} bandwidths; use a larger bandwidth"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, Independent, MultivariateNormal, constraints
 
 from .. import _validation
 from .._random import seeded
@@ -51,6 +51,10 @@ class Noise(Distribution):
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Return n samples of shape (n,) + event_shape, from the generator or from torch's global one."""
         raise NotImplementedError
+
+    def row_flops(self) -> float | None:
+        """Return the floating-point operations to draw one row and evaluate its density, None if unknown."""
+        return None
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Return samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
@@ -110,6 +114,21 @@ def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator |
     x = draw(noise, n, generator)
     with torch.no_grad():
         return x, noise.log_prob(x) if n else x.new_empty(0)
+
+
+def row_flops(noise: Distribution) -> float | None:
+    """Return the floating-point operations to draw one row and evaluate its density, None if unknown.
+
+    >>> from fvnce.noise import KernelDensity
+    >>> row_flops(KernelDensity(torch.zeros(100, 3), 1.0))
+    600.0
+    """
+    if isinstance(noise, Noise):
+        return noise.row_flops()
+    width = max(1, noise.event_shape.numel())
+    if isinstance(noise, MultivariateNormal):
+        return 4.0 * width * width
+    return 40.0 * width if isinstance(noise, Independent) else None
 
 
 def jitter(noise: Distribution, x: Tensor) -> Tensor:

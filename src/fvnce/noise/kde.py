@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import _validation
 from .._random import place
 from ..io import register
-from ._logsum import AXES, LIMIT, Centres, Sketch, log_sums
+from ._logsum import AXES, LONGEST_DISTANCE, Centres, Sketch, log_sums
 from .bandwidth import select_bandwidth
 from .base import Noise, check_unbatched
 
@@ -148,6 +148,10 @@ class KernelDensity(Noise):
         result: Tensor = _LogDensity.apply(x, self, differentiated)[0]  # type: ignore[no-untyped-call]
         return result
 
+    def row_flops(self) -> float:
+        """Return the operations for one row with all centres; draws whose bounds spare most of them cost less."""
+        return 2.0 * self.centres.numel()
+
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Return n samples of shape (n,) + event_shape."""
         return self._draw(n, generator)[0]
@@ -205,7 +209,7 @@ class KernelDensity(Noise):
             sums = log_sums(centres, flat, slope=slope, block_bytes=self.block_bytes, sketch=sketch, near=near)
             log_sum, drift = sums.value, sums.slope
         if near is None and not _validation.are_deferred():
-            far = ~(log_sum >= -0.5 * LIMIT**2 * (1 + 1e-6))  # NaN where squares overflow
+            far = ~(log_sum >= -0.5 * LONGEST_DISTANCE**2 * (1 + 1e-6))  # NaN where squares overflow
             if bool(far.any()):
                 row = int(far.nonzero()[0])
                 distance = float((-2.0 * log_sum[row]).sqrt())

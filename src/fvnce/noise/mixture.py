@@ -14,7 +14,16 @@ from torch.distributions import Distribution, constraints
 
 from .. import _validation
 from ..io import register
-from .base import Noise, check_unbatched, draw, draw_with_log_prob, inside_support, jitter, log_prob_or_minus_inf
+from .base import (
+    Noise,
+    check_unbatched,
+    draw,
+    draw_with_log_prob,
+    inside_support,
+    jitter,
+    log_prob_or_minus_inf,
+    row_flops,
+)
 
 
 class _Union(constraints.Constraint):
@@ -94,6 +103,12 @@ class NoiseMixture(Noise):
         which = torch.multinomial(self.weights, len(x), replacement=True).to(x.device, non_blocking=True)
         moved = torch.stack([jitter(component, x) for component in self.components])
         return moved[which, torch.arange(len(x), device=x.device)]
+
+    def row_flops(self) -> float | None:
+        """Return the operations for one row, which every component evaluates; None if those of one are unknown."""
+        parts = [row_flops(component) for component in self.components]
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Return n samples of shape (n,) + event_shape."""

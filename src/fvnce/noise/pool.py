@@ -17,13 +17,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, MultivariateNormal
+from torch.distributions import Distribution
 
 from .. import _validation
-from .base import draw_with_log_prob
-from .kde import KernelDensity
-from .mixture import NoiseMixture
-from .simple import BernoulliNoise
+from .base import draw_with_log_prob, row_flops
 
 _FILL_ROWS = 8192
 _SLICE_ROWS = 64
@@ -171,25 +168,3 @@ class NoisePool:
         self._oldest = (self._oldest + count) % self.size
         self._due = min(self._due - count, float(step))
         self.renewed += count
-
-
-def row_flops(noise: Distribution) -> float | None:
-    """Return the floating-point operations to draw one row and evaluate its density, None if unknown.
-
-    A kernel density is counted with all its centres; draws whose bounds spare most of them cost less.
-
-    >>> row_flops(KernelDensity(torch.zeros(100, 3), 1.0))
-    600.0
-    """
-    width = max(1, noise.event_shape.numel())
-    if isinstance(noise, KernelDensity):
-        return 2.0 * noise.centres.numel()
-    if isinstance(noise, NoiseMixture):
-        parts = [row_flops(component) for component in noise.components]
-        known = [part for part in parts if part is not None]
-        return sum(known) if len(known) == len(parts) else None
-    if isinstance(noise, MultivariateNormal):
-        return 4.0 * width * width
-    if isinstance(noise, BernoulliNoise | Independent):
-        return 40.0 * width
-    return None

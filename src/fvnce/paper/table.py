@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.distributions import Distribution
 
-from ..diagnostics import SHARES, diagnose
+from ..diagnostics import FRACTIONS, diagnose
 from ..io import write_text
 from ..objectives import VAE, Autoencoder, ContrastiveObjective, FullyVariationalNCE, Objective
 from ..scoring import PowerRule, ScoringRule
@@ -234,7 +234,7 @@ def make_cell(out: Path, setting: Setting, network: tuple[int, ...], row: str, s
             latent_samples=1,
             generator=torch.Generator().manual_seed(2000 + seed),
         )
-        numbers |= {name: getattr(report, name) for name in SHARES}
+        numbers |= {name: getattr(report, name) for name in FRACTIONS}
     cells.write(name, numbers)
 
 
@@ -263,16 +263,16 @@ def tables(record: Record) -> list[ResultTable]:
     header += ["paper: data", "paper: noise", "paper: difference"] * with_paper
     averages, explained = [], []
     for index, network in enumerate(networks(record)):
-        lines, shares = [], []
+        lines, fractions = [], []
         for name, row in record["rows"].items():
             ours = [column(record, network, name, which) for which in ("train", "test", "noise", "difference")]
             lines.append([row["label"], *map(mean_and_error, ours), *map(str, row["paper"][index] * with_paper)])
-            measured_shares = [column(record, network, name, share) for share in SHARES]
-            if measured_shares[0]:
-                shares.append([row["label"], *(f"{statistics.fmean(values):.1%}" for values in measured_shares)])
+            measured = [column(record, network, name, fraction) for fraction in FRACTIONS]
+            if measured[0]:
+                fractions.append([row["label"], *(f"{statistics.fmean(values):.1%}" for values in measured)])
         averages.append(ResultTable(f"{network}, nats, mean ± standard error over {seeds}", header, lines))
-        head = ["(α, β)", *(share.replace("_", " ") for share in SHARES)]
-        explained.append(ResultTable(f"{network}: what explains the rows", head, shares))
+        head = ["(α, β)", *(fraction.replace("_", " ") for fraction in FRACTIONS)]
+        explained.append(ResultTable(f"{network}: what explains the rows", head, fractions))
     return averages + explained
 
 

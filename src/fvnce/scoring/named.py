@@ -279,7 +279,7 @@ _CONSTRUCTORS: dict[str, type[ScoringRule]] = {
     "exponential": Exponential,
 }
 _FORM = 'write it like "power(1/64)" or "0.9*power(1/64)+0.1*power(0)"'
-_LONGEST = 2000
+_LONGEST_RULE = 2000
 
 
 def parse(text: str) -> ScoringRule:
@@ -293,8 +293,8 @@ def parse(text: str) -> ScoringRule:
     """
     if not isinstance(text, str):
         raise TypeError(f"rule must be a string, found {type(text).__name__}; {_FORM}")
-    if len(text) > _LONGEST:
-        raise ValueError(f"rule must be at most {_LONGEST} characters long, found {len(text)}; {_FORM}")
+    if len(text) > _LONGEST_RULE:
+        raise ValueError(f"rule must be at most {_LONGEST_RULE} characters long, found {len(text)}; {_FORM}")
     try:
         return _rule(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError):
