@@ -53,12 +53,18 @@ class Frame:
         if isinstance(X, Frame):
             _check(X.columns.tolist(), len(X))
             return X
-        names = list(getattr(X, "column_names", None) or X.columns)
-        _check(names, len(X))
+        X = _eager(X)
         # A label of pandas may be a number, a tuple or None, and narwhals needs names that are text.
+        names = list(X.columns)
         plain = X.set_axis([str(i) for i in range(len(names))], axis=1) if hasattr(X, "set_axis") else X
         frame = nw.from_native(plain, eager_only=True)
-        return cls({name: _values(column) for name, column in zip(names, frame.iter_columns(), strict=True)})
+        _check(names if plain is not X else frame.columns, len(frame))
+        names = names if plain is not X else frame.columns
+        columns = dict(zip(names, frame.iter_columns(), strict=True))
+        declared = [name for name, column in columns.items() if column.dtype in (nw.Categorical, nw.Enum)]
+        return cls(
+            {name: _values(column) for name, column in columns.items()}, dict.fromkeys(declared, ColumnType("text"))
+        )
 
     @classmethod
     def join(cls, frames: Sequence[Frame]) -> Frame:
@@ -98,6 +104,33 @@ class Frame:
     def __contains__(self, name: object) -> bool:
         return name in self._columns
 
+    def aligned(self, names: Sequence[str], width: int) -> tuple[Frame, list[str]]:
+        """Return the columns of these names, in this order, and the names of the others.
+
+        Args:
+            names: text, as which other names are compared; empty if the columns had none: numbers are then in order.
+            width: how many columns there must be.
+
+        >>> frame, extra = Frame({"b": np.zeros(1), "c": np.zeros(1), "a": np.ones(1)}).aligned(["a", "b"], 2)
+        >>> frame.columns.tolist(), extra
+        (['a', 'b'], ['c'])
+        """
+        own = {str(name): name for name in self._columns}
+        if all(isinstance(name, int | np.integer) for name in self._columns):
+            names = names or [str(i) for i in range(width)]
+            if list(self._columns) == list(range(width)):
+                return self, []  # numbered as a matrix is
+        elif not names:
+            names = list(own)
+        missing = [name for name in names if name not in own]
+        if missing or len(names) != width:
+            raise ValueError(
+                f"X must have the {width} columns of training, {', '.join(names[:9])}, found {', '.join([*own][:9])}; "
+                f"{len(missing)} are missing ({', '.join(missing[:9])}): the feature names should match"
+            )
+        extra = [name for name in own if name not in names]
+        return self._like({own[name]: self._columns[own[name]] for name in names}), extra
+
     def without(self, names: Sequence[str]) -> Frame:
         """Return all columns but these."""
         return self._like({name: values for name, values in self._columns.items() if name not in set(names)})
@@ -112,6 +145,10 @@ class Frame:
             name: values[position].item() if values.dtype.kind in "biuf" else values[position]
             for name, values in self._columns.items()
         }
+
+    def read_as(self, types: Mapping[Any, ColumnType]) -> Frame:
+        """Return the same columns, with how some are read."""
+        return Frame(self._columns, {**self.types, **types})
 
     def _like(self, columns: dict[Any, NDArray[Any]]) -> Frame:
         return Frame(columns, {name: column for name, column in self.types.items() if name in columns})
@@ -132,7 +169,19 @@ class Part:
 
 def is_frame(X: Any) -> bool:
     """Return whether X is a data frame, of whatever library."""
-    return isinstance(X, Frame) or bool(nw.dependencies.is_into_dataframe(X))
+    if isinstance(X, Frame | nw.DataFrame | nw.LazyFrame) or nw.dependencies.is_into_dataframe(X):
+        return True
+    return bool(nw.dependencies.is_polars_lazyframe(X)) or type(X).__name__ in ("RecordBatch", "LazyFrame", "DataFrame")
+
+
+def _eager(X: Any) -> Any:
+    """Return a data frame in memory: a lazy one collected, a batch of Arrow as a table."""
+    if type(X).__name__ == "RecordBatch":
+        import pyarrow
+
+        return pyarrow.Table.from_batches([X])
+    X = X.collect() if type(X).__name__ == "LazyFrame" else X
+    return nw.to_native(X, pass_through=True)
 
 
 def is_missing(value: Any) -> bool:

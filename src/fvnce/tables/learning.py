@@ -1,0 +1,261 @@
+"""How the columns of a table are read, decided from all of its rows and columns together.
+
+A :class:`ColumnScan` counts what the texts of a column are, part by part. :func:`decide` then settles all columns:
+
+- A column is numbers, dates or times of day if most of its values are, and never text then unless its owner says so.
+- One text among them that is repeated is a gap, however often it occurs, and is named in a notice.
+- The decimal mark is that of the column's own values, else the owner's, else that of the whole file.
+
+What stays open becomes a :class:`~fvnce.tables.errors.Problem` for the owner: several texts among numbers, and numbers
+such as 1.234 where nothing shows whether it is a thousand.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from .errors import Problem
+from .parsing import BOUND, COMPACT_DATE, MISSING, ColumnType, kind_of
+
+#: Different texts of each kind that a scan keeps, and those that an error lists for one column.
+KEPT, LISTED = 64, 8
+#: Different values that make a column one of numbers even if one text, or some texts, are more frequent than they are.
+FEW, SOME = 3, 10
+#: Rows after which a column of which less than 1 % is anything else is text.
+SURE_ROWS = 20_000
+#: Texts that are a gap among numbers even if they occur once.
+GAPS = frozenset({"n.a.", "n.a", "n/d", "n.d.", "nil", "missing", "unknown", "err", "error", "void", "blank", "empty"})
+
+
+@dataclass
+class ColumnScan:
+    """What the texts of a column are, added up over parts of its rows.
+
+    >>> scan = ColumnScan()
+    >>> scan.add({"20.10": (1, 0), "-": (3, 1)})
+    >>> dict(scan.counts), scan.shown["number", "."]
+    ({'number': 1, 'text': 3}, ('20.10', 0))
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    #: For each kind some of its different texts: how often they occur, and the first row.
+    texts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    #: The first text and row that shows a decimal mark, the order of a date, or something else about numbers.
+    shown: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is text whatever comes."""
+        total = self.counts.total()
+        return total > SURE_ROWS and self.counts["text"] > 0.99 * total
+
+    def add(self, texts: Mapping[str, tuple[int, int]]) -> None:
+        """Add different texts without blanks around them, with how often they occur and the first row."""
+        for text, (count, row) in texts.items():
+            kind, shows = ("text", "") if self.closed else kind_of(text)
+            self.counts[kind] += count
+            if shows:
+                self.shown.setdefault((kind, shows), (text, row))
+            seen = self.texts[kind]
+            if text in seen or len(seen) < KEPT:
+                before, first = seen.get(text, (0, row))
+                seen[text] = before + count, first
+            if kind == "number":
+                for what, pattern in _ABOUT.items():
+                    if pattern.match(text):
+                        self.shown.setdefault((kind, what), (text, row))
+
+    def add_whole(self, values: NDArray[Any], start: int = 0) -> None:
+        """Add whole numbers, of which only matters whether they are dates such as 20240301."""
+        if ("number", "plain") in self.shown or not len(values):
+            return
+        if values.min() >= 19000101 and values.max() <= 20991231:
+            self.add(distinct(map(str, values.tolist()), start))
+        else:
+            self.add({str(int(values.min())): (1, start)})
+
+    def among(self, kind: str) -> dict[str, tuple[int, int]]:
+        """Return the texts that are of another kind."""
+        return {text: seen for other, texts in self.texts.items() if other != kind for text, seen in texts.items()}
+
+
+#: What else numbers show: that they are bounds, have leading zeros, are infinite, or are no dates such as 20240301.
+_ABOUT = {
+    "bound": BOUND,
+    "zero": re.compile(r"0\d+$"),
+    "infinite": re.compile(r"[+-]?inf(inity)?$|[+-]?[\d.]+[eE]\+?\d{3,}$", re.IGNORECASE),
+    "plain": re.compile(rf"(?!{COMPACT_DATE.pattern}$)"),
+}
+
+
+def distinct(texts: Iterable[str | None], start: int = 0, gaps: frozenset[str] = MISSING) -> dict[str, tuple[int, int]]:
+    """Return the different texts that are no gaps, with how often they occur and the first row.
+
+    >>> distinct(["7", None, " 7", "NA"])
+    {'7': (2, 0)}
+    """
+    result: dict[str, tuple[int, int]] = {}
+    for row, text in enumerate(texts):
+        if text is not None and (plain := text.strip()).lower() not in gaps:
+            count, first = result.get(plain, (0, start + row))
+            result[plain] = count + 1, first
+    return result
+
+
+@dataclass
+class Decision:
+    """The types of scanned columns, what their owner must decide, and what a person should know."""
+
+    types: dict[Any, ColumnType] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+def decide(
+    scans: Mapping[Any, ColumnScan],
+    given: Mapping[Any, ColumnType],
+    *,
+    decimal: str | None = None,
+    hint: str | None = None,
+    loose: Sequence[Any] = (),
+) -> Decision:
+    """Settle how columns are read.
+
+    Args:
+        scans: of the columns.
+        given: types that are settled but for their decimal mark.
+        decimal: the mark that the owner of the table gives.
+        hint: the mark to assume if no value of the table shows one.
+        loose: columns that may be text though most of their values are numbers, such as identifiers.
+
+    >>> scans = {name: ColumnScan() for name in "ab"}
+    >>> scans["a"].add(distinct(["1.234"])), scans["b"].add(distinct(["20.10", "30", "-", "-"]))
+    (None, None)
+    >>> decision = decide(scans, {})
+    >>> decision.types["a"].decimal, decision.types["b"].missing, decision.notices
+    ('.', ('-',), ["column 'b': '-' is read as missing, in 2 rows"])
+    >>> decide({"a": scans["a"]}, {}).problems[0].options
+    ('--decimal .',)
+    """
+    result = Decision()
+    for name, scan in scans.items():
+        column = given.get(name) or _kind(name, scan, result, name in loose)
+        result.types[name] = column
+        if name in given:
+            result.problems += misfits(name, column, scan.among(column.kind))
+    numbers = [name for name, column in result.types.items() if column.kind in ("number", "duration")]
+    marks = {mark for name in numbers for mark in ".," if ("number", mark) in scans[name].shown}
+    common = marks.pop() if len(marks) == 1 else hint if not marks else None
+    first = {order for scan in scans.values() for order in ("day", "month") if ("time", order) in scan.shown}
+    for name, column in result.types.items():
+        shown = scans[name].shown
+        if name in numbers:
+            _settle_mark(name, column, shown, decimal or common, result)
+        elif column.kind == "time" and name not in given:
+            own = {order for order in ("day", "month") if ("time", order) in shown} or first
+            result.types[name] = replace(column, day_first=own == {"day"})
+            if ("time", "?") in shown and len(own) != 1:
+                result.notices.append(
+                    f"column {name!r} holds dates such as {shown['time', '?'][0]!r}, in which month and day cannot be "
+                    "told apart: the month is taken to come first; write dates like 2024-03-01 if it does not"
+                )
+    return result
+
+
+def _kind(name: Any, scan: ColumnScan, result: Decision, loose: bool) -> ColumnType:
+    """Return the type of a column but for its decimal mark and the order of its dates."""
+    counts, numbers = scan.counts, scan.texts["number"]
+    if not counts:
+        return ColumnType()
+    if counts["truth"] and not scan.among("truth").keys() - {"0", "1"}:
+        return ColumnType("truth")
+    best = max(("number", "time", "clock"), key=counts.__getitem__)
+    others = scan.among(best)
+    if best == "number" and not others and len(numbers) >= SOME and ("number", "plain") not in scan.shown:
+        return ColumnType("time")
+    if not others:
+        return ColumnType(best)
+    single, different = len({text.lower() for text in others}) == 1, len(scan.texts[best])
+    token, count = next(iter(others)), counts.total() - counts[best]
+    gap = token.lower() in GAPS or not any(map(str.isalnum, token))
+    mostly = 2 * counts[best] >= counts.total() or (different >= SOME and different >= 3 * len(others))
+    mostly = mostly or (single and (gap or different >= FEW))
+    if not mostly or loose:
+        return ColumnType("text")
+    if single and (gap or count > 1) and not any(map(str.isdigit, token)):
+        result.notices.append(f"column {name!r}: {token!r} is read as missing, in {count:,} rows")
+        return ColumnType(best, missing=(token,))
+    result.problems += misfits(name, ColumnType(best), others)
+    return ColumnType(best)
+
+
+def misfits(
+    name: Any, column: ColumnType, texts: Mapping[str, tuple[int, int]], where: str = "elsewhere"
+) -> list[Problem]:
+    """Return a problem for each text that a column of this type cannot hold."""
+    wrong = {text: row for text, (_, row) in texts.items() if column.parse_one(text) is None}
+    categorical, problems = f"--categorical {shlex.quote(str(name))}", []
+    for text, row in list(wrong.items())[:LISTED]:
+        missing = f"--missing {shlex.quote(text[:40])}"
+        if column.kind == "number" and where == "in training" and kind_of(text)[0] == "number":
+            other = "," if column.decimal == "." else "."
+            requirement, advice = (
+                f"must have the decimal mark {column.decimal} as in training",
+                f"pass --decimal {other}",
+            )
+            problems.append(Problem(name, row, text, requirement, advice, (advice.removeprefix("pass "),)))
+            continue
+        paste = categorical if len(wrong) > LISTED or any(map(str.isdigit, text)) else missing
+        advice = f"correct it, or pass {missing} or {categorical}"
+        problems.append(Problem(name, row, text, f"must hold {column.noun} as {where}", advice, (paste,)))
+    return problems
+
+
+def _settle_mark(
+    name: Any,
+    column: ColumnType,
+    shown: Mapping[tuple[str, str], tuple[str, int]],
+    common: str | None,
+    result: Decision,
+) -> None:
+    """Decide the decimal mark of a column: its own, if its values show one, else the common one."""
+    own = [mark for mark in ".," if ("number", mark) in shown]
+    mark = column.decimal or (own[0] if len(own) == 1 else common)
+    result.types[name] = replace(column, decimal=mark)
+    categorical = f"--categorical {shlex.quote(str(name))}"
+    stray = [other for other in own if other != mark and (column.decimal or len(own) > 1)]
+    if stray:
+        text, row = shown["number", stray[-1]]
+        other = "," if stray[-1] == "." else "."
+        advice = f"correct it, or pass {categorical}"
+        requirement = f"must have the decimal mark {other!r} as elsewhere"
+        result.problems.append(Problem(name, row, text, requirement, advice, (categorical,)))
+    elif mark is None and ("number", "?") in shown:
+        text, row = shown["number", "?"]
+        values = sorted(ColumnType(decimal=each).parse_one(text) or 0.0 for each in ".,")
+        requirement = f"must show whether such numbers are {values[0]:.10g} or {values[1]:.10g}"
+        advice = "pass --decimal . or --decimal ,"
+        result.problems.append(Problem(name, row, text, requirement, advice, ("--decimal .",)))
+    if ("number", "infinite") in shown:
+        text, row = shown["number", "infinite"]
+        if not math.isfinite(ColumnType(decimal=mark).parse_one(text) or 0.0):
+            missing = f"--missing {shlex.quote(text[:40])}"
+            advice = f"correct it, or pass {missing}"
+            result.problems.append(Problem(name, row, text, "must not hold infinity", advice, (missing,)))
+    if ("number", "bound") in shown:
+        result.notices.append(
+            f"column {name!r} holds bounds such as {shown['number', 'bound'][0]!r}: the sign is left out"
+        )
+    if ("number", "zero") in shown:
+        result.notices.append(
+            f"column {name!r} holds numbers such as {shown['number', 'zero'][0]!r}, whose leading zeros are lost; pass "
+            f"{categorical} if they are codes"
+        )
