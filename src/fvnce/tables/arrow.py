@@ -6,6 +6,7 @@ a model was trained on is not decided again.
 
 from __future__ import annotations
 
+import base64
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -330,7 +331,11 @@ class ParquetSource(TableSource):
         self._scanned = {
             name for name, kind in zip(columns, schema.types, strict=True) if _is_text(kind) or types.is_integer(kind)
         }
-        self.declared = [name for name, kind in zip(columns, schema.types, strict=True) if types.is_dictionary(kind)]
+        # Of dictionaries, parquet itself knows those of texts; the schema that Arrow adds knows all.
+        if written := (self._file.metadata.metadata or {}).get(b"ARROW:schema"):
+            with explained(f"{path} is damaged", "write it again", (*self._damaged, ValueError)):
+                schema = pyarrow.ipc.read_schema(pyarrow.py_buffer(base64.b64decode(written)))
+        self.declared = [field.name for field in schema if types.is_dictionary(field.type) and field.name in columns]
         for name in self.declared:
             self.types.setdefault(name, ColumnType("text", missing=options.missing))
 

@@ -60,9 +60,9 @@ class DelimitedSource(TableSource):
     kind = "table"
 
     def __init__(self, name: str, file: IO[bytes], options: ReadOptions, path: Path | None = None) -> None:
-        seekable = file.seekable()
+        seekable, self._owned = file.seekable(), path is not None
         if not seekable and (options.types is None or any(column.undecided for column in options.types.values())):
-            file, seekable = _spooled(file), True  # to be read twice
+            file, seekable, self._owned = _spooled(file), True, True  # to be read twice
         self._raw, self._path, self._seekable = file, path, seekable
         self._file: Any = file if hasattr(file, "peek") else io.BufferedReader(file)
         self._origin = self._file.tell() if seekable else 0
@@ -89,7 +89,7 @@ class DelimitedSource(TableSource):
 
     def close(self) -> None:
         """Close the file, unless it is standard input."""
-        if self._path is not None:
+        if self._owned:
             self._raw.close()
 
     def _done(self, rows: int) -> float | None:
