@@ -158,6 +158,40 @@ def test_texts_stay_texts(values: list[str]) -> None:
     assert source_of(table({"a": values, "x": range(len(values))})).read()["a"].tolist() == values
 
 
+@pytest.mark.parametrize(
+    ("texts", "values"),
+    [
+        (["5.13 kg", "4.5kg", "3 kg"], [5.13, 4.5, 3]),
+        (["37.2 °C", "36.9 °C", "<36 °C"], [37.2, 36.9, 36]),
+        (["−5.5", "3.25", "−1"], [-5.5, 3.25, -1]),
+        (["5.50-", "3.25", "1-"], [-5.5, 3.25, -1]),
+        (['"12,34,567.50"', '"1,00,000.00"', "5"], [1234567.5, 100000, 5]),
+    ],
+    ids=["unit", "degrees", "minus", "minus behind", "lakh"],
+)
+def test_numbers_of_other_kinds(texts: list[str], values: list[float]) -> None:
+    assert source_of(table({"a": texts, "b": [7, 8, 9]})).read()["a"].tolist() == values
+
+
+def test_other_units_and_currencies_are_refused() -> None:
+    source = source_of(table({"a": ["5.13 kg", "4.5 kg", "3 kg"], "b": [7, 8, 9]}))
+    source.read()
+    with pytest.raises(FileError, match="'300 g'"):
+        source_of(table({"a": ["300 g"], "b": [7]}), types=source.types).read()
+    with pytest.raises(FileError, match="'€6'"):
+        source_of(table({"a": ["$5", "€6", "$7"], "b": [7, 8, 9]})).read()
+
+
+@pytest.mark.parametrize(
+    ("first", "header"),
+    [("a,b,", True), (",b,c", True), ("age,2019,size", True), ("1,2,3", False), ("ERR,1.5,2", False)],
+)
+def test_a_first_line_that_names_columns_is_told_from_one_of_values(first: str, header: bool) -> None:
+    blank = first.endswith(",")
+    content = first + "\n" + "".join(f"{i},{i * i}.5,{'' if blank else i % 7}\n" for i in range(30))
+    assert source_of(content.encode()).header == header
+
+
 # --- Dates ------------------------------------------------------------------------------------------------------------
 
 

@@ -80,6 +80,9 @@ class DelimitedSource(TableSource):
             rows = _split(sample, self.delimiter, whole=whole)
         except csv.Error as error:
             raise _unreadable(name, "near its beginning", error) from None
+        width = Counter(map(len, rows)).most_common(1)[0][0]
+        if len(rows[0]) == 1 < width and options.delimiter is None:
+            raise FileError(f"{name}, line 1 has 1 field where most have {width}; leave out lines above the header")
         self.header = _has_header(rows, options) if options.header is None else options.header
         columns = _names(name, rows[0]) if self.header else numbered(len(rows[0]))
         if options.types is not None:
@@ -278,14 +281,21 @@ def _has_header(rows: list[list[str]], options: ReadOptions) -> bool:
         text = text.strip()
         return text.lower() not in missing and any(kind.parse_one(text) is not None for kind in _VALUE_TYPES)
 
+    below = list(zip(*rest, strict=True))
+    names = [text.strip() for text in first]
     if any(map(is_value, first)):
-        return False
+        # A name that is a whole number, such as a year, among others above columns of values.
+        above = [
+            n not in c and all(is_value(t) or not t.strip() for t in c) for n, c in zip(names, below, strict=False)
+        ]
+        named = [bool(n) and not is_value(n) and over for n, over in zip(names, above, strict=False)]
+        return 2 * sum(named) >= len(first) and all(n.isdecimal() for n in names if is_value(n))
     if not rest:
         # A line of words alone names columns, unless the columns are known and it is what is to be scored.
         return options.types is None
-    below = list(zip(*rest, strict=True))
     if any(is_value(text) for column in below for text in column):
-        return all(text.strip() for text in first) or not first[0].strip()
+        # A column without a name is the first, which counts rows, or empty.
+        return all(name or i == 0 or not any(t.strip() for t in below[i]) for i, name in enumerate(names))
     return len(set(first)) == len(first) and all(text not in column for text, column in zip(first, below, strict=True))
 
 

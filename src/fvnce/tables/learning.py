@@ -23,7 +23,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .errors import Problem
-from .parsing import BOUND, COMPACT_DATE, MISSING, ColumnType, kind_of
+from .parsing import BOUND, COMPACT_DATE, MISSING, MONEY, ColumnType, kind_of
 
 #: Different texts of each kind that a scan keeps, and those that an error lists for one column.
 KEPT, LISTED = 64, 8
@@ -69,9 +69,9 @@ class ColumnScan:
                 before, first = seen.get(text, (0, row))
                 seen[text] = before + count, first
             if kind == "number":
-                for what, pattern in _ABOUT.items():
-                    if pattern.match(text):
-                        self.shown.setdefault((kind, what), (text, row))
+                about = [what for what, pattern in _ABOUT.items() if pattern.match(text)]
+                for what in [*about, *(f"in {sign}" for sign in MONEY.findall(text))]:
+                    self.shown.setdefault((kind, what), (text, row))
 
     def add_whole(self, values: NDArray[Any], start: int = 0) -> None:
         """Add whole numbers, of which only matters whether they are dates such as 20240301."""
@@ -81,6 +81,18 @@ class ColumnScan:
             self.add(distinct(map(str, values.tolist()), start))
         else:
             self.add({str(int(values.min())): (1, start)})
+
+    def merge_units(self) -> str:
+        """Make numbers with a unit numbers if it is one, and most have it, else texts; return the unit."""
+        units = [kind for kind in self.counts if kind.startswith("unit ")]
+        into = "number" if len(units) == 1 and self.counts[units[0]] >= self.counts["number"] else "text"
+        for kind in units:
+            self.counts[into] += self.counts.pop(kind)
+            self.texts[into] |= (texts := self.texts.pop(kind))
+            self.shown.setdefault((into, "plain"), (next(iter(texts)), 0))
+            for shows in [shows for other, shows in self.shown if other == kind]:
+                self.shown.setdefault((into, shows), self.shown[kind, shows])
+        return units[0].removeprefix("unit ") if into == "number" else ""
 
     def among(self, kind: str) -> dict[str, tuple[int, int]]:
         """Return the texts that are of another kind."""
@@ -147,7 +159,13 @@ def decide(
     """
     result = Decision()
     for name, scan in scans.items():
+        unit = scan.merge_units()
         column = given.get(name) or _kind(name, scan, result, name in loose)
+        if unit and name not in given and column.kind == "number":
+            column = replace(column, unit=unit)
+            result.notices.append(
+                f"column {name!r} holds numbers with the unit {unit!r}, which later rows must have too"
+            )
         result.types[name] = column
         if name in given:
             result.problems += misfits(name, column, scan.among(column.kind))
@@ -250,6 +268,13 @@ def _settle_mark(
             missing = f"--missing {shlex.quote(text[:40])}"
             advice = f"correct it, or pass {missing}"
             result.problems.append(Problem(name, row, text, "must not hold infinity", advice, (missing,)))
+    currencies = [seen for (_, what), seen in shown.items() if what.startswith("in ")]
+    if len(currencies) > 1:
+        text, row = currencies[1]
+        requirement = f"must be in one currency as {currencies[0][0]!r}"
+        result.problems.append(
+            Problem(name, row, text, requirement, f"convert it, or pass {categorical}", (categorical,))
+        )
     if ("number", "bound") in shown:
         result.notices.append(
             f"column {name!r} holds bounds such as {shown['number', 'bound'][0]!r}: the sign is left out"

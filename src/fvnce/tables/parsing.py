@@ -52,14 +52,18 @@ MISSING = frozenset({
 TRUE, FALSE = frozenset({"true", "yes", "y", "t", "on"}), frozenset({"false", "no", "n", "f", "off"})
 
 _MONEY = r"(?:[$€£¥₹₽]|USD|EUR|CHF|GBP|JPY|CAD|AUD|SEK|NOK|DKK|PLN|Fr\.|kr)"
-_AMOUNT = re.compile(rf"([+-]?)\s*{_MONEY}?\s*([+-]?)\s*([\d.,'’\s]*\d[.,]?(?:[eE][+-]?\d+)?)\s*(?:{_MONEY}|(%))?")
+MONEY = re.compile(_MONEY)
+_AMOUNT = re.compile(rf"([+-]?)\s*{_MONEY}?\s*([+-]?)\s*([\d.,'’\s]*\d[.,]?(?:[eE][+-]?\d+)?)\s*(?:{_MONEY}|(%))?(-?)")
 #: Digits with a decimal point and with a decimal comma; the same mark separates all thousands.
 _DIGITS = {
     mark: re.compile(
-        rf"(?:[1-9]\d{{0,2}}(?:([{other}'’\s])\d{{3}})(?:\1\d{{3}})*|\d+)?(?:[{mark}]\d*)?((?:[eE][+-]?\d+)?)"
+        rf"(?:[1-9]\d{{0,2}}(?:([{other}'’\s])\d{{3}})(?:\1\d{{3}})*|[1-9]\d?(?:[{other}]\d\d)+[{other}]\d{{3}}|\d+)?"
+        rf"(?:[{mark}]\d*)?((?:[eE][+-]?\d+)?)"
     )
     for mark, other in (".,", ",.")
 }
+#: A number with a unit; a leading zero makes it a code.
+_UNIT = re.compile(r"((?!0\d).*?[\d.,])\s*([^\W\d_]{0,2}[°²³µ/%]?[^\W\d_]+[^\W\d_°²³µ/%.]{0,8})")
 _SEPARATOR = re.compile(r"[^\d.eE+-]")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 #: The sign before a value beyond the limits of an instrument.
@@ -90,6 +94,7 @@ class ColumnType:
         codes: for text, the code of each text of training.
         ignored: whether the column is left out, as identifiers are.
         missing: texts that stand for a missing value here, in addition to :data:`MISSING`.
+        unit: that follows its numbers, as in 5 kg.
 
     >>> ColumnType("number", decimal=",").parse(["1.234,50 €", None])[0].tolist()
     [1234.5, nan]
@@ -101,6 +106,7 @@ class ColumnType:
     codes: dict[str, int] | None = None
     ignored: bool = False
     missing: tuple[str, ...] = ()
+    unit: str = ""
 
     def parse(self, texts: Sequence[str | None]) -> tuple[Array, int | None]:
         """Return the numbers that texts stand for, NaN where there is none, and the position of the first misfit.
@@ -150,9 +156,9 @@ class ColumnType:
     @classmethod
     def from_state(cls, state: Any) -> Self:
         """Build a type from its fields in a file, or raise FileError for a state that no type has."""
-        # Runs of 0.3 do not name the gaps of a column.
-        state = {"missing": [], **state} if isinstance(state, dict) else state
-        codes, kind, decimal, day_first, ignored, missing = _validation.fields(
+        # Runs of 0.3 name neither the gaps nor the unit of a column.
+        state = {"missing": [], "unit": "", **state} if isinstance(state, dict) else state
+        codes, kind, decimal, day_first, ignored, missing, unit = _validation.fields(
             state,
             "a column",
             "codes",
@@ -161,18 +167,19 @@ class ColumnType:
             day_first=_validation.flag,
             ignored=_validation.flag,
             missing=_validation.listed(_validation.text),
+            unit=_validation.text,
         )
         counts = isinstance(codes, dict) and sorted(codes.values()) == list(range(len(codes)))
         good = counts if kind == "text" else codes is None
         _validation.require(good, "have codes that count from 0 if it is text", codes, of="a column")
-        return cls(kind, decimal, day_first, codes, ignored, tuple(missing))
+        return cls(kind, decimal, day_first, codes, ignored, tuple(missing), unit)
 
 
 def kind_of(text: str) -> tuple[str, str]:
     """Return the kind of a text, and what it shows: the decimal mark of a number, or the order of a date.
 
-    Of a number that is "." or ",", "?" if both readings are numbers and differ, "" if they agree; of a date "day",
-    "month" or "?" for the part that comes first, "" if nothing depends on it.
+    The kind of 5 kg is "unit kg". A number shows "." or ",", "?" if both readings are numbers and differ, "" if they
+    agree; a date shows which part comes first, "day", "month" or "?", "" if nothing depends on it.
 
     >>> [kind_of(text) for text in ("20.10", "1.234", "7", "2,5 €", "13/4/2024", "3/4/2024", "no", "Bern")]
     [('number', '.'), ('number', '?'), ('number', ''), ('number', ','), ('time', 'day'), ('time', '?'), ('truth', ''), \
@@ -192,11 +199,14 @@ def kind_of(text: str) -> tuple[str, str]:
             return "time", first if first == "day" or int(local.group(3)) > 12 else "?"
     if _clock(ColumnType("clock"), text) is not None:
         return "clock", ""
+    if (measured := _UNIT.fullmatch(bare)) and (inside := kind_of(measured.group(1)))[0] == "number":
+        return f"unit {measured.group(2)}", inside[1]
     return ("truth" if text.lower() in TRUE | FALSE else "text"), ""
 
 
 def _number(column: ColumnType, text: str) -> float | None:
     text = BOUND.sub("", text, count=1)
+    text = text.removesuffix(column.unit).rstrip() if column.unit else text
     if column.decimal is not None:
         return _amount(text, column.decimal)
     readings = {_amount(text, mark) for mark in ".,"} - {None}
@@ -205,6 +215,7 @@ def _number(column: ColumnType, text: str) -> float | None:
 
 def _amount(text: str, mark: str) -> float | None:
     """Return the number that a text is if ``mark`` is its decimal mark."""
+    text = text.replace("−", "-")
     if ("," if mark == "." else ".") not in text and "_" not in text:
         try:
             return float(text.replace(mark, "."))
@@ -212,7 +223,7 @@ def _amount(text: str, mark: str) -> float | None:
             pass
     inside = text[1:-1] if text.startswith("(") and text.endswith(")") else text
     match = _AMOUNT.fullmatch(inside.strip())
-    if match is None or (match.group(1) and match.group(2)) or _ADDRESS.fullmatch(text):
+    if match is None or sum(map(bool, match.group(1, 2, 5))) > 1 or _ADDRESS.fullmatch(text):
         return None
     digits = match.group(3).strip()
     grouped = _DIGITS[mark].fullmatch(digits)
@@ -223,7 +234,7 @@ def _amount(text: str, mark: str) -> float | None:
         value = float(_SEPARATOR.sub("", plain))
     except ValueError:
         return None
-    sign = -1.0 if "-" in (match.group(1), match.group(2)) else 1.0
+    sign = -1.0 if "-" in match.group(1, 2, 5) else 1.0
     # Accountants write amounts owed in brackets.
     return sign * (-value if inside is not text else value) / (100.0 if match.group(4) else 1.0)
 

@@ -106,6 +106,7 @@ _COLUMN: dict[str, Check] = {
     "kind": partial(choice, options=tuple(NOUNS)),
     "decimal": partial(choice, options=(".", ",")),
     "missing": _texts,
+    "unit": text,
     **dict.fromkeys(("day_first", "ignored"), flag),
 }
 
@@ -119,7 +120,9 @@ def read_schema(path: str) -> dict[str, ColumnType]:
 def schema_toml(types: Mapping[str, ColumnType], name: str) -> str:
     """Return the text of a file that says how the columns of a table are read."""
     columns = {
-        column: {key: value for key, value in asdict(how).items() if key in _COLUMN and value not in (None, (), False)}
+        column: {
+            key: value for key, value in asdict(how).items() if key in _COLUMN and value not in (None, (), False, "")
+        }
         for column, how in types.items()
     }
     comment = (
