@@ -34,6 +34,7 @@ _SHOWING = {
     "?": r"^[+-]?[1-9][0-9]{0,2}[.][0-9]{3}$",
     "zero": r"^0[0-9]+$",
     "infinite": r"(?i)inf|e[+]?[0-9]{3,}$",
+    "plain": f"^{COMPACT_DATE.pattern}$",  # all that is not
 }
 
 
@@ -166,10 +167,9 @@ class TableSource(ABC):
         loose = [name for name in scans if names_identifier(name)]
         decision = decide(scans, given, decimal=self._options.decimal, hint=self._hint, loose=loose)
         self.notices += decision.notices
-        own = self._options.missing
-        self.types |= {
-            n: c if n in given else replace(c, missing=(*own, *c.missing)) for n, c in decision.types.items()
-        }
+        for name, column in decision.types.items():
+            missing = column.missing if name in given else (*self._options.missing, *column.missing)
+            self.types[name] = replace(column, missing=missing)
         if decision.problems or self._broken:
             raise self._error(decision.problems)
 
@@ -198,21 +198,16 @@ class TableSource(ABC):
         numbers = None if "text" in scan.counts else _numbers(values, None)
         if numbers is None:
             encoded = _encoded(values)
-            places, first, counts = np.unique(
-                encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), return_index=True, return_counts=True
-            )
+            indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            places, first, counts = np.unique(indices, return_index=True, return_counts=True)
             texts = encoded.dictionary.to_pylist()
             found = zip(places.tolist(), counts.tolist(), first.tolist(), strict=True)
             scan.add({texts[place]: (count, start + row) for place, count, row in found if place >= 0})
             return
         # Arrow finds the first text that shows something; its kind is that of all.
-        masks = [
-            compute.match_substring_regex(values, p)
-            for what, p in _SHOWING.items()
-            if ("number", what) not in scan.shown
-        ]
-        if ("number", "plain") not in scan.shown:
-            masks.append(compute.invert(compute.match_substring_regex(values, f"^{COMPACT_DATE.pattern}$")))
+        open_ = [what for what in _SHOWING if ("number", what) not in scan.shown]
+        masks = [compute.match_substring_regex(values, _SHOWING[what]) for what in open_ if what != "plain"]
+        masks += [compute.invert(compute.match_substring_regex(values, _SHOWING["plain"]))] if "plain" in open_ else []
         rows = {compute.index(mask, True).as_py() for mask in masks} - {-1}
         if len(scan.texts["number"]) < KEPT:
             rows.update(range(min(len(values), 2 * KEPT)))

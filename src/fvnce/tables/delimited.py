@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import contextlib
 import csv
 import gzip
 import io
@@ -71,7 +72,7 @@ class DelimitedSource(TableSource):
                 f"delimiter must be one character, and neither a quote nor a line end, found {options.delimiter[:20]!r}"
             )
         self.name, self._started, self._skip = name, False, False
-        self._text = CheckedText(name, _unpacked(self._file))
+        self._text = CheckedText(name, *_unpacked(self._file))
         sample, whole = self._text.sample()
         if not any(line.strip() for line in sample):
             raise FileError(f"{name} is empty: a table needs at least one row; give a file that has one")
@@ -111,7 +112,9 @@ class DelimitedSource(TableSource):
         import pyarrow
 
         if self._started:
-            self._text = self._again()
+            self._file.seek(self._origin)
+            self._text = CheckedText(self.name, *_unpacked(self._file))
+            self._text.sample()
         self._started, waiting = True, None
         places = [self.columns.index(name) for name in names]
         for block in self._blocks():
@@ -122,13 +125,6 @@ class DelimitedSource(TableSource):
                 waiting = waiting.slice(rows)
         if waiting is not None and len(waiting):
             yield dict(zip(names, waiting.combine_chunks().columns, strict=True))
-
-    def _again(self) -> CheckedText:
-        """Return the text from its beginning."""
-        self._file.seek(self._origin)
-        text = CheckedText(self.name, _unpacked(self._file))
-        text.sample()
-        return text
 
     def _blocks(self) -> Iterator[Any]:
         """Yield an Arrow table for each block of rows, the header still one of the rows.
@@ -192,7 +188,8 @@ class DelimitedSource(TableSource):
         if not self._seekable:
             return
         self._file.seek(self._origin)
-        text = io.TextIOWrapper(_unpacked(self._file), encoding="utf-8-sig", newline="")
+        file, encoding = _unpacked(self._file)
+        text = io.TextIOWrapper(file, encoding, newline="")
         reader = csv.reader(text, delimiter=self.delimiter, skipinitialspace=True)
         try:
             for row in reader:
@@ -212,36 +209,15 @@ def _spooled(file: IO[bytes]) -> IO[bytes]:
     return spool
 
 
-def _unpacked(file: Any) -> Any:
-    """Return the bytes in a file, decompressed if it is one of gzip, bzip2 or xz, and as UTF-8 if they are UTF-16."""
-    for magic, opened in ((b"\x1f\x8b", gzip.GzipFile), (b"BZh", bz2.BZ2File), (b"\xfd7zXZ", lzma.LZMAFile)):
-        if file.peek(6).startswith(magic):
-            file = opened(fileobj=file) if opened is gzip.GzipFile else opened(file)
-            break
-    try:
-        wide = file.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    except DAMAGED:
-        return file  # the reader will say so
-    return io.BufferedReader(_Recoded(file)) if wide else file
-
-
-class _Recoded(io.RawIOBase):
-    """The bytes of a text in UTF-16 as UTF-8."""
-
-    def __init__(self, file: Any) -> None:
-        self._file, self._decoder = file, codecs.getincrementaldecoder("utf-16")()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        # Two bytes of UTF-16 are at most three of UTF-8.
-        content = self._file.read(max(2, len(buffer) // 2))
-        text = self._decoder.decode(content, final=not content).encode()
-        if content and not text:
-            return self.readinto(buffer)
-        buffer[: len(text)] = text
-        return len(text)
+def _unpacked(file: Any) -> tuple[Any, str]:
+    """Return the bytes in a file, decompressed if it is one of gzip, bzip2 or xz, and their encoding."""
+    start = file.peek(6)
+    if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")):
+        file = gzip.GzipFile(fileobj=file) if start[:1] == b"\x1f" else (bz2 if start[:1] == b"B" else lzma).open(file)
+    with contextlib.suppress(*DAMAGED):  # the reader will say so
+        if file.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return file, "utf-16"
+    return file, "utf-8-sig"
 
 
 def _unreadable(name: str, where: str, error: csv.Error) -> FileError:
@@ -337,10 +313,11 @@ class LongFieldError(Exception):
 
 
 class CheckedText:
-    """A binary file of UTF-8 text, checked as it is read; an error names the line."""
+    """A binary file of text, checked as it is read and given as UTF-8; an error names the line."""
 
-    def __init__(self, name: str, file: IO[bytes]) -> None:
-        self._name, self._file = name, file
+    def __init__(self, name: str, file: Any, encoding: str = "utf-8") -> None:
+        self._name = name
+        self._file: Any = codecs.EncodedFile(file, "utf-8", "utf-16") if encoding == "utf-16" else file
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._longest = budget() // LINE_SHARE
         self._line, self._unfinished = 1, 0
@@ -383,7 +360,9 @@ class CheckedText:
 
     def _read(self) -> bytes:
         with explained(f"{self._name} is damaged", "fetch or write it again", (*DAMAGED, UnicodeError)):
-            content = self._file.read(min(CHUNK_BYTES, self._longest + 1))
+            content: bytes = self._file.read(min(CHUNK_BYTES, self._longest + 1))
+            if not content and getattr(getattr(self._file, "reader", None), "bytebuffer", b""):
+                raise EOFError("it ends within a character")
         if b"\0" in content:
             line = self._line + content[: content.index(b"\0")].count(b"\n")
             raise FileError(f"{self._name} is no text table: line {line} holds a zero byte; give a text file")

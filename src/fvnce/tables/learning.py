@@ -35,6 +35,9 @@ SURE_ROWS = 20_000
 GAPS = frozenset({"n.a.", "n.a", "n/d", "n.d.", "nil", "missing", "unknown", "err", "error", "void", "blank", "empty"})
 
 
+Shown = dict[tuple[str, str], tuple[str, int]]
+
+
 @dataclass
 class ColumnScan:
     """What the texts of a column are, added up over parts of its rows.
@@ -49,7 +52,7 @@ class ColumnScan:
     #: For each kind some of its different texts: how often they occur, and the first row.
     texts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
     #: The first text and row that shows a decimal mark, the order of a date, or something else about numbers.
-    shown: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    shown: Shown = field(default_factory=dict)
 
     @property
     def closed(self) -> bool:
@@ -130,6 +133,13 @@ class Decision:
     problems: list[Problem] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
+    def refuse(self, name: Any, seen: tuple[str, int], requirement: str, verb: str = "", *options: str) -> None:
+        """Add a problem; its advice is the verb, or the options, of which the first is to be pasted."""
+        advice = f"{verb}, or pass" if verb else "pass"
+        self.problems.append(
+            Problem(name, seen[1], seen[0], requirement, f"{advice} {' or '.join(options)}", options[:1])
+        )
+
 
 def decide(
     scans: Mapping[Any, ColumnScan],
@@ -163,9 +173,7 @@ def decide(
         column = given.get(name) or _kind(name, scan, result, name in loose)
         if unit and name not in given and column.kind == "number":
             column = replace(column, unit=unit)
-            result.notices.append(
-                f"column {name!r} holds numbers with the unit {unit!r}, which later rows must have too"
-            )
+            result.notices.append(f"column {name!r} holds numbers with the unit {unit!r}; later rows must have it too")
         result.types[name] = column
         if name in given:
             result.problems += misfits(name, column, scan.among(column.kind))
@@ -176,15 +184,15 @@ def decide(
     for name, column in result.types.items():
         shown = scans[name].shown
         if name in numbers:
-            _settle_mark(name, column, shown, decimal or common, result)
+            _settle_number(name, column, shown, decimal or common, result)
         elif column.kind == "time" and name not in given:
             own = {order for order in ("day", "month") if ("time", order) in shown} or first
             result.types[name] = replace(column, day_first=own == {"day"})
             if ("time", "?") in shown and len(own) != 1:
-                result.notices.append(
-                    f"column {name!r} holds dates such as {shown['time', '?'][0]!r}, in which month and day cannot be "
-                    "told apart: the month is taken to come first; write dates like 2024-03-01 if it does not"
+                unclear = (
+                    f"column {name!r} holds dates such as {shown['time', '?'][0]!r}, in which month and day cannot be"
                 )
+                result.notices.append(f"{unclear} told apart: the month is taken to come first; --schema can say other")
     return result
 
 
@@ -219,68 +227,47 @@ def misfits(
     name: Any, column: ColumnType, texts: Mapping[str, tuple[int, int]], where: str = "elsewhere"
 ) -> list[Problem]:
     """Return a problem for each text that a column of this type cannot hold."""
-    wrong = {text: row for text, (_, row) in texts.items() if column.parse_one(text) is None}
-    categorical, problems = f"--categorical {shlex.quote(str(name))}", []
-    for text, row in list(wrong.items())[:LISTED]:
-        missing = f"--missing {shlex.quote(text[:40])}"
-        if column.kind == "number" and where == "in training" and kind_of(text)[0] == "number":
-            other = "," if column.decimal == "." else "."
-            requirement, advice = (
-                f"must have the decimal mark {column.decimal} as in training",
-                f"pass --decimal {other}",
-            )
-            problems.append(Problem(name, row, text, requirement, advice, (advice.removeprefix("pass "),)))
+    wrong = [(text, row) for text, (_, row) in texts.items() if column.parse_one(text) is None]
+    result = Decision()
+    for text, row in wrong[:LISTED]:
+        if where == "in training" and column.kind == "number" and kind_of(text)[0] == "number":
+            other = "--decimal ," if column.decimal == "." else "--decimal ."
+            result.refuse(name, (text, row), f"must have the decimal mark {column.decimal} as in training", "", other)
             continue
-        paste = categorical if len(wrong) > LISTED or any(map(str.isdigit, text)) else missing
-        advice = f"correct it, or pass {missing} or {categorical}"
-        problems.append(Problem(name, row, text, f"must hold {column.noun} as {where}", advice, (paste,)))
-    return problems
+        options = f"--missing {shlex.quote(text[:40])}", _categorical(name)
+        options = options[::-1] if len(wrong) > LISTED or any(map(str.isdigit, text)) else options
+        result.refuse(name, (text, row), f"must hold {column.noun} as {where}", "correct it", *options)
+    return result.problems
 
 
-def _settle_mark(
-    name: Any,
-    column: ColumnType,
-    shown: Mapping[tuple[str, str], tuple[str, int]],
-    common: str | None,
-    result: Decision,
-) -> None:
+def _categorical(name: Any) -> str:
+    return f"--categorical {shlex.quote(str(name))}"
+
+
+def _settle_number(name: Any, column: ColumnType, shown: Shown, common: str | None, result: Decision) -> None:
     """Decide the decimal mark of a column: its own, if its values show one, else the common one."""
-    own = [mark for mark in ".," if ("number", mark) in shown]
+    of = {what: seen for (kind, what), seen in shown.items() if kind == "number"}
+    own = [mark for mark in ".," if mark in of]
     mark = column.decimal or (own[0] if len(own) == 1 else common)
     result.types[name] = replace(column, decimal=mark)
-    categorical = f"--categorical {shlex.quote(str(name))}"
     stray = [other for other in own if other != mark and (column.decimal or len(own) > 1)]
     if stray:
-        text, row = shown["number", stray[-1]]
         other = "," if stray[-1] == "." else "."
-        advice = f"correct it, or pass {categorical}"
         requirement = f"must have the decimal mark {other!r} as elsewhere"
-        result.problems.append(Problem(name, row, text, requirement, advice, (categorical,)))
-    elif mark is None and ("number", "?") in shown:
-        text, row = shown["number", "?"]
-        values = sorted(ColumnType(decimal=each).parse_one(text) or 0.0 for each in ".,")
+        result.refuse(name, of[stray[-1]], requirement, "correct it", _categorical(name))
+    elif mark is None and "?" in of:
+        values = sorted(ColumnType(decimal=each).parse_one(of["?"][0]) or 0.0 for each in ".,")
         requirement = f"must show whether such numbers are {values[0]:.10g} or {values[1]:.10g}"
-        advice = "pass --decimal . or --decimal ,"
-        result.problems.append(Problem(name, row, text, requirement, advice, ("--decimal .",)))
-    if ("number", "infinite") in shown:
-        text, row = shown["number", "infinite"]
-        if not math.isfinite(ColumnType(decimal=mark).parse_one(text) or 0.0):
-            missing = f"--missing {shlex.quote(text[:40])}"
-            advice = f"correct it, or pass {missing}"
-            result.problems.append(Problem(name, row, text, "must not hold infinity", advice, (missing,)))
-    currencies = [seen for (_, what), seen in shown.items() if what.startswith("in ")]
+        result.refuse(name, of["?"], requirement, "", "--decimal .", "--decimal ,")
+    if "infinite" in of and math.isinf(ColumnType(decimal=mark).parse_one(text := of["infinite"][0]) or 0.0):
+        missing = f"--missing {shlex.quote(text[:40])}"
+        result.refuse(name, of["infinite"], "must not hold infinity", "correct it", missing)
+    currencies = [seen for what, seen in of.items() if what.startswith("in ")]
     if len(currencies) > 1:
-        text, row = currencies[1]
         requirement = f"must be in one currency as {currencies[0][0]!r}"
-        result.problems.append(
-            Problem(name, row, text, requirement, f"convert it, or pass {categorical}", (categorical,))
-        )
-    if ("number", "bound") in shown:
-        result.notices.append(
-            f"column {name!r} holds bounds such as {shown['number', 'bound'][0]!r}: the sign is left out"
-        )
-    if ("number", "zero") in shown:
-        result.notices.append(
-            f"column {name!r} holds numbers such as {shown['number', 'zero'][0]!r}, whose leading zeros are lost; pass "
-            f"{categorical} if they are codes"
-        )
+        result.refuse(name, currencies[1], requirement, "convert it", _categorical(name))
+    if "bound" in of:
+        result.notices.append(f"column {name!r} holds bounds such as {of['bound'][0]!r}: the sign is left out")
+    if "zero" in of:
+        lost = f"column {name!r} holds numbers such as {of['zero'][0]!r}, whose leading zeros are lost"
+        result.notices.append(f"{lost}; pass {_categorical(name)} if they are codes")

@@ -172,8 +172,8 @@ def _problems(error: Any) -> list[str]:
     """Return the lines of the table of problems, if the error has one, and the options that would settle them."""
     if len(getattr(error, "rows", "")) <= 2:
         return []
-    lines = text_table("", error.rows, left=True).split("\n")
-    return [*lines, *([f"to settle it, check and paste: {error.paste}"] if error.paste else [])]
+    paste = [f"to settle it, check and paste: {error.paste}"] if error.paste else []
+    return [*text_table("", error.rows, left=True).split("\n"), *paste]
 
 
 def _report(message: str) -> None:
@@ -245,20 +245,14 @@ def point_or_comma(decimal: str | None) -> str | None:
 
 
 def like_training(
-    data: "DataSettings",
-    delimiter: str | None,
-    header: bool | None,
-    missing: list[str] | None,
-    decimal: str | None,
-    array: str | None,
+    data: "DataSettings", *, delimiter: str | None, missing: list[str] | None, decimal: str | None, **given: Any
 ) -> "DataSettings":
     """Return how another file than that of training is read: by the options, and else as in training."""
     from dataclasses import replace
 
-    given = {"header": header, "missing": tuple(missing) if missing else data.missing, "array": array or data.array}
-    given["decimal"] = point_or_comma(decimal)
-    # The delimiter of the training file says nothing about this one; its texts for missing values do.
-    return replace(data, delimiter=one_character(delimiter), **given)  # type: ignore[arg-type]
+    # The delimiter and the decimal mark of the training file say nothing about this one; its gaps do.
+    given |= {"missing": tuple(missing or data.missing), "array": given["array"] or data.array}
+    return replace(data, delimiter=one_character(delimiter), decimal=point_or_comma(decimal), **given)
 
 
 def make_echo(quiet: bool) -> Callable[[str], None]:

@@ -228,7 +228,9 @@ def score(
     from ..runs.training_data import read_like
 
     fitted = load_run(run)
-    settings = like_training(fitted.config.data, delimiter, header, missing, decimal, array)
+    settings = like_training(
+        fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
+    )
     source = read_like(fitted.layout, data, settings)
     say = make_echo(quiet)
     with closing(source):
@@ -310,7 +312,9 @@ def evaluate(
     fitted, say = load_run(run), make_echo(quiet)
     data = fitted.config.data
     with progress("scoring", quiet) as tick:
-        settings = like_training(data, delimiter, header, missing, decimal, array)
+        settings = like_training(
+            data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
+        )
         scores, outlier = read_labelled(fitted, labelled, label, settings, say, tick)
     evaluation = measure(scores, outlier, fitted.threshold, k, fitted.config.seed)
     if data.sha256 is not None and fingerprint(labelled) == data.sha256:
