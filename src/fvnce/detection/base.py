@@ -175,7 +175,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             return conformal.p_value(self.anomaly_score(X), discount=discount)
         rows, how = self._checked(X), conformal.model.preprocessor
         if isinstance(how, TablePreprocessor) and how.readings is not None and is_frame(X):
-            rows = frame_to_matrix(self._aligned(X), how.readings, strict=False)  # as the held-out rows were read
+            rows = frame_to_matrix(self._aligned(X)[0], how.readings, strict=False)  # as the held-out rows were read
         return conformal.p_value(in_parts(rows, conformal.model.anomaly, n_jobs=self.n_jobs), discount=discount)
 
     @property
@@ -300,11 +300,6 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             if len(frame) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
             readings = learn_types(frame)
-            # How texts are read is that of the whole table; codes and identifiers are those of the rows learned from.
-            how = dict(zip(frame.columns, readings, strict=True))
-            frame = frame.read_as(
-                {name: c for name, c in how.items() if c.kind != "text" and frame[name].dtype.kind == "O"}
-            )
             return require_values(frame_to_matrix(frame, readings)), readings, frame
         if getattr(X, "ndim", 0) in (3, 4):
             images = check_images(X)
@@ -320,8 +315,11 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if isinstance(how, ImagePreprocessor):
             return check_images(X, how.shape)
         if not isinstance(X, np.ndarray) and is_frame(X):
-            frame = self._aligned(X)
-            return frame_to_matrix(frame, how.readings or [ColumnType()] * frame.shape[1])
+            frame, notice = self._aligned(X)
+            matrix = frame_to_matrix(frame, how.readings or [ColumnType()] * frame.shape[1])
+            if notice:
+                warnings.warn(notice, stacklevel=4)
+            return matrix
         if any(column.kind != "number" for column in how.readings or ()):
             raise ValueError(
                 f"X must be a data frame as in training, where it had texts or dates, found {type(X).__name__}"
@@ -334,15 +332,12 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if frame.columns.tolist() != list(range(frame.shape[1])):
             self.feature_names_in_ = np.array([str(name) for name in frame.columns], dtype=object)
 
-    def _aligned(self, X: Any) -> Frame:
-        """Return the columns of training of a data frame, in their order; others are named in a warning."""
-        names = getattr(self, "feature_names_in_", None)
-        frame, extra = Frame.of(X).aligned([] if names is None else names.tolist(), self.n_features_in_)
-        if extra:
-            warnings.warn(
-                f"X has columns that training did not have, which are ignored: {', '.join(extra[:9])}", stacklevel=4
-            )
-        return frame
+    def _aligned(self, X: Any) -> tuple[Frame, str]:
+        """Return the columns of training of a data frame, in their order, and what to warn of."""
+        names = getattr(self, "feature_names_in_", ())
+        frame, notice = Frame.of(X).aligned(list(names), self.n_features_in_)
+        # Who makes a Frame has put the columns in order, as BatchScorer does.
+        return frame, "" if isinstance(X, Frame) and not len(names) else notice
 
     def _matrix(self, X: Any, *, reset: bool) -> Any:
         """Let scikit-learn check a matrix of numbers; a large one in parts, and it stays as it is stored."""

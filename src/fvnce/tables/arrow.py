@@ -28,10 +28,11 @@ _AMOUNTS = {
     mark: f"^-?[$€£¥]?([1-9][0-9]{{0,2}}([{other}][0-9]{{3}})+|[0-9]+)([{mark}][0-9]+)?$"
     for mark, other in (".,", ",.")
 }
+_COMMAS = "^[+-]?[0-9]+(,[0-9]+)?$"
 #: What texts that Arrow reads as numbers may show about them, and patterns of these texts.
 _SHOWING = {
-    ".": r"^[+-]?([0-9]{4,}|0[0-9]*)?[.]|[.][0-9]{0,2}$|[.][0-9]{4,}|[eE]",
-    "?": r"^[+-]?[1-9][0-9]{0,2}[.][0-9]{3}$",
+    "mark": r"^[+-]?([0-9]{4,}|0[0-9]*)?[.,]|[.,][0-9]{0,2}$|[.,][0-9]{4,}|[eE]",
+    "?": r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$",
     "zero": r"^0[0-9]+$",
     "infinite": r"(?i)inf|e[+]?[0-9]{3,}$",
     "plain": f"^{COMPACT_DATE.pattern}$",  # all that is not
@@ -195,8 +196,10 @@ class TableSource(ABC):
         values = _without(values, gaps)
         if values.null_count == len(values):
             return
-        numbers = None if "text" in scan.counts else _numbers(values, None)
-        if numbers is None:
+        mark = None
+        if "text" not in scan.counts:
+            mark = "." if _numbers(values, None) is not None else "," if _all_match(values, _COMMAS) else None
+        if mark is None:
             encoded = _encoded(values)
             indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             places, first, counts = np.unique(indices, return_index=True, return_counts=True)
@@ -205,7 +208,7 @@ class TableSource(ABC):
             scan.add({texts[place]: (count, start + row) for place, count, row in found if place >= 0})
             return
         # Arrow finds the first text that shows something; its kind is that of all.
-        open_ = [what for what in _SHOWING if ("number", what) not in scan.shown]
+        open_ = [what for what in _SHOWING if ("number", mark if what == "mark" else what) not in scan.shown]
         masks = [compute.match_substring_regex(values, _SHOWING[what]) for what in open_ if what != "plain"]
         masks += [compute.invert(compute.match_substring_regex(values, _SHOWING["plain"]))] if "plain" in open_ else []
         rows = {compute.index(mask, True).as_py() for mask in masks} - {-1}
@@ -281,10 +284,16 @@ def _numbers(values: Any, mark: str | None) -> NDArray[np.float64] | None:
             return np.asarray(compute.cast(values, pyarrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
     except pyarrow.ArrowInvalid:
         pass
-    if mark is None or not compute.all(compute.match_substring_regex(values, _AMOUNTS[mark])).as_py():
+    if mark is None or not _all_match(values, _AMOUNTS[mark]):
         return None
     plain = compute.replace_substring_regex(values, "[$€£¥,]" if mark == "." else "[$€£¥.]", "")
     return _numbers(compute.replace_substring(plain, ",", "."), None)
+
+
+def _all_match(values: Any, pattern: str) -> bool:
+    from pyarrow import compute
+
+    return bool(compute.all(compute.match_substring_regex(values, pattern)).as_py())
 
 
 def _encoded(values: Any) -> Any:

@@ -361,7 +361,8 @@ class CheckedText:
     def _read(self) -> bytes:
         with explained(f"{self._name} is damaged", "fetch or write it again", (*DAMAGED, UnicodeError)):
             content: bytes = self._file.read(min(CHUNK_BYTES, self._longest + 1))
-            if not content and getattr(getattr(self._file, "reader", None), "bytebuffer", b""):
+            recoded = getattr(self._file, "reader", None)
+            if not content and recoded is not None and recoded.bytebuffer:
                 raise EOFError("it ends within a character")
         if b"\0" in content:
             line = self._line + content[: content.index(b"\0")].count(b"\n")

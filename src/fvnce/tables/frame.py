@@ -104,32 +104,32 @@ class Frame:
     def __contains__(self, name: object) -> bool:
         return name in self._columns
 
-    def aligned(self, names: Sequence[str], width: int) -> tuple[Frame, list[str]]:
-        """Return the columns of these names, in this order, and the names of the others.
+    def aligned(self, names: list[str], width: int) -> tuple[Frame, str]:
+        """Return the columns of these names, in this order, and what a person should know about the others.
 
         Args:
-            names: text, as which other names are compared; empty if the columns had none: numbers are then in order.
+            names: as text, which other names are compared as; none if training had none: numbers are then in order.
             width: how many columns there must be.
 
-        >>> frame, extra = Frame({"b": np.zeros(1), "c": np.zeros(1), "a": np.ones(1)}).aligned(["a", "b"], 2)
-        >>> frame.columns.tolist(), extra
-        (['a', 'b'], ['c'])
+        >>> frame, notice = Frame({"b": np.zeros(1), "c": np.zeros(1), "a": np.ones(1)}).aligned(["a", "b"], 2)
+        >>> frame.columns.tolist(), notice
+        (['a', 'b'], 'X has columns that training did not have, which are ignored: c')
         """
-        own = {str(name): name for name in self._columns}
-        if all(isinstance(name, int | np.integer) for name in self._columns):
-            names = names or [str(i) for i in range(width)]
-            if list(self._columns) == list(range(width)):
-                return self, []  # numbered as a matrix is
-        elif not names:
-            names = list(own)
+        own, notice = {str(name): name for name in self._columns}, ""
+        if list(self._columns) == list(range(width)):
+            return self, "X has no names of columns as training had: they are taken in their order" if names else ""
+        if not names and not all(isinstance(name, int | np.integer) for name in self._columns):
+            names, notice = list(own), "X has names of columns, training had none: they are taken in their order"
+        names = names or [str(i) for i in range(width)]
         missing = [name for name in names if name not in own]
         if missing or len(names) != width:
             raise ValueError(
                 f"X must have the {width} columns of training, {', '.join(names[:9])}, found {', '.join([*own][:9])}; "
                 f"{len(missing)} are missing ({', '.join(missing[:9])}): the feature names should match"
             )
-        extra = [name for name in own if name not in names]
-        return self._like({own[name]: self._columns[own[name]] for name in names}), extra
+        if extra := [name for name in own if name not in names]:
+            notice = f"X has columns that training did not have, which are ignored: {', '.join(extra[:9])}"
+        return self._like({own[name]: self._columns[own[name]] for name in names}), notice
 
     def without(self, names: Sequence[str]) -> Frame:
         """Return all columns but these."""
@@ -145,10 +145,6 @@ class Frame:
             name: values[position].item() if values.dtype.kind in "biuf" else values[position]
             for name, values in self._columns.items()
         }
-
-    def read_as(self, types: Mapping[Any, ColumnType]) -> Frame:
-        """Return the same columns, with how some are read."""
-        return Frame(self._columns, {**self.types, **types})
 
     def _like(self, columns: dict[Any, NDArray[Any]]) -> Frame:
         return Frame(columns, {name: column for name, column in self.types.items() if name in columns})
@@ -230,7 +226,7 @@ def _check(names: list[Any], rows: int) -> None:
         raise ValueError("X must hold at least one column, found 0 feature(s)")
     if rows == 0:
         raise ValueError("X must hold at least one row, found 0 sample(s)")
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
     if twice:
         raise ValueError(f"X must have a different name for each column, found {twice[0]!r} more than once; rename one")
 

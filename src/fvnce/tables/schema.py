@@ -119,8 +119,7 @@ def learn_types(frame: Frame, of: int | None = None) -> ColumnTypes:
     if strict and decision.problems:
         raise _refused(decision.problems)
     for notice in decision.notices if strict else ():
-        warnings.warn(notice, stacklevel=4)
-    refused = {problem.column for problem in decision.problems}
+        warnings.warn(notice.partition("; ")[0], stacklevel=4)
     types: ColumnTypes = []
     for name in frame.columns:
         values, column = frame[name], frame.types.get(name)
@@ -130,10 +129,8 @@ def learn_types(frame: Frame, of: int | None = None) -> ColumnTypes:
         column = decision.types.get(name, ColumnType())
         if values.dtype.kind != "O" and column.kind != "time":
             column = _typed(values)
-        column = ColumnType("text") if name in refused else column
         column = column.with_codes(as_texts(values)) if column.kind == "text" else column
-        kind = values.dtype.kind
-        why = identifier_in(name, values, of) if column.kind == "text" or kind in "iu" else None
+        why = identifier_in(name, values, of) if column.kind == "text" or values.dtype.kind in "iu" else None
         if why is not None and strict:
             warnings.warn(
                 f"column {name!r} {why} and is left out; to keep it, make it a column of floats or, if it is text, of "
@@ -172,12 +169,11 @@ def _decide(frame: Frame, given: Mapping[Any, ColumnType] | None = None) -> Deci
         values, column = frame[name], (frame.types if given is None else given).get(name)
         undecided = column is None if given is None else column is not None and column.undecided
         if undecided and values.dtype.kind in ("O" if given is not None else "Oiu"):
-            scans[name] = ColumnScan()
+            scan = scans[name] = ColumnScan()
             if values.dtype.kind == "O":
-                gaps = (column or ColumnType()).gaps
-                scans[name].add(distinct(as_texts(values), gaps=gaps))
+                scan.add(distinct(as_texts(values), gaps=(column or ColumnType()).gaps))
             else:
-                scans[name].add_whole(values)
+                scan.add_whole(values)
     return decide(scans, given or {}, loose=[name for name in scans if names_identifier(name)])
 
 
