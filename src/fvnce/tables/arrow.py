@@ -214,8 +214,9 @@ class TableSource(ABC):
         rows = {compute.index(mask, True).as_py() for mask in masks} - {-1}
         if len(scan.texts["number"]) < KEPT:
             rows.update(range(min(len(values), 2 * KEPT)))
-        shown = {values[row].as_py(): (0, start + row) for row in sorted(rows, reverse=True)}
-        scan.add({text: seen for text, seen in shown.items() if text is not None})
+        places = sorted(rows)
+        found = distinct(values.take(places).to_pylist())
+        scan.add({text: (0, start + places[place]) for text, (_, place) in found.items()})
         scan.counts["number"] += len(values) - values.null_count
 
     def _frame(self, columns: Mapping[str, Any], start: int) -> Frame:

@@ -97,7 +97,7 @@ class DelimitedSource(TableSource):
             self._raw.close()
 
     def _done(self, rows: int) -> float | None:
-        if self._path is None:
+        if self._path is None or not self._seekable:
             return None
         return min(1.0, self._raw.tell() / (os.fstat(self._raw.fileno()).st_size or 1))
 

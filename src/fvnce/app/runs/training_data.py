@@ -130,7 +130,7 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
     if settings.label is not None and not known.any():
         say(f"no row is marked as an outlier by {settings.label!r}: the run goes on without known outliers")
     _report_empty_columns(rows, source, say)
-    return TrainingData(rows, known, layout, names, numbers if settings.path != "-" else None)
+    return TrainingData(rows, known, layout, names, numbers if Path(settings.path).is_file() else None)
 
 
 def read_like(layout: Layout, path: str, settings: DataSettings, *, labels: bool = False) -> Source:
