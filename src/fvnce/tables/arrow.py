@@ -214,9 +214,9 @@ class TableSource(ABC):
         rows = {compute.index(mask, True).as_py() for mask in masks} - {-1}
         if len(scan.texts["number"]) < KEPT:
             rows.update(range(min(len(values), 2 * KEPT)))
-        places = sorted(rows)
-        found = distinct(values.take(places).to_pylist())
-        scan.add({text: (0, start + places[place]) for text, (_, place) in found.items()})
+        order = sorted(rows)
+        shown = distinct(values[row].as_py() for row in order)
+        scan.add({text: (0, start + order[place]) for text, (_, place) in shown.items()})
         scan.counts["number"] += len(values) - values.null_count
 
     def _frame(self, columns: Mapping[str, Any], start: int) -> Frame:

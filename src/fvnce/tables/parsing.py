@@ -265,15 +265,9 @@ def _time(column: ColumnType, text: str) -> float | None:
     rest = _TIME_OF_DATE.fullmatch(text, match.end())
     if rest is None:
         return None
-    hour, minute, second = (int(rest.group(i) or 0) for i in (1, 2, 3))
-    if half := rest.group(5):
-        if not 1 <= hour <= 12:
-            return None
-        hour = hour % 12 + 12 * (half.lower() == "pm")
+    year = year if year > 99 else year + (1900 if year > 68 else 2000)
     try:
-        moment = datetime(
-            year if year > 99 else year + (1900 if year > 68 else 2000), month, day, hour, minute, second, tzinfo=UTC
-        )
+        moment = datetime(year, month, day, *_hours(rest), tzinfo=UTC)
     except ValueError:
         return None
     return moment.timestamp() + float(f"0.{rest.group(4) or 0}")
@@ -287,12 +281,16 @@ def _clock(column: ColumnType, text: str) -> float | None:
     match = _CLOCK.fullmatch(text)
     if match is None:
         return None
+    hour, minute, second = _hours(match)
+    return hour + minute / 60 + second / 3600 if hour >= 0 and max(minute, second) < 60 else None
+
+
+def _hours(match: re.Match[str]) -> tuple[int, int, int]:
+    """Return hours, minutes and seconds, the hours −1 for 13 PM."""
     hour, minute, second = (int(match.group(i) or 0) for i in (1, 2, 3))
-    if half := match.group(4):
-        if not 1 <= hour <= 12:
-            return None
-        hour = hour % 12 + 12 * (half.lower() == "pm")
-    return hour + minute / 60 + second / 3600 if minute < 60 and second < 60 else None
+    if half := match.group(match.re.groups):
+        hour = hour % 12 + 12 * (half.lower() == "pm") if 1 <= hour <= 12 else -1
+    return hour, minute, second
 
 
 def _code(column: ColumnType, text: str) -> float | None:
