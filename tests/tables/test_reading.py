@@ -74,6 +74,19 @@ def test_nothing_is_stored_that_no_value_showed() -> None:
         source_of(table({"a": ["1", "50.125"], "b": ["3", "4"]}, ";"), types=whole.types).read()
 
 
+def test_where_commas_separate_fields_a_point_is_decimal_and_a_comma_is_asked_about() -> None:
+    source = source_of(table({"a": ["1", "1.234"], "b": ["5", "6"]}))
+    assert source.read()["a"][-1] == 1.234
+    assert any("'1.234'" in notice and "--decimal ," in notice for notice in source.notices)
+    assert source.types["b"].decimal is None
+    quoted = table({"a": ["1", '"1,234"'], "b": ["5", "6"]})
+    with pytest.raises(FileError, match="--decimal"):
+        source_of(quoted).read()
+    assert source_of(quoted, decimal=",").read()["a"][-1] == 1.234
+    dollars = source_of(table({"a": ["$950", '"$78,110"'], "b": ["5", "6"]}))
+    assert dollars.read()["a"][-1] == 78110
+
+
 def test_columns_of_two_styles_are_read_each_in_its_own_and_a_third_is_asked_about() -> None:
     columns = {"a": ["1.5", "2.5"], "b": ["1,5", "2,5"], "c": ["7", "8"]}
     frame = source_of(table(columns, ";")).read()
@@ -342,6 +355,16 @@ def test_a_parquet_column_without_a_type_is_empty_and_a_name_twice_is_refused(tm
     pa.parquet.write_table(twice, tmp_path / "twice.parquet")
     with pytest.raises(FileError, match="'a' twice"):
         open_source(tmp_path / "twice.parquet")
+
+
+def test_whole_numbers_of_a_parquet_file_may_have_gaps(tmp_path: Path) -> None:
+    day = [20240101 + i % 28 if i % 5 else None for i in range(60)]
+    count = [2**63 + i if i % 5 else None for i in range(60)]
+    table_of = pa.table({"day": day, "count": pa.array(count, pa.uint64()), "none": pa.array([None] * 60, pa.int32())})
+    pa.parquet.write_table(table_of, tmp_path / "t.parquet")
+    frame = open_source(tmp_path / "t.parquet").read()
+    assert [frame[name].dtype.kind for name in frame.columns] == ["M", "f", "f"]
+    assert (np.isnat(frame["day"]).sum(), np.isnan(frame["count"]).sum()) == (12, 12)
 
 
 def test_encodings_and_compressions(tmp_path: Path) -> None:

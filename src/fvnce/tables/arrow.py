@@ -32,7 +32,8 @@ _COMMAS = "^[+-]?[0-9]+(,[0-9]+)?$"
 #: What texts that Arrow reads as numbers may show about them, and patterns of these texts.
 _SHOWING = {
     "mark": r"^[+-]?([0-9]{4,}|0[0-9]*)?[.,]|[.,][0-9]{0,2}$|[.,][0-9]{4,}|[eE]",
-    "?": r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$",
+    "?.": r"^[+-]?[1-9][0-9]{0,2}[.][0-9]{3}$",
+    "?,": r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$",
     "zero": r"^0[0-9]+$",
     "infinite": r"(?i)inf|e[+]?[0-9]{3,}$",
     "plain": f"^{COMPACT_DATE.pattern}$",  # all that is not

@@ -23,7 +23,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .errors import Problem
-from .parsing import BOUND, COMPACT_DATE, MISSING, MONEY, ColumnType, kind_of
+from .parsing import BOUND, COMPACT_DATE, DOLLARS, MISSING, MONEY, ColumnType, kind_of
 
 #: Different texts of each kind that a scan keeps, and those that an error lists for one column.
 KEPT, LISTED = 64, 8
@@ -78,12 +78,11 @@ class ColumnScan:
 
     def add_whole(self, values: NDArray[Any], start: int = 0) -> None:
         """Add whole numbers, of which only matters whether they are dates such as 20240301."""
+        values = values[values == values]
         if ("number", "plain") in self.shown or not len(values):
             return
-        if values.min() >= 19000101 and values.max() <= 20991231:
-            self.add(distinct(map(str, values.tolist()), start))
-        else:
-            self.add({str(int(values.min())): (1, start)})
+        dated = values.min() >= 19000101 and values.max() <= 20991231
+        self.add(distinct(map(str, values.astype(int).tolist()), start) if dated else {"0": (len(values), start)})
 
     def merge_units(self) -> str:
         """Make numbers with a unit numbers if it is one, and most have it, else texts; return the unit."""
@@ -155,7 +154,7 @@ def decide(
         scans: of the columns.
         given: types that are settled but for their decimal mark.
         decimal: the mark that the owner of the table gives.
-        hint: the mark to assume if no value of the table shows one.
+        hint: the mark of 1.234 if no value of the table shows one, since the other one separates fields.
         loose: columns that may be text though most of their values are numbers, such as identifiers.
 
     >>> scans = {name: ColumnScan() for name in "ab"}
@@ -179,12 +178,12 @@ def decide(
             result.problems += misfits(name, column, scan.among(column.kind))
     numbers = [name for name, column in result.types.items() if column.kind in ("number", "duration")]
     marks = {mark for name in numbers for mark in ".," if ("number", mark) in scans[name].shown}
-    common = marks.pop() if len(marks) == 1 else hint if not marks else None
+    common, hint = (marks.pop() if len(marks) == 1 else None), None if marks else hint
     first = {order for scan in scans.values() for order in ("day", "month") if ("time", order) in scan.shown}
     for name, column in result.types.items():
         shown = scans[name].shown
         if name in numbers:
-            _settle_number(name, column, shown, decimal or common, result)
+            _settle_number(name, column, shown, decimal or common, hint, result)
         elif column.kind == "time" and name not in given:
             own = {order for order in ("day", "month") if ("time", order) in shown} or first
             result.types[name] = replace(column, day_first=own == {"day"})
@@ -244,21 +243,29 @@ def _categorical(name: Any) -> str:
     return f"--categorical {shlex.quote(str(name))}"
 
 
-def _settle_number(name: Any, column: ColumnType, shown: Shown, common: str | None, result: Decision) -> None:
+def _settle_number(
+    name: Any, column: ColumnType, shown: Shown, common: str | None, hint: str | None, result: Decision
+) -> None:
     """Decide the decimal mark of a column: its own, if its values show one, else the common one."""
     of = {what: seen for (kind, what), seen in shown.items() if kind == "number"}
     own = [mark for mark in ".," if mark in of]
     mark = column.decimal or (own[0] if len(own) == 1 else common)
+    unclear = of.get("?,") or of.get("?.")
+    if mark is None and unclear and not own and (DOLLARS.search(unclear[0]) if "?," in of else hint):
+        # Dollars with a comma have thousands; where commas separate fields, a point is the decimal mark.
+        mark = "."
+        value = ColumnType(decimal=mark).parse_one(unclear[0])
+        result.notices.append(f"column {name!r}: {unclear[0]!r} is taken for {value:.10g}; if not, pass --decimal ,")
     result.types[name] = replace(column, decimal=mark)
     stray = [other for other in own if other != mark and (column.decimal or len(own) > 1)]
     if stray:
         other = "," if stray[-1] == "." else "."
         requirement = f"must have the decimal mark {other!r} as elsewhere"
         result.refuse(name, of[stray[-1]], requirement, "correct it", _categorical(name))
-    elif mark is None and "?" in of:
-        values = sorted(ColumnType(decimal=each).parse_one(of["?"][0]) or 0.0 for each in ".,")
+    elif mark is None and unclear:
+        values = sorted(ColumnType(decimal=each).parse_one(unclear[0]) or 0.0 for each in ".,")
         requirement = f"must show whether such numbers are {values[0]:.10g} or {values[1]:.10g}"
-        result.refuse(name, of["?"], requirement, "", "--decimal .", "--decimal ,")
+        result.refuse(name, unclear, requirement, "", "--decimal .", "--decimal ,")
     if "infinite" in of and math.isinf(ColumnType(decimal=mark).parse_one(text := of["infinite"][0]) or 0.0):
         missing = f"--missing {shlex.quote(text[:40])}"
         result.refuse(name, of["infinite"], "must not hold infinity", "correct it", missing)

@@ -52,7 +52,7 @@ MISSING = frozenset({
 TRUE, FALSE = frozenset({"true", "yes", "y", "t", "on"}), frozenset({"false", "no", "n", "f", "off"})
 
 _MONEY = r"(?:[$€£¥₹₽]|USD|EUR|CHF|GBP|JPY|CAD|AUD|SEK|NOK|DKK|PLN|Fr\.|kr)"
-MONEY = re.compile(_MONEY)
+MONEY, DOLLARS = re.compile(_MONEY), re.compile("[$£¥]|USD|GBP|JPY")
 _AMOUNT = re.compile(rf"([+-]?)\s*{_MONEY}?\s*([+-]?)\s*([\d.,'’\s]*\d[.,]?(?:[eE][+-]?\d+)?)\s*(?:{_MONEY}|(%))?(-?)")
 #: Digits with a decimal point and with a decimal comma; the same mark separates all thousands.
 _DIGITS = {
@@ -178,19 +178,19 @@ class ColumnType:
 def kind_of(text: str) -> tuple[str, str]:
     """Return the kind of a text, and what it shows: the decimal mark of a number, or the order of a date.
 
-    The kind of 5 kg is "unit kg". A number shows "." or ",", "?" if both readings are numbers and differ, "" if they
-    agree; a date shows which part comes first, "day", "month" or "?", "" if nothing depends on it.
+    The kind of 5 kg is "unit kg". A number shows "." or ",", "?." or "?," if both readings are numbers and differ, ""
+    if they agree; a date shows which part comes first, "day", "month" or "?", "" if nothing depends on it.
 
     >>> [kind_of(text) for text in ("20.10", "1.234", "7", "2,5 €", "13/4/2024", "3/4/2024", "no", "Bern")]
-    [('number', '.'), ('number', '?'), ('number', ''), ('number', ','), ('time', 'day'), ('time', '?'), ('truth', ''), \
-('text', '')]
+    [('number', '.'), ('number', '?.'), ('number', ''), ('number', ','), ('time', 'day'), ('time', '?'), ('truth', \
+''), ('text', '')]
     """
     bare = BOUND.sub("", text, count=1)
     by_point, by_comma = _amount(bare, "."), _amount(bare, ",")
     if by_point is not None or by_comma is not None:
         if by_point == by_comma:
             return "number", ""
-        return "number", "." if by_comma is None else "," if by_point is None else "?"
+        return "number", "." if by_comma is None else "," if by_point is None else "?," if "," in text else "?."
     for first in ("month", "day"):
         if _time(ColumnType("time", day_first=first == "day"), text) is not None:
             local = _LOCAL_DATE.match(text)
