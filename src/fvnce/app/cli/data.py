@@ -66,9 +66,9 @@ def data(
     from ..escaping import line_json
     from ..runs.settings import read_schema, schema_toml
 
-    owned = read_schema(schema) if schema is not None and Path(schema).exists() else None
     if schema is not None:
         writable(schema, "--schema", [name])
+    owned = read_schema(schema) if schema is not None and Path(schema).exists() else None
     given = (one_character(delimiter), header, tuple(missing or ()), tuple(categorical or ()), None, array)
     source = open_source(name, ReadOptions(*given, point_or_comma(decimal), owned))
     if not isinstance(source, TableSource):
@@ -84,9 +84,10 @@ def data(
             typer.echo(line_json({"file": name, "problems": problems, "options": error.paste}))
         raise
     finally:
-        if schema is not None and owned is None and source.types:
+        types = {column: source.types[column] for column in source.columns if column in source.types}
+        if schema is not None and owned is None and types:
             with writing(Path(schema)) as file:
-                file.write(schema_toml({column: source.types[column] for column in source.columns}, name))
+                file.write(schema_toml(types, name))
     for notice in source.notices:
         make_echo(False)(notice)
 
