@@ -23,6 +23,8 @@ import pytest
 
 from commands import fvnce
 from fvnce.app.runs import load_run
+from fvnce.app.runs.settings import DataSettings
+from fvnce.app.runs.training_data import read_training_data
 from fvnce.detection import BatchScorer, NoiseContrastiveDetector
 from fvnce.tables import FileError, Frame, ReadOptions, open_source
 from fvnce.tables.delimited import DelimitedSource
@@ -143,6 +145,18 @@ def test_several_texts_are_listed_once_for_all_columns_with_options_to_paste(tmp
     assert np.isnan(open_source(path, ReadOptions(missing=("ERR", "off-line"), categorical=("b", "c"))).read()["a"][-1])
 
 
+def test_a_file_of_known_outliers_is_read_as_the_rows_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {"a": [f"{v:.2f}".replace(".", ",") for v in rng.normal(size=60)], "b": ["1.234"] * 30 + ["2.345"] * 30}
+    (tmp_path / "rows.csv").write_bytes(table(columns, ";"))
+    (tmp_path / "bad.csv").write_bytes(table({"a": ["9,50", "8,25"], "b": ["1.234", "9.999"]}, ";"))
+    for decimal, value in ((".", 9.999), (",", 9999.0)):
+        settings = DataSettings(str(tmp_path / "rows.csv"), outliers=str(tmp_path / "bad.csv"), decimal=decimal)
+        rows = read_training_data(settings, lambda text: None).rows
+        assert isinstance(rows, Frame)
+        assert (rows["a"][-1], rows["b"][-1]) == (8.25, value)
+
+
 def test_lines_of_another_width_are_among_the_problems(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(table({"a": [*range(30), "x1"], "b": range(31)}) + b"1,2,3\n7\n8,9\n")
@@ -191,6 +205,9 @@ def test_other_units_and_currencies_are_refused() -> None:
     source.read()
     with pytest.raises(FileError, match="'300 g'"):
         source_of(table({"a": ["300 g"], "b": [7]}), types=source.types).read()
+    with pytest.raises(FileError, match="'300 g'"):
+        source_of(table({"a": ["5.13 kg", "300 g", "3 kg"], "b": [7, 8, 9]})).read()
+    assert source_of(table({"a": ["1a", "2b", "3b"], "b": [7, 8, 9]})).read()["a"].tolist() == ["1a", "2b", "3b"]
     with pytest.raises(FileError, match="'€6'"):
         source_of(table({"a": ["$5", "€6", "$7"], "b": [7, 8, 9]})).read()
 

@@ -89,6 +89,10 @@ class ColumnScan:
         units = [kind for kind in self.counts if kind.startswith("unit ")]
         into = "number" if len(units) == 1 and self.counts[units[0]] >= self.counts["number"] else "text"
         for kind in units:
+            # Digits and letters without a blank may be a code; 5 kg is not.
+            text, (_, row) = next(iter(self.texts[kind].items()))
+            if into == "text" and re.search(r"\d\s|[.,]\d", text):
+                self.shown["unit", kind] = text, row
             self.counts[into] += self.counts.pop(kind)
             self.texts[into] |= (texts := self.texts.pop(kind))
             self.shown.setdefault((into, "plain"), (next(iter(texts)), 0))
@@ -174,6 +178,9 @@ def decide(
             column = replace(column, unit=unit)
             result.notices.append(f"column {name!r} holds numbers with the unit {unit!r}; later rows must have it too")
         result.types[name] = column
+        mixed = [seen for (kind, _), seen in scan.shown.items() if kind == "unit"]
+        if 1 < len(mixed) <= FEW and name not in given:  # many are words, as in addresses
+            result.refuse(name, mixed[1], f"must have one unit as {mixed[0][0]!r}", "convert it", _categorical(name))
         if name in given:
             result.problems += misfits(name, column, scan.among(column.kind))
     numbers = [name for name, column in result.types.items() if column.kind in ("number", "duration")]

@@ -111,7 +111,7 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
         rows = _without_identifiers(rows, {*settings.keep, *settings.categorical, *source.declared}, say)  # type: ignore[union-attr]
     layout = Layout.of(rows)
     if settings.outliers is not None:
-        with closing(read_like(layout, settings.outliers, settings)) as others:
+        with closing(read_like(layout, settings.outliers, replace(settings, decimal=None))) as others:
             outliers = others.read()
         _check_finite(outliers, others.name)
         outliers = layout.prepare(outliers)
