@@ -57,14 +57,14 @@ def top_rows(analysis: Analysis) -> list[dict[str, Any]]:
     rows, run = take(analysis.rows, chosen), analysis.run
     probability = run.detector.calibration_.probability(analysis.anomaly[chosen])
     explanation = run.detector.explain(run.layout.prepare(rows))
-    entries = []
+    entries, cells = [], [[] for _ in chosen] if analysis.is_image else analysis.cells(chosen.tolist())
     for i, index in enumerate(chosen.tolist()):
         rest, base = float(explanation.rest[i]), float(explanation.base)
         entry: dict[str, Any] = {
             "name": analysis.name(index),
             "score": float(analysis.anomaly[index]),
             "probability": float(probability[i]),
-            "parts": _parts(analysis, explanation, i, index),
+            "parts": _parts(analysis, explanation, i, cells[i]),
             "whole": [*([("rest", rest, "")] if rest else []), ("base", base, "")],
         }
         if analysis.is_image:
@@ -74,13 +74,13 @@ def top_rows(analysis: Analysis) -> list[dict[str, Any]]:
     return entries
 
 
-def _parts(analysis: Analysis, explanation: Explanation, i: int, index: int) -> list[tuple[str, float, str]]:
+def _parts(analysis: Analysis, explanation: Explanation, i: int, cells: list[str]) -> list[tuple[str, float, str]]:
     """Return the parts of columns, the largest in size first; of an image the sums of both signs."""
     values = explanation.total[i].ravel()
     if analysis.is_image:
         sums = {"red pixels": values[values > 0].sum(), "blue pixels": values[values < 0].sum()}
         return [(name, float(value), "") for name, value in sums.items() if value]
-    names, cells = analysis.run.layout.columns, analysis.cells(index)
+    names = analysis.run.layout.columns
     return [(names[j], float(values[j]), cells[j]) for j in np.argsort(-np.abs(values), kind="stable").tolist()]
 
 
