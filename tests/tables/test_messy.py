@@ -343,6 +343,8 @@ def test_rows_unlike_those_of_training_are_said_and_refused_if_asked(
         r"column 'share' .* 300 rows",
         r"column 'amount' holds numbers .* 10 deviations .* 300 of 300 rows",
         r"column 'currency' holds texts .* 300 of 300 rows",
+        r"300 of 300 rows .* above the threshold, .* of the training rows were",
+        r"300 of 300 rows .* miss more values than usual, .* of the training rows did",
     ]
     said = fvnce("score", run_folder, odd, "--out", tmp_path / "scores.csv")[1]
     assert all(re.search(f"warning: {sentence}", said) for sentence in words)
