@@ -40,7 +40,7 @@ from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, 
 from fvnce.objectives import VAE, FullyVariationalNCE
 from fvnce.paper.cells import write_json
 from fvnce.training import Callback, FitOptions, batches, fit
-from fvnce.training.batches import RENEWAL_SHARE
+from fvnce.training.batches import RENEWAL_FRACTION
 
 WIDTH, HIDDEN, CODE, BATCH = 784, 256, 128, 128
 
@@ -139,13 +139,13 @@ def ours(
     epochs: int,
     others: dict[str, Callable[[], float]],
     *,
-    renewal: float = RENEWAL_SHARE,
+    renewal: float = RENEWAL_FRACTION,
     every: int = 50,
 ) -> dict[str, list[float]]:
     """Seconds of each epoch of ``fit``, and of the others beside it; what comes before the first step is told apart."""
     # Noise that is live, or dead, shall stay so: a learning rate of 0 costs what any other does.
     rate = 1e-3 if name == VAE_FIT else 0.0
-    batches.RENEWAL_SHARE = renewal
+    batches.RENEWAL_FRACTION = renewal
     beside = Beside(others)
     history = fit(
         objective,

@@ -141,7 +141,7 @@ def run_round(
     for changes in variants:
         setting = stage.setting(changes)
         keys = [(network, row, SEED) for network in stage.networks for row in stage.rows]
-        for piece in missing(out, setting, keys, tables=False):
+        for piece in missing(out, setting, keys):
             pieces.append(replace(piece, name=f"{stage.name}, {name_of(changes)}: {piece.name}"))
     do_all(pieces, jobs, _say)
     measured = [_variant(stage, changes, out) for changes in variants]

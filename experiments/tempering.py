@@ -58,7 +58,7 @@ from fvnce import (
 from fvnce.diagnostics import diagnose
 from fvnce.noise import draw, smoothed
 from fvnce.objectives import Objective
-from fvnce.objectives.batch import effective_share, ratio_statistics
+from fvnce.objectives.batch import effective_fraction, ratio_statistics
 from fvnce.paper.cells import made_by, write_json
 from fvnce.paper.datasets import load_digits
 from fvnce.paper.setting import standard_normal
@@ -167,7 +167,7 @@ class LatentBridges(nn.Module):
             offset = den.logsumexp(0) - torch.tensor(float(len(den))).log()
             shares = ratio_statistics(PowerRule(0, clip=None), num - offset, den - offset)
             live.append(shares["live_noise"])
-            ess.append(effective_share(den))
+            ess.append(effective_fraction(den))
         return BridgeState(live, ess)
 
 

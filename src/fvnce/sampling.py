@@ -42,9 +42,9 @@ class Chain:
     Attributes:
         x: draws of x.
         z: draws of the latent, or None.
-        accepted: share of the proposals that were taken. A mean over chains: it does not show that some never move.
-        stuck: share of chains that took no proposal in the last half of the run; where the model falls steeply, chains
-            that start in its tails stay there.
+        accepted: fraction of the proposals that were taken. A mean over chains: it does not show that some never move.
+        stuck: fraction of chains that took no proposal in the last half of the run; where the model falls steeply,
+            chains that start in its tails stay there.
         r_hat: split R̂ (Gelman & Rubin 1992) of the last half, the largest over coordinates and their distances from
             the median: the spread of all draws over that within a quarter of a chain. NaN below 8 steps.
 
@@ -140,13 +140,13 @@ def annealed_log_partition(
     step_size: float = 0.3,
     generator: torch.Generator | None = None,
 ) -> LogPartition:
-    """Estimate log Z of an unnormalised model by annealed importance sampling, with its standard error (delta method).
+    """Estimate log Z of an unnormalized model by annealed importance sampling, with its standard error (delta method).
 
     The estimate is ``trusted`` if 100 effective chains carry it.
 
     Args:
         model: has ``log_prob(x)``, or ``log_joint(x, z)`` if there is a ``latent_base``.
-        base: a normalised distribution of x that covers the model and has a gradient, such as the noise.
+        base: a normalized distribution of x that covers the model and has a gradient, such as the noise.
         latent_base: a distribution of z, or an encoder from x to one, that covers the latents.
         chains: independent chains.
         temperatures: steps from the base to the model.
@@ -198,16 +198,16 @@ def annealed_nce(
     step_size: float = 0.3,
     generator: torch.Generator | None = None,
 ) -> LogPartition:
-    """log Z of an unnormalised model by NCE between neighbours of a path, and its standard error (delta method).
+    """log Z of an unnormalized model by NCE between neighbors of a path, and its standard error (delta method).
 
     The standard error is over chains, which are independent, counts that every level takes part in two ratios and that
     chains are weighted, and is at least that of the mean weight. The effective samples are the fewest of any level: of
-    the chains' weights, or where two neighbours overlap. With chains :func:`annealed_log_partition` has the smaller
+    the chains' weights, or where two neighbors overlap. With chains :func:`annealed_log_partition` has the smaller
     error for the same work; this one is for exact draws and for the arithmetic path.
 
     Args:
-        model: has ``log_prob(x)``, the log of the unnormalised φ.
-        noise: a normalised distribution of x: where the path begins.
+        model: has ``log_prob(x)``, the log of the unnormalized φ.
+        noise: a normalized distribution of x: where the path begins.
         path: "geometric", f_t = p_n^(1−t) φ^t, or "arithmetic", f_t = cos²(πt/2) p_n + sin²(πt/2) e^(−c) φ.
         levels: steps from the noise to the model; 1 is NCE itself.
         samples: draws of each of the levels + 1 distributions.
@@ -258,11 +258,11 @@ def annealed_nce(
             at_below = torch.where(p_below > 0, between.gain(below, low, high), 0.0)
             ratio = _log_ratio_of_constants(at_above, at_below, p_above, p_below)
             missed, taken = torch.sigmoid(ratio - at_above), torch.sigmoid(at_below - ratio)
-            share = p_above @ missed
+            fraction = p_above @ missed
             slope = p_above @ (missed * (1 - missed)) + p_below @ (taken * (1 - taken))
             total = total + ratio
-            influence = influence + samples * (p_below * (taken - share) - p_above * (missed - share)) / slope
-            overlap, carried = min(overlap, 2 * float(share) * samples), min(carried, effective_samples(log_w_above))
+            influence = influence + samples * (p_below * (taken - fraction) - p_above * (missed - fraction)) / slope
+            overlap, carried = min(overlap, 2 * float(fraction) * samples), min(carried, effective_samples(log_w_above))
     # A heavy tail of the weights is not in the spread of those seen. clamp keeps a NaN.
     error = (influence.std() / math.sqrt(samples)).clamp(min=error_of(samples, carried))
     value = torch.where(error.isfinite(), total + c, math.nan)

@@ -50,6 +50,9 @@ def test_values_without_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     found = strict(told(capsys, tmp_path / "a.npy", "--json"))
     assert (found["low"], found["high"]) == (1.0, None)
     (tmp_path / "t.csv").write_text("a,b\n1,-inf\n2,3\n")
-    assert "-inf to 3" in told(capsys, tmp_path / "t.csv")
-    column = strict(told(capsys, tmp_path / "t.csv", "--json"))["columns"]["b"]
-    assert (column["low"], column["high"]) == (None, 3.0)
+    with pytest.raises(SystemExit) as done:
+        main(["data", str(tmp_path / "t.csv"), "--json"])
+    assert done.value.code == 1
+    found = strict(capsys.readouterr().out)
+    assert [(p["column"], p["place"], p["value"]) for p in found["problems"]] == [("b", "line 2", "-inf")]
+    assert found["options"] == "--missing -inf"

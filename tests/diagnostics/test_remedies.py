@@ -73,7 +73,7 @@ def test_the_first_remedy_that_helps_is_marked(objective: fvnce.objectives.Contr
     assert "dead" in report.advice[0]
 
 
-def test_a_wider_decoder_has_the_live_share_that_was_foretold() -> None:
+def test_a_wider_decoder_has_the_live_fraction_that_was_foretold() -> None:
     """300 samples: the foretold and the found share have standard errors of at most 3 %, and five are allowed."""
     foretold = first(look(latent(point=False, alpha=1 / 64, noise=gaussian())))
     width = float(foretold.text.split("σ = ")[1].split()[0])
@@ -81,7 +81,7 @@ def test_a_wider_decoder_has_the_live_share_that_was_foretold() -> None:
     assert live == pytest.approx(foretold.live_noise, abs=5 * math.sqrt(2) * 0.03)
 
 
-def test_other_kernels_have_the_live_share_that_was_foretold() -> None:
+def test_other_kernels_have_the_live_fraction_that_was_foretold() -> None:
     foretold = first(look(plain(8.0)))
     width = float(foretold.text.split("bandwidth of ")[1].split()[0])
     assert look(plain(width)).live_noise == pytest.approx(foretold.live_noise, abs=5 * math.sqrt(2) * 0.03)

@@ -303,8 +303,8 @@ def test_names_of_images_are_neutralised_too(tmp_path):
     (tmp_path / "png" / "0.png").rename(tmp_path / "png" / os.fsdecode(b"\xff.png"))  # a name that is no text
     fvnce("fit", tmp_path / "png", "--out", tmp_path / "run", *QUICK)
     out, _ = fvnce("score", tmp_path / "run", tmp_path / "png")
-    found = {row[0] for row in csv.reader(io.StringIO(out))}
-    assert {"'=1+1.png", "'@a.png", "'-b.png", "\\x1b[2J.png", "\\xff.png", "7.png"} <= found
+    actual = {row[0] for row in csv.reader(io.StringIO(out))}
+    assert {"'=1+1.png", "'@a.png", "'-b.png", "\\x1b[2J.png", "\\xff.png", "7.png"} <= actual
     assert "\x1b" not in out
 
 

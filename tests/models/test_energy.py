@@ -2,6 +2,7 @@
 
 import math
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from fvnce.models import (
     KernelRatio,
     RestrictedBoltzmannMachine,
     TelescopedRatio,
+    is_normalized,
 )
 from fvnce.models.distributions import binary_states
 from fvnce.noise import BernoulliNoise
@@ -71,18 +73,50 @@ def test_a_decoder_joins_a_prior():
     x, z = torch.randn(7, 2), torch.randn(4, 7, 3)
     expected = normal(3).log_prob(z) - decoder.energy(x, z) + normal(2).log_prob(x)
     torch.testing.assert_close(model.log_joint(x, z), expected)
-    assert not model.normalised
+    assert not model.normalized
     with pytest.raises(NotImplementedError, match="langevin"):
         model.sample(3)
 
 
-def test_what_needs_a_normalised_model_refuses_an_energy():
+def test_a_decoder_under_a_prior_is_an_energy_with_that_latent_reference():
+    """log p_Z(z) − E(x, z) + log p_ref(x), by two routes: the same joint, and so the same objective."""
+    network, prior, reference = mlp([5, 8, 1]).double(), normal(3, 2.0), normal(2)
+    decoder = LatentVariableModel(prior, EnergyDecoder(network, (2,), reference=reference)).double()
+    energy = EnergyModel(network, reference=reference, latent_reference=prior).double()
+    x, z = torch.randn(7, 2).double(), torch.randn(4, 7, 3).double()
+    torch.testing.assert_close(decoder.log_joint(x, z), energy.log_joint(x, z))
+    encoder, losses = GaussianEncoder(nn.Linear(2, 6)).double(), []
+    for model in (decoder, energy):
+        torch.manual_seed(0)
+        objective = FullyVariationalNCE(model, encoder, normal(2, 2.0), PowerRule(0.5), partition="profiled").double()
+        losses.append(objective(x, 2 * x.flip(0)))
+    torch.testing.assert_close(*losses)
+
+
+def test_what_needs_a_normalized_model_refuses_an_energy():
     model = LatentVariableModel(normal(3), EnergyDecoder(mlp([5, 8, 1]), (2,)))
     encoder = GaussianEncoder(nn.Linear(2, 6))
     with pytest.raises(ValueError, match=r"model of VAE must .*found LatentVariableModel"):
         VAE(model, encoder)
     with pytest.raises(ValueError, match=r"model must .*found LatentVariableModel"):
         FullyVariationalNCE(model, encoder, normal(2), PowerRule(0), variance_reduced=True)
+
+
+@pytest.mark.parametrize("attribute", ["normalized", "normalised"])
+def test_a_model_of_ones_own_says_that_it_is_not_normalized(attribute):
+    """By ``normalized``; the name of version 0.2 is honoured too, and warned of, also in a subclass of ours."""
+
+    def expected():
+        old = attribute == "normalised"
+        return pytest.warns(DeprecationWarning, match="normalised") if old else nullcontext()
+
+    for base in (nn.Module, LatentVariableModel, EnergyModel):
+        own = type("Own", (base,), {attribute: base is EnergyModel})
+        with expected():
+            assert is_normalized(own.__new__(own)) == (base is EnergyModel)
+    decoder = type("Decoder", (nn.Module,), {attribute: False})()
+    with expected():
+        assert not LatentVariableModel(normal(3), decoder).normalized
 
 
 def test_wrong_networks_are_named():
@@ -122,11 +156,11 @@ def test_an_energy_recovers_a_gaussian_and_its_log_partition(rule):
         else FullyVariationalNCE(model, None, noise, rule, partition="profiled")
     ).double()
     lbfgs(lambda: objective(x, y), list(objective.parameters()))
-    found = (model.network.a.T @ model.network.a).detach()
+    actual = (model.network.a.T @ model.network.a).detach()
     truth = torch.linalg.inv(covariance)
-    assert (found - truth).abs().max() < 2 * 5 * truth.max() * math.sqrt(2 / len(x))
+    assert (actual - truth).abs().max() < 2 * 5 * truth.max() * math.sqrt(2 / len(x))
     value, error = objective.log_partition(50_000, generator=generator)
-    exact = math.log(2 * math.pi) - torch.linalg.slogdet(found)[1] / 2
+    exact = math.log(2 * math.pi) - torch.linalg.slogdet(actual)[1] / 2
     assert (value - exact).abs() < 3 * error
     assert (value - exact).abs() < 0.05
 
@@ -212,14 +246,14 @@ def test_a_coupled_draw_can_be_taken_again(draws):
     model = LatentVariableModel(normal(2), GaussianDecoder(nn.Linear(2, 2)))
     objective = FullyVariationalNCE(model, encoder, normal(2, 9.0), PowerRule(0), latent_samples=draws)
     x, noise = torch.randn(8, 2), torch.cat([torch.randn(2, 2), 200 + torch.randn(30, 2)])
-    found = []
-    for share in (1.0, 0.0):
-        objective.live_share.fill_(share)
+    actual = []
+    for fraction in (1.0, 0.0):
+        objective.live_fraction.fill_(fraction)
         torch.manual_seed(1)
         loss = objective(x, noise)
-        found.append((loss, *torch.autograd.grad(loss, list(objective.parameters()))))
-        assert float(objective.live_share) == pytest.approx(2 / 32)
-    for one, other in zip(*found, strict=True):
+        actual.append((loss, *torch.autograd.grad(loss, list(objective.parameters()))))
+        assert float(objective.live_fraction) == pytest.approx(2 / 32)
+    for one, other in zip(*actual, strict=True):
         torch.testing.assert_close(one, other)
 
 

@@ -75,9 +75,9 @@ def test_the_log_density_along_a_draw_is_that_at_the_draw(single):
     expected = Independent(Normal(loc, log_scale.exp()), 1).log_prob(z)
     torch.testing.assert_close(log_q, expected)
     weights = torch.rand(5, 4, dtype=torch.float64)
-    found = torch.autograd.grad((weights * log_q).sum() + z.square().sum(), (loc, log_scale), retain_graph=True)
+    actual = torch.autograd.grad((weights * log_q).sum() + z.square().sum(), (loc, log_scale), retain_graph=True)
     wanted = torch.autograd.grad((weights * expected).sum() + z.square().sum(), (loc, log_scale))
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(actual, wanted)
 
 
 @pytest.mark.parametrize("prior_scale", [1.0, 2.0])
@@ -92,9 +92,9 @@ def test_a_prior_against_a_draw_is_the_difference_of_log_densities(single, prior
     expected = p.log_prob(z) - Independent(Normal(loc, log_scale.exp()), 1).log_prob(z)
     torch.testing.assert_close(gained, expected)
     weights = torch.rand(5, 4, dtype=torch.float64)
-    found = torch.autograd.grad((weights * gained).sum(), (loc, log_scale), retain_graph=True)
+    actual = torch.autograd.grad((weights * gained).sum(), (loc, log_scale), retain_graph=True)
     wanted = torch.autograd.grad((weights * expected).sum(), (loc, log_scale))
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(actual, wanted)
 
 
 def test_kept_constants_follow_the_scale():
@@ -120,9 +120,9 @@ def test_a_transform_whose_inverse_was_asked_for_moves():
         x = torch.randn(4, 2)
         before = distribution.log_prob(x)  # asks for the inverse
         moved = map_tensors(distribution, torch.Tensor.float)
-        found = moved.log_prob(x.float())
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found, before.float())
+        actual = moved.log_prob(x.float())
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual, before.float())
 
 
 def test_diagonal_normal_over_images():

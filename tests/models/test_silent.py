@@ -130,9 +130,9 @@ def test_priors_and_references_are_zero_outside_their_support(name: str) -> None
     for prior in (given, Learned()):
         model = LatentVariableModel(prior, GaussianDecoder(nn.Linear(LATENT, 5)))
         x, z = torch.zeros(3, 5), POINTS.clone().requires_grad_()
-        found = model.log_joint(x, z) - model.log_likelihood(x, z)
-        assert found[1:].tolist() == [-math.inf, -math.inf]
-        torch.testing.assert_close(found[0], given.log_prob(POINTS[0]))
+        actual = model.log_joint(x, z) - model.log_likelihood(x, z)
+        assert actual[1:].tolist() == [-math.inf, -math.inf]
+        torch.testing.assert_close(actual[0], given.log_prob(POINTS[0]))
     energy = EnergyModel(nn.Linear(LATENT, 1), reference=given)
     assert energy.log_prob(POINTS)[1:].tolist() == [-math.inf, -math.inf]
     covered = CoveringEncoder(GaussianEncoder(nn.Linear(5, 2 * LATENT)), given)
@@ -257,12 +257,12 @@ class Separate(nn.Module):
 def test_separate_energies_of_one_row_and_several_draws(rows: int, draws: int) -> None:
     x = torch.rand(rows, 1, 2, 2)
     z = torch.rand(rows, LATENT) if draws == 1 else torch.rand(draws, rows, LATENT)
-    wanted = -x.flatten(1).square().sum(-1) / 2 - z.square().sum(-1)
+    expected = -x.flatten(1).square().sum(-1) / 2 - z.square().sum(-1)
     for last in (False, True):
         network = Separate(last)
-        torch.testing.assert_close(EnergyModel(network, inputs="separate").log_joint(x, z), wanted)
+        torch.testing.assert_close(EnergyModel(network, inputs="separate").log_joint(x, z), expected)
         decoder = EnergyDecoder(network, (1, 2, 2), inputs="separate")
-        torch.testing.assert_close(LatentVariableModel(standard(LATENT), decoder).log_likelihood(x, z), wanted)
+        torch.testing.assert_close(LatentVariableModel(standard(LATENT), decoder).log_likelihood(x, z), expected)
         objective = FullyVariationalNCE(
             LatentVariableModel(standard(LATENT), decoder),
             encoder(4),

@@ -42,14 +42,14 @@ def test_loo_maximises_the_leave_one_out_likelihood(monkeypatch, dtype, width: i
     if way == "blocks":
         monkeypatch.setattr(bandwidth, "_left_out", lambda *_: 1.0)
         monkeypatch.setattr(bandwidth, "_TILE_ROWS", 77)
-    found = float(select_bandwidth(X, "loo", block_bytes=block_bytes))
+    actual = float(select_bandwidth(X, "loo", block_bytes=block_bytes))
     best = optimize.minimize_scalar(
         lambda log_h: -likelihood(X.double(), math.exp(log_h)),
-        bounds=(math.log(found) - 1, math.log(found) + 1),
+        bounds=(math.log(actual) - 1, math.log(actual) + 1),
         method="bounded",
         options={"xatol": 1e-6},
     )
-    assert found == pytest.approx(math.exp(best.x), rel=1e-3 if way == "nearest" else 1e-4)
+    assert actual == pytest.approx(math.exp(best.x), rel=1e-3 if way == "nearest" else 1e-4)
 
 
 def test_the_bound_on_neighbours_left_out_holds() -> None:

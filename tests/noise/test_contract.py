@@ -110,11 +110,11 @@ def test_log_prob_matches_the_textbook_in_double(member: Member, width: int) -> 
 @pytest.mark.parametrize("width", [1, 3, 40])
 def test_log_prob_matches_the_textbook_in_single(member: Member, width: int) -> None:
     noise, x = member.make(width, torch.float32), member.points(width, torch.float32)
-    found = noise.log_prob(x)
-    wanted = member.formula(noise, x.double().numpy())
-    assert found.dtype == torch.float32
-    room = np.maximum(1e-3, 2 * np.spacing(np.abs(wanted).astype(np.float32)))
-    assert (np.abs(found.double().numpy() - wanted) <= room).all()
+    actual = noise.log_prob(x)
+    expected = member.formula(noise, x.double().numpy())
+    assert actual.dtype == torch.float32
+    room = np.maximum(1e-3, 2 * np.spacing(np.abs(expected).astype(np.float32)))
+    assert (np.abs(actual.double().numpy() - expected) <= room).all()
 
 
 @every_continuous
@@ -166,9 +166,9 @@ def test_equal_seeds_give_equal_draws_and_leave_the_global_state(member: Member)
 def test_draws_come_with_their_density(member: Member, dtype: torch.dtype) -> None:
     noise = member.make(5, dtype)
     x, log_prob = draw_with_log_prob(noise, 300, torch.Generator().manual_seed(1))
-    wanted = member.formula(noise, x.double().numpy())
+    expected = member.formula(noise, x.double().numpy())
     np.testing.assert_allclose(
-        log_prob.double().numpy(), wanted, rtol=2e-7, atol=1e-3 if dtype == torch.float32 else 1e-8
+        log_prob.double().numpy(), expected, rtol=2e-7, atol=1e-3 if dtype == torch.float32 else 1e-8
     )
 
 

@@ -52,8 +52,8 @@ def test_images_near_and_far(dtype: torch.dtype, h: float, distance: str | int) 
     else:
         away = torch.randn(60, 784, generator=generator, dtype=dtype)
         x = all_images[:60] + away / away.norm(dim=1, keepdim=True) * distance * h * 28
-    wanted = exact(x, noise.centres, h)
-    assert (np.abs(noise.log_prob(x).double().numpy() - wanted) <= room(wanted, dtype)).all()
+    expected = exact(x, noise.centres, h)
+    assert (np.abs(noise.log_prob(x).double().numpy() - expected) <= room(expected, dtype)).all()
 
 
 ROUTES = {
@@ -83,10 +83,10 @@ def test_routes_agree_in_value_and_gradient(monkeypatch, route: str, dtype: torc
     gaps = (again[:, None] - centres.double()) / noise.bandwidth.double()
     plain = torch.logsumexp(noise.weights.log() - 0.5 * gaps.square().sum(-1), 1)
     plain = plain - noise.bandwidth.double().log().sum() - 2.5 * math.log(2 * math.pi)
-    (wanted,) = torch.autograd.grad(plain.sum(), again)
+    (expected,) = torch.autograd.grad(plain.sum(), again)
     loose = dtype == torch.float32
     assert torch.allclose(value.double(), plain, rtol=1e-6 if loose else 1e-13, atol=1e-5 if loose else 1e-12)
-    assert torch.allclose(gradient.double(), wanted, rtol=1e-4 if loose else 1e-11, atol=1e-4 if loose else 1e-11)
+    assert torch.allclose(gradient.double(), expected, rtol=1e-4 if loose else 1e-11, atol=1e-4 if loose else 1e-11)
 
 
 @pytest.mark.slow
@@ -125,11 +125,11 @@ def test_any_shape_scale_and_offset(n, q, width, log_h, spread, offset, dtype, f
     centres = (offset + spread * torch.randn(n, width, generator=generator, dtype=torch.float64)).to(dtype)
     x = (offset + spread * torch.randn(q, width, generator=generator, dtype=torch.float64)).to(dtype)
     h = float(torch.tensor(10**log_h, dtype=dtype))
-    wanted = exact(x, centres, h)
+    expected = exact(x, centres, h)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kde, "_FEW", 10**9 if few else 0)
-        found = KernelDensity(centres, h).log_prob(x).double().numpy()
-    assert (np.abs(found - wanted) <= room(wanted, dtype)).all()
+        actual = KernelDensity(centres, h).log_prob(x).double().numpy()
+    assert (np.abs(actual - expected) <= room(expected, dtype)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -179,10 +179,10 @@ def test_functional_transforms_see_the_gradient() -> None:
     noise = KernelDensity(torch.randn(30, 3, generator=generator, dtype=torch.float64), 0.6)
     x = torch.randn(8, 3, generator=generator, dtype=torch.float64)
     each = x.clone().requires_grad_()
-    (wanted,) = torch.autograd.grad(noise.log_prob(each).sum(), each)
+    (expected,) = torch.autograd.grad(noise.log_prob(each).sum(), each)
     assert torch.allclose(torch.func.vmap(noise.log_prob)(x), noise.log_prob(x), rtol=1e-13)
-    assert torch.allclose(torch.func.grad(noise.log_prob)(x[0]), wanted[0], rtol=1e-12)
-    assert torch.allclose(torch.func.vmap(torch.func.grad(noise.log_prob))(x), wanted, rtol=1e-12)
+    assert torch.allclose(torch.func.grad(noise.log_prob)(x[0]), expected[0], rtol=1e-12)
+    assert torch.allclose(torch.func.vmap(torch.func.grad(noise.log_prob))(x), expected, rtol=1e-12)
 
 
 def test_second_derivatives_fail_loudly() -> None:
@@ -237,12 +237,12 @@ def test_certified_bounds_change_nothing(monkeypatch, h: float, weighted: bool) 
     assert torch.equal(x, noise.draw(300, torch.Generator().manual_seed(6))) or weighted
     away = x + 20 * h * torch.randn(300, 784, generator=generator)
     far = noise.log_prob(away)
-    for points, found in ((x[:40], log_prob[:40]), (away[:40], far[:40])):
+    for points, actual in ((x[:40], log_prob[:40]), (away[:40], far[:40])):
         used = shown if weights is None else shown[weights > 0]
         squares = np.stack([np.square((p - used.double().numpy()) / h).sum(1) for p in points.double().numpy()])
         shares = np.full(1500, 1 / 1500) if weights is None else noise.weights[weights > 0].numpy()
-        wanted = special.logsumexp(-0.5 * squares, axis=1, b=shares) - 784 * math.log(h * math.sqrt(2 * math.pi))
-        assert (np.abs(found.double().numpy() - wanted) <= room(wanted, torch.float32)).all()
+        expected = special.logsumexp(-0.5 * squares, axis=1, b=shares) - 784 * math.log(h * math.sqrt(2 * math.pi))
+        assert (np.abs(actual.double().numpy() - expected) <= room(expected, torch.float32)).all()
 
 
 def test_bounds_of_the_sketch_are_never_below_the_scores() -> None:

@@ -60,11 +60,11 @@ def test_far_rows_in_single_precision(rows: int, slope: bool) -> None:
     """Where the scores of all centres are farther apart than e^margin can tell, the best one still counts."""
     centres = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
     x = torch.full((rows, 5), 2e6, requires_grad=slope)
-    found = KernelDensity(centres, 0.1).log_prob(x)
+    actual = KernelDensity(centres, 0.1).log_prob(x)
     nearest = float((2e6 - centres.double()).square().sum(1).min()) / 0.02
-    assert torch.allclose(found.double(), torch.tensor(-nearest, dtype=torch.float64), rtol=1e-6)
+    assert torch.allclose(actual.double(), torch.tensor(-nearest, dtype=torch.float64), rtol=1e-6)
     if slope:
-        found.sum().backward()
+        actual.sum().backward()
         assert torch.allclose(x.grad.double(), torch.tensor(-2e8, dtype=torch.float64), rtol=1e-5)
 
 
@@ -83,12 +83,12 @@ def test_six_units_in_the_last_place(width: int, single_bandwidth: bool, size: i
         x *= torch.randn(200, width, generator=generator, dtype=torch.float64)
     noise = KernelDensity(centres, h)
     # Few points and many take different routes, and so does a value with its gradient.
-    found = [noise.log_prob(x), noise.log_prob(x[:12]), noise.log_prob(x.clone().requires_grad_()).detach()]
+    actual = [noise.log_prob(x), noise.log_prob(x[:12]), noise.log_prob(x.clone().requires_grad_()).detach()]
     for row in range(3 if size * width > 10_000 else 12):
-        wanted = exactly(x[row], centres, h)
-        unit = np.spacing(abs(float(wanted)))
-        for values in found:
-            assert abs(mpmath.mpf(float(values[row])) - wanted) <= 6 * unit
+        expected = exactly(x[row], centres, h)
+        unit = np.spacing(abs(float(expected)))
+        for values in actual:
+            assert abs(mpmath.mpf(float(values[row])) - expected) <= 6 * unit
 
 
 def test_half_precision_leaves_noise_as_it_is() -> None:
@@ -97,17 +97,17 @@ def test_half_precision_leaves_noise_as_it_is() -> None:
     kernel = KernelDensity(torch.randn(30, 6, generator=generator), 0.3)
     noise = NoiseMixture([kernel, fit_gaussian(x)], [1, 2])
     fixed = FixedDistribution(noise)
-    wanted = noise.log_prob(x)
+    expected = noise.log_prob(x)
     for dtype in (torch.bfloat16, torch.float16):
         held = fixed.to(dtype).distribution
-        assert torch.equal(held.log_prob(x), wanted)
+        assert torch.equal(held.log_prob(x), expected)
         assert held.log_prob(x.to(dtype)).dtype == torch.float32
         assert torch.equal(held.log_prob(x.to(dtype)), noise.log_prob(x.to(dtype).float()))
     assert isinstance(fixed.distribution, NoiseMixture)
     assert torch.equal(fixed.float().distribution.weights, noise.weights)
     doubled = fixed.double().distribution.log_prob(x.double())
     assert doubled.dtype == torch.float64
-    assert torch.allclose(doubled.float(), wanted, atol=1e-3)
+    assert torch.allclose(doubled.float(), expected, atol=1e-3)
 
 
 def normal(width: int) -> Independent:
@@ -161,17 +161,17 @@ def test_joints_of_half_precision_networks_are_summed_in_single(make) -> None:
     model = rounded(make())
     x = torch.randint(2, (6, 784)).float()
     z = torch.randn(6, 2).bfloat16().float()
-    wanted = model.log_joint(x, z)
+    expected = model.log_joint(x, z)
     model.bfloat16()
     for given in (x, x.bfloat16()):
         for code in (z, z.bfloat16()):
-            found = model.log_joint(given, code)
-            assert found.dtype == torch.float32
-            assert torch.allclose(found, wanted, rtol=1e-3, atol=0.1)
-            assert not torch.equal(found, found.bfloat16().float())
-    found.sum().backward()
+            actual = model.log_joint(given, code)
+            assert actual.dtype == torch.float32
+            assert torch.allclose(actual, expected, rtol=1e-3, atol=0.1)
+            assert not torch.equal(actual, actual.bfloat16().float())
+    actual.sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    if isinstance(model, LatentVariableModel) and model.normalised:
+    if isinstance(model, LatentVariableModel) and model.normalized:
         assert model.sample(3).shape == (3, 784)
 
 

@@ -10,8 +10,8 @@ import safetensors.torch
 import torch
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, StudentT, Uniform
 
-from fvnce.io import FileError, describe
-from fvnce.noise import KernelDensity, NoiseMixture, draw, from_state, load_noise, save_noise, to_state
+from fvnce.io import FileError, describe, rebuild
+from fvnce.noise import KernelDensity, NoiseMixture, draw, load_noise, save_noise
 from noise_contract import data, mixture
 
 WIDTH = 3
@@ -48,7 +48,7 @@ def test_one_factor_for_a_whole_batch_is_written_once() -> None:
     assert sorted(tensor.numel() for tensor in tensors.values()) == [9, 12]
     each = MultivariateNormal(torch.zeros(3), scale_tril=torch.stack([torch.eye(3), 2 * torch.eye(3)]))
     for one in (noise, each):
-        back = from_state(*describe(one))
+        back = rebuild(*describe(one), Distribution)
         assert back.batch_shape == one.batch_shape
         x = data(one.batch_shape[0], WIDTH, torch.float32)
         assert torch.equal(back.log_prob(x), one.log_prob(x))
@@ -58,8 +58,8 @@ def test_mixtures_of_mixtures_pass_through_json(tmp_path) -> None:
     inner = mixture(WIDTH, torch.float32)
     kernel = KernelDensity(data(20, WIDTH, torch.float32), 0.3, torch.rand(20), block_bytes=2**17)
     noise = NoiseMixture([inner, kernel], [0.3, 0.9])
-    config, tensors = to_state(noise)
-    back = from_state(json.loads(json.dumps(config)), tensors)
+    config, tensors = describe(noise)
+    back = rebuild(json.loads(json.dumps(config)), tensors, Distribution)
     x = data(30, WIDTH, torch.float32, seed=1)
     assert torch.equal(back.log_prob(x), noise.log_prob(x))
     assert torch.equal(back.weights, noise.weights)
@@ -89,13 +89,13 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch) -> None:
 
 def test_what_cannot_be_saved_or_loaded_is_named(tmp_path) -> None:
     with pytest.raises(TypeError, match=r"noise.*KernelDensity, .*found StudentT"):
-        to_state(StudentT(3.0))
+        save_noise(StudentT(3.0), tmp_path)
     with pytest.raises(ValueError, match=r"noise.*found \(4,\)"):
-        to_state(KernelDensity(torch.zeros(1, 1), 1.0).expand((4,)))
+        save_noise(KernelDensity(torch.zeros(1, 1), 1.0).expand((4,)), tmp_path)
     with pytest.raises(FileError, match=r"config.*'os.system'"):
-        from_state({"structure": {"$kind": "os.system", "$id": 0, "$arguments": {}}}, {})
+        rebuild({"structure": {"$kind": "os.system", "$id": 0, "$arguments": {}}}, {}, Distribution, what="config")
     with pytest.raises(FileError, match=r"config.*Distribution.*found.*ReLU"):
-        from_state(*describe(torch.nn.ReLU()))
+        rebuild(*describe(torch.nn.ReLU()), Distribution, what="config")
     with pytest.raises(FileNotFoundError, match=r"noise.safetensors"):
         load_noise(tmp_path)
     safetensors.torch.save_file({"x": torch.zeros(1)}, tmp_path / "noise.safetensors")

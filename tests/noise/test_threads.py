@@ -51,15 +51,15 @@ def log_partitions(seed: int) -> list[Tensor]:
 
 def bridged(seed: int) -> list[Tensor]:
     """The weights that networks begin with."""
-    found: list[Tensor] = []
+    actual: list[Tensor] = []
 
     def network(levels: int) -> nn.Module:
         layers = [nn.Linear(2, 2) for _ in range(200)]
-        found.extend(layer.weight.detach().clone() for layer in layers)
+        actual.extend(layer.weight.detach().clone() for layer in layers)
         return nn.Sequential(layers[0], nn.Linear(2, levels))
 
     multinomial_bridges(torch.arange(20.0).reshape(10, 2), standard(2), network=network, levels=1, epochs=1, seed=seed)
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("work", [drawn, log_partitions, bridged])
@@ -67,12 +67,12 @@ def test_threads_agree_with_turns(work, hasty):
     torch.manual_seed(0)
     alone = [work(seed) for seed in range(4)]
     before = torch.get_rng_state()
-    found: dict[int, list[Tensor]] = {}
-    threads = [threading.Thread(target=lambda seed=seed: found.update({seed: work(seed)})) for seed in range(4)]
+    actual: dict[int, list[Tensor]] = {}
+    threads = [threading.Thread(target=lambda seed=seed: actual.update({seed: work(seed)})) for seed in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for seed, values in enumerate(alone):
-        assert all(map(torch.equal, found[seed], values))
+        assert all(map(torch.equal, actual[seed], values))
     assert torch.equal(torch.get_rng_state(), before)

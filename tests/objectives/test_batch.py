@@ -28,8 +28,8 @@ from fvnce import (
 )
 from fvnce.io import describe, rebuild
 from fvnce.models import GaussianMixtureModel, LatentVariableModel, PointEncoder
-from fvnce.objectives import Batch, BatchShare, Learned, Objective
-from fvnce.objectives.batch import LogRatio, effective_share, ratio_statistics
+from fvnce.objectives import Batch, BatchPart, Learned, Objective
+from fvnce.objectives.batch import LogRatio, effective_fraction, ratio_statistics
 
 WIDTH = 3
 
@@ -66,8 +66,8 @@ def test_the_average_of_weighted_parts_is_the_whole(name: str) -> None:
     losses = []
     for data, other in (((0, 5), (0, 1)), ((5, 7), (1, 5))):
         rows, draws = slice(*data), slice(*other)
-        share = BatchShare(2 * (data[1] - data[0]) / 7, 2 * (other[1] - other[0]) / 5)
-        losses.append(objective.terms_of(Batch(x[rows], y[draws], share=share)).loss)
+        part = BatchPart(2 * (data[1] - data[0]) / 7, 2 * (other[1] - other[0]) / 5)
+        losses.append(objective.terms_of(Batch(x[rows], y[draws], part=part)).loss)
     parts = (losses[0] + losses[1]) / 2
     torch.testing.assert_close(parts, loss, rtol=1e-12, atol=0)
     parameters = list(objective.parameters())
@@ -82,11 +82,11 @@ def test_a_batch_is_what_the_arguments_say(name: str) -> None:
     noise = normal(WIDTH, 2.0)
     x, y = torch.randn(7, WIDTH).double(), 2 * torch.randn(5, WIDTH).double()
     log_x, log_y = noise.log_prob(x) + 0.25, noise.log_prob(y) - 0.5
-    found = objective.terms_of(Batch(x, y, log_x, log_y))
+    actual = objective.terms_of(Batch(x, y, log_x, log_y))
     terms = objective.terms(x, y, log_noise_x=log_x, log_noise_noise=log_y)
-    assert torch.equal(found.loss, terms.loss)
-    assert torch.equal(found.loss, objective(x, y, log_noise_x=log_x, log_noise_noise=log_y))
-    assert found.statistics == terms.statistics
+    assert torch.equal(actual.loss, terms.loss)
+    assert torch.equal(actual.loss, objective(x, y, log_noise_x=log_x, log_noise_noise=log_y))
+    assert actual.statistics == terms.statistics
 
 
 def standard(d: int, scale: float = 1.0) -> Independent:
@@ -97,22 +97,22 @@ def test_statistics_against_their_definitions():
     delta_data = torch.tensor([3.0, 1.0, -2.0], dtype=DOUBLE)
     delta_noise = torch.tensor([-1.0, -60.0, -2000.0, 30.0], dtype=DOUBLE)
     alpha = 0.25
-    found = ratio_statistics(PowerRule(alpha), delta_data, delta_noise)
+    actual = ratio_statistics(PowerRule(alpha), delta_data, delta_noise)
     threshold = torch.finfo(DOUBLE).eps * (alpha * delta_data).exp().mean()
     weights = ((1 + alpha) * delta_noise).clamp(max=10).exp()  # above the clip a slope is that at the clip
-    assert found["live_noise"] == (weights >= threshold).double().mean() == 0.5
-    assert found["zero_noise"] == 0.25
-    assert found["ess_noise"] == pytest.approx(float(weights.sum() ** 2 / (4 * (weights**2).sum())), rel=1e-12)
+    assert actual["live_noise"] == (weights >= threshold).double().mean() == 0.5
+    assert actual["zero_noise"] == 0.25
+    assert actual["ess_noise"] == pytest.approx(float(weights.sum() ** 2 / (4 * (weights**2).sum())), rel=1e-12)
     data_weights = (alpha * delta_data).exp()
     expected = float(data_weights.sum() ** 2 / (3 * (data_weights**2).sum()))
-    assert found["ess_data"] == pytest.approx(expected, rel=1e-12)
-    assert found["clipped_noise"] == 0.25
-    assert found["clipped_data"] == 0
+    assert actual["ess_data"] == pytest.approx(expected, rel=1e-12)
+    assert actual["clipped_noise"] == 0.25
+    assert actual["clipped_data"] == 0
 
 
-def test_effective_share_has_its_limits():
-    assert effective_share(torch.full((7,), -900.0)) == pytest.approx(1.0)
-    assert effective_share(torch.tensor([0.0, -900.0, -900.0, -900.0])) == pytest.approx(0.25)
+def test_effective_fraction_has_its_limits():
+    assert effective_fraction(torch.full((7,), -900.0)) == pytest.approx(1.0)
+    assert effective_fraction(torch.tensor([0.0, -900.0, -900.0, -900.0])) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("name", ["terms", "forward"])

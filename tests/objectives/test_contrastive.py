@@ -73,11 +73,11 @@ def test_skipping_dead_noise_changes_nothing(encoder, rule, partition, draws):
     if partition == "learned":
         objective(x, y)
     results = []
-    for share in (1.0, 0.0):
-        objective.live_share.fill_(share)
+    for fraction in (1.0, 0.0):
+        objective.live_fraction.fill_(fraction)
         torch.manual_seed(1)
         loss = objective(x, y)
-        results.append((loss.detach(), gradients(objective, loss), objective.live_share.item()))
+        results.append((loss.detach(), gradients(objective, loss), objective.live_fraction.item()))
     (loss_a, grads_a, live_a), (loss_b, grads_b, live_b) = results
     assert live_a == live_b < 0.5
     torch.testing.assert_close(loss_a, loss_b)
@@ -87,9 +87,9 @@ def test_skipping_dead_noise_changes_nothing(encoder, rule, partition, draws):
 
 def test_parameters_that_no_live_sample_reaches_have_zero_gradients_not_none():
     objective = make(scale=0.02, noise_encoder=GaussianEncoder(mlp([6, 8, 4])))
-    objective.live_share.fill_(0.0)
+    objective.live_fraction.fill_(0.0)
     objective(torch.randn(5, 6), 80 * torch.randn(7, 6)).backward()
-    assert objective.live_share == 0
+    assert objective.live_fraction == 0
     for name, p in objective.named_parameters():
         assert p.grad is not None, name
     assert all((p.grad == 0).all() for p in objective.noise_encoder.parameters())
@@ -107,7 +107,7 @@ def test_an_encoder_that_cannot_be_taken_again_is_never_looked_at_first():
     for _ in range(3):
         objective(torch.randn(5, 6), 50 * torch.randn(7, 6)).backward()
     assert calls == [5, 7] * 3
-    assert objective.live_share == 1
+    assert objective.live_fraction == 1
 
 
 def test_the_most_important_noise_of_a_classical_rule_is_not_taken_for_dead():
@@ -118,8 +118,8 @@ def test_the_most_important_noise_of_a_classical_rule_is_not_taken_for_dead():
         NCE(Direct(), standard(1), PowerRule(1.0)),
     ):
         results = []
-        for share in (1.0, 0.0):
-            objective.live_share.fill_(share)
+        for fraction in (1.0, 0.0):
+            objective.live_fraction.fill_(fraction)
             loss = objective(torch.zeros(3, 1), torch.full((3, 1), 200.0), log_noise_noise=torch.zeros(3))
             results.append(gradients(objective, loss)["model.shift"])
         torch.testing.assert_close(results[0], results[1])
@@ -143,8 +143,8 @@ def test_skipping_dead_noise_with_a_latent_that_is_summed_over(name, partition):
         objective = FullyVariationalNCE(model, encoder, noise, PowerRule(0), partition=partition)
     x, y = torch.randn(10, 1), torch.cat([torch.randn(6, 1), 90 * torch.ones(20, 1)])
     grads = []
-    for share in (1.0, 0.0):
-        objective.live_share.fill_(share)
+    for fraction in (1.0, 0.0):
+        objective.live_fraction.fill_(fraction)
         loss = objective(x, y)
         grads.append(gradients(objective, loss))
     for key, grad in grads[0].items():
@@ -161,7 +161,7 @@ def test_batch_statistics_and_dropout_are_computed_whole(name):
     network.forward = lambda x: seen.append(len(x)) or network[2](network[1](network[0](x)))
     model = LatentVariableModel(standard(2), GaussianDecoder(mlp([2, 8, 6])))
     objective = FullyVariationalNCE(model, PointEncoder(network), standard(6, 2.0), PowerRule(0))
-    objective.live_share.fill_(0.0)
+    objective.live_fraction.fill_(0.0)
     objective(torch.randn(5, 6), torch.randn(7, 6))
     assert seen == [5, 7] if name != "ReLU" else len(seen) == 3
 
@@ -186,10 +186,21 @@ def test_noise_outside_the_models_support_has_ratio_zero():
 def test_the_look_first_path_is_part_of_the_state():
     objective = make(scale=0.05)
     objective(torch.randn(5, 6), 50 * torch.randn(7, 6))
-    assert objective.state_dict()["live_share"] == 0
+    assert objective.state_dict()["live_fraction"] == 0
     other = make(scale=0.05)
     other.load_state_dict(objective.state_dict())
-    assert other.live_share == 0
+    assert other.live_fraction == 0
+
+
+def test_a_state_of_version_0_2_is_loaded():
+    objective = make(scale=0.05)
+    objective(torch.randn(5, 6), 50 * torch.randn(7, 6))
+    state = objective.state_dict()
+    state["live_share"] = state.pop("live_fraction")
+    other = make(scale=0.05)
+    other.load_state_dict(state)
+    assert other.live_fraction == 0
+    assert "live_share" in state
 
 
 def test_default_noise_batch_follows_the_ratio():
@@ -644,10 +655,10 @@ def test_an_objective_in_half_precision(kind, partition, dtype):
     torch.manual_seed(1)
     expected = wide(x, y)
     torch.manual_seed(1)
-    found = half(x.to(dtype), y.to(dtype))
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(expected.item(), abs=0.1)
-    found.backward()
+    actual = half(x.to(dtype), y.to(dtype))
+    assert actual.dtype == torch.float32
+    assert actual.item() == pytest.approx(expected.item(), abs=0.1)
+    actual.backward()
     assert all(p.grad.isfinite().all() for p in half.parameters() if p.grad is not None)
     assert half(x.to(dtype)).isfinite()
     assert half.log_partition(100).value.dtype == torch.float32

@@ -361,15 +361,15 @@ def test_the_variance_of_noisier_nce():
     ratio = 5 * model.log_prob(every).exp().detach()
     for m in (1.0, 30.0):
         objective = NCE(model, normal(), noise_ratio=m, noise_samples=1)
-        found = []
+        actual = []
         for _ in range(1500):
             y = torch.randint(5, (n, 1)).to(torch.float64)
             value = objective(states(P_DATA), y, log_noise_x=log_noise, log_noise_noise=log_noise)
-            found.append(torch.autograd.grad(value, model.theta)[0][0])
+            actual.append(torch.autograd.grad(value, model.theta)[0][0])
         per_sample = m * ratio / (m + ratio) * slopes
         exact = per_sample.var(correction=0).item()
-        found = torch.stack(found)
-        spread = (found - found.mean()).square()
+        actual = torch.stack(actual)
+        spread = (actual - actual.mean()).square()
         assert abs(spread.mean().item() - exact / n) < 4 * spread.std().item() / math.sqrt(1500)
         assert exact <= min(m * (ratio / 5 * slopes.square()).sum(), (ratio * slopes).square().mean())
     x = torch.linspace(-40, 40, 400_001)

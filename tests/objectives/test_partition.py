@@ -266,14 +266,14 @@ def test_a_learned_log_z_has_the_gradient_of_both_terms_from_the_first_batch(cal
     objective = NCE(model, noise, partition="learned")
     x, y = torch.randn(40, 1), noise.sample((60,))
     for _ in range(call):
-        (found,) = torch.autograd.grad(objective(x, y), model.a)
+        (actual,) = torch.autograd.grad(objective(x, y), model.a)
 
     def classified(rows):
         with torch.no_grad():
             return (model.log_prob(rows) - noise.log_prob(rows) - objective.partition.log_z).sigmoid()
 
     by_hand = ((1 - classified(x)) * x[:, 0].square() / 2).mean() - (classified(y) * y[:, 0].square() / 2).mean()
-    torch.testing.assert_close(found, by_hand)
+    torch.testing.assert_close(actual, by_hand)
 
 
 @pytest.mark.parametrize("draws", [1, 5])
@@ -357,8 +357,8 @@ def test_second_derivatives_of_a_profiled_objective(rule, ratio):
         return torch.autograd.grad(objective(x, y), model.theta, create_graph=graph)[0]
 
     expected = hessian_by_differences(model.theta, gradient)
-    found = torch.stack([torch.autograd.grad(g, model.theta, retain_graph=True)[0] for g in gradient(graph=True)])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+    actual = torch.stack([torch.autograd.grad(g, model.theta, retain_graph=True)[0] for g in gradient(graph=True)])
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(gradient(graph=True).detach(), gradient(), rtol=1e-12, atol=1e-13)
 
     def transformed(theta):
@@ -384,15 +384,15 @@ def test_second_derivatives_where_latents_are_summed(rule):
         return torch.autograd.grad(objective(x, y), logits, create_graph=graph)[0]
 
     expected = hessian_by_differences(logits, gradient)
-    found = torch.stack([torch.autograd.grad(g, logits, retain_graph=True)[0] for g in gradient(graph=True)])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+    actual = torch.stack([torch.autograd.grad(g, logits, retain_graph=True)[0] for g in gradient(graph=True)])
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_second_derivatives_along_an_average_of_batches():
     """For (α, 0) they are those of the batch times its weight, as its gradient is; for other rules they are refused."""
     model, noise = Curve(), normal(scale=2.0)
     x = torch.randn(30, 1)
-    found = []
+    actual = []
     for momentum in (0, 0.9):
         objective = NCE(model, noise, PowerRule(0.5), partition=Profiled(momentum=momentum))
         torch.manual_seed(1)
@@ -400,10 +400,10 @@ def test_second_derivatives_along_an_average_of_batches():
             y = noise.sample((20,))
             (gradient,) = torch.autograd.grad(objective(x, y), model.theta, create_graph=True)
         second = torch.stack([torch.autograd.grad(g, model.theta, retain_graph=True)[0] for g in gradient])
-        found.append((gradient.detach(), second))
-    weight = found[1][0][0] / found[0][0][0]
+        actual.append((gradient.detach(), second))
+    weight = actual[1][0][0] / actual[0][0][0]
     assert abs(weight - 1) > 0.01
-    for one, other in zip(*found, strict=True):
+    for one, other in zip(*actual, strict=True):
         torch.testing.assert_close(other, weight * one)
     objective = NCE(model, noise, MIX, partition=Profiled(momentum=0.9))
     with pytest.raises(RuntimeError, match=r"momentum must be 0 .*second derivatives"):
@@ -417,12 +417,12 @@ def gradients_at_the_truth(problem, rule, samples, steps, momentum=None, rows=16
         "tilt": lambda: (Tilt(1.0), normal(), normal(loc=1.0)),
     }[problem]()
     objective = NCE(model, noise, rule, partition=Profiled(momentum))
-    found = []
+    actual = []
     for _ in range(steps):
         x, y = data.sample((rows,)), noise.sample((samples,))
-        found.append(torch.autograd.grad(objective(x, y), next(model.parameters()))[0])
-    found = torch.stack(found)
-    return float(found.mean()), float(found.std()) / math.sqrt(steps)
+        actual.append(torch.autograd.grad(objective(x, y), next(model.parameters()))[0])
+    actual = torch.stack(actual)
+    return float(actual.mean()), float(actual.std()) / math.sqrt(steps)
 
 
 @pytest.mark.slow

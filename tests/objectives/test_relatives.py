@@ -18,7 +18,7 @@ from consistency import UnnormalisedLinearProblem, UnnormalisedMixtureProblem, c
 from fvnce import NCE, ConditionalNCE, EnergyModel, FullyVariationalNCE, PowerRule, RankingNCE, mlp
 from fvnce.models import GaussianEncoder, LinearGaussianModel, RestrictedBoltzmannMachine
 from fvnce.noise import BitFlips, GaussianSteps
-from fvnce.objectives import Batch, BatchShare, Objective
+from fvnce.objectives import Batch, BatchPart, Objective
 from training_runs import digest, rows
 
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -150,8 +150,8 @@ def test_gradients_match_finite_differences(name: str) -> None:
         torch.manual_seed(7)
         return objective(x, y) if name.startswith("ranking") else objective(x)
 
-    found = torch.autograd.grad(loss(), parameters)
-    for parameter, gradient in zip(parameters, found, strict=True):
+    actual = torch.autograd.grad(loss(), parameters)
+    for parameter, gradient in zip(parameters, actual, strict=True):
         index = int(gradient.abs().argmax())
         flat = parameter.data.view(-1)
         before, h = float(flat[index]), 1e-5
@@ -281,9 +281,9 @@ def test_ranking_is_a_cross_entropy_over_one_datum_and_its_noise() -> None:
     )
     expected = cross_entropy(logits, torch.zeros(5, dtype=torch.long))
     torch.testing.assert_close(RankingNCE(model, noise=noise, noise_samples=3)(x, y), expected)
-    for given, found in ((x, 2), (x[:1], 4)):  # too few for one row, and more than belong to any
-        with pytest.raises(ValueError, match=f"x_noise must .*found {found}"):
-            RankingNCE(model, noise=noise, noise_samples=3)(given, y[:found])
+    for given, actual in ((x, 2), (x[:1], 4)):  # too few for one row, and more than belong to any
+        with pytest.raises(ValueError, match=f"x_noise must .*found {actual}"):
+            RankingNCE(model, noise=noise, noise_samples=3)(given, y[:actual])
 
 
 def test_conditional_takes_no_noise() -> None:
@@ -313,10 +313,10 @@ def test_infonce_is_ranking_with_the_marginal_as_noise() -> None:
     pairs = torch.stack([torch.cat([context, y.roll(-k, 0)], 1) for k in range(6)], 1)
     objective = RankingNCE(critic, noise=normal(5), noise_samples=5)
     # The critic is the ratio itself, so both densities of the noise are 1.
-    found = objective(
+    actual = objective(
         pairs[:, 0], pairs[:, 1:].flatten(0, 1), log_noise_x=torch.zeros(6), log_noise_noise=torch.zeros(30)
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_a_constant_of_each_context_changes_no_ranking() -> None:
@@ -489,13 +489,17 @@ def test_they_train_come_back_and_resume_to_the_bit(name: str, tmp_path: Path) -
     assert torch.equal(again(rows(8)), expected)
 
 
-def test_a_part_of_a_batch_is_weighed_by_its_share() -> None:
+def test_a_part_of_a_batch_is_weighed_by_its_size() -> None:
     """As in data-parallel training; what two processes find together is tested with two processes."""
     objective, x = objectives()["conditional, given steps"](), torch.randn(6, 4)
     torch.manual_seed(0)
     whole = objective.terms_of(Batch(x)).loss
     torch.manual_seed(0)
-    torch.testing.assert_close(objective.terms_of(Batch(x, share=BatchShare(data=0.5))).loss, 0.5 * whole)
+    torch.testing.assert_close(objective.terms_of(Batch(x, part=BatchPart(data=0.5))).loss, 0.5 * whole)
+    with pytest.warns(DeprecationWarning, match=r"Batch\.part"):
+        assert Batch(x, part=BatchPart(data=0.5)).share == BatchPart(data=0.5)
+    with pytest.warns(DeprecationWarning, match="BatchPart"):
+        assert fvnce.objectives.BatchShare is BatchPart
 
 
 def test_mistakes_are_named() -> None:

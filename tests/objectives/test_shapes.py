@@ -204,14 +204,14 @@ def test_an_encoder_of_lines_is_refused(name: str, rows: int) -> None:
 @SIZES
 def test_batches_that_do_not_go_together_are_refused(rows: int) -> None:
     x = rows_of("gaussian", rows)
-    for name, given, found in (
+    for name, given, actual in (
         ("x_noise", {"x_noise": x.flatten(1)}, (rows, 784)),
         ("x_noise", {"x_noise": x[:0]}, (0, 1, 28, 28)),
         ("log_noise_x", {"log_noise_x": torch.zeros(rows, 1)}, (rows, 1)),
         ("log_noise_noise", {"x_noise": x, "log_noise_noise": torch.zeros(rows + 1)}, (rows + 1,)),
     ):
         for objective in OBJECTIVES:
-            with pytest.raises(ValueError, match=rf"{name} must .*found shape \({', '.join(map(str, found))}"):
+            with pytest.raises(ValueError, match=rf"{name} must .*found shape \({', '.join(map(str, actual))}"):
                 build(objective, "gaussian", IMAGE)(x, **given)
     with pytest.raises(ValueError, match=r"data of an objective.s terms .*found shape"):
         Terms(torch.zeros(()), x)
@@ -238,8 +238,8 @@ def test_a_decoder_of_ones_own_needs_no_event() -> None:
 
         expected = density("gaussian", torch.zeros(3, 7, *IMAGE), x)
         for decoder in (Bare(), GaussianDecoder(Constant(), 0.5)):
-            found = LatentVariableModel(prior, decoder).log_likelihood(x, z)
-            torch.testing.assert_close(found, expected)
+            actual = LatentVariableModel(prior, decoder).log_likelihood(x, z)
+            torch.testing.assert_close(actual, expected)
 
 
 def test_energies_of_images() -> None:
@@ -322,5 +322,5 @@ def test_optimizers_and_schedules_of_the_wrong_kind_are_named() -> None:
 
 
 def test_gaps_below_zero_have_one_sign() -> None:
-    found = diagnose(build("fvNCE", "gaussian", IMAGE), rows_of("gaussian", 4), latent_samples=2)
-    assert "data -2.1, noise +0.5" in str(replace(found, gap_data=-2.1, gap_noise=0.5))
+    actual = diagnose(build("fvNCE", "gaussian", IMAGE), rows_of("gaussian", 4), latent_samples=2)
+    assert "data -2.1, noise +0.5" in str(replace(actual, gap_data=-2.1, gap_noise=0.5))

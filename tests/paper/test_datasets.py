@@ -46,9 +46,9 @@ arrays = st.sampled_from(sorted(CODES)).flatmap(array_of)
 
 @given(arrays)
 def test_idx_reads_back(array):
-    found = read_idx_bytes(idx_bytes(array))
-    assert found.dtype == array.dtype
-    np.testing.assert_array_equal(found, array)
+    actual = read_idx_bytes(idx_bytes(array))
+    assert actual.dtype == array.dtype
+    np.testing.assert_array_equal(actual, array)
 
 
 @given(arrays, st.integers(0, 200))
@@ -227,7 +227,7 @@ def test_a_mirror_that_sends_without_end_is_left(tiny_mnist, mirror, monkeypatch
     url, held, _ = mirror
     held |= {f"{name}.gz": bytes(3 * 2**20) for name in tiny_mnist}
     monkeypatch.setattr(mnist, "MIRRORS", (url,))
-    monkeypatch.setattr(mnist, "LARGEST", 2**20)
+    monkeypatch.setattr(mnist, "LARGEST_ARCHIVE", 2**20)
     with pytest.raises(OSError, match=r"train-images-idx3-ubyte\.gz.*SHA-256"):
         fetch_mnist()
     assert not (tmp_path / "cache" / "mnist").exists()

@@ -169,7 +169,7 @@ def test_cells_are_the_same_whichever_process_made_them(made, tmp_path):
     out, _, _ = made
     setting = setting_for(Options(quick=True))
     row = (setting.networks[0], "1-64", 0)
-    do_all(missing(tmp_path, setting, [row, (setting.networks[0], "ae", 0)], tables=True), 2)
+    do_all(missing(tmp_path, setting, [row, (setting.networks[0], "ae", 0)]), 2)
     name = cell_name(*row)
     one, two = (cells_of(folder, setting) for folder in (out, tmp_path))
     assert one.read(name) | {"seconds": 0} == two.read(name) | {"seconds": 0}
@@ -216,17 +216,11 @@ def test_choices_that_contradict_each_other_are_refused(changes):
 
 def test_cached_densities_are_those_of_the_kernel_density(tmp_path):
     x = load(DIGITS).train
-    plain, cached = KernelDensity(x, 0.25), CachedKernelDensity(x, 0.25, tmp_path)
-    generators = [torch.Generator().manual_seed(5) for _ in range(3)]
-    expected = plain.draw_with_log_prob(1100, generators[0])
-    for generator in generators[1:]:  # evaluated, then from the cache
-        for a, b in zip(cached.draw_with_log_prob(1100, generator), expected, strict=True):
-            assert (a == b).all()
-        assert (generator.get_state() == generators[0].get_state()).all()
-        assert (cached.log_prob(x) == plain.log_prob(x)).all()
+    for bandwidth in (0.25, 0.5):  # each finds its own values
+        plain, cached = KernelDensity(x, bandwidth), CachedKernelDensity(x, bandwidth, tmp_path)
+        for _ in range(2):  # evaluated, then from the cache
+            assert (cached.log_prob(x) == plain.log_prob(x)).all()
     assert len(list(tmp_path.iterdir())) == 2
-    wider = CachedKernelDensity(x, 0.5, tmp_path)
-    assert (wider.log_prob(x) == KernelDensity(x, 0.5).log_prob(x)).all()  # not the other one's
 
 
 def test_errors_are_divided_by_those_of_the_vae_of_the_same_seeds():

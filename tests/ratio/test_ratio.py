@@ -8,9 +8,10 @@ import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from fvnce import KernelDensity, PowerRule, Quadratic, density_ratio, load, save, telescope
+from fvnce.io import describe, rebuild
 from fvnce.models import TelescopedRatio
 from fvnce.models.energy import gaussian_kernels
-from fvnce.noise import EmpiricalNoise, draw, from_state, to_state
+from fvnce.noise import EmpiricalNoise, draw
 from fvnce.ratio.chain import waypoints
 from fvnce.ratio.direct import fit_coefficients, value_of
 from fvnce.scoring import from_weight
@@ -154,7 +155,7 @@ def test_rows_stand_for_a_distribution_without_a_density():
     drawn = noise.draw(300, torch.Generator().manual_seed(0))
     assert set(drawn[:, 0].tolist()) == {0.0, 2.0, 4.0}
     assert torch.equal(noise.log_prob(rows), torch.zeros(3))
-    assert torch.equal(from_state(*to_state(noise)).samples, rows)
+    assert torch.equal(rebuild(*describe(noise), EmpiricalNoise).samples, rows)
 
 
 def test_noise_that_is_only_drawn_from_is_bridged_by_its_draws():
@@ -169,7 +170,7 @@ def test_noise_that_is_only_drawn_from_is_bridged_by_its_draws():
 
 def test_a_distribution_that_is_only_drawn_from_is_saved_with_its_noise():
     noise = EmpiricalNoise(KernelDensity(torch.arange(6.0).reshape(3, 2), 0.5))
-    again = from_state(*to_state(noise))
+    again = rebuild(*describe(noise), EmpiricalNoise)
     drawn = [each.draw(20, torch.Generator().manual_seed(0)) for each in (noise, again, noise.samples)]
     assert torch.equal(drawn[0], drawn[1])
     assert torch.equal(drawn[0], drawn[2])

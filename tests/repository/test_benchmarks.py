@@ -20,7 +20,7 @@ def run(tmp_path, monkeypatch):
     def run(name, *arguments):
         out = tmp_path / "results" / f"{name}.json"
         monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick", "--out", str(out), *arguments])
-        monkeypatch.setattr(batches, "RENEWAL_SHARE", batches.RENEWAL_SHARE)  # set back afterwards
+        monkeypatch.setattr(batches, "RENEWAL_FRACTION", batches.RENEWAL_FRACTION)  # set back afterwards
         load(ROOT / "benchmarks" / f"{name}.py").main()
         return json.loads(out.read_text()), page(out.parent)
 
@@ -82,6 +82,11 @@ def test_detection(run, capsys, tmp_path, monkeypatch):
     record, _ = run("detection", "--shares", "0.1,0", "--peers", str(tmp_path / "peers.csv"))
     assert [row["share"] for row in record["rows"]] == [0.1, 0.0]
     assert "tiny 0.1" not in capsys.readouterr().out
+    # Numbers of columns that are cut are not mixed with others, and the page says what they are.
+    assert "Columns are standardised by training rows, the peers" in page
+    record, page = run("detection", "--shares", "0.1", "--peers", str(tmp_path / "peers.csv"), "--cut", "10")
+    assert [row["share"] for row in record["rows"]] == [0.1]
+    assert "Columns are standardised by training rows and cut at ±10, the peers" in page
     monkeypatch.setenv("FVNCE_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(SystemExit, match=r"FVNCE_DATA.*adbench"):
         run("detection")

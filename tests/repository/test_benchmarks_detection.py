@@ -18,7 +18,7 @@ from tools.pages.benchmarks import page
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(name: str, out: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     path = ROOT / "benchmarks" / f"{name}.py"
     specification = importlib.util.spec_from_file_location(f"bench_{name}", path)
     assert specification is not None
@@ -26,7 +26,12 @@ def run(name: str, out: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) 
     module = importlib.util.module_from_spec(specification)
     monkeypatch.setitem(sys.modules, specification.name, module)  # dataclasses look their module up
     specification.loader.exec_module(module)
-    monkeypatch.setattr(sys, "argv", [path.name, "--out", str(out), *arguments])
+    return module
+
+
+def run(name: str, out: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    module = load(name, monkeypatch)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--out", str(out), *arguments])
     module.main()
     return json.loads(out.read_text())
 
@@ -40,7 +45,7 @@ def test_novelty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     (tmp_path / "bench").mkdir()
     out = tmp_path / "bench" / "detection_novelty.json"
     record = run("detection_novelty", out, monkeypatch, "--quick", "--detectors", "fvnce,iforest")
-    assert {row["setting"] for row in record["rows"]} == {"contaminated", "clean"}
+    assert {row["protocol"] for row in record["rows"]} == {"contaminated", "random-half"}
     # Runs add up: only what is missing is run.
     record = run("detection_novelty", out, monkeypatch, "--quick")
     assert len(record["rows"]) == 2 * 9
@@ -50,12 +55,49 @@ def test_novelty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
         assert ours["auroc"] > 0.99
         assert ours["seeds"] == [0]
     shown = page(out.parent)
-    assert "Rows known to be clean" in shown
+    assert "A random half of the inliers, known to be clean" in shown
+    assert "The protocol of DTE" not in shown
     assert "| **fvnce** | 0 |" in shown
     assert "clean training rows" in "\n".join(readme.block(tmp_path, readme.FURTHER))
+    run("detection_novelty", out, monkeypatch, "--quick", "--detectors", "fvnce,iforest", "--protocols", "first-half")
+    assert "The protocol of DTE" in page(out.parent)
+    assert "DTE's protocol" in "\n".join(readme.block(tmp_path, readme.FURTHER))
+    # Rows that were measured on other inputs are not added to.
+    out.write_text(json.dumps(json.loads(out.read_text()) | {"inputs": "cut at ±10"}))
+    record = run("detection_novelty", out, monkeypatch, "--quick", "--detectors", "iforest")
+    assert len(record["rows"]) == 2
+    with pytest.raises(SystemExit, match=r"protocols.*half.*, found clean"):
+        run("detection_novelty", out, monkeypatch, "--protocols", "clean")
     monkeypatch.setenv("FVNCE_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(SystemExit, match=r"FVNCE_DATA.*adbench"):
         run("detection_novelty", out, monkeypatch)
+
+
+def test_halves_of_the_inliers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DTE trains on the first inliers of a file, we on a random half; neither cuts what lies far away."""
+    program = load("detection_novelty", monkeypatch)
+    path, truth = tmp_path / "sorted.npz", np.zeros(1200, dtype=int)
+    truth[::12] = 1
+    X = np.stack([np.arange(1200.0), np.where(np.arange(1200) == 1188, 1e6, np.arange(1200) % 2)], 1)
+    np.savez(path, X=X, y=truth)
+    inliers = np.flatnonzero(truth == 0)
+    first, test, shown = program.rows_of(path, "first-half", 0)
+    assert len(first) == 550
+    assert (np.diff(first[:, 0]) > 0).all()
+    assert first[:, 0].max() < test[shown == 0, 0].min()
+    assert np.allclose(first[:, 0] * inliers[:550].std() + inliers[:550].mean(), inliers[:550])
+    random, _, _ = program.rows_of(path, "random-half", 0)
+    assert len(random) == 550
+    assert random[:, 0].max() < 2  # standardised over all of the file, not over its beginning
+    for protocol in ("first-half", "random-half"):
+        train, test, shown = program.rows_of(path, protocol, 0)
+        assert shown.sum() == 100
+        assert len(train) + len(test) == 1200
+        assert test.max() > 1e5
+    # DTE draws small tables anew, with replacement, and others by seed only beyond 50,000 rows.
+    assert len(np.unique(program._dte_rows(300, 0))) < 300 < len(program._dte_rows(300, 0)) == 1000
+    assert (program._dte_rows(50_000, 0) == np.arange(50_000)).all()
+    assert len(np.unique(program._dte_rows(60_000, 0))) == 50_000
 
 
 def write_idx(path: Path, values: Any) -> None:

@@ -86,7 +86,8 @@ def test_the_readme_shows_the_measured_numbers(tmp_path):
         {"detector": "iforest", "auroc": 0.85, "ap": 0.1},
         {"detector": "lof", "auroc": 0.5, "ap": 0.4},
     ]
-    record = {"summary": {"0.1, seed 0": ranking[:1], "0.1, seeds 0,1": ranking}, "rows": [{"dataset": "a"}]}
+    summary = {"0.1, seed 0": ranking[:1], "0.1, seeds 0,1": ranking}
+    record = {"inputs": "cut", "summary": summary, "rows": [{"dataset": "a"}]}
     (tmp_path / "bench" / "detection.json").write_text(json.dumps(record))
     (tmp_path / "paper-mnist").mkdir()
     cells = [

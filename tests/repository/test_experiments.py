@@ -11,7 +11,7 @@ import torch
 
 import experiments
 from experiments import search, search_deep
-from fvnce.diagnostics import SHARES
+from fvnce.diagnostics import FRACTIONS
 from fvnce.paper.setting import MNIST
 from fvnce.paper.table import rows
 from fvnce.scoring import PowerRule
@@ -97,7 +97,7 @@ def test_the_page_of_the_reproduction_is_written_from_the_files(tmp_path):
                 numbers = {"train": data + seed, "test": data - 5, "noise": noise - seed * (row.name != "ae")}
                 cells.append({"network": "-".join(map(str, network)), "row": row.name, "seed": seed} | numbers)
                 if row.rule is not None:
-                    cells[-1] |= dict.fromkeys(SHARES, 0.0)
+                    cells[-1] |= dict.fromkeys(FRACTIONS, 0.0)
     record = {
         "command": "a command",
         "version": "1",

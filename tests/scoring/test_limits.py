@@ -62,5 +62,5 @@ def test_no_value_and_no_slope_is_nan(rule, dtype):
 )
 def test_limits(rule, limits):
     ends = torch.tensor([-math.inf, math.inf])
-    found = torch.cat([rule.f1(ends[:1]), rule.f0(ends[:1]), rule.f1(ends[1:]), rule.f0(ends[1:])])
-    torch.testing.assert_close(found, torch.tensor(limits))
+    actual = torch.cat([rule.f1(ends[:1]), rule.f0(ends[:1]), rule.f1(ends[1:]), rule.f0(ends[1:])])
+    torch.testing.assert_close(actual, torch.tensor(limits))

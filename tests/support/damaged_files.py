@@ -15,18 +15,17 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 import fvnce
-from fvnce.io import describe, flatten, read_document, write_document
+from fvnce.io import describe, flatten
 from fvnce.models import CouplingEncoder, EnergyModel, GaussianDecoder
 from fvnce.noise import FlowNoise, load_noise, save_noise
 from fvnce.training.checkpoint import read_checkpoint
 
-#: What the header of each calls it; a document has none.
+#: What the header of each calls it.
 KINDS = {
     "an objective": "objective",
     "noise": "noise",
     "a checkpoint": "checkpoint",
     "a detector": "detector",
-    "a document": None,
 }
 Read = Callable[[Path], Any]
 
@@ -55,9 +54,6 @@ def make_files(folder: Path) -> dict[str, tuple[Path, Read, Read]]:
     x = np.random.default_rng(0).normal(size=(40, 2))
     detector = fvnce.NoiseContrastiveDetector(n_trees=5, n_networks=1, steps=5, calibration_folds=0, random_state=0)
     detector.fit(x).save(folder / "d.safetensors")
-    content = {"name": "fläche", "shares": [0.1 + 0.2, 1e-7, None, -3], "layout": {"a": "number", "b": "category"}}
-    study = folder / "analysis.json"
-    write_document(study, "study", content)
     checkpoint = next((folder / "run").glob("step-*.safetensors"))
 
     def state(path: Path) -> str:
@@ -78,7 +74,6 @@ def make_files(folder: Path) -> dict[str, tuple[Path, Read, Read]]:
             lambda path: fvnce.NoiseContrastiveDetector.load(path).score_samples(x).tolist(),
             fvnce.NoiseContrastiveDetector.load,
         ),
-        "a document": (study, lambda path: read_document(path, "study"), lambda path: read_document(path, "study")),
     }
 
 

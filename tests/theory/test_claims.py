@@ -105,12 +105,12 @@ def test_the_encoder_of_data_cancels_in_least_squares():
     generator = torch.Generator().manual_seed(0)
     joint = torch.rand(6, 3, generator=generator)
     p_d, p_n = simplex(0), simplex(1)
-    found = []
+    actual = []
     for _ in range(3):
         q = torch.rand(6, 3, generator=generator).add(0.05)
         q = q / q.sum(1, keepdim=True)
-        found.append((p_d[:, None] * q * joint / (p_n[:, None] * q)).sum())
-    torch.testing.assert_close(torch.stack(found), found[0].expand(3))
+        actual.append((p_d[:, None] * q * joint / (p_n[:, None] * q)).sum())
+    torch.testing.assert_close(torch.stack(actual), actual[0].expand(3))
 
 
 def test_a_deterministic_encoder_makes_an_unnormalised_density():
@@ -254,7 +254,7 @@ class Tilt(nn.Module):
 def test_some_of_the_bias_is_left_where_ratios_span_many_nats():
     """Standard deviation 2, 8 noise samples: .87 at momentum 0 and .16 at .9, each within .05, over four errors."""
     noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
-    x, found = torch.full((2, 1), 2.0), {}  # the mean of the tilted normal is its tilt
+    x, actual = torch.full((2, 1), 2.0), {}  # the mean of the tilted normal is its tilt
     for momentum in (0.0, 0.9):
         model, generator = Tilt(2.0), torch.Generator().manual_seed(1)
         objective = NCE(model, noise, PowerRule(0), partition=Profiled(momentum=momentum))
@@ -264,9 +264,9 @@ def test_some_of_the_bias_is_left_where_ratios_span_many_nats():
             y = torch.randn(8, 1, generator=generator)
             objective(x, y, log_noise_x=torch.zeros(2), log_noise_noise=torch.zeros(8)).backward()
             slopes.append(-float(model.t.grad))
-        found[momentum] = np.mean(slopes[1000:])
-    assert found[0.0] == pytest.approx(0.87, abs=0.05)
-    assert found[0.9] == pytest.approx(0.16, abs=0.05)
+        actual[momentum] = np.mean(slopes[1000:])
+    assert actual[0.0] == pytest.approx(0.87, abs=0.05)
+    assert actual[0.9] == pytest.approx(0.16, abs=0.05)
 
 
 def test_intervals_of_log_z_cover_by_effective_samples():

@@ -43,9 +43,9 @@ def test_the_covariance_is_that_of_many_estimates(name, nu):
     # Gradient of E_d f1(r/ν) + ν E_n f0(r/ν) at the truth: df0/dΔ = −r φ.
     score = (data * phi) @ g - nu * (noise * r * phi) @ g
     steps = score @ np.linalg.inv(curvature)
-    found = n * np.cov(steps.T)
+    actual = n * np.cov(steps.T)
     expected = covariance(p_d, p_n, g, rule, nu)
-    np.testing.assert_allclose(np.diag(found), np.diag(expected), rtol=0.1)
+    np.testing.assert_allclose(np.diag(actual), np.diag(expected), rtol=0.1)
 
 
 @pytest.mark.parametrize("seed", range(20))

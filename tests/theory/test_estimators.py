@@ -88,14 +88,14 @@ def test_steps_of_238_over_root_d_cost_least(width, price):
     """
     rng = np.random.default_rng(0)
     x, xi = rng.normal(size=(2, 4_000_000 // width, width))
-    found = {}
+    actual = {}
     for length in (1.0, 1.5, STEP, 4.0, 6.0):
         u = x + length / math.sqrt(width) * xi
         missed = 1 / (1 + np.exp(((u**2).sum(1) - (x**2).sum(1)) / 2))
         squares = ((x - u) ** 2).mean(1)
-        found[length] = (missed**2 * squares).mean() / (missed * (1 - missed) * squares).mean() ** 2
-    assert min(found, key=found.get) == STEP
-    assert found[STEP] == pytest.approx(price, rel=0.1)
+        actual[length] = (missed**2 * squares).mean() / (missed * (1 - missed) * squares).mean() ** 2
+    assert min(actual, key=actual.get) == STEP
+    assert actual[STEP] == pytest.approx(price, rel=0.1)
 
 
 def test_plain_descent_grows_exponentially_with_the_distance_and_normalised_does_not():
@@ -124,11 +124,11 @@ def test_annealing_turns_exponential_into_polynomial():
 
 def test_what_the_page_says_of_the_estimators_is_what_was_measured():
     def column(record, value):
-        return {name: {each: row[value] for each, row in found.items()} for name, found in record["problems"].items()}
+        return {name: {each: row[value] for each, row in actual.items()} for name, actual in record["problems"].items()}
 
     kl, log_z = (column(results("estimators"), value) for value in ("kl", "log_z"))
     wide, machine = "Gaussian precision, 64-D", "RBM, 12 × 5"
-    over = {name: found["ranking, K = 10"] / found["maximum likelihood"] for name, found in kl.items()}
+    over = {name: actual["ranking, K = 10"] / actual["maximum likelihood"] for name, actual in kl.items()}
     assert over.pop(machine) == pytest.approx(1.8, abs=0.05)
     assert max(over.values()) < 1.2
     first, second, third = sorted(kl[machine], key=kl[machine].get)[:3]
@@ -150,14 +150,14 @@ def test_what_the_page_says_of_the_estimators_is_what_was_measured():
         assert max(kl[problem], key=kl[problem].get) == "eNCE"
     for problem, price in (("Gaussian mean, 10-D", 1.9), (wide, 2.8)):
         assert kl[problem]["conditional"] / kl[problem]["maximum likelihood"] == pytest.approx(price, abs=0.05)
-    assert sum(found["NCE"] > found["ranking, K = 10"] for found in log_z.values()) == 7
+    assert sum(actual["NCE"] > actual["ranking, K = 10"] for actual in log_z.values()) == 7
     assert log_z[wide]["NCE"] / log_z[wide]["ranking, K = 10"] == pytest.approx(37, abs=0.5)
-    for problem, found in log_z.items():
-        found.pop("maximum likelihood")  # which is given it
-        best = min(found, key=found.get)
+    for problem, actual in log_z.items():
+        actual.pop("maximum likelihood")  # which is given it
+        best = min(actual, key=actual.get)
         assert (best == "NCE, ν = 10") == (problem in ("mixture, 2-D", "ICA, 4-D", "ring, 2-D"))
     short = column(results("estimators_short"), "kl")
-    assert all(max(found, key=found.get) == "eNCE" for name, found in short.items() if "Gaussian" in name)
+    assert all(max(actual, key=actual.get) == "eNCE" for name, actual in short.items() if "Gaussian" in name)
     near = [name for name in kl[wide] if name not in ("eNCE", "(0, 0), profiled")]
     assert sorted(near, key=kl[wide].get) == sorted(near, key=short[wide].get)
 
@@ -172,8 +172,8 @@ def test_the_tables_of_the_page_are_those_of_the_results():
             condition = [f"{value:,.0f}" for value in row["condition"].values()]
             cells = " | ".join([f"{row['distance']:g}", *steps, *condition])
             assert f"| {cells} |" in page
-    for problem, found in results("bridges")["problems"].items():
-        errors = [found[way]["on data"] for way in ("one step", "softmax", "binary", "reference")]
+    for problem, actual in results("bridges")["problems"].items():
+        errors = [actual[way]["on data"] for way in ("one step", "softmax", "binary", "reference")]
         cells = " | ".join(f"{each['mean']:.2f} ± {each['error']:.2f}" for each in errors)
         assert f"| {problem} | {cells} |" in page
     for row in results("annealing")["rows"]:
@@ -181,9 +181,9 @@ def test_the_tables_of_the_page_are_those_of_the_results():
             for name in ("one step", "geometric", "arithmetic, oracle"):
                 digits = 0 if row[name]["mse"] >= 100 else 1
                 assert f"{row[name]['mse']:,.{digits}f} ± {row[name]['error']:,.{digits}f}" in page
-    for problem, found in results("estimators")["problems"].items():
+    for problem, actual in results("estimators")["problems"].items():
         cells = []
-        for each in found.values():
+        for each in actual.values():
             digits = 0 if 1000 * each["kl"] >= 10 else 1
             cells.append(f"{1000 * each['kl']:,.{digits}f} ± {1000 * each['kl_error']:,.{digits}f}")
         assert f"| {problem} | {' | '.join(cells)} |" in page
@@ -195,5 +195,5 @@ def test_where_one_softmax_is_better_than_binary_bridges_and_where_it_is_not():
     assert modes["softmax"]["on data"]["mean"] < 0.25 * modes["binary"]["on data"]["mean"]
     assert far["reference"]["on data"]["mean"] < far["binary"]["on data"]["mean"] < far["softmax"]["on data"]["mean"]
     assert far["softmax"]["on data"]["mean"] > far["one step"]["on data"]["mean"]
-    for found in problems.values():
-        assert 0.2 < found["softmax"]["seconds"]["mean"] / found["binary"]["seconds"]["mean"] < 0.45
+    for actual in problems.values():
+        assert 0.2 < actual["softmax"]["seconds"]["mean"] / actual["binary"]["seconds"]["mean"] < 0.45

@@ -45,10 +45,10 @@ def test_any_nest_survives(nest: object) -> None:
 
 def test_tensors_survive_in_any_nest() -> None:
     nest = {"a.b": torch.ones(2), "a": {"b": torch.zeros(3, dtype=torch.int64)}, 3: [(torch.tensor(1.5),)]}
-    found = unflatten(*flatten(nest))
-    assert torch.equal(found["a.b"], torch.ones(2))
-    assert torch.equal(found["a"]["b"], torch.zeros(3, dtype=torch.int64))
-    assert found[3][0][0] == 1.5
+    actual = unflatten(*flatten(nest))
+    assert torch.equal(actual["a.b"], torch.ones(2))
+    assert torch.equal(actual["a"]["b"], torch.zeros(3, dtype=torch.int64))
+    assert actual[3][0][0] == 1.5
 
 
 def test_what_cannot_be_stored_is_named() -> None:

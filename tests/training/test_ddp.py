@@ -17,7 +17,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 import two_processes
-from fvnce.objectives.batch import BatchShare, gather, mean_over_data
+from fvnce.objectives.batch import BatchPart, gather, mean_over_data
 from fvnce.training import fit
 from training_runs import contrastive, rows
 
@@ -61,8 +61,8 @@ def compute(folder: Path) -> None:
 
 
 def losses(folder: Path, which: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / f"{which}.json").read_text())
-    return found
+    actual: dict[str, Any] = json.loads((folder / f"{which}.json").read_text())
+    return actual
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)
@@ -85,9 +85,9 @@ def test_gradients_do_not_depend_on_the_number_of_processes(results: Path, name:
 def test_losses_and_validation_are_those_of_all_processes(results: Path, name: str, precision: str) -> None:
     key = f"{precision}|{name}"
     one, two, other = (losses(results, which)[key] for which in ("1-0", "2-0", "2-1"))
-    for wanted, found, same in zip(one, two, other, strict=True):
-        assert found == same
-        assert found == pytest.approx(wanted, rel=TOLERANCE[precision], abs=TOLERANCE[precision])
+    for expected, actual, same in zip(one, two, other, strict=True):
+        assert actual == same
+        assert actual == pytest.approx(expected, rel=TOLERANCE[precision], abs=TOLERANCE[precision])
 
 
 def test_torchrun_gives_what_fabric_gives(results: Path) -> None:
@@ -126,38 +126,38 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("which", ["main", "other"])
 def test_a_full_disk_on_one_process_is_an_error_on_both(failures: list[dict[str, Any]], which: str) -> None:
     """The last checkpoint cannot be written by one: none returns as if it had been, and none waits."""
-    for found in failures:
-        assert found[which]["error"] == "OSError"
-        assert "No space left on device" in found[which]["says"]
-        assert found[which]["steps"] == [4]
-        assert all("No space left" in text for text in found[which]["warnings"])
+    for actual in failures:
+        assert actual[which]["error"] == "OSError"
+        assert "No space left on device" in actual[which]["says"]
+        assert actual[which]["steps"] == [4]
+        assert all("No space left" in text for text in actual[which]["warnings"])
 
 
 def test_one_damaged_part_sends_both_processes_back(failures: list[dict[str, Any]]) -> None:
-    for found in failures:
-        assert found["damaged"]["result"] == found["never"]
-        (text,) = found["damaged"]["warnings"]
+    for actual in failures:
+        assert actual["damaged"]["result"] == actual["never"]
+        (text,) = actual["damaged"]["warnings"]
         assert "step-000000008" in text
         assert "goes on from step-000000004.safetensors" in text
 
 
 def test_a_folder_in_use_and_another_run_are_refused_by_both(failures: list[dict[str, Any]]) -> None:
-    for found in failures:
-        assert found["locked"]["error"] == "FolderInUse"
-        assert found["changed"]["error"] == "ValueError"
-        assert "lr was 0.001, is 0.5" in found["changed"]["says"]
+    for actual in failures:
+        assert actual["locked"]["error"] == "FolderInUse"
+        assert actual["changed"]["error"] == "ValueError"
+        assert "lr was 0.001, is 0.5" in actual["changed"]["says"]
 
 
 def test_how_long_processes_wait_can_be_set(failures: list[dict[str, Any]]) -> None:
-    assert [found["timeout"] for found in failures] == [777.0, 777.0]
+    assert [actual["timeout"] for actual in failures] == [777.0, 777.0]
 
 
 def test_an_objective_evaluated_by_one_process_waits_for_nobody() -> None:
     values = torch.arange(3.0)
     assert gather(values, None) is values
     assert mean_over_data(values, None) == 1
-    assert mean_over_data(values, BatchShare(data=0.5)) == 0.5
-    assert gather(values, BatchShare(data=0.5)) is values
+    assert mean_over_data(values, BatchPart(data=0.5)) == 0.5
+    assert gather(values, BatchPart(data=0.5)) is values
 
 
 LEAVING = """

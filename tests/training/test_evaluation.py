@@ -47,11 +47,11 @@ def test_batches_of_any_size_give_the_same_value(partition: Any, rule: PowerRule
     log_x, log_y = noise.log_prob(x), noise.log_prob(y)
     whole = objective.terms(x, y, log_noise_x=log_x, log_noise_noise=log_y)
     for size in (7, 60):
-        found = evaluate(objective, split(x, log_x, size), split(y, log_y, size))
-        assert float(found.loss) == pytest.approx(float(whole.loss.detach()), rel=1e-12)
-        assert float(found.evidence.mean()) == pytest.approx(float(whole.evidence.mean()), rel=1e-12)
+        actual = evaluate(objective, split(x, log_x, size), split(y, log_y, size))
+        assert float(actual.loss) == pytest.approx(float(whole.loss.detach()), rel=1e-12)
+        assert float(actual.evidence.mean()) == pytest.approx(float(whole.evidence.mean()), rel=1e-12)
         for name, value in whole.statistics.items():
-            assert float(found.statistics[name]) == pytest.approx(float(value), rel=1e-10, abs=1e-12)
+            assert float(actual.statistics[name]) == pytest.approx(float(value), rel=1e-10, abs=1e-12)
 
 
 def test_the_bound_estimates_the_divergence_for_every_rule() -> None:
@@ -77,10 +77,10 @@ def test_the_bound_estimates_the_divergence_for_every_rule() -> None:
         for partition in ("fixed", "profiled"):
             objective = NCE(model, noise, PowerRule(alpha, clip=None), partition=partition).eval()  # type: ignore[arg-type]
             terms = evaluate(objective, split(x, log_x, 50_000), split(y, log_y, 50_000))
-            found = comparable(objective, terms)
-            assert abs(found["bound"] - divergence) < 5 * error
+            actual = comparable(objective, terms)
+            assert abs(actual["bound"] - divergence) < 5 * error
             best = (torch.nn.functional.softplus(-ratio).mean() + torch.log1p(back).mean()).item()
-            assert found["log_loss"] == pytest.approx(best, abs=0.01)
+            assert actual["log_loss"] == pytest.approx(best, abs=0.01)
 
 
 def test_a_worse_model_has_a_worse_bound_and_log_loss_under_every_rule() -> None:
@@ -90,13 +90,15 @@ def test_a_worse_model_has_a_worse_bound_and_log_loss_under_every_rule() -> None
     noise = normal(scale=2.0)
     y = noise.sample((4000,))
     for alpha in (0.0, 0.1):
-        found = []
+        actual = []
         for shift in (0.0, 0.5, 1.0):
             wrong = LinearGaussianModel(true.weight.detach(), true.bias.detach() + shift, 0.7)
             objective = NCE(wrong, noise, PowerRule(alpha), partition="profiled").eval()
-            found.append(comparable(objective, evaluate(objective, [(x, noise.log_prob(x))], [(y, noise.log_prob(y))])))
-        assert [f["bound"] for f in found] == sorted((f["bound"] for f in found), reverse=True)
-        assert [f["log_loss"] for f in found] == sorted(f["log_loss"] for f in found)
+            actual.append(
+                comparable(objective, evaluate(objective, [(x, noise.log_prob(x))], [(y, noise.log_prob(y))]))
+            )
+        assert [f["bound"] for f in actual] == sorted((f["bound"] for f in actual), reverse=True)
+        assert [f["log_loss"] for f in actual] == sorted(f["log_loss"] for f in actual)
 
 
 def test_without_learning_every_validation_finds_the_same() -> None:

@@ -63,9 +63,9 @@ def test_what_costs_time_before_training_is_reported_apart(history: History) -> 
 def test_csv_and_json_hold_the_same_numbers(history: History, tmp_path: Path) -> None:
     history.to_csv(tmp_path / "steps.csv", of="steps")
     with (tmp_path / "steps.csv").open() as file:
-        found = list(csv.DictReader(file))
+        actual = list(csv.DictReader(file))
     for name, column in history.steps.to_dict().items():
-        read = [float(row[name]) if row[name] else math.nan for row in found]
+        read = [float(row[name]) if row[name] else math.nan for row in actual]
         assert read == pytest.approx(column, rel=0, abs=0, nan_ok=True)
     tables = json.loads(history.to_json(tmp_path / "history.json"))
     assert json.loads((tmp_path / "history.json").read_text()) == tables
@@ -146,5 +146,5 @@ def test_the_json_has_no_number_that_json_does_not_know() -> None:
 
     history = History()
     history.epochs.add(epoch=1, loss=math.inf, val_loss=-math.inf, val_bound=math.nan)
-    found = json.loads(history.to_json(), parse_constant=refuse)
-    assert found["epochs"] == {"epoch": [1], "loss": [None], "val_loss": [None], "val_bound": [None]}
+    actual = json.loads(history.to_json(), parse_constant=refuse)
+    assert actual["epochs"] == {"epoch": [1], "loss": [None], "val_loss": [None], "val_bound": [None]}

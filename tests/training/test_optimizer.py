@@ -83,9 +83,9 @@ def test_the_last_step_of_a_run_without_checkpoints(settings: dict[str, Any], ba
 
 def test_earlier_checkpoints_stay_and_are_named(tmp_path: Path) -> None:
     options = FitOptions(checkpoint_every=1)
-    with pytest.raises(NonFiniteLoss, match=r"step-000000007\.safetensors") as found:
+    with pytest.raises(NonFiniteLoss, match=r"step-000000007\.safetensors") as actual:
         fit(Spoilt(7), rows(60), epochs=2, batch_size=10, seed=1, checkpoint_dir=tmp_path, options=options)
-    assert str(Checkpoints(tmp_path).path(7)) in str(found.value)
+    assert str(Checkpoints(tmp_path).path(7)) in str(actual.value)
     assert Checkpoints(tmp_path).steps() == [6, 7]
 
 
@@ -155,7 +155,7 @@ def test_a_gradient_of_zero_moves_nothing_and_a_group_has_its_own_rate():
 
 
 def test_fit_knows_it_by_name_and_resumes_it_to_the_bit(tmp_path):
-    found = []
+    actual = []
     for pieces in ([4], [2, 4]):
         for epochs in pieces:
             objective = contrastive()
@@ -171,8 +171,8 @@ def test_fit_knows_it_by_name_and_resumes_it_to_the_bit(tmp_path):
                 resume=True,
                 progress=False,
             )
-        found.append(digest(objective))
-    assert found[0] == found[1]
+        actual.append(digest(objective))
+    assert actual[0] == actual[1]
 
 
 @pytest.mark.parametrize(("rule", "optimiser", "arrives"), [("NCE", "sgd", False), ("eNCE", "normalised", True)])

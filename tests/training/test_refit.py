@@ -27,9 +27,9 @@ SETTINGS: dict[str, Any] = {"batch_size": 16, "seed": 5, "lr": 1e-2}
 
 def shifted(objective: Any, x: Tensor, generator: torch.Generator) -> Distribution:
     """A Gaussian of the rows, with a mean that is drawn, so that a generator in another state would show."""
-    found = fit_gaussian(x, "diagonal")
+    actual = fit_gaussian(x, "diagonal")
     offset = 0.1 * torch.randn(x.shape[1], generator=generator)
-    return torch.distributions.Independent(Normal(found.mean + offset, 2 * found.variance.sqrt()), 1)
+    return torch.distributions.Independent(Normal(actual.mean + offset, 2 * actual.variance.sqrt()), 1)
 
 
 REFITS: dict[str, Any] = {

@@ -1,7 +1,9 @@
-"""``fit`` is a function of objective, data, settings and seed, and of nothing else."""
+"""``fit`` is a function of objective, data, settings and seed, and of nothing else; it refuses wrong ones by name."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import os
 import signal
 from collections.abc import Iterator
@@ -12,7 +14,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
+from torch.utils.data import DataLoader
 
+from fvnce import training
 from fvnce.training import Callback, FitOptions, Interrupted, NonFiniteLoss, fit
 from fvnce.training.checkpoint import Checkpoints
 from training_runs import WIDTH, contrastive, digest, kernels, rows, vae
@@ -127,9 +131,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_the_step(tmp_path: Path) 
 
 
 def test_a_diverging_objective_names_its_term(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteLoss, match=r"step \d+ \(epoch \d+\): .*(data_term|noise_term|refused)") as found:
+    with pytest.raises(NonFiniteLoss, match=r"step \d+ \(epoch \d+\): .*(data_term|noise_term|refused)") as actual:
         fit(contrastive(), rows(64), epochs=60, batch_size=16, optimizer="sgd", lr=1e6, seed=1)
-    assert "x_noise: shape (16, 4)" in str(found.value)
+    assert "x_noise: shape (16, 4)" in str(actual.value)
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
@@ -163,10 +167,10 @@ def test_ctrl_c_saves_and_leaves_with_one_line(tmp_path: Path, capfd: Any, plain
 
     never = vae()
     fit(never, rows(40), epochs=4, batch_size=10, seed=1)
-    with pytest.raises(Interrupted) as found:
+    with pytest.raises(Interrupted) as actual:
         fit(vae(), rows(40), epochs=4, batch_size=10, seed=1, checkpoint_dir=tmp_path, callbacks=[Press()])
-    assert found.value.code == 130
-    assert len(found.value.history.steps) == 9
+    assert actual.value.code == 130
+    assert len(actual.value.history.steps) == 9
     assert capfd.readouterr().err == f"interrupted after step 9; saved in {tmp_path}, resume=True continues\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     again = vae(seed=3)
@@ -179,7 +183,7 @@ def test_what_asks_a_process_to_end_saves_first(tmp_path: Path, number: int, cap
     """A cluster sends SIGTERM, a terminal that is closed SIGHUP."""
     before = signal.signal(number, signal.SIG_DFL)
     try:
-        with pytest.raises(Interrupted) as found:
+        with pytest.raises(Interrupted) as actual:
             fit(
                 vae(),
                 rows(40),
@@ -192,7 +196,7 @@ def test_what_asks_a_process_to_end_saves_first(tmp_path: Path, number: int, cap
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-    assert found.value.code == 128 + number
+    assert actual.value.code == 128 + number
     assert Checkpoints(tmp_path).steps() == [4, 5]
     assert "interrupted after step 5; saved in" in capfd.readouterr().err
 
@@ -211,3 +215,75 @@ class _Nothing(Callback):
 
 
 _Nothing.__name__ = "Press"  # a resumed run has callbacks of the same names
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epochs": 0}, "epochs must .*found 0"),
+        ({"lr": -1.0}, "lr must .*found -1"),
+        ({"optimizer": "adamm"}, "optimizer must .*found 'adamm'"),
+        ({"schedule": "cos"}, "schedule must .*found 'cos'"),
+        ({"precision": "16-true"}, "precision must .*found '16-true'"),
+        ({"options": FitOptions(noise_pool=3)}, "noise_pool must .*16.*found 3"),
+        ({"data": torch.zeros(0, WIDTH)}, r"data must .*found shape \(0, 4\)"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], words: str) -> None:
+    chosen = {"data": rows(32), **SETTINGS, **settings}
+    with pytest.raises(ValueError, match=words):
+        fit(contrastive(), **chosen)
+
+
+def test_wrong_objects_are_named() -> None:
+    with pytest.raises(TypeError, match=r"objective must .*found function"):
+        fit(lambda x: x.mean(), rows(10))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"data must .*found str"):
+        fit(vae(), "rows.csv")
+    with pytest.raises(ValueError, match=r"objective must .*found none"):
+        fit(nn.Identity(), rows(10))
+    with pytest.raises(TypeError, match=r"objective must .*found shape \(10, 1\)"):
+        fit(nn.Linear(WIDTH, 1), rows(10))
+    with pytest.raises(TypeError, match=r"data must give tensors.*found dict"):
+        fit(vae(), DataLoader([{"x": torch.zeros(4)}], batch_size=1))  # type: ignore[arg-type]
+
+
+def test_what_a_function_of_the_user_returned_is_named() -> None:
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    with pytest.raises(TypeError, match=r"schedule must return .* found ReduceLROnPlateau"):
+        fit(vae(), rows(20), epochs=1, seed=1, schedule=lambda optimizer, steps: plateau(optimizer))
+
+
+def test_options_that_were_keywords_of_fit_still_work_and_warn() -> None:
+    old: dict[str, Any] = {"log_every": 3, "validate_every": 2}
+    with pytest.warns(DeprecationWarning, match=r"fit\(log_every, validate_every\) .*FitOptions\(log_every=3, "):
+        before = fit(vae(), rows(40), validation=rows(5), **old, **SETTINGS)
+    now = fit(vae(), rows(40), validation=rows(5), options=FitOptions(**old), **SETTINGS)
+    assert before.steps["loss"] == now.steps["loss"]
+    assert before["val_loss"] == pytest.approx(now["val_loss"], rel=0, abs=0, nan_ok=True)
+
+
+@pytest.mark.parametrize(("name", "words"), [("accept_changes", "load_weights"), ("log_evry", "unexpected keyword")])
+def test_keywords_that_fit_does_not_have_are_refused(name: str, words: str) -> None:
+    with pytest.raises(TypeError, match=f"{name}.*{words}|{words}.*{name}"):
+        fit(vae(), rows(20), **{name: True}, **SETTINGS)
+
+
+def test_fit_has_few_parameters_and_the_rest_in_one_place() -> None:
+    names = inspect.signature(fit).parameters
+    assert len(names) <= 18
+    assert not set(names) & {field.name for field in dataclasses.fields(FitOptions)}
+
+
+@pytest.mark.parametrize(("old", "new"), [("Table", "HistoryTable"), ("NormalisedSGD", "NormalizedSGD")])
+def test_old_names_warn(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=new):
+        assert getattr(training, old) is getattr(training, new)
+
+
+def test_the_old_name_of_an_optimizer_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="normalized-sgd"):
+        fit(vae(), rows(20), optimizer="normalised-sgd", **SETTINGS)

@@ -128,8 +128,7 @@ def main() -> None:
         for kind, (path, read, load) in files.items():
             tell(damaged("flips", kind, path, read, chosen.flips, chosen.seed))
             tell(damaged("cuts", kind, path, read, chosen.cuts, chosen.seed))
-            if KINDS[kind] is not None:
-                tell(mutants(kind, str(KINDS[kind]), path, load, chosen.mutants, chosen.seed))
+            tell(mutants(kind, KINDS[kind], path, load, chosen.mutants, chosen.seed))
     times = " ".join(f"--{name} {getattr(chosen, name)}" for name in ("flips", "cuts", "mutants"))
     record = {
         "command": f"python -m tools.fuzz.files {times} --seed {chosen.seed}",

@@ -68,17 +68,22 @@ def _unseen(record: Record) -> list[str]:
 
 def _novelty(record: Record) -> list[str]:
     """Ours and the two best peers."""
-    names = {"contaminated": "outliers among the training rows", "clean": "clean training rows"}
+    names = {
+        "contaminated": "outliers among the training rows",
+        "random-half": "clean training rows, a random half of the inliers",
+        "first-half": "clean training rows, the first half of the inliers in file order (DTE's protocol)",
+    }
     body = []
-    for setting, ranking in record["summary"].items():
+    for protocol, ranking in record["summary"].items():
         [ours] = [row for row in ranking if row["detector"] == "fvnce"]
         peers = [row for row in ranking if row["detector"] != "fvnce"][:2]
         shown = ", ".join(f"{named(row['detector'])} {pair(row, [ours])}" for row in peers)
-        body.append([names[setting], f"{len(ours['seeds'])}", pair(ours, peers), shown])
+        body.append([names[protocol], f"{len(ours['seeds'])}", pair(ours, peers), shown])
     tables = max(row["tables"] for ranking in record["summary"].values() for row in ranking)
     count = max(len(ranking) for ranking in record["summary"].values()) - 1
     return [
         f"**With no outlier known**, on {tables} tables; the two best of {count} peers.",
+        f"Columns are {record['inputs']}, the peers' as well.",
         "",
         *markdown_table(["training", "seeds", "fvnce", "best peers"], body),
     ]
@@ -133,6 +138,7 @@ def _detection(record: Record) -> list[str]:
         "mean average precision on held-out rows,",
         "and the two best peers",
         "([all of them](docs/benchmarks.md); [how the defaults were chosen](docs/detection.md#every-default-and-why)).",
+        f"Columns are {record['inputs']}, the peers' as well.",
         "",
         *markdown_table(["known", "seeds", "fvnce", "best peers"], body),
     ]

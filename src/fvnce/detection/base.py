@@ -229,7 +229,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             return conformal.p_value(self.anomaly_score(X), discount=discount)
         rows, how = self._checked(X), conformal.model.preprocessor
         if isinstance(how, TablePreprocessor) and how.readings is not None and is_frame(X):
-            rows = frame_to_matrix(Frame.of(X), how.readings, strict=False)  # as the held-out rows were read
+            rows = frame_to_matrix(self._aligned(X)[0], how.readings, strict=False)  # as the held-out rows were read
         return conformal.p_value(in_parts(rows, conformal.model.anomaly, n_jobs=self.n_jobs), discount=discount)
 
     @property
@@ -415,7 +415,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Check training rows and return them as given; of a data frame, as it is read, how, and the frame."""
         if is_frame(X):
             frame = Frame.of(X)
-            self._check_names(X, frame, reset=True)
+            self._learn_names(frame)
             if len(frame) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
             readings = learn_types(frame)
@@ -434,32 +434,29 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if isinstance(how, ImagePreprocessor):
             return check_images(X, how.shape)
         if not isinstance(X, np.ndarray) and is_frame(X):
-            frame = Frame.of(X)
-            if how.readings is None:  # a value that is no number is reported before missing names
-                matrix = frame_to_matrix(frame, [ColumnType()] * frame.shape[1])
-                self._check_names(X, frame, reset=False)
-                return matrix
-            self._check_names(X, frame, reset=False)
-            return frame_to_matrix(frame, how.readings)
+            frame, notice = self._aligned(X)
+            matrix = frame_to_matrix(frame, how.readings or [ColumnType()] * frame.shape[1])
+            if notice:
+                warnings.warn(notice, stacklevel=4)
+            return matrix
         if any(column.kind != "number" for column in how.readings or ()):
             raise ValueError(
                 f"X must be a data frame as in training, where it had texts or dates, found {type(X).__name__}"
             )
         return self._matrix(X, reset=False)
 
-    def _check_names(self, X: Any, frame: Frame, *, reset: bool) -> None:
-        """Learn the names of the columns, or compare them; scikit-learn does it for frames of other libraries."""
-        if not isinstance(X, Frame):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        elif reset:
-            self.n_features_in_, self.feature_names_in_ = frame.shape[1], frame.columns
-        elif frame.columns.tolist() != getattr(self, "feature_names_in_", frame.columns).tolist():
-            raise ValueError(
-                f"X must have the columns of training in their order, {', '.join(self.feature_names_in_[:9])}, found "
-                f"{', '.join(map(str, frame.columns[:9]))}; the feature names should match"
-            )
-        elif frame.shape[1] != self.n_features_in_:
-            raise ValueError(f"X must have the {self.n_features_in_} features of training, found {frame.shape[1]}")
+    def _learn_names(self, frame: Frame) -> None:
+        """Learn the names of the columns, as text; numbers in their order are no names."""
+        self.n_features_in_ = frame.shape[1]
+        if frame.columns.tolist() != list(range(frame.shape[1])):
+            self.feature_names_in_ = np.array([str(name) for name in frame.columns], dtype=object)
+
+    def _aligned(self, X: Any) -> tuple[Frame, str]:
+        """Return the columns of training of a data frame, in their order, and what to warn of."""
+        names = getattr(self, "feature_names_in_", ())
+        frame, notice = Frame.of(X).aligned(list(names), self.n_features_in_)
+        # Who makes a Frame has put the columns in order, as BatchScorer does.
+        return frame, "" if isinstance(X, Frame) and not len(names) else notice
 
     def _matrix(self, X: Any, *, reset: bool) -> Any:
         """Let scikit-learn check a matrix of numbers; a large one in parts, and it stays as it is stored."""

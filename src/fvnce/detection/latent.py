@@ -11,7 +11,7 @@ model, which is the question where the noise holds known outliers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ from .._validation import count, fields, require
 from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
 from ..noise import KernelDensity, NoiseMixture, fit_gaussian, smoothed
 from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective
-from ..scoring.text import parse
+from ..scoring import parse
 from ..tables.schema import read_by
 from ..training import FitOptions, History, fit
 from .base import OutlierDetector, histories_from_state, histories_state, seed_of
@@ -82,7 +82,6 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         objective_: the trained objective, in float64; ``objective_.model`` draws samples.
         history_: a :class:`fvnce.History`.
         settings_: the settings, with what "auto" stood for.
-        held_out_: encoded rows that were held out, or all if none were; not saved.
         offset_: ``decision_function`` is ``score_samples − offset_``.
         evidence_: how good it is, as far as that is known (:class:`~fvnce.detection.Evidence`).
         feature_importances_: the part of each column in the variance of the score.
@@ -147,7 +146,6 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
     objective_: Any = field(init=False)
     history_: History = field(init=False)
     settings_: SimpleNamespace = field(init=False)
-    held_out_: Tensor = field(init=False)
 
     @_random.plain_mode()
     def fit(self, X: Any, y: Any = None, *, mostly_outliers: bool = False) -> Self:
@@ -230,7 +228,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
 
     def codes(self, X: Any) -> Array:
         """Return g(x), shape (n, latent)."""
-        return np.asarray(in_blocks(self._codes, torch.from_numpy(self.preprocess(X))).numpy())
+        return _of_rows(self._codes, self.preprocess(X))
 
     def transform(self, X: Any) -> Array:
         """Return g(x), as :meth:`codes` gives it, for pipelines; ``set_output`` makes it a data frame."""
@@ -242,7 +240,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
 
     def reconstruction(self, X: Any) -> Array:
         """Return x̂, the mean of the decoder at g(x), in the columns that the model sees."""
-        return np.asarray(in_blocks(self._reconstruction, torch.from_numpy(self.preprocess(X))).numpy())
+        return _of_rows(self._reconstruction, self.preprocess(X))
 
     def _resolved(self, hidden: tuple[int, ...]) -> SimpleNamespace:
         """Return the settings with what "auto" means here; ``anomaly`` is called ``score`` there, as in files."""
@@ -286,25 +284,20 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
             options=FitOptions(seed_globals=False, log_every=10),
         )
         if isinstance(encoder, SeededEncoder):  # without the generators of training
-            trained, objective = objective, _objective(GaussianEncoder(encoder.network), decoder, noise, settings)
-            objective.load_state_dict(trained.state_dict())
+            objective.encoder = GaussianEncoder(encoder.network)
         self.objective_ = objective.eval().double()
-        self.held_out_ = held_out if len(held_out) else rows
 
     def _anomaly(self, encoded: Array) -> Array:
-        return np.asarray(in_blocks(self._anomaly_of, torch.from_numpy(cut(encoded))).numpy())
+        return _of_rows(self._anomaly_of, cut(encoded))
 
-    @torch.no_grad()
     def _codes(self, x: Tensor) -> Tensor:
         codes: Tensor = self.objective_.encoder(x).mean
         return codes
 
-    @torch.no_grad()
     def _anomaly_of(self, x: Tensor) -> Tensor:
         density: Tensor = self.objective_.model.log_joint(x, self._codes(x))
         return self.objective_.noise.log_prob(x) - density if self.settings_.score == "ratio" else -density
 
-    @torch.no_grad()
     def _reconstruction(self, x: Tensor) -> Tensor:
         mean: Tensor = self.objective_.model.decoder(self._codes(x)).mean
         return mean
@@ -312,12 +305,11 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
     @torch.no_grad()
     def _explain(self, encoded: Array) -> Explanation:
         """Return squared errors over 2σ² by column; the code and the density of the noise are in the rest."""
-        x = torch.from_numpy(cut(encoded))
-        decoder = self.objective_.model.decoder
-        squares = ((x - in_blocks(self._reconstruction, x)).square() / (2 * decoder.scale.square())).numpy()
+        x, model = cut(encoded), self.objective_.model
+        squares = np.square(x - _of_rows(self._reconstruction, x)) / (2 * float(model.decoder.scale) ** 2)
         # Where a row is its own reconstruction from the code 0, the constants of the density are left.
-        code = torch.zeros(1, self.settings_.latent, dtype=x.dtype)
-        base = -float(self.objective_.model.log_joint(decoder(code).mean, code))
+        code = torch.zeros(1, self.settings_.latent, dtype=torch.float64)
+        base = -float(model.log_joint(model.decoder(code).mean, code))
         reconstruction = self.preprocessor_.fold(squares)
         rest = self._anomaly(encoded) - reconstruction.reshape(len(x), -1).sum(1) - base
         return Explanation(np.zeros_like(reconstruction), reconstruction, rest, base)
@@ -351,6 +343,11 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         self.objective_ = objective.double()
 
 
+@torch.no_grad()
+def _of_rows(function: Callable[[Tensor], Tensor], encoded: Array) -> Array:
+    return np.asarray(in_blocks(function, torch.from_numpy(encoded)).numpy())
+
+
 def _pair(width: int, settings: SimpleNamespace) -> tuple[GaussianEncoder | PointEncoder, GaussianDecoder]:
     """Make an encoder of rows with ``width`` columns and a decoder."""
     gaussian, latent = settings.encoder == "gaussian", settings.latent
@@ -370,8 +367,8 @@ def seeded_pair(
     with torch.device("meta"):
         encoder, decoder = _pair(width, settings)
     generator = torch.Generator().manual_seed(seed)
-    for module in (encoder.network, decoder.network):
-        for layer in module.to_empty(device="cpu").modules():
+    for network in (encoder.network, decoder.network):
+        for layer in network.to_empty(device="cpu").modules():
             if isinstance(layer, nn.Linear):
                 limit = 1 / math.sqrt(layer.in_features)
                 for parameter in (layer.weight, layer.bias):

@@ -3,14 +3,14 @@ r"""Diagnose a trained objective: its noise term, its bound, its classifier and 
 ``diagnose`` also tries remedies where the noise is dead, that is where its Δ lies so far below the data's that e^Δ is
 rounded away. They are, the cheapest first:
 
-    none       for (0, 0), a normalised model and a stochastic encoder the noise term is a constant: nothing is missing
+    none       for (0, 0), a normalized model and a stochastic encoder the noise term is a constant: nothing is missing
     noise      draws nearer to what the model can make: kernels of another width, or kernels on the data
     decoder    a wider σ, at which Δ of noise falls more slowly, −|x − E p(x|z)|²/2σ²
     log_scale  Δ + s: with a deterministic encoder by a budget, else by hand
-    profiled   log Z maximised out: the largest Δ always counts, and the question is how many others do
+    profiled   log Z maximized out: the largest Δ always counts, and the question is how many others do
     bridges    distributions between noise and data, each near enough to the next
 
-Each is judged by the live share and the effective share of noise that the objective would have with it.
+Each is judged by the live fraction and the effective fraction of noise that the objective would have with it.
 ``noise_efficiency`` is in ``efficiency``.
 """
 
@@ -29,22 +29,22 @@ from torch.distributions import Distribution
 from .. import _validation
 from .._random import seeded_by
 from .._stats import ENOUGH_SAMPLES
-from ..models import GaussianDecoder
+from ..models import GaussianDecoder, is_normalized
 from ..models.distributions import PointMass
 from ..noise import KernelDensity, NoiseMixture, draw_with_log_prob, log_prob_or_minus_inf, smoothed
 from ..objectives import ContrastiveObjective, Fixed, Profiled
-from ..objectives.batch import effective_share, ratio_statistics
+from ..objectives.batch import effective_fraction, ratio_statistics
 from ..objectives.partition import power_of
 from ..objectives.ratios import Encoder, log_ratio
 from .efficiency import NoiseEfficiency, noise_efficiency
 
 __all__ = ["Diagnostics", "NoiseEfficiency", "ReliabilityCurve", "calibrate", "diagnose", "noise_efficiency"]
 
-SHARES = ("live_noise", "zero_noise", "ess_noise", "ess_data", "clipped_noise", "clipped_data")
+FRACTIONS = ("live_noise", "zero_noise", "ess_noise", "ess_data", "clipped_noise", "clipped_data")
 LATENTS_AT_ONCE = 65_536
-#: A live share below which the noise term is called dead.
+#: A live fraction below which the noise term is called dead.
 DEAD_BELOW = 0.01
-#: A live share that is worth having, and effective noise samples that carry a log-mean-exp.
+#: A live fraction that is worth having, and effective noise samples that carry a log-mean-exp.
 ENOUGH_LIVE, ENOUGH_EFFECTIVE = 0.05, 10.0
 #: Widths of kernels that are tried, over their own.
 WIDTHS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2.0, 4.0, 8.0)
@@ -58,8 +58,8 @@ class ReliabilityCurve:
 
     Attributes:
         predicted: mean predicted probability of data in each bin of σ(Δ), NaN where the bin is empty.
-        observed: share of data in each bin, noise counted ν times.
-        weight: share of all samples in each bin.
+        observed: fraction of data in each bin, noise counted ν times.
+        weight: fraction of all samples in each bin.
         error: the expected calibration error, Σ weight·|predicted − observed|.
         log_loss: the mean negative log-probability of the truth, in nats; comparable across rules.
 
@@ -81,8 +81,8 @@ class Remedy:
 
     Attributes:
         name: ``none``, ``noise``, ``decoder``, ``log_scale``, ``profiled`` or ``bridges``.
-        live_noise: the share of noise samples that would be felt; NaN where that is not the question.
-        ess_noise: the effective share of their weights; NaN likewise.
+        live_noise: the fraction of noise samples that would be felt; NaN where that is not the question.
+        ess_noise: the effective fraction of their weights; NaN likewise.
         helps: whether that is enough.
         text: what to do, with its numbers.
     """
@@ -99,12 +99,12 @@ class Diagnostics:
     """What :func:`diagnose` found.
 
     Attributes:
-        live_noise: share of noise samples that can be felt in the gradient.
+        live_noise: fraction of noise samples that can be felt in the gradient.
         zero_noise: share whose gradient is exactly zero in the working precision.
-        ess_noise: effective share of the noise weights.
-        ess_data: effective share of the data weights.
-        clipped_noise: share of noise samples above the clip.
-        clipped_data: share of data samples above the clip.
+        ess_noise: effective fraction of the noise weights.
+        ess_data: effective fraction of the data weights.
+        clipped_noise: fraction of noise samples above the clip.
+        clipped_data: fraction of data samples above the clip.
         gap_data: by how much the data term grows from one latent draw to many: a measure of the encoder's error.
         gap_noise: the same of the noise term.
         calibration: of the implied classifier.
@@ -151,8 +151,8 @@ class Diagnostics:
         advice = {
             f"the noise term is dead: {self.live_noise:.1%} of the noise samples can be felt": dead,
             **{f"{'→' if remedy is first else '·'} {remedy.text}": dead for remedy in self.remedies},
-            f"few noise samples carry the noise term (effective share {self.ess_noise:.2%}): use more noise_samples or "
-            "noise closer to the model": not dead and self.ess_noise < 0.01,
+            f"few noise samples carry the noise term (effective fraction {self.ess_noise:.2%}): use more noise_samples "
+            "or noise closer to the model": not dead and self.ess_noise < 0.01,
             f"{self.clipped_data:.0%} of the data lie above the clip, where their weights are equal and α has no "
             "effect: lower alpha or raise clip": self.clipped_data > 0.5,
             f"{self.clipped_noise:.0%} of the noise lies above the clip, where J is not a bound": many_clipped,
@@ -230,12 +230,12 @@ def diagnose(
             gap_data = _gap(model, objective.encoder, x, log_noise_x, lambda at: rule.f1(at + shift), many)
             gap_noise = _gap(model, encoder, x_noise, log_noise_noise, lambda at: rule.f0(at + shift), many)
         log_z = objective.log_partition(x_noise=x_noise, log_noise_noise=log_noise_noise, generator=generator)
-        shares = {name: terms.statistics[name] for name in SHARES}
+        fractions = {name: terms.statistics[name] for name in FRACTIONS}
         remedies: tuple[Remedy, ...] = ()
-        if shares["live_noise"] < DEAD_BELOW:
+        if fractions["live_noise"] < DEAD_BELOW:
             remedies = tuple(_remedies(objective, x, terms.delta_data, terms.delta_noise, generator))
         return Diagnostics(
-            **shares,
+            **fractions,
             gap_data=gap_data,
             gap_noise=gap_noise,
             calibration=calibrate(terms.delta_data, terms.delta_noise, objective.noise_ratio, bins=bins),
@@ -306,24 +306,24 @@ def _remedies(
 ) -> Iterator[Remedy]:
     """Yield all remedies that apply to data x and the given Δ of data and noise, in the order in which to try them."""
     x = x[:ROWS]
-    normalised = getattr(objective.model, "normalised", True)
+    normalized = is_normalized(objective.model)
     point = objective.encoder is not None and isinstance(objective.encoder(x[:1]), PointMass)
     power = power_of(objective.rule)
-    if power is not None and power[1] == 0 and normalised and not point and isinstance(objective.partition, Fixed):
+    if power is not None and power[1] == 0 and normalized and not point and isinstance(objective.partition, Fixed):
         text = "nothing need be done: the noise term is a constant here (use variance_reduced=True or fvnce.VAE)"
         yield Remedy("none", math.nan, math.nan, True, text)
     yield from _noise(objective, x, generator)
     yield from _decoder(objective, x, generator)
     needed = -float(delta_noise.median())
-    live, ess = _shares(objective, delta_data + needed, delta_noise + needed)
+    live, ess = _live_and_ess(objective, delta_data + needed, delta_noise + needed)
     by_hand = f"log_scale={needed:.0f} lifts half of it above Δ = 0, {live:.1%} would be felt; use a clip of 0 to 2"
     by_budget = (
         f'half of it lies {needed:.0f} nats below Δ = 0, and log_scale="auto" with PowerRule(0, clip=0) lifts it'
     )
-    budget = point and normalised
+    budget = point and normalized
     text = f"scale the noise: {by_budget if budget else by_hand}"
     yield Remedy("log_scale", live, ess, budget or needed < 50, text)
-    ess = effective_share(delta_noise)
+    ess = effective_fraction(delta_noise)
     carried = ess * len(delta_noise)
     enough = carried >= ENOUGH_EFFECTIVE
     text = (
@@ -335,9 +335,9 @@ def _remedies(
     yield Remedy("bridges", math.nan, math.nan, True, text)
 
 
-def _shares(objective: ContrastiveObjective, data: Tensor, noise: Tensor) -> tuple[float, float]:
-    shares = ratio_statistics(objective.rule, data, noise)
-    return shares["live_noise"], shares["ess_noise"]
+def _live_and_ess(objective: ContrastiveObjective, data: Tensor, noise: Tensor) -> tuple[float, float]:
+    fractions = ratio_statistics(objective.rule, data, noise)
+    return fractions["live_noise"], fractions["ess_noise"]
 
 
 def _noise(objective: ContrastiveObjective, x: Tensor, generator: torch.Generator | None) -> Iterator[Remedy]:
@@ -369,7 +369,7 @@ def _with_noise(
     with seeded_by(generator):
         at_noise = objective.noise_log_ratio(drawn.to(x.dtype), log_noise).mean + shift
         at_data = objective.data_log_ratio(x, noise.log_prob(x)).mean + shift
-    return _shares(objective, at_data, at_noise)
+    return _live_and_ess(objective, at_data, at_noise)
 
 
 def _residual(objective: ContrastiveObjective, x: Tensor, generator: torch.Generator | None) -> float | None:
@@ -405,6 +405,6 @@ def _decoder(objective: ContrastiveObjective, x: Tensor, generator: torch.Genera
     with seeded_by(generator):
         data = log_ratio(model, objective.encoder(x), x, log_prob_or_minus_inf(objective.noise, x), draws).mean + shift
         noise = log_ratio(model, encoder(drawn), drawn, log_noise, draws).mean + shift
-    live, ess = _shares(objective, data, noise)
+    live, ess = _live_and_ess(objective, data, noise)
     text = f"widen the decoder: at σ = {wider:.3g} instead of {narrow:.3g} {live:.1%} of the samples would be felt"
     yield Remedy("decoder", live, ess, live >= ENOUGH_LIVE, f'{text} (GaussianDecoder(learned="shared") finds σ)')

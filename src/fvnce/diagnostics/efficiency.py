@@ -50,12 +50,12 @@ class NoiseEfficiency:
 
     @property
     def against_likelihood(self) -> float:
-        """The share of the data that maximum likelihood would need to know as much, in (0, 1]."""
+        """The fraction of the data that maximum likelihood would need to know as much, in (0, 1]."""
         return self.likelihood / self.variance
 
     @property
     def against_best(self) -> float:
-        """The share of the data that an estimate with the best noise would need to know as much."""
+        """The fraction of the data that an estimate with the best noise would need to know as much."""
         if self.best is None:
             raise ValueError("against_best needs the best noise, found none; pass best=True")
         return self.best / self.variance
@@ -129,12 +129,12 @@ def noise_efficiency(
     count = math.inf if getattr(objective, "variance_reduced", False) else objective.noise_samples
     rule = objective.rule.unclipped()
     covariance, weight = _covariance(rule, log_model - float(log_z) - log_noise - math.log(nu), g, nu, count)
-    # Fisher's information of the normalised model is the covariance of the scores, whatever their mean.
-    centred = scores - scores.mean(0)
+    # Fisher's information of the normalized model is the covariance of the scores, whatever their mean.
+    centered = scores - scores.mean(0)
     return NoiseEfficiency(
         covariance[:free, :free],
         float(torch.trace(covariance[:free, :free])),
-        float(torch.trace(_inverse(centred.T @ centred / len(x)))),
+        float(torch.trace(_inverse(centered.T @ centered / len(x)))),
         _best(rule, g, nu, count, free) if best else None,
         min(carriers, float(weight.sum().square() / weight.square().sum())),
     )

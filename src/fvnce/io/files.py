@@ -4,6 +4,10 @@ The content goes to a new file in the target's folder, made exclusively under a 
 is put in place by one atomic rename. A killed process or a full disk leaves the earlier file as it was; a link in the
 target's place is replaced, and its own target stays untouched; nobody can predict the temporary name.
 
+A record is tensors and JSON in one safetensors file. The JSON is in the file's header, with a SHA-256 over itself and
+every tensor. Reading compares the checksum and runs no code: nothing is pickled. How much memory a text may cost is
+decided before it is parsed.
+
 A folder is locked by ``flock``, which the kernel releases when its process ends, however it ends. (The ``filelock``
 package that torch brings empties the file when a second process asks, and with it who holds it.) The holder writes into
 the file who it is, for the others' error message.
@@ -12,16 +16,25 @@ the file who it is, for the others' error message.
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import re
 import secrets
 import socket
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, overload
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .._validation import FileError, fields, short
 
 if sys.platform != "win32":
     import fcntl
@@ -30,6 +43,15 @@ if sys.platform != "win32":
 _INCOMPLETE = re.compile(r"\.fvnce-[0-9a-f]{16}\.incomplete")
 # O_BINARY exists on Windows alone, O_NOFOLLOW everywhere else. O_EXCL by itself refuses a link that ends the path.
 _EXCLUSIVE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+#: Errors of a file system without locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+#: The format of every file that this package writes, counted up when it changes. Older files are refused.
+FORMAT_VERSION = 2
+_MARK = "fvnce"
+#: Bytes of JSON that are parsed at most.
+MAX_TEXT = 64 * 2**20
+#: Levels of lists and dictionaries within one another, far more than any state of ours has.
+MAX_NESTING = 100
 
 
 @overload
@@ -105,8 +127,155 @@ def _flush_folder(folder: Path) -> None:
             os.close(handle)
 
 
-#: Errors of a file system without locks.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+def encode(content: object) -> str:
+    """Return the JSON text of a content, in ASCII and without blanks; keys stay in their order.
+
+    >>> encode({"b": 1, "a": (0.5, None)})
+    '{"b":1,"a":[0.5,null]}'
+    """
+    if _is_too_deep(content):
+        raise ValueError(f"content must not be nested deeper than {MAX_NESTING} levels to be written, found more")
+    text = json.dumps(content, separators=(",", ":"))  # ASCII, as UTF-8 cannot hold all that a name in a file may be
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"content must take at most {MAX_TEXT:,} bytes of JSON to be read again, found {len(text):,}")
+    return text
+
+
+def decode(text: str | bytes, what: object) -> Any:
+    """Return the content of a JSON text.
+
+    Args:
+        text: the text.
+        what: what errors call it.
+
+    Raises:
+        FileError: if it is longer than ``MAX_TEXT``, nested too deeply, or not JSON.
+
+    >>> decode("[" * 200 + "]" * 200, "analysis.json")
+    Traceback (most recent call last):
+    fvnce.io.FileError: analysis.json must not be nested deeper than 100 levels, found more; no file that fvnce wrote is
+    """
+    if len(text) > MAX_TEXT:
+        raise FileError(f"{what} must hold at most {MAX_TEXT:,} bytes of JSON, found {len(text):,}")
+    try:
+        content = json.loads(text)
+        too_deep = _is_too_deep(content)
+    except RecursionError:
+        too_deep = True
+    except ValueError as error:  # UnicodeDecodeError and a number of too many digits among them
+        raise FileError(f"{what} is damaged: it is no JSON ({error})") from None
+    if too_deep:
+        raise FileError(
+            f"{what} must not be nested deeper than {MAX_NESTING} levels, found more; no file that fvnce wrote is"
+        )
+    return content
+
+
+def _is_too_deep(content: object) -> bool:
+    """Return whether a nest would exhaust the stack of whatever walks through it."""
+    level = [content]
+    for _ in range(MAX_NESTING + 1):
+        below: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list | tuple):
+                below.extend(item)
+        level = [item for item in below if isinstance(item, dict | list | tuple)]
+        if not level:
+            return False
+    return True
+
+
+def write_record(path: Path, kind: str, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Write a record, in place of one of that name, and return its checksum.
+
+    Args:
+        path: the file.
+        kind: what it is; :func:`read_record` checks it.
+        content: what JSON can hold.
+        tensors: tensors by name.
+    """
+    # Contiguous copies, each with storage of its own, as safetensors wants them.
+    plain = {
+        name: torch.empty_like(value, device="cpu", memory_format=torch.contiguous_format).copy_(value)
+        for name, value in tensors.items()
+    }
+    text = encode({"kind": kind, "version": FORMAT_VERSION, "content": content})
+    sha256 = checksum(text, plain)
+    data = safetensors.torch.save(plain, metadata={_MARK: text, "sha256": sha256})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(data)
+    return sha256
+
+
+def read_record(path: Path, kind: str, sha256: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return (content, tensors) of a record, after its checksum has been compared.
+
+    Args:
+        path: the file.
+        kind: what it must be.
+        sha256: the checksum it must have, if another record names it.
+
+    Raises:
+        FileError: if it is damaged, or of another kind or version.
+    """
+    header, stored_kind, content = _header(path, kind)
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except SafetensorError as error:
+        raise FileError(f"{path} is damaged: {error}") from None
+    if header.get("sha256") != checksum(header[_MARK], tensors):
+        raise FileError(f"{path} is damaged: its content does not match its SHA-256")
+    if sha256 is not None and header["sha256"] != sha256:
+        raise FileError(f"{path} does not belong to the {kind} that names it")
+    if stored_kind != kind:
+        raise FileError(f"{path} is a {stored_kind[:100]} of fvnce, not a {kind}")
+    return content, tensors
+
+
+def kind_of(path: Path) -> str:
+    """Return what a record is, from its header alone."""
+    return _header(path, "file")[1]
+
+
+def checksum_of(path: Path) -> str:
+    """Return the SHA-256 that a record states, from its header; :func:`read_record` compares it with the content."""
+    return str(_header(path, "file")[0].get("sha256"))
+
+
+def _header(path: Path, kind: str) -> tuple[dict[str, str], str, dict[str, Any]]:
+    """Return the header of a record, and the kind and the content in it."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a {kind} of fvnce, found no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header: dict[str, str] = file.metadata() or {}
+    except SafetensorError as error:
+        raise FileError(f"{path} is damaged or not a {kind} of fvnce: {error}") from None
+    if _MARK not in header:
+        raise FileError(f"{path} is not a {kind} of fvnce: its header does not say so")
+    document = decode(header[_MARK], f"the header of {path}")
+    version = document.get("version") if isinstance(document, dict) else None
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise FileError(
+            f"{path} has version {short(version)} of the format; this fvnce reads version {FORMAT_VERSION}: make the "
+            "file again with it"
+        )
+    stored_kind, _, content = fields(document, f"the header of {path}", "kind", "version", "content")
+    if not isinstance(stored_kind, str) or not isinstance(content, dict):
+        raise FileError(f"{path} is damaged: its header cannot be read")
+    return header, stored_kind, content
+
+
+def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of a text in UTF-8, and of tensors with their names."""
+    digest = hashlib.sha256(text.encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 class FolderInUse(RuntimeError):

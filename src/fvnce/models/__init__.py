@@ -35,7 +35,13 @@ from .energy import (
 )
 from .exact import GaussianMixtureModel, LinearGaussianModel, RestrictedBoltzmannMachine
 from .fixed import FixedDistribution
-from .latent import BernoulliDecoder, ContinuousBernoulliDecoder, GaussianDecoder, LatentVariableModel
+from .latent import (
+    BernoulliDecoder,
+    ContinuousBernoulliDecoder,
+    GaussianDecoder,
+    LatentVariableModel,
+    is_normalized,
+)
 from .networks import convolutional_pair, mlp
 
 __all__ = [
@@ -63,6 +69,7 @@ __all__ = [
     "RestrictedBoltzmannMachine",
     "TelescopedRatio",
     "convolutional_pair",
+    "is_normalized",
     "mlp",
 ]
 

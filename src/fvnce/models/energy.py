@@ -35,7 +35,7 @@ SMALLEST_RATIO = 1e-12
 class _Energy(nn.Module):
     """A network that gives energies, with an optional reference over x."""
 
-    normalised = False
+    normalized = False
 
     def __init__(self, network: nn.Module, reference: Distribution | None, inputs: Inputs) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class EnergyConditional(Distribution):
     """The conditional of an :class:`EnergyDecoder`: ``log_prob`` is log p⁰(x|z), which does not integrate to one."""
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
-    normalised = False
+    normalized = False
 
     def __init__(self, decoder: EnergyDecoder, z: Tensor) -> None:
         self._decoder, self._z = decoder, z
@@ -256,7 +256,7 @@ def gaussian_kernels(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
 class _NoiseRatio(nn.Module, ABC):
     """A log-ratio p/q that may know q, and is then an unnormalized density of p."""
 
-    normalised = False
+    normalized = False
     _noise: FixedDistribution | None
 
     @property

@@ -138,7 +138,7 @@ class RestrictedBoltzmannMachine(nn.Module):
     True
     """
 
-    normalised = False
+    normalized = False
 
     def __init__(self, weight: Tensor, visible: Tensor, hidden: Tensor) -> None:
         super().__init__()

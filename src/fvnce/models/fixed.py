@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform, constraints
 
-from .distributions import wide as wide
+from .distributions import wide
 
 TensorMap = Callable[[Tensor], Tensor]
 

@@ -58,9 +58,9 @@ class LatentVariableModel(nn.Module):
         self.decoder = decoder
 
     @property
-    def normalised(self) -> bool:
+    def normalized(self) -> bool:
         """Whether p_θ(x|z) integrates to one, as all decoders do that are not energies."""
-        return bool(getattr(self.decoder, "normalised", True))
+        return is_normalized(self.decoder)
 
     @property
     def prior(self) -> Distribution:
@@ -114,6 +114,20 @@ class LatentVariableModel(nn.Module):
         z = self.prior.sample((n,))
         x = self.decoder(z).sample()
         return (x, z) if return_latent else x
+
+
+def is_normalized(model: Any) -> bool:
+    """Return whether a model or a decoder integrates to one, as each does that has no attribute ``normalized``.
+
+    >>> is_normalized(nn.Linear(2, 1))
+    True
+    """
+    old = getattr(model, "normalised", None)
+    if isinstance(old, bool):  # of a class written for 0.2
+        message = f"the attribute normalised of {type(model).__name__} is deprecated; call it normalized"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return old
+    return bool(getattr(model, "normalized", True))
 
 
 def _refuse_learned(prior: Distribution) -> None:

@@ -15,18 +15,17 @@ from .bandwidth import select_bandwidth
 from .base import (
     draw,
     draw_with_log_prob,
-    from_state,
     jitter,
     load_noise,
     log_prob_of_rows,
     log_prob_or_minus_inf,
+    row_flops,
     save_noise,
-    to_state,
 )
 from .flow import FlowNoise
 from .kde import KernelDensity, smoothed
 from .mixture import NoiseMixture
-from .pool import NoisePool, row_flops
+from .pool import NoisePool
 from .simple import BernoulliNoise, BitFlips, EmpiricalNoise, GaussianSteps, fit_gaussian
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "draw",
     "draw_with_log_prob",
     "fit_gaussian",
-    "from_state",
     "jitter",
     "load_noise",
     "log_prob_of_rows",
@@ -50,5 +48,4 @@ __all__ = [
     "save_noise",
     "select_bandwidth",
     "smoothed",
-    "to_state",
 ]

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 #: Longest admitted distance in bandwidths: its square is still a float32.
-LIMIT = 1e15
+LONGEST_DISTANCE = 1e15
 #: Coordinates r of a sketch that are kept as they are.
 AXES = 128
 #: Centres whose scores are computed at once, and rows at once.
@@ -72,7 +72,7 @@ class Centres:
         self.log_height = float(-log_width) - 0.5 * self.width * math.log(2 * math.pi)
         half = torch.cat([0.5 * self.scaled(part).square().sum(1) for part in raw.split(_ROWS_AT_ONCE)])
         self.reach = float((2.0 * half.max()).sqrt())
-        if not self.reach <= LIMIT:
+        if not self.reach <= LONGEST_DISTANCE:
             raise ValueError(
                 "centres must lie within 1e15 bandwidths of their mean, "
                 f"found one at {self.reach:.3g} bandwidths; use a larger bandwidth"
@@ -364,8 +364,8 @@ class Sketch:
     @staticmethod
     def slack(centres: Centres, half: Tensor) -> Tensor:
         """Return the rounding error of the bound, ten times the worst seen where it is tight (y parallel to c')."""
-        share = 1.5e-7 * math.sqrt(centres.width)
-        return share * (2.0 * half).sqrt() * centres.reach + 1e-7 * centres.reach**2
+        relative = 1.5e-7 * math.sqrt(centres.width)
+        return relative * (2.0 * half).sqrt() * centres.reach + 1e-7 * centres.reach**2
 
     def reduce(self, y: Tensor) -> Tensor:
         """Return reduced vectors (q, r + G) of points (q, D) in kernel units."""
@@ -431,12 +431,12 @@ def _sums_of_pairs(centres: Centres, x: Tensor, pairs: Tensor, slope: bool) -> L
         scores += centres.log_weights[columns]
     top = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
     top.scatter_reduce_(0, rows, scores, "amax")
-    share = (scores - top[rows]).exp_()
-    total = torch.zeros_like(top).index_add_(0, rows, share)
+    weights = (scores - top[rows]).exp_()
+    total = torch.zeros_like(top).index_add_(0, rows, weights)
     if not slope:
         return LogSums(top + total.log(), None)
-    share /= total[rows]
+    weights /= total[rows]
     drift = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for part, gap in gaps():
-        drift.index_add_(0, rows[part], gap.mul_(-share[part][:, None]))
+        drift.index_add_(0, rows[part], gap.mul_(-weights[part][:, None]))
     return LogSums(top + total.log(), drift.to(x.dtype))

@@ -17,7 +17,7 @@ distance: a certified bracket.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -119,10 +119,10 @@ def _moments(squares: Tensor, h: float) -> Moments:
     means, variances = 0.0, 0.0
     for low in range(0, len(squares), _TILE_ROWS):
         part = squares[low : low + _TILE_ROWS]
-        share = torch.softmax(part * (-0.5 / h**2), dim=1)
-        mean = (share * part).sum(1)
+        weights = torch.softmax(part * (-0.5 / h**2), dim=1)
+        mean = (weights * part).sum(1)
         means += float(mean.double().sum())
-        variances += float((share * (part - mean[:, None]).square()).sum(1).double().sum())
+        variances += float((weights * (part - mean[:, None]).square()).sum(1).double().sum())
     return means / len(squares), variances / len(squares)
 
 
@@ -163,48 +163,48 @@ def _nearest_squares(points: Centres, data: Tensor, block_bytes: int) -> Tensor:
 
 
 def _nearest_columns(points: Centres, low: int, high: int, dtype: torch.dtype) -> Tensor:
-    rows, _ = points.at(slice(low, high), dtype)
-    scores: list[Tensor] = []
-    columns: list[Tensor] = []
-    for start in range(0, points.size, _TILE_ROWS * 4):
-        stop = min(start + _TILE_ROWS * 4, points.size)
-        block, offset = points.at(slice(start, stop), dtype)
-        tile = torch.addmm(offset, rows, block.T)
-        first, last = max(low, start), min(high, stop)
-        diagonal = torch.arange(first, max(first, last), device=tile.device)
-        tile[diagonal - low, diagonal - start] = -math.inf
-        top = tile.topk(min(_KEPT, stop - start), dim=1, sorted=False)
-        scores.append(top.values)
-        columns.append(top.indices + start)
-    best = torch.cat(scores, 1).topk(_KEPT, dim=1, sorted=False).indices
-    return torch.cat(columns, 1).gather(1, best)
+    parts = []
+    for start, scores, _ in _scores_of_others(points, low, high, dtype, 4 * _TILE_ROWS):
+        top = scores.topk(min(_KEPT, scores.shape[1]), dim=1, sorted=False)
+        parts.append((top.values, top.indices + start))
+    values, columns = (torch.cat(tiles, 1) for tiles in zip(*parts, strict=True))
+    return columns.gather(1, values.topk(_KEPT, dim=1, sorted=False).indices)
 
 
 def _blocked_moments(points: Centres, h: float) -> Moments:
     """The averages of :func:`_moments` over all other rows, without a table."""
     means, variances = 0.0, 0.0
-    dtype = points.raw.dtype
+    dtype, device = points.raw.dtype, points.raw.device
     for low in range(0, points.size, _TILE_ROWS):
         high = min(low + _TILE_ROWS, points.size)
-        rows, offsets = points.at(slice(low, high), dtype)
-        total = torch.zeros(3, high - low, dtype=torch.float64, device=rows.device)
-        top = torch.full((high - low,), -math.inf, dtype=dtype, device=rows.device)
-        for start in range(0, points.size, 2 * _TILE_ROWS):
-            stop = min(start + 2 * _TILE_ROWS, points.size)
-            block, offset = points.at(slice(start, stop), dtype)
-            tile = torch.addmm(offset, rows, block.T).add_(offsets[:, None]).clamp_max_(0.0)
-            first, last = max(low, start), min(high, stop)
-            diagonal = torch.arange(first, max(first, last), device=tile.device)
-            tile[diagonal - low, diagonal - start] = -math.inf
+        total = torch.zeros(3, high - low, dtype=torch.float64, device=device)
+        top = torch.full((high - low,), -math.inf, dtype=dtype, device=device)
+        for _, scores, offsets in _scores_of_others(points, low, high, dtype, 2 * _TILE_ROWS):
+            tile = scores.add_(offsets[:, None]).clamp_max_(0.0)
             new = torch.maximum(top, tile.amax(1))
             total *= ((top - new) / h**2).exp_().double()
             top = new
-            share = ((tile - top[:, None]) / h**2).exp_()
-            square = tile.mul_(-2.0).masked_fill_(share == 0, 0.0)
-            total[0] += share.sum(1)
-            total[1] += share.mul_(square).sum(1)
-            total[2] += share.mul_(square).sum(1)
+            weights = ((tile - top[:, None]) / h**2).exp_()
+            square = tile.mul_(-2.0).masked_fill_(weights == 0, 0.0)
+            total[0] += weights.sum(1)
+            total[1] += weights.mul_(square).sum(1)
+            total[2] += weights.mul_(square).sum(1)
         mean = total[1] / total[0]
         means += float(mean.sum())
         variances += float((total[2] / total[0] - mean.square()).sum())
     return means / points.size, variances / points.size
+
+
+def _scores_of_others(
+    points: Centres, low: int, high: int, dtype: torch.dtype, columns: int
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield (first column, scores t_ij of rows low … high, −inf where i = j, offsets b_i of the rows) tile by tile."""
+    rows, offsets = points.at(slice(low, high), dtype)
+    for start in range(0, points.size, columns):
+        stop = min(start + columns, points.size)
+        block, offset = points.at(slice(start, stop), dtype)
+        scores = torch.addmm(offset, rows, block.T)
+        first = max(low, start)
+        diagonal = torch.arange(first, max(first, min(high, stop)), device=scores.device)
+        scores[diagonal - low, diagonal - start] = -math.inf
+        yield start, scores, offsets

@@ -9,13 +9,12 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, Independent, MultivariateNormal, constraints
 
 from .. import _validation
 from .._random import seeded
@@ -52,6 +51,10 @@ class Noise(Distribution):
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Return n samples of shape (n,) + event_shape, from the generator or from torch's global one."""
         raise NotImplementedError
+
+    def row_flops(self) -> float | None:
+        """Return the floating-point operations to draw one row and evaluate its density, None if unknown."""
+        return None
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Return samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
@@ -113,6 +116,21 @@ def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator |
         return x, noise.log_prob(x) if n else x.new_empty(0)
 
 
+def row_flops(noise: Distribution) -> float | None:
+    """Return the floating-point operations to draw one row and evaluate its density, None if unknown.
+
+    >>> from fvnce.noise import KernelDensity
+    >>> row_flops(KernelDensity(torch.zeros(100, 3), 1.0))
+    600.0
+    """
+    if isinstance(noise, Noise):
+        return noise.row_flops()
+    width = max(1, noise.event_shape.numel())
+    if isinstance(noise, MultivariateNormal):
+        return 4.0 * width * width
+    return 40.0 * width if isinstance(noise, Independent) else None
+
+
 def jitter(noise: Distribution, x: Tensor) -> Tensor:
     """Return rows moved by the noise's kernel, or x itself where the noise has none.
 
@@ -167,20 +185,12 @@ def inside_support(noise: Distribution, x: Tensor) -> Tensor:
     return inside
 
 
-def log_prob_of_rows(
-    noise: Distribution,
-    X: Tensor,
-    *,
-    batch_rows: int = _ROWS_AT_ONCE,
-    progress: Callable[[int, int], None] | None = None,
-) -> Tensor:
+def log_prob_of_rows(noise: Distribution, X: Tensor) -> Tensor:
     """Return log p_n of every row of X, shape (n,): what a training run tabulates once.
 
     Args:
         noise: a distribution whose event shape is that of a row.
         X: shape (n,) + event_shape.
-        batch_rows: rows evaluated at a time.
-        progress: called with (rows done, rows in all) after each batch.
 
     Raises:
         ValueError: if a row has log p_n = −inf or NaN. The row is named: its noise ratio would be infinite.
@@ -197,14 +207,8 @@ def log_prob_of_rows(
             f"found shape {tuple(data.shape)}"
         )
     _validation.finite_rows("X", data)
-    batch_rows = _validation.count("batch_rows", batch_rows)
-    parts: list[Tensor] = []
     with torch.no_grad():
-        for low in range(0, len(data), batch_rows):
-            parts.append(log_prob_or_minus_inf(noise, data[low : low + batch_rows]))
-            if progress is not None:
-                progress(min(low + batch_rows, len(data)), len(data))
-    log_prob = torch.cat(parts) if parts else data.new_empty(0)
+        log_prob = torch.cat([log_prob_or_minus_inf(noise, part) for part in data.split(_ROWS_AT_ONCE)])
     _validation.finite_log_noise("X", log_prob)
     return log_prob
 
@@ -213,27 +217,6 @@ def check_unbatched(noise: Distribution) -> None:
     """Refuse to save noise of a batch shape, as a file holds one distribution."""
     if noise.batch_shape:
         raise ValueError(f"must have an empty batch shape to be saved, found {tuple(noise.batch_shape)}")
-
-
-def to_state(noise: Distribution) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return (configuration, tensors) of a noise; the configuration is made of what JSON can hold.
-
-    >>> from fvnce.noise import KernelDensity
-    >>> config, tensors = to_state(KernelDensity(torch.zeros(2, 1), 0.5))
-    >>> config["structure"]["$kind"], len(tensors)
-    ('KernelDensity', 2)
-    """
-    return describe(noise, "noise")
-
-
-def from_state(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Distribution:
-    """Return the noise whose state :func:`to_state` gave.
-
-    >>> from fvnce.noise import KernelDensity
-    >>> from_state(*to_state(KernelDensity(torch.zeros(2, 1), 0.5)))
-    KernelDensity(centres: 2 x 1, bandwidth: 0.5)
-    """
-    return rebuild(config, tensors, Distribution, what="config")
 
 
 def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:
@@ -246,7 +229,7 @@ def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:
     ...     load_noise(folder).probs
     tensor([0.2500, 0.5000])
     """
-    config, tensors = to_state(noise)
+    config, tensors = describe(noise, "noise")
     path = Path(folder) / FILE_NAME
     write_record(path, KIND, {"noise": config}, tensors)
     return path

@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import _validation
 from .._random import place
 from ..io import register
-from ._logsum import AXES, LIMIT, Centres, Sketch, log_sums
+from ._logsum import AXES, LONGEST_DISTANCE, Centres, Sketch, log_sums
 from .bandwidth import select_bandwidth
 from .base import Noise, check_unbatched
 
@@ -141,13 +141,16 @@ class KernelDensity(Noise):
         """Return log p_n of points of shape (...) + event_shape; the result has shape (...)."""
         x = _validation.points("x", value, self.event_shape)
         x = x.to(torch.promote_types(x.dtype, self.centres.dtype))
-        if self.batch_shape:
-            x = self._over_batch(x)
+        x = self._over_batch(x)
         differentiated = x.requires_grad and torch.is_grad_enabled()
         if not differentiated and not _validation.values_are_hidden():
             return self._evaluate(x, False)[0]
         result: Tensor = _LogDensity.apply(x, self, differentiated)[0]  # type: ignore[no-untyped-call]
         return result
+
+    def row_flops(self) -> float:
+        """Return the operations for one row with all centres; draws whose bounds spare most of them cost less."""
+        return 2.0 * self.centres.numel()
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Return n samples of shape (n,) + event_shape."""
@@ -170,7 +173,7 @@ class KernelDensity(Noise):
     def _draw(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         n = _validation.count("n", n, low=0)
         size, device = self.centres.shape[0], self.centres.device
-        there = device if generator is None else generator.device
+        there = place(generator, device)
         if self._cumulative is None:
             index = torch.randint(size, (n,), generator=generator, device=there).to(device, non_blocking=True)
         else:
@@ -206,7 +209,7 @@ class KernelDensity(Noise):
             sums = log_sums(centres, flat, slope=slope, block_bytes=self.block_bytes, sketch=sketch, near=near)
             log_sum, drift = sums.value, sums.slope
         if near is None and not _validation.are_deferred():
-            far = ~(log_sum >= -0.5 * LIMIT**2 * (1 + 1e-6))  # NaN where squares overflow
+            far = ~(log_sum >= -0.5 * LONGEST_DISTANCE**2 * (1 + 1e-6))  # NaN where squares overflow
             if bool(far.any()):
                 row = int(far.nonzero()[0])
                 distance = float((-2.0 * log_sum[row]).sqrt())
@@ -232,8 +235,8 @@ class KernelDensity(Noise):
         value = torch.logsumexp(scores, 1)
         if not slope:
             return value, None
-        share = (scores - value[:, None]).exp_()
-        return value, torch.einsum("ij,ijk->ik", share, gap).neg_().to(x.dtype)
+        weights = (scores - value[:, None]).exp_()
+        return value, torch.einsum("ij,ijk->ik", weights, gap).neg_().to(x.dtype)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.centres.shape))

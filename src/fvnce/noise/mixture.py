@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -15,7 +14,16 @@ from torch.distributions import Distribution, constraints
 
 from .. import _validation
 from ..io import register
-from .base import Noise, check_unbatched, draw, draw_with_log_prob, inside_support, jitter, log_prob_or_minus_inf
+from .base import (
+    Noise,
+    check_unbatched,
+    draw,
+    draw_with_log_prob,
+    inside_support,
+    jitter,
+    log_prob_or_minus_inf,
+    row_flops,
+)
 
 
 class _Union(constraints.Constraint):
@@ -49,9 +57,8 @@ class NoiseMixture(Noise):
         >>> noise = NoiseMixture([wide, box], weights=[1, 3])
         >>> noise.log_prob(torch.tensor([[0.5], [5.0]]))
         tensor([-0.2449, -4.7927])
-        >>> x, component = noise.draw(100, torch.Generator().manual_seed(0), return_component=True)
-        >>> component.unique()
-        tensor([0, 1])
+        >>> noise.draw(100, torch.Generator().manual_seed(0)).shape
+        torch.Size([100, 1])
     """
 
     everywhere = False
@@ -97,24 +104,16 @@ class NoiseMixture(Noise):
         moved = torch.stack([jitter(component, x) for component in self.components])
         return moved[which, torch.arange(len(x), device=x.device)]
 
-    @overload
-    def draw(
-        self, n: int, generator: torch.Generator | None = None, *, return_component: Literal[False] = False
-    ) -> Tensor: ...
+    def row_flops(self) -> float | None:
+        """Return the operations for one row, which every component evaluates; None if those of one are unknown."""
+        parts = [row_flops(component) for component in self.components]
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
 
-    @overload
-    def draw(
-        self, n: int, generator: torch.Generator | None = None, *, return_component: Literal[True]
-    ) -> tuple[Tensor, Tensor]: ...
-
-    def draw(
-        self, n: int, generator: torch.Generator | None = None, *, return_component: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return n samples of shape (n,) + event_shape and, on request, the component of each, shape (n,)."""
-        chosen, rows = self._choose(n, generator)
-        parts = [draw(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)]
-        x = _gather(parts, rows, n)
-        return (x, chosen) if return_component else x
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Return n samples of shape (n,) + event_shape."""
+        _, rows = self._choose(n, generator)
+        return _gather([draw(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)], rows, n)
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return n samples and their log density; each component gives that of its own draws cheaply."""

@@ -8,23 +8,19 @@ learn the pool instead of p_n, so rows are renewed while training goes on: r row
 
 makes renewal cost a ``share`` of all time. Both costs are counted in floating-point operations and not
 measured: the number of rows renewed must not depend on how busy the machine is, or equal seeds would not
-give equal runs. :attr:`NoisePool.time_share` reports what share of time renewal really took.
+give equal runs.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, MultivariateNormal
+from torch.distributions import Distribution
 
 from .. import _validation
-from .base import draw_with_log_prob
-from .kde import KernelDensity
-from .mixture import NoiseMixture
-from .simple import BernoulliNoise
+from .base import draw_with_log_prob, row_flops
 
 _FILL_ROWS = 8192
 _SLICE_ROWS = 64
@@ -86,16 +82,12 @@ class NoisePool:
         self._due = 0.0
         self.batches = 0
         self.renewed = 0
-        self._seconds = 0.0
-        self._started: float | None = None
 
     def batch(self, n: int, *, renew: bool = True) -> tuple[Tensor, Tensor]:
         """Return n samples and their log densities, (n,) + event_shape and (n,); no row is due without ``renew``."""
         n = _validation.count("n", n)
         if n > self.size:
             raise ValueError(f"n must be at most the pool's size {self.size}, found {n}")
-        if self._started is None:
-            self._started = time.perf_counter()
         if self.batches:
             self._renew(self.refresh_rows(n) if renew else 0.0)
         if self._cursor + n > self.size:
@@ -116,13 +108,6 @@ class NoisePool:
         # Where the cost is unknown, a row is taken to cost what a row of the batch costs in training.
         row = step / n if row is None else row
         return min(float(n), self.refresh_share / (1 - self.refresh_share) * step / row)
-
-    @property
-    def time_share(self) -> float:
-        """Measured share of the time since the first batch that went into renewal; 0 before it."""
-        if self._started is None:
-            return 0.0
-        return self._seconds / max(time.perf_counter() - self._started, 1e-9)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that a resumed run needs to continue bit for bit, as tensors, except the noise itself."""
@@ -177,33 +162,9 @@ class NoisePool:
         count = min(int(self._due // step) * step, self.size)
         if not count:
             return
-        start = time.perf_counter()
         x, log_prob = draw_with_log_prob(self.noise, count, self.generator)
         where = torch.arange(self._oldest, self._oldest + count, device=self._x.device) % self.size
         self._x[where], self._log_prob[where] = x, log_prob
         self._oldest = (self._oldest + count) % self.size
         self._due = min(self._due - count, float(step))
         self.renewed += count
-        self._seconds += time.perf_counter() - start
-
-
-def row_flops(noise: Distribution) -> float | None:
-    """Return the floating-point operations to draw one row and evaluate its density, None if unknown.
-
-    A kernel density is counted with all its centres; draws whose bounds spare most of them cost less.
-
-    >>> row_flops(KernelDensity(torch.zeros(100, 3), 1.0))
-    600.0
-    """
-    width = max(1, noise.event_shape.numel())
-    if isinstance(noise, KernelDensity):
-        return 2.0 * noise.centres.numel()
-    if isinstance(noise, NoiseMixture):
-        parts = [row_flops(component) for component in noise.components]
-        known = [part for part in parts if part is not None]
-        return sum(known) if len(known) == len(parts) else None
-    if isinstance(noise, MultivariateNormal):
-        return 4.0 * width * width
-    if isinstance(noise, BernoulliNoise | Independent):
-        return 40.0 * width
-    return None

@@ -52,21 +52,21 @@ def fit_gaussian(
     if shrinkage is not None:
         shrinkage = _validation.number("shrinkage", shrinkage, low=0, high=1)
     mean = data.double().mean(0)
-    centred = data.double() - mean
-    variances = centred.square().mean(0)
+    centered = data.double() - mean
+    variances = centered.square().mean(0)
     if not bool((variances > 0).any()):
         raise ValueError("X must vary, found every row equal to the first")
     if covariance == "diagonal":
-        share = shrinkage or 0.0
-        scale = ((1 - share) * variances + share * variances.mean()).sqrt()
+        shrinkage = shrinkage or 0.0
+        scale = ((1 - shrinkage) * variances + shrinkage * variances.mean()).sqrt()
         _validation.varying(scale, "without shrinkage", "drop them or pass shrinkage=0.01")
         return Independent(Normal(mean.to(data.dtype), scale.to(data.dtype)), data.ndim - 1)
-    matrix = centred.T @ centred / len(data)
+    matrix = centered.T @ centered / len(data)
     if shrinkage is None:
         # Not at the top: nothing else in this room needs scikit-learn.
         from sklearn.covariance import ledoit_wolf_shrinkage
 
-        shrinkage = float(ledoit_wolf_shrinkage(centred.cpu().numpy(), assume_centered=True))
+        shrinkage = float(ledoit_wolf_shrinkage(centered.cpu().numpy(), assume_centered=True))
     matrix = (1 - shrinkage) * matrix
     matrix.diagonal().add_(shrinkage * variances.mean())
     factor, info = torch.linalg.cholesky_ex(matrix)
@@ -135,6 +135,10 @@ class BernoulliNoise(Noise):
         zeros: Tensor = torch.special.xlog1py(1 - x, -self.probs)
         return (ones + zeros).sum(tuple(range(-len(self.event_shape), 0)))
 
+    def row_flops(self) -> float:
+        """Return the operations to draw one row and evaluate its density."""
+        return 40.0 * self.event_shape.numel()
+
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Return n samples of shape (n,) + event_shape."""
         n = _validation.count("n", n, low=0)
@@ -179,11 +183,6 @@ class EmpiricalNoise(Noise):
         device, size = self.samples.device, (_validation.count("n", n, low=0),)
         index = torch.randint(len(self.samples), size, generator=generator, device=place(generator, device))
         return self.samples[index.to(device, non_blocking=True)]
-
-    def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return n draws and n zeros."""
-        x = self.draw(n, generator)
-        return x, x.new_zeros(n)
 
 
 class GaussianSteps(nn.Module):

@@ -16,7 +16,7 @@ import inspect
 from .._moved import moved
 from .._stats import LogPartition
 from ..io import Kind, add, register
-from .batch import Batch, BatchShare, Objective, Terms
+from .batch import Batch, BatchPart, Objective, Terms
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
 from .nce import NCE, FullyVariationalNCE, VariationalNCE
@@ -29,7 +29,7 @@ __all__ = [
     "VAE",
     "Autoencoder",
     "Batch",
-    "BatchShare",
+    "BatchPart",
     "ConditionalNCE",
     "ContrastiveObjective",
     "Fixed",
@@ -52,5 +52,10 @@ register(*_CLASSES, VariationalNCE, omit=("log_scale",))
 register(Fixed, stand_ins={"log_scale": lambda partition: "auto" if partition.automatic else 0.0})
 
 _BUDGET = "fvnce.training.budget."
-_OLD = {"Budgeted": _BUDGET + "Budgeted", "Reference": _BUDGET + "Baseline", "SNCE": "fvnce.objectives.NCE"}
+_OLD = {
+    "BatchShare": "fvnce.objectives.BatchPart",
+    "Budgeted": _BUDGET + "Budgeted",
+    "Reference": _BUDGET + "Baseline",
+    "SNCE": "fvnce.objectives.NCE",
+}
 __getattr__ = moved(__name__, _OLD)

@@ -4,20 +4,21 @@ A batch may be spread over W processes, whose gradients are averaged. Process k 
 
     mean over all N  =  average over processes of  (W n_k / N) · (mean over its own n_k),
 
-while the values of a log-mean-exp, which is no such average, are gathered. A batch without a :class:`BatchShare` is
+while the values of a log-mean-exp, which is no such average, are gathered. A batch without a :class:`BatchPart` is
 whole, and no process waits for another.
 
 A noise sample enters the gradient with the weight −df0/dΔ, a data sample with df1/dΔ. The statistics of a batch are
 
-    live_noise     share of noise samples with −df0/dΔ ≥ ε · mean over data of df1/dΔ, ε the rounding unit (Eq. live)
-    zero_noise     share whose weight is exactly zero
+    live_noise     fraction of noise samples with −df0/dΔ ≥ ε · mean over data of df1/dΔ, ε the rounding unit (Eq. live)
+    zero_noise     fraction whose weight is exactly zero
     ess_noise      (Σw)²/(N Σw²) of the noise weights (Eq. ess); ess_data, the same of the data weights
-    clipped_noise  share of noise samples above the clip of f0; clipped_data, of data samples above that of f1
+    clipped_noise  fraction of noise samples above the clip of f0; clipped_data, of data samples above that of f1
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ Scalar = Tensor | float
 
 
 @dataclass(frozen=True)
-class BatchShare:
+class BatchPart:
     """The part that this process holds of a batch that all processes evaluate together, with the same objective.
 
     Attributes:
@@ -46,8 +47,8 @@ class BatchShare:
         noise: W n_k / N of the noise samples.
         equal: whether all processes hold the same number of both, so that they need not exchange these numbers.
 
-    >>> BatchShare(data=2 * 30 / 50, noise=2 * 30 / 50)  # 30 of the 50 rows that two processes hold
-    BatchShare(data=1.2, noise=1.2, equal=False)
+    >>> BatchPart(data=2 * 30 / 50, noise=2 * 30 / 50)  # 30 of the 50 rows that two processes hold
+    BatchPart(data=1.2, noise=1.2, equal=False)
     """
 
     data: float = 1.0
@@ -64,7 +65,7 @@ class Batch:
         x_noise: noise samples, shape (N, …); None lets the objective draw them.
         log_noise_x: log p_n of the data, shape (B,); None lets the objective evaluate it.
         log_noise_noise: log p_n of the noise samples, shape (N,); None lets the objective evaluate it.
-        share: the part that this is of a batch over several processes, or None for a whole batch.
+        part: the part that this is of a batch over several processes, or None for a whole batch.
 
     >>> Batch(torch.zeros(3, 2)).x_noise is None
     True
@@ -74,7 +75,7 @@ class Batch:
     x_noise: Tensor | None = None
     log_noise_x: Tensor | None = None
     log_noise_noise: Tensor | None = None
-    share: BatchShare | None = None
+    part: BatchPart | None = None
 
     def __post_init__(self) -> None:
         for name, rows in (("x", self.x), ("x_noise", self.x_noise)):
@@ -95,24 +96,30 @@ class Batch:
                     f"found shape {tuple(log_noise.shape)}"
                 )
 
+    @property
+    def share(self) -> BatchPart | None:
+        """The old name of ``part``, served for one version."""
+        warnings.warn("Batch.share is deprecated; use Batch.part", DeprecationWarning, stacklevel=2)
+        return self.part
 
-def mean_over_data(values: Tensor, share: BatchShare | None) -> Tensor:
+
+def mean_over_data(values: Tensor, part: BatchPart | None) -> Tensor:
     """Return the mean over data samples, weighted so that averaging over processes gives that of all.
 
-    >>> mean_over_data(torch.tensor([1.0, 3.0]), BatchShare(data=0.5))
+    >>> mean_over_data(torch.tensor([1.0, 3.0]), BatchPart(data=0.5))
     tensor(1.)
     """
-    return values.mean() if share is None else values.mean() * share.data
+    return values.mean() if part is None else values.mean() * part.data
 
 
-def gather(values: Tensor, share: BatchShare | None) -> Tensor:
+def gather(values: Tensor, part: BatchPart | None) -> Tensor:
     """Return the values of all processes, joined along the first dimension; with one process, the values.
 
     The gradient is that of this process's own part, W times, because averaging over processes divides by W.
     """
-    if share is None or not dist.is_initialized():
+    if part is None or not dist.is_initialized():
         return values
-    result: Tensor = _Gather.apply(values, share.equal)  # type: ignore[no-untyped-call]
+    result: Tensor = _Gather.apply(values, part.equal)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -182,13 +189,13 @@ class LogRatio:
         """Return the same numbers without their graph."""
         return LogRatio(self.values.detach(), None if self.log_weights is None else self.log_weights.detach())
 
-    def gathered(self, share: BatchShare | None) -> LogRatio:
+    def gathered(self, part: BatchPart | None) -> LogRatio:
         """Return one log-ratio of the points of all processes."""
-        if share is None:
+        if part is None:
             return self
         if self.log_weights is None:
-            return LogRatio(gather(self.values, share))
-        return LogRatio(gather(self.values.T, share).T, gather(self.log_weights.T, share).T)
+            return LogRatio(gather(self.values, part))
+        return LogRatio(gather(self.values.T, part).T, gather(self.log_weights.T, part).T)
 
     def every_other(self, start: int) -> LogRatio:
         """Return every other point, from ``start``, in float64; a single point is in both halves."""
@@ -351,26 +358,25 @@ def ratio_statistics(rule: ScoringRule, delta_data: Tensor, delta_noise: Tensor)
     log_data = rule.log_slope(delta_data.clamp(max=above1))[0]
     capped = delta_noise.clamp(max=above0)
     log_noise = capped + rule.log_slope(capped)[0]
-    zero = log_noise.exp() == 0
     epsilon = math.log(torch.finfo(log_noise.dtype).eps)
-    log_mean_data, ess_data = _log_mean_and_share(log_data)
+    log_mean_data, ess_data = _log_mean_and_ess(log_data)
     return {
-        "live_noise": _share(log_noise >= log_mean_data + epsilon),
-        "zero_noise": _share(zero),
-        "ess_noise": _log_mean_and_share(log_noise)[1],
+        "live_noise": _fraction(log_noise >= log_mean_data + epsilon),
+        "zero_noise": _fraction(log_noise.exp() == 0),
+        "ess_noise": _log_mean_and_ess(log_noise)[1],
         "ess_data": ess_data,
-        "clipped_noise": _share(delta_noise > above0),
-        "clipped_data": _share(delta_data > above1),
+        "clipped_noise": _fraction(delta_noise > above0),
+        "clipped_data": _fraction(delta_data > above1),
     }
 
 
-def effective_share(log_weights: Tensor) -> float:
+def effective_fraction(log_weights: Tensor) -> float:
     """Return (Σw)²/(N Σw²), from log w, shape (N,)."""
-    return _log_mean_and_share(log_weights.detach().cpu())[1]
+    return _log_mean_and_ess(log_weights.detach().cpu())[1]
 
 
-def _log_mean_and_share(log_weights: Tensor) -> tuple[Any, float]:
-    """Return the log of the mean weight and the effective share; numpy's operations cost a third of torch's."""
+def _log_mean_and_ess(log_weights: Tensor) -> tuple[Any, float]:
+    """Return the log of the mean weight and the effective fraction; numpy's operations cost a third of torch's."""
     logs = log_weights.numpy()
     top = logs.max()
     weights = np.exp(logs - top)
@@ -378,5 +384,5 @@ def _log_mean_and_share(log_weights: Tensor) -> tuple[Any, float]:
     return top + np.log(total / len(logs)), float(total * total / (len(logs) * np.square(weights).sum()))
 
 
-def _share(condition: Tensor) -> float:
+def _fraction(condition: Tensor) -> float:
     return int(condition.count_nonzero()) / len(condition)

@@ -18,10 +18,11 @@ from torch.distributions import Distribution
 from .. import _validation
 from .._random import seeded_by
 from .._stats import LogPartition, estimate_log_mean, log_mean_exp
-from ..models.fixed import FixedDistribution, wide
+from ..models.distributions import wide
+from ..models.fixed import FixedDistribution
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
-from .batch import Batch, BatchShare, LogRatio, Objective, Scalar, Terms
+from .batch import Batch, BatchPart, LogRatio, Objective, Scalar, Terms
 from .partition import (
     LogScaleLike,
     Partition,
@@ -31,9 +32,9 @@ from .partition import (
     log_noise_weights,
     make_partition,
 )
-from .ratios import LOWEST, Encoder, check_finite, check_model, log_ratio, prior_constant
+from .ratios import LOWEST_RATIO, Encoder, check_finite, check_model, log_ratio, prior_constant
 
-#: Where at most this share of the last noise batch counted, samples that do not count are not differentiated.
+#: Where at most this fraction of the last noise batch counted, samples that do not count are not differentiated.
 SKIP_BELOW = 0.5
 #: Layers under which a second pass over some of the rows would be another function.
 _OF_WHOLE_BATCHES = (
@@ -45,7 +46,7 @@ _NONE = torch.empty(0, dtype=torch.long)
 
 
 def contrast(
-    rule: ScoringRule, data: LogRatio, noise: LogRatio, c: Scalar, noise_ratio: float, share: BatchShare | None = None
+    rule: ScoringRule, data: LogRatio, noise: LogRatio, c: Scalar, noise_ratio: float, part: BatchPart | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return J = E_data f1(Δ) + ν E_noise f0(Δ) at Δ = Δ⁰ − c − log ν, and f1 and f0 of each sample.
 
@@ -55,15 +56,15 @@ def contrast(
         noise: Δ⁰ of N noise samples.
         c: the log-scale.
         noise_ratio: ν.
-        share: the part of this process, by which its means are weighted.
+        part: the part of this process, by which its means are weighted.
     """
     shift = -c - math.log(noise_ratio)
     nothing = isinstance(shift, float) and shift == 0  # to add it would cost as much as a layer of a small network
     f1 = data.average(rule.f1(data.values if nothing else data.values + shift))
     f0 = noise.average(rule.f0(noise.values if nothing else noise.values + shift))
     mean1, mean0 = f1.mean(), f0.mean()
-    if share is not None:
-        mean1, mean0 = mean1 * share.data, mean0 * share.noise
+    if part is not None:
+        mean1, mean0 = mean1 * part.data, mean0 * part.noise
     return torch.add(mean1, mean0, alpha=noise_ratio), f1, f0
 
 
@@ -88,7 +89,7 @@ class ContrastiveObjective(Objective):
     (True, False)
     """
 
-    live_share: Tensor
+    live_fraction: Tensor
     #: Whether a discrete latent is summed inside f0, for a rule whose noise term is no bound.
     _noise_is_marginal = False
     #: Whether draws of a data latent are averaged outside f1, for a rule whose f1 need not be concave in r.
@@ -127,12 +128,17 @@ class ContrastiveObjective(Objective):
         self.partition = make_partition(partition, log_scale, rule)
         self._can_skip = not any(isinstance(module, _OF_WHOLE_BATCHES) for module in self.modules())
         # Part of the state: what the last batch showed decides how the next one is computed, to the last bit.
-        self.register_buffer("live_share", torch.ones(()))
+        self.register_buffer("live_fraction", torch.ones(()))
 
     @property
     def noise(self) -> Distribution:  # type: ignore[override]
         """The noise distribution p_n, which moves with the objective."""
         return self._noise.distribution
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        if prefix + "live_share" in state_dict:  # its name in files of 0.2
+            state_dict[prefix + "live_fraction"] = state_dict.pop(prefix + "live_share")
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def replace_noise(self, noise: Distribution) -> None:
         """Continue with another p_n over the same rows; log Z, which is the model's, stays."""
@@ -140,8 +146,8 @@ class ContrastiveObjective(Objective):
         if noise.event_shape != self.noise.event_shape:
             shapes = f"{tuple(self.noise.event_shape)}, found {tuple(noise.event_shape)}"
             raise ValueError(f"noise must have rows of the shape of the noise it replaces, {shapes}")
-        self._noise = FixedDistribution(noise).to(self.live_share.device)
-        self.live_share.fill_(1.0)
+        self._noise = FixedDistribution(noise).to(self.live_fraction.device)
+        self.live_fraction.fill_(1.0)
 
     def terms_of(self, batch: Batch) -> Terms:
         """Return J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
@@ -160,18 +166,17 @@ class ContrastiveObjective(Objective):
         # this one is first evaluated without a graph. An accelerator would have to wait to know which samples count.
         watched = self._can_skip and torch.is_grad_enabled() and x.device.type == "cpu"
         watched = watched and not _validation.values_are_hidden()
-        if watched and float(self.live_share) <= SKIP_BELOW:
+        if watched and float(self.live_fraction) <= SKIP_BELOW:
             noise_ratios = self._live_noise_log_ratio(data, x_noise, log_noise_noise)
         else:
             noise_ratios = self.noise_log_ratio(x_noise, log_noise_noise)
             # Without a base sample no draw could be repeated in the next batch.
             if watched and (not noise_ratios.drawn or noise_ratios.base_sample is not None):
                 self._live_samples(data, noise_ratios)
-        evidence_offset = self.evidence_offset(data, log_noise_x) if data.point else log_noise_x
-        return self.terms_of_ratios(data, noise_ratios, evidence_offset, batch.share)
+        return self.terms_of_ratios(data, noise_ratios, self.evidence_offset(data, log_noise_x), batch.part)
 
     def terms_of_ratios(
-        self, data: LogRatio, noise: LogRatio, evidence_offset: Scalar, share: BatchShare | None = None
+        self, data: LogRatio, noise: LogRatio, evidence_offset: Scalar, part: BatchPart | None = None
     ) -> Terms:
         """Return J of log-ratios Δ⁰, at the c of the partition or at its maximum over c.
 
@@ -179,21 +184,21 @@ class ContrastiveObjective(Objective):
             data: Δ⁰ of B data samples.
             noise: Δ⁰ of N noise samples.
             evidence_offset: what turns Δ⁰ of data into the evidence, from :meth:`evidence_offset`.
-            share: the part of a batch over several processes.
+            part: the part of a batch over several processes.
         """
         c: Scalar
         rule, nu, held_out_value = self.rule, self.noise_ratio, None
         if isinstance(self.partition, Profiled):
             rule = rule.unclipped()
-            whole = data.gathered(share), noise.gathered(share)
+            whole = data.gathered(part), noise.gathered(part)
             value, c = self.partition.maximum(contrast, rule, *whole, nu)
             with torch.no_grad():
                 _, f1, f0 = contrast(rule, data, noise, c, nu)
             if noise.values.shape[-1] > 1:  # one sample cannot be held out from itself
                 held_out_value = partial(_held_out_value, rule, data, noise, nu)
         else:
-            c = self.partition.log_scale_of(data, noise, share)
-            value, f1, f0 = contrast(rule, data, noise, c, nu, share)
+            c = self.partition.log_scale_of(data, noise, part)
+            value, f1, f0 = contrast(rule, data, noise, c, nu, part)
         shift = -(c.detach() if isinstance(c, Tensor) else c) - math.log(nu)
         f1, f0 = f1.detach(), f0.detach()
         return Terms(-value, f1, f0, (data, noise), shift, evidence_offset, rule, nu, held_out_value)
@@ -208,12 +213,12 @@ class ContrastiveObjective(Objective):
             self.model, q, x, log_noise, self.latent_samples, averaged_outside=self._data_is_averaged_outside
         )
 
-    def noise_log_ratio(self, x: Tensor, log_noise: Tensor, at: Tensor | None = None) -> LogRatio:
-        """Return Δ⁰ of noise samples, whose log p_n is ``log_noise``; ``at`` holds base samples of their latents."""
+    def noise_log_ratio(self, x: Tensor, log_noise: Tensor, base_sample: Tensor | None = None) -> LogRatio:
+        """Return Δ⁰ of noise samples, whose log p_n is ``log_noise``, at latents of ``base_sample`` if it is given."""
         encoder = self.encoder if self.noise_encoder is None else self.noise_encoder
         q = None if encoder is None else encoder(x)
         draws = self.importance_samples or self.latent_samples
-        ratio = log_ratio(self.model, q, x, log_noise, draws, at=at, marginal=self._noise_is_marginal)
+        ratio = log_ratio(self.model, q, x, log_noise, draws, base_sample=base_sample, marginal=self._noise_is_marginal)
         return check_finite("x_noise", x, ratio, log_noise, may_be_zero=True)
 
     def evidence_offset(self, data: LogRatio, log_noise: Tensor) -> Tensor:
@@ -233,8 +238,8 @@ class ContrastiveObjective(Objective):
                 return ratio
             chosen = ratio.mean.argmax().unsqueeze(0)
         lead = 0 if ratio.draws is None else 1
-        at = None if ratio.base_sample is None else ratio.base_sample.index_select(lead, chosen)
-        again = self.noise_log_ratio(x[chosen], log_noise[chosen], at)
+        same = None if ratio.base_sample is None else ratio.base_sample.index_select(lead, chosen)
+        again = self.noise_log_ratio(x[chosen], log_noise[chosen], same)
         if ratio.draws is not None and again.draws is not None:
             return LogRatio(log_mean_exp(ratio.draws.index_copy(1, chosen, again.draws)))
         values = ratio.values.index_copy(-1, chosen, again.values)
@@ -243,12 +248,12 @@ class ContrastiveObjective(Objective):
         return LogRatio(values, ratio.log_weights.index_copy(1, chosen, again.log_weights))
 
     def _live_samples(self, data: LogRatio, noise: LogRatio) -> Tensor:
-        """Return the indices of the noise samples that count; their share decides how the next batch is computed."""
+        """Return the indices of the noise samples that count; their fraction decides how the next batch is computed."""
         weights = log_noise_weights(self.partition, self.rule, data, noise, self.noise_ratio).exp()
         chosen = weights.nonzero()[:, 0] if weights.any() else _NONE  # in the usual case the cheaper question
-        share = len(chosen) / len(weights)
-        if share != float(self.live_share):
-            self.live_share.fill_(share)
+        live = len(chosen) / len(weights)
+        if live != float(self.live_fraction):
+            self.live_fraction.fill_(live)
         return chosen
 
     def _log_noise(self, x: Tensor) -> Tensor:
@@ -292,7 +297,7 @@ class ContrastiveObjective(Objective):
         parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
         with seeded_by(generator):
             log_w = torch.cat([self.noise_log_ratio(x, log_noise).mean for x, log_noise in parts])
-        return estimate_log_mean(log_w.masked_fill(log_w <= LOWEST / 2, -math.inf))
+        return estimate_log_mean(log_w.masked_fill(log_w <= LOWEST_RATIO / 2, -math.inf))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return all parameters at ``lr``, but those of the partition at their own rate."""

@@ -17,17 +17,17 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _validation
-from ..models import LatentVariableModel
+from ..models import LatentVariableModel, is_normalized
 from ..models.distributions import PointMass, divergence_of
 from .batch import Batch, LogRatio, Objective, Terms, mean_over_data
-from .ratios import Encoder, check_encoded, check_finite, log_ratio, narrowed, prior_constant
+from .ratios import Encoder, check_finite, checked_prior, log_ratio, narrowed, prior_constant
 
 
 class _LikelihoodObjective(Objective):
     def __init__(self, model: Any, encoder: Encoder) -> None:
         super().__init__()
         # Without its constant a likelihood is unbounded; only a noise term bounds it.
-        if not getattr(model, "normalised", True):
+        if not is_normalized(model):
             raise ValueError(
                 f"model of {type(self).__name__} must be normalized, found {type(model).__name__}, an energy, whose "
                 "likelihood is unbounded; use FullyVariationalNCE with partition='profiled'"
@@ -109,13 +109,13 @@ class Autoencoder(_LikelihoodObjective):
     def terms_of(self, batch: Batch) -> Terms:
         """Return the reconstruction term on a batch, of which only ``x`` is used."""
         x, q = batch.x, self.encoder(batch.x)
-        check_encoded(q, x, self.model)
+        checked_prior(q, x, self.model)
         return _terms(batch, self.model.log_likelihood(x, narrowed(q.mean, x)))
 
 
 def _terms(batch: Batch, evidence: Tensor) -> Terms:
     """Return the loss −E_data[evidence], which is finite only if the evidence of every point is."""
-    loss = -mean_over_data(evidence, batch.share)
+    loss = -mean_over_data(evidence, batch.part)
     hidden = _validation.values_are_hidden() or _validation.are_deferred()
     if not hidden and not math.isfinite(loss.item()):
         check_finite("x", batch.x, LogRatio(evidence), may_be_zero=False)
@@ -126,7 +126,7 @@ def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, close
     """Return the evidence lower bound of each point, shape (B,)."""
     if closed_form and isinstance(model, LatentVariableModel) and q.has_rsample and not isinstance(q, PointMass):
         try:
-            divergence = divergence_of(q, check_encoded(q, x, model))
+            divergence = divergence_of(q, checked_prior(q, x, model))
         except NotImplementedError:
             pass
         else:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from .. import _validation
-from ..models import LatentVariableModel
+from ..models import LatentVariableModel, is_normalized
 from ..models.distributions import PointMass
 from ..scoring import Logarithmic, ScoringRule
 from .batch import Batch, LogRatio, Terms
@@ -177,7 +177,7 @@ class FullyVariationalNCE(ContrastiveObjective):
             f"partition must be 'fixed', found {self.partition!r}": type(self.partition) is not Fixed,
             f"log_scale must be 0, found {log_scale}": log_scale != 0,
             f"model must be a normalized LatentVariableModel, found {type(self.model).__name__}": not (
-                isinstance(self.model, LatentVariableModel) and self.model.normalised
+                isinstance(self.model, LatentVariableModel) and is_normalized(self.model)
             ),
             "latent_samples must be 1, the closed form is that of one draw": self.latent_samples != 1,
             "noise_encoder must be None, the noise term does not use it": self.noise_encoder is not None,
@@ -214,7 +214,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         delta = LogRatio(evidence - log_noise_x - math.log(self.noise_ratio))
         delta = check_finite("x", x, delta, log_noise_x, may_be_zero=False)
         loss = -weight * (delta.values.mean() - 1)
-        loss = loss if batch.share is None else loss * batch.share.data
+        loss = loss if batch.part is None else loss * batch.part.data
         return Terms(loss, weight * delta.values.detach(), None, (delta, None), known_evidence=evidence.detach())
 
 
@@ -223,8 +223,6 @@ def _covers(noise: Distribution, model: Distribution) -> bool:
     if hasattr(noise, "components"):
         return any(_covers(component, model) for component in noise.components)
     mine, theirs = _base(noise.support), _base(model.support)
-    if isinstance(mine, type(constraints.boolean)) or isinstance(theirs, type(constraints.boolean)):
-        return isinstance(mine, type(theirs))
     outer, inner = _range(mine), _range(theirs)
     if outer is None or inner is None:
         return repr(mine) == repr(theirs)

@@ -26,7 +26,7 @@ from .. import _validation
 from .._stats import log_mean_exp, log_power_mean
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalized
-from .batch import BatchShare, LogRatio, Scalar
+from .batch import BatchPart, LogRatio, Scalar
 
 PartitionName = Literal["fixed", "learned", "profiled"]
 LogScaleLike = float | Literal["auto"]
@@ -38,7 +38,7 @@ MOMENTUM = 0.9
 #: How far c̄ may be from c* of a batch: e^(2·30) is still a number in float32.
 FARTHEST = 30.0
 #: Batches that must carry the average for it to be followed fully.
-ENOUGH = 2.0
+ENOUGH_BATCHES = 2.0
 #: An α below which log A, near 0, is not divided by α, and one that no precision tells from 0.
 SMALL, NEGLIGIBLE = 1 / 64, 1e-30
 
@@ -59,7 +59,7 @@ class Partition(nn.Module):
     def c(self) -> Scalar:
         """The log-scale in use: given, learned, or that of the last batch."""
 
-    def log_scale_of(self, data: LogRatio, noise: LogRatio, share: BatchShare | None) -> Scalar:
+    def log_scale_of(self, data: LogRatio, noise: LogRatio, part: BatchPart | None) -> Scalar:
         """Return the c at which J is evaluated on a batch."""
         return self.c
 
@@ -145,21 +145,21 @@ class Learned(Partition):
         """The parameter ``log_z``, which the optimizer moves."""
         return self.log_z
 
-    def log_scale_of(self, data: LogRatio, noise: LogRatio, share: BatchShare | None) -> Tensor:
+    def log_scale_of(self, data: LogRatio, noise: LogRatio, part: BatchPart | None) -> Tensor:
         """Return the parameter, which on the first batch is set to log E_noise[e^Δ⁰] unless it has been set before."""
         if self.training and not self._known_to_have_started:
-            self._start(noise, share)
+            self._start(noise, part)
         return self.log_z
 
     @torch.no_grad()
-    def _start(self, noise: LogRatio, share: BatchShare | None) -> None:
+    def _start(self, noise: LogRatio, part: BatchPart | None) -> None:
         if _validation.values_are_hidden():
             raise RuntimeError(
                 "a learned log Z starts at its estimate on the first batch, which a traced call cannot do: call the "
                 "objective once on a batch before compiling or transforming it"
             )
         if not self.started and self.log_z == 0:
-            self.log_z.copy_(log_mean_exp(noise.gathered(share).mean))
+            self.log_z.copy_(log_mean_exp(noise.gathered(part).mean))
         self.started.fill_(True)
         self._known_to_have_started = True
 
@@ -204,7 +204,7 @@ class MovingAverage:
         highest = 1 / (1 - momentum)
         ratio = math.exp(min(log_p - self.log_mean, math.log(highest)))
         carried = math.exp(2 * self.log_mean - self.log_square) * min(self.count, highest)
-        plain = max(0.0, 1 - carried / ENOUGH)
+        plain = max(0.0, 1 - carried / ENOUGH_BATCHES)
         return ratio + plain * (1 - ratio)
 
     def add(self, log_p: float, c: float, momentum: float) -> None:

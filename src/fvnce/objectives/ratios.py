@@ -18,14 +18,13 @@ from torch.distributions import Distribution
 from .. import _validation
 from .._stats import log_mean_exp
 from ..models import LatentVariableModel
-from ..models.distributions import PointMass, all_values, number_of_values, rsample_with_log_ratio
-from ..models.fixed import wide
+from ..models.distributions import PointMass, all_values, number_of_values, rsample_with_log_ratio, wide
 from .batch import LogRatio
 
 #: A discrete latent with at most this many values is summed over.
 MOST_VALUES = 4096
 #: Δ⁰ of a noise sample to which the model gives no probability.
-LOWEST = -1e30
+LOWEST_RATIO = -1e30
 
 Encoder = Callable[[Tensor], Distribution]
 
@@ -39,7 +38,7 @@ def log_ratio(
     *,
     averaged_outside: bool = False,
     marginal: bool = False,
-    at: Tensor | None = None,
+    base_sample: Tensor | None = None,
 ) -> LogRatio:
     """Return Δ⁰ at the points x, whose log p_n is ``log_noise``.
 
@@ -51,7 +50,7 @@ def log_ratio(
         draws: K, how many latents to draw for each point.
         averaged_outside: average f over the draws instead of averaging the ratios inside f.
         marginal: sum a discrete latent inside f, which gives log p_θ(x)/p_n(x) itself, whatever ``draws`` is.
-        at: the base sample of an earlier pass, to draw the same latents again with gradients.
+        base_sample: that of an earlier pass, to draw the same latents again with gradients.
     """
     if q is None:
         return LogRatio(wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise)
@@ -61,22 +60,21 @@ def log_ratio(
         raise ValueError(
             f"latent_samples must be 1 for an encoder whose {type(q).__name__} latent is summed over, found {draws}"
         )
-    prior = check_encoded(q, x, model)
+    prior = checked_prior(q, x, model)
     if summed_over:
         z = all_values(q)
         log_q = q.log_prob(z)
         joint = wide(_checked(model.log_joint(x, narrowed(z, x)), tuple(log_q.shape), "log_joint"))
         summed = LogRatio(joint - log_noise - log_q, wide(log_q))
         return LogRatio(summed.mean) if marginal else summed
-    if at is None and not q.has_rsample:
+    if base_sample is None and not q.has_rsample:
         raise ValueError(
-            f"encoder must return a distribution that is reparameterised or has at most {MOST_VALUES} values, "
+            f"encoder must return a distribution that is reparameterized or has at most {MOST_VALUES} values, "
             f"found {type(q).__name__}" + ("" if count is None else f" with {count:,} values")
         )
     lead = () if draws == 1 else (draws,)
     shape = (*lead, len(x))
-    base_sample = at
-    if at is None and hasattr(q, "rsample_from"):  # a distribution that can repeat a draw
+    if base_sample is None and hasattr(q, "rsample_from"):  # a distribution that can repeat a draw
         base_sample = q.base_sample(lead)  # type: ignore[attr-defined]
     if base_sample is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
         z, log_prior_ratio = rsample_with_log_ratio(q, prior, base_sample)
@@ -107,7 +105,7 @@ def _checked(value: Tensor, shape: tuple[int, ...], method: str) -> Tensor:
     return value
 
 
-def check_encoded(q: object, x: Tensor, model: Any) -> Distribution | None:
+def checked_prior(q: object, x: Tensor, model: Any) -> Distribution | None:
     """Return the prior of a latent-variable model, None for another model.
 
     Raises:
@@ -165,7 +163,7 @@ def check_finite(
         if not good.all():
             _refuse(name, x, numbers, good, log_noise)
     if may_be_zero:
-        values = values.clamp(min=LOWEST)
+        values = values.clamp(min=LOWEST_RATIO)
     if later:
         values = values + (values.detach() * 0).sum()
     if ratio.draws is None:

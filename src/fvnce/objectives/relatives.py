@@ -24,7 +24,7 @@ from .. import _validation
 from .._stats import log_mean_exp
 from ..noise.simple import Steps
 from ..scoring import Logarithmic
-from .batch import Batch, BatchShare, LogRatio, Objective, Scalar, Terms, gather, mean_over_data
+from .batch import Batch, BatchPart, LogRatio, Objective, Scalar, Terms, gather, mean_over_data
 from .contrastive import ContrastiveObjective
 from .ratios import Encoder, check_finite, check_model, log_ratio
 
@@ -87,21 +87,21 @@ class ConditionalNCE(Objective):
                     f"{name} must be None for ConditionalNCE, whose noise are steps from x, found shape "
                     f"{tuple(given.shape)}; pass conditional to choose the steps"
                 )
-        values = -2 * softplus(-self.log_odds(x, batch.share)).mean(0)
-        return Terms(-mean_over_data(values, batch.share), values.detach())
+        values = -2 * softplus(-self.log_odds(x, batch.part)).mean(0)
+        return Terms(-mean_over_data(values, batch.part), values.detach())
 
-    def log_odds(self, x: Tensor, share: BatchShare | None = None) -> Tensor:
+    def log_odds(self, x: Tensor, part: BatchPart | None = None) -> Tensor:
         """Return L of each data point and each of its steps, shape (κ, B), at steps that are drawn now."""
-        u, log_step_ratio = self._step(x, share)
+        u, log_step_ratio = self._step(x, part)
         log_p = self._log_p("x", x, may_be_zero=False)
         odds = log_p - self._log_p("u", u.flatten(0, 1), may_be_zero=True).reshape(self.steps, len(x))
         return odds if log_step_ratio is None else odds + log_step_ratio
 
     @torch.no_grad()
-    def _step(self, x: Tensor, share: BatchShare | None) -> tuple[Tensor, Tensor | None]:
+    def _step(self, x: Tensor, part: BatchPart | None) -> tuple[Tensor, Tensor | None]:
         """Return u, shape (κ, B, …), and log k(u|x) − log k(x|u), shape (κ, B), or None where k is symmetric."""
         if self.conditional is None:
-            scale = self._spread(x, share).to(x) * (STEP / math.sqrt(x[0].numel()))
+            scale = self._spread(x, part).to(x) * (STEP / math.sqrt(x[0].numel()))
             return x + scale * torch.randn((self.steps, *x.shape), dtype=x.dtype, device=x.device), None
         forth = _validation.conditional(self.conditional(x), x)
         u = forth.sample((self.steps,)).to(x.dtype)
@@ -118,7 +118,7 @@ class ConditionalNCE(Objective):
         return check_finite(name, x, ratio, may_be_zero=may_be_zero).mean
 
     @torch.no_grad()
-    def _spread(self, x: Tensor, share: BatchShare | None) -> Tensor:
+    def _spread(self, x: Tensor, part: BatchPart | None) -> Tensor:
         """Return the standard deviations of the columns of the first batch."""
         if self.spread.dim() or bool(self.spread):  # rows may be numbers
             return self.spread
@@ -127,7 +127,7 @@ class ConditionalNCE(Objective):
                 "the first batch scales the steps, which a traced call cannot do: call the objective once on a batch "
                 "before compiling or transforming it, or pass conditional"
             )
-        rows = gather(_validation.finite_rows("x", x), share)
+        rows = gather(_validation.finite_rows("x", x), part)
         spread = rows.std(0) if len(rows) > 1 else torch.zeros_like(x[0])
         if not bool((spread > 0).any()):
             raise ValueError(
@@ -193,13 +193,13 @@ class RankingNCE(ContrastiveObjective):
         self._can_skip = False
 
     def terms_of_ratios(
-        self, data: LogRatio, noise: LogRatio, evidence_offset: Scalar, share: BatchShare | None = None
+        self, data: LogRatio, noise: LogRatio, evidence_offset: Scalar, part: BatchPart | None = None
     ) -> Terms:
         """Return J of log-ratios. Statistics are those of a classifier at the best c.
 
         The log-ratios of several processes are joined, because data and noise may be divided differently.
         """
-        all_data, all_noise = data.gathered(share).mean, noise.gathered(share).mean
+        all_data, all_noise = data.gathered(part).mean, noise.gathered(part).mean
         values = all_data - torch.logaddexp(all_data, self._rivals(all_noise, len(all_data)).logsumexp(1))
         value, nu = values.mean(), self.noise_ratio
         shift = -log_mean_exp(all_noise.detach()) - math.log(nu)

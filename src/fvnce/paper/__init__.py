@@ -13,8 +13,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,8 +53,9 @@ def reproduce(items: Sequence[str], out: Path, options: Options) -> Iterator[Res
     if options.data == "mnist":
         fetch_mnist(options.say)  # here, once, and not by each process that needs it
     for item in items:
+        start = time.perf_counter()
         options.say(f"{item} …")
         # Networks of 64 inputs are too small to share between two threads.
         with one_thread() if options.data == "digits" else nullcontext():
             result = make[item](out, options)
-        yield result
+        yield replace(result, seconds=time.perf_counter() - start)

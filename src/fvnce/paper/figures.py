@@ -4,19 +4,18 @@
 
 For the double-ELBO rules both functions of a pair (f1, f0) are concave in r; for the logarithmic rule f0 is convex. As
 losses −f1 and −f0 of the logit Δ = log r, the logarithmic rule (soft-plus) only punishes mistakes, and the double-ELBO
-rules also pay, without end, for a data sample that is confidently recognised. The paper leaves the ends of the axes
+rules also pay, without end, for a data sample that is confidently recognized. The paper leaves the ends of the axes
 open.
 
-Curves differ in lightness and in dash as well as in hue, so that they can be told apart in a grey print. Figures are
+Curves differ in lightness and in dash as well as in hue, so that they can be told apart in a gray print. Figures are
 written as PNG and PDF.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -29,7 +28,6 @@ from .setting import Options, Result, ResultFigure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from numpy.typing import NDArray
     from torch import Tensor
 
 STYLE: dict[Any, Any] = {
@@ -45,36 +43,25 @@ STYLE: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A labelled line: its colour (dark to light across a figure) and dash."""
-
-    label: str
-    colour: str
-    dash: str = "-"
-
-
-#: All normalised. Dashed is the logarithmic rule, whose f0 is convex in r; for the others both functions are concave.
-RULES: list[tuple[Curve, ScoringRule]] = [
-    (Curve("(α, β) = (0, 0)", "#0b2e59"), PowerRule(0.0, 0.0, clip=None).normalized()),
-    (Curve("(α, β) = (1/2, 0)", "#c23b22", "-."), PowerRule(0.5, 0.0, clip=None).normalized()),
-    (Curve("(α, β) = (0, 1)", "#e8a33d", ":"), PowerRule(0.0, 1.0, clip=None).normalized()),
-    (Curve("logarithmic", "#555555", "--"), Logarithmic().normalized()),
+#: All normalized: label, color (dark to light), dash, rule. Dashed is the logarithmic rule, whose f0 is convex in r;
+#: for the others both functions are concave.
+RULES: list[tuple[str, str, str, ScoringRule]] = [
+    ("(α, β) = (0, 0)", "#0b2e59", "-", PowerRule(0.0, 0.0, clip=None).normalized()),
+    ("(α, β) = (1/2, 0)", "#c23b22", "-.", PowerRule(0.5, 0.0, clip=None).normalized()),
+    ("(α, β) = (0, 1)", "#e8a33d", ":", PowerRule(0.0, 1.0, clip=None).normalized()),
+    ("logarithmic", "#555555", "--", Logarithmic().normalized()),
 ]
 #: Points of a curve, and where the axes of r and of Δ end.
-POINTS, LARGEST = 801, 4.0
+POINTS, LARGEST_DELTA = 801, 4.0
 
 
 def pairs(out: Path, options: Options) -> Result:
     """Draw f1 and f0 against r."""
-    r = torch.linspace(0.0, LARGEST, POINTS + 1, dtype=torch.float64)[1:]
-    figure, axes = new_figure(2)
-    for curve, rule in RULES:
-        plot(axes[0], r.numpy(), rule.f1(r.log()).numpy(), curve)
-        plot(axes[1], r.numpy(), rule.f0(r.log()).numpy(), curve)
-    axes[0].set(xlabel=r"$r = p_\theta / p_n$", title="(a) earned by data", ylabel="$f_1(r)$", ylim=(-3.2, 2.2))
-    axes[1].set(xlabel=r"$r = p_\theta / p_n$", title="(b) earned by noise", ylabel="$f_0(r)$", ylim=(-4.2, 1.2))
-    legend(axes[0], "lower right")
+    r = torch.linspace(0.0, LARGEST_DELTA, POINTS + 1, dtype=torch.float64)[1:]
+    figure, axes = _two_panels(r, r.log(), 1, r"$r = p_\theta / p_n$")
+    axes[0].set(title="(a) earned by data", ylabel="$f_1(r)$", ylim=(-3.2, 2.2))
+    axes[1].set(title="(b) earned by noise", ylabel="$f_0(r)$", ylim=(-4.2, 1.2))
+    axes[0].legend(loc="lower right", frameon=False)
     files = save(figure, out, "pairs")
     reading = (
         "A data sample earns f1 and a noise sample f0. For the double-ELBO rules both are concave in r, so an evidence "
@@ -87,14 +74,11 @@ def pairs(out: Path, options: Options) -> Result:
 
 def losses(out: Path, options: Options) -> Result:
     """Draw −f1 and −f0 against Δ."""
-    delta = torch.linspace(-LARGEST, LARGEST, POINTS, dtype=torch.float64)
-    figure, axes = new_figure(2)
-    for curve, rule in RULES:
-        plot(axes[0], delta.numpy(), -rule.f1(delta).numpy(), curve)
-        plot(axes[1], delta.numpy(), -rule.f0(delta).numpy(), curve)
-    axes[0].set(xlabel=r"$\Delta = \log r$", title="(a) class 1: data", ylabel="$-f_1$", ylim=(-4.5, 4.5))
-    axes[1].set(xlabel=r"$\Delta = \log r$", title="(b) class 0: noise", ylabel="$-f_0$", ylim=(-2.0, 7.0))
-    legend(axes[1], "upper left")
+    delta = torch.linspace(-LARGEST_DELTA, LARGEST_DELTA, POINTS, dtype=torch.float64)
+    figure, axes = _two_panels(delta, delta, -1, r"$\Delta = \log r$")
+    axes[0].set(title="(a) class 1: data", ylabel="$-f_1$", ylim=(-4.5, 4.5))
+    axes[1].set(title="(b) class 0: noise", ylabel="$-f_0$", ylim=(-2.0, 7.0))
+    axes[1].legend(loc="upper left", frameon=False)
     files = save(figure, out, "losses")
     reading = (
         "Read as losses of a classifier with logit Δ, the soft-plus loss of the logarithmic rule only punishes "
@@ -107,6 +91,16 @@ def losses(out: Path, options: Options) -> Result:
     return Result(title, [reading], [ResultFigure(files[0], caption, alt)], files=files)
 
 
+def _two_panels(x: Tensor, delta: Tensor, sign: int, xlabel: str) -> tuple[Figure, Sequence[Axes]]:
+    """Draw sign·f1 and sign·f0 of every rule at ``delta`` against x, each in a panel of its own."""
+    figure, axes = new_figure(2)
+    for label, color, dash, rule in RULES:
+        for axis, f in zip(axes, (rule.f1, rule.f0), strict=True):
+            axis.plot(x.numpy(), (sign * f(delta)).numpy(), dash, color=color, label=label)
+            axis.set(xlabel=xlabel)
+    return figure, axes
+
+
 # The style.
 
 
@@ -116,16 +110,6 @@ def new_figure(columns: int, *, width: float = 7.0, height: float = 2.9) -> tupl
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(1, columns, squeeze=False)[0]
     return figure, list(axes)
-
-
-def plot(axes: Axes, x: NDArray, y: NDArray, curve: Curve) -> None:  # type: ignore[type-arg]
-    """Draw one curve."""
-    axes.plot(x, y, curve.dash, color=curve.colour, label=curve.label)
-
-
-def legend(axes: Axes, where: Literal["lower right", "upper left"]) -> None:
-    """Name the curves, without a frame."""
-    axes.legend(loc=where, frameon=False)
 
 
 def save(figure: Figure, out: Path, name: str) -> list[Path]:
@@ -155,7 +139,7 @@ def panels(
 ) -> list[Path]:
     """Draw one sheet of images for each part, under its title; ``rows`` names the rows of the first sheet.
 
-    Parts hold grey values in [0, 1]; ``differences``, drawn after them, have a colour for each sign.
+    Parts hold gray values in [0, 1]; ``differences``, drawn after them, have a color for each sign.
     """
     count = len(parts) + len(differences)
     figure, axes = new_figure(count, width=2.1 * count + 0.6 * bool(differences), height=2.5)

@@ -168,7 +168,7 @@ class Setting:
     noise_samples: int = 10_000
 
     def to_unit(self, x: Tensor) -> Tensor:
-        """Return pixels of this setting as grey values in [0, 1]."""
+        """Return pixels of this setting as gray values in [0, 1]."""
         shift, scale = SCALINGS[self.pixels]
         return x * scale + shift
 
@@ -227,31 +227,15 @@ class CachedKernelDensity(KernelDensity):
         """Return log p_n, from the cache if it is there."""
         if value.dim() != 2 or len(value) < FEWEST_POINTS or value.requires_grad:
             return super().log_prob(value)
-        return self._cached("points", value, lambda: KernelDensity.log_prob(self, value))
-
-    def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return n draws and their log-density, which is cached if the same were drawn before."""
-        if generator is None or n < FEWEST_POINTS:
-            return super().draw_with_log_prob(n, generator)
-        before = generator.get_state()
-        x = self.draw(n, generator)
-
-        def evaluate() -> Tensor:
-            again = torch.Generator(generator.device).set_state(before)
-            return KernelDensity.draw_with_log_prob(self, n, again)[1]
-
-        return x, self._cached("draws", x, evaluate)
-
-    def _cached(self, kind: str, x: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        key = hashlib.sha256(f"{self._noise_key} {kind} {x.dtype}".encode() + _bytes(x)).hexdigest()[:24]
+        key = hashlib.sha256(f"{self._noise_key} {value.dtype}".encode() + _bytes(value)).hexdigest()[:24]
         path = self.folder / f"{key}.npy"
         if path.exists():
-            return torch.from_numpy(np.load(path, allow_pickle=False)).to(x.device)
-        value = make()
+            return torch.from_numpy(np.load(path, allow_pickle=False)).to(value.device)
+        log_prob = super().log_prob(value)
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
-            np.save(file, value.detach().cpu().numpy())
-        return value
+            np.save(file, log_prob.cpu().numpy())
+        return log_prob
 
 
 def _bytes(x: Tensor) -> bytes:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.distributions import Distribution
 
-from ..diagnostics import SHARES, diagnose
+from ..diagnostics import FRACTIONS, diagnose
 from ..io import write_text
 from ..objectives import VAE, Autoencoder, ContrastiveObjective, FullyVariationalNCE, Objective
 from ..scoring import PowerRule, ScoringRule
@@ -44,8 +44,6 @@ SHOWN = {"ae": "AE", "vae": "VAE", "1-16": "α = 1/16"}
 Key = tuple[tuple[int, ...], str, int]
 #: A file of results, as JSON holds it.
 Record = dict[str, Any]
-#: Rows of training images whose log p_n is one piece of work: as many as ``fit`` asks for at once.
-_BLOCK_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,6 @@ def rows(setting: Setting) -> list[Row]:
 
 def run(out: Path, options: Options) -> Result:
     """Train the missing cells, then make the table."""
-    start = time.perf_counter()
     setting = setting_for(options)
     cells = measure(out, setting, options.seeds, jobs=options.processes, say=options.say)
     record = made_by(f"fvnce reproduce table --data {setting.data} --seeds {options.seeds}") | {
@@ -105,14 +102,12 @@ def run(out: Path, options: Options) -> Result:
         reading(record),
         tables=shown,
         settings=asdict(setting) | {"seeds": options.seeds},
-        seconds=time.perf_counter() - start,
         files=[document, write_json(out / f"table-{setting.data}.json", record)],
     )
 
 
 def noise_reconstructions(out: Path, options: Options) -> Result:
     """Draw the figure of reconstructed noise, after training the networks that it shows."""
-    start = time.perf_counter()
     setting = setting_for(options)
     network = setting.networks[0]
     measure(out, replace(setting, networks=(network,)), 1, jobs=options.processes, say=options.say, only=tuple(SHOWN))
@@ -133,7 +128,6 @@ def noise_reconstructions(out: Path, options: Options) -> Result:
         "network": named(network),
         "settings": asdict(setting),
         "nats": nats,
-        "seconds": time.perf_counter() - start,
     }
     caption = f"Noise samples, what the autoencoder ({named(network)}) makes of them, and how the others differ."
     alt = "Four sheets of digits: noisy samples, what the AE makes of them, and what VAE and alpha 1/16 change."
@@ -142,7 +136,6 @@ def noise_reconstructions(out: Path, options: Options) -> Result:
         reading_of_figure(record),
         figures=[ResultFigure(files[0], caption, alt)],
         settings=asdict(setting),
-        seconds=record["seconds"],
         files=[*files, write_json(out / f"noise-reconstructions-{options.data}.json", record)],
     )
 
@@ -176,34 +169,15 @@ def measure(
         for row in rows(setting)
         if only is None or row.name in only
     ]
-    do_all(missing(out, setting, keys, tables=jobs > 1), jobs, say)
+    do_all(missing(out, setting, keys), jobs, say)
     return {key: cells_of(out, setting).read(cell_name(*key)) for key in keys}
 
 
-def missing(out: Path, setting: Setting, keys: Iterable[Key], *, tables: bool) -> list[Work]:
-    """Return the work that makes the cells that are not there.
-
-    With ``tables``, log p_n of the training images comes first, in blocks, so that several processes share it instead
-    of each computing all of it.
-    """
+def missing(out: Path, setting: Setting, keys: Iterable[Key]) -> list[Work]:
+    """Return the work that makes the cells that are not there."""
     cells = cells_of(out, setting)
-    keys = [key for key in keys if not cells.path(cell_name(*key)).exists()]
-    contrastive = {row.name for row in rows(setting) if row.rule is not None}
-    blocks: range = range(0)
-    if tables and any(row in contrastive for _, row, _ in keys):
-        count = setting.rows or {"digits": 1437, "mnist": 60_000}[setting.data]
-        blocks = range(0, count, _BLOCK_ROWS)
-    return [
-        *(Work(f"log p_n of images from {low}", tabulate, (out, setting, low)) for low in blocks),
-        *(Work(cell_name(*key), make_cell, (out, setting, *key)) for key in keys),
-    ]
-
-
-def tabulate(out: Path, setting: Setting, low: int) -> None:
-    """Compute log p_n of one block of training images, into the cache."""
-    images, noise = data_and_noise(setting, _cache(out))
-    with torch.no_grad():
-        noise.log_prob(images.train[low : low + _BLOCK_ROWS])
+    missing_keys = [key for key in keys if not cells.path(cell_name(*key)).exists()]
+    return [Work(cell_name(*key), make_cell, (out, setting, *key)) for key in missing_keys]
 
 
 def named(network: tuple[int, ...]) -> str:
@@ -260,7 +234,7 @@ def make_cell(out: Path, setting: Setting, network: tuple[int, ...], row: str, s
             latent_samples=1,
             generator=torch.Generator().manual_seed(2000 + seed),
         )
-        numbers |= {name: getattr(report, name) for name in SHARES}
+        numbers |= {name: getattr(report, name) for name in FRACTIONS}
     cells.write(name, numbers)
 
 
@@ -289,16 +263,16 @@ def tables(record: Record) -> list[ResultTable]:
     header += ["paper: data", "paper: noise", "paper: difference"] * with_paper
     averages, explained = [], []
     for index, network in enumerate(networks(record)):
-        lines, shares = [], []
+        lines, fractions = [], []
         for name, row in record["rows"].items():
             ours = [column(record, network, name, which) for which in ("train", "test", "noise", "difference")]
             lines.append([row["label"], *map(mean_and_error, ours), *map(str, row["paper"][index] * with_paper)])
-            measured_shares = [column(record, network, name, share) for share in SHARES]
-            if measured_shares[0]:
-                shares.append([row["label"], *(f"{statistics.fmean(values):.1%}" for values in measured_shares)])
+            measured = [column(record, network, name, fraction) for fraction in FRACTIONS]
+            if measured[0]:
+                fractions.append([row["label"], *(f"{statistics.fmean(values):.1%}" for values in measured)])
         averages.append(ResultTable(f"{network}, nats, mean ± standard error over {seeds}", header, lines))
-        head = ["(α, β)", *(share.replace("_", " ") for share in SHARES)]
-        explained.append(ResultTable(f"{network}: what explains the rows", head, shares))
+        head = ["(α, β)", *(fraction.replace("_", " ") for fraction in FRACTIONS)]
+        explained.append(ResultTable(f"{network}: what explains the rows", head, fractions))
     return averages + explained
 
 

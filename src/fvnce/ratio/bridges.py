@@ -31,7 +31,7 @@ from .._stats import log_mean_exp
 from ..models.energy import AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio
 from ..noise import EmpiricalNoise, draw
 from ..noise.base import inside_support
-from ..objectives.batch import effective_share, ratio_statistics
+from ..objectives.batch import effective_fraction, ratio_statistics
 from ..scoring import PowerRule, ScoringRule
 from ..training import fit
 from ..training.callbacks import Progress
@@ -58,7 +58,7 @@ from .chain import (
 from .direct import folds_of
 
 #: Draws with which the estimate is normalized.
-DRAWS = 20_000
+NOISE_DRAWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def _exact(rule: ScoringRule, held_out: Tensor, gaussian: Distribution, target: 
         drawn = draw(target, len(held_out), torch.Generator().manual_seed(seed)).to(held_out)
         at_num, at_den = ratio(held_out).squeeze(-1), ratio(drawn).squeeze(-1)
     live = ratio_statistics(rule.unclipped(), at_num, at_den)["live_noise"]
-    report = BridgeReport(live, effective_share(at_den), float(at_num.mean()), exact=True)
+    report = BridgeReport(live, effective_fraction(at_den), float(at_num.mean()), exact=True)
     return Bridge((1.0, 1.0), ratio, held_out.new_zeros(()), report)
 
 
@@ -295,7 +295,7 @@ def _doubts(reports: Sequence[BridgeReport], rest: Gain, carrying: float, instea
     """Say why no error can be reported; ``instead`` is what to try if not more bridges."""
     dead = [str(k) for k, report in enumerate(reports) if not report.alive]
     doubts = {
-        f"bridges {', '.join(dead)} of {len(reports)}, counted from the data, are too long (effective share of the "
+        f"bridges {', '.join(dead)} of {len(reports)}, counted from the data, are too long (effective fraction of the "
         f"noise under {ALIVE:.0%}). Use bridges={len(reports) + 1}, or {instead}": bool(dead),
         "no error is reported: the noise is known by samples alone, and none of them shows its density where the data "
         "are. Pass noise with a density": math.isnan(rest.value),
@@ -315,14 +315,14 @@ def _log_total(model: TelescopedRatio, runs: list[_Fold], source: Distribution, 
     """Return log E_q[r̂], from draws of the data's Gaussian, under which the weights are even, if there is one."""
     generator = torch.Generator().manual_seed(seed)
     if not runs[0].matched:
-        drawn = source.samples if isinstance(source, EmpiricalNoise) else draw(source, DRAWS, generator)
+        drawn = source.samples if isinstance(source, EmpiricalNoise) else draw(source, NOISE_DRAWS, generator)
         return log_mean_exp(model.log_ratio(drawn.to(model.offsets)))  # type: ignore[union-attr,arg-type]
     totals = []
     # p̂ is the part before the exact bridge and q̂ the part after it, each with its Gaussian.
     exact = [bridge.report.exact for bridge in runs[0].bridges].index(True)
     for side, (low, high) in enumerate(((0, exact), (exact + 1, len(model.bridges)))[: len(runs[0].matched)]):
         noise, sign = runs[0].matched[side].noise, 1 - 2 * side
-        drawn = draw(noise, DRAWS, generator)
+        drawn = draw(noise, NOISE_DRAWS, generator)
         part = TelescopedRatio(model.bridges[low:high], model.offsets[low:high])  # type: ignore[arg-type,index]
         densities = torch.stack([run.matched[side].gaussian.log_prob(drawn) for run in runs]).mean(0)
         log_weights = sign * part.log_ratio(drawn) + densities - noise.log_prob(drawn)
@@ -377,8 +377,8 @@ class MultinomialBridges:
         advice = {
             f"nothing was learned (held-out gain {self.learned} nats): the levels are one distribution, or the network "
             "cannot tell them apart. Try another network or more rows": not self.learned.significant,
-            f"the ratio cannot be checked: the effective share of the noise is under {ALIVE:.0%}, few draws are where "
-            "the data are. Use telescope": math.isnan(self.missed.value),
+            f"the ratio cannot be checked: the effective fraction of the noise is under {ALIVE:.0%}, few draws are "
+            "where the data are. Use telescope": math.isnan(self.missed.value),
             _MISSED.format(self.missed): self.missed.significant,
         }
         return [text for text, applies in advice.items() if applies]
@@ -409,7 +409,7 @@ def multinomial_bridges(
         batch_size: rows of a step.
         lr: learning rate.
         copies: rows made of each data row at every level.
-        held_out: share of the data rows that stops the training.
+        held_out: fraction of the data rows that stops the training.
         seed: for everything.
         progress: show a bar; by default if standard error is a terminal.
 
@@ -446,7 +446,7 @@ def multinomial_bridges(
         log_weights = model.log_ratio(drawn)
     spread = float(losses.std()) / math.sqrt(cut) if cut > 1 else math.inf
     learned = Gain(math.log(len(shares)) - float(losses.mean()), spread)
-    rest = missed(rows, drawn, log_weights, seed) if effective_share(log_weights) >= ALIVE else UNKNOWN
+    rest = missed(rows, drawn, log_weights, seed) if effective_fraction(log_weights) >= ALIVE else UNKNOWN
     return MultinomialBridges(model, shares, float(losses.mean()), learned, rest)
 
 

@@ -30,11 +30,11 @@ from ..models import mlp
 from ..models.energy import DistributionRatio
 from ..noise import EmpiricalNoise, NoiseMixture, draw, fit_gaussian, log_prob_or_minus_inf
 from ..objectives import NCE
-from ..objectives.batch import effective_share, ratio_statistics
+from ..objectives.batch import effective_fraction, ratio_statistics
 from ..scoring import ScoringRule
 from ..training import fit
 
-#: A bridge whose noise weights have a smaller effective share than this is too long.
+#: A bridge whose noise weights have a smaller effective fraction than this is too long.
 ALIVE = 0.1
 MOST_BRIDGES = 32
 #: Epochs without a better value on held-out rows after which a bridge goes back to its best.
@@ -76,8 +76,8 @@ class BridgeReport:
     """How one bridge fares on samples that it was not trained on.
 
     Attributes:
-        live_noise: share of noise samples that can be felt in the gradient.
-        ess_noise: effective share of the ratio weights on noise samples.
+        live_noise: fraction of noise samples that can be felt in the gradient.
+        ess_noise: effective fraction of the ratio weights on noise samples.
         gain: E_num[log r] − log E_den[r], a lower bound on KL(p_k‖p_k₊₁) in nats.
         learned: the part of the gain that the network adds to what is known without it (a constant, or the data's
             Gaussian), with its standard error. If it is not significantly above 0, the bridge learned nothing, even
@@ -200,7 +200,7 @@ class BridgeTrainer:
         live = ratio_statistics(self.rule.unclipped(), at_num, at_den)["live_noise"]
         gain = float(at_num.mean() - log_mean_exp(at_den))
         learned = gain_over(at_num, at_den, known_num, known_den, self.copies)
-        return Bridge(shares, network, offset, BridgeReport(live, effective_share(at_den), gain, learned))
+        return Bridge(shares, network, offset, BridgeReport(live, effective_fraction(at_den), gain, learned))
 
     def chain(self, train: Tensor, held_out: Tensor, matched: MatchedGaussian, steps: Steps) -> list[Bridge]:
         """Train bridges between the given shares, from the rows to their Gaussian."""
@@ -329,7 +329,7 @@ def rows_that_count(rows: Tensor) -> float:
 
     Log-ratios of Gaussians, and errors of a log-ratio beyond the rows, grow like d².
     """
-    centred = (rows - rows.mean(0)).double()
-    covariance = centred.T @ centred / len(rows)
-    squares = torch.einsum("ni,ij,nj->n", centred, torch.linalg.pinv(covariance, hermitian=True), centred).square()
+    centered = (rows - rows.mean(0)).double()
+    covariance = centered.T @ centered / len(rows)
+    squares = torch.einsum("ni,ij,nj->n", centered, torch.linalg.pinv(covariance, hermitian=True), centered).square()
     return float(squares.sum().square() / squares.square().sum().clamp(min=1e-300))

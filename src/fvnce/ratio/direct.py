@@ -1,6 +1,6 @@
 r"""r = p/q from samples of p and of q: ``fvnce.density_ratio``.
 
-A kernel ratio maximises the rule's J; bandwidth and penalty are chosen by K-fold cross-validation of the same J on
+A kernel ratio maximizes the rule's J; bandwidth and penalty are chosen by K-fold cross-validation of the same J on
 held-out samples, whose own kernels are left out: a kernel on a held-out sample would see it at distance zero, and
 narrow kernels would win. The ratio is linear in its coefficients, r = Kθ with θ ≥ 0, of which each fit finds
 
@@ -8,7 +8,7 @@ narrow kernels would win. The ratio is linear in its coefficients, r = Kθ with 
 
 The double-ELBO property says that f1 and f0 are concave *in r*, and r is linear in θ: the problem is concave for every
 such rule, and strictly so for λ > 0. α = 0 is the Kullback–Leibler importance estimation procedure, α = 1 least-squares
-importance fitting (LSIF). Each Newton step maximises the quadratic model *under the constraint*,
+importance fitting (LSIF). Each Newton step maximizes the quadratic model *under the constraint*,
 
     max over θ ≥ 0:   gᵀ(θ − θ₀) − ½ (θ − θ₀)ᵀ H (θ − θ₀)   ⇔   min over θ ≥ 0:   ‖Aθ − b‖²,   AᵀA = H,  Aᵀb = Hθ₀ + g,
 
@@ -234,17 +234,17 @@ def _newton(rule: ScoringRule, k_num: Tensor, k_den: Tensor, penalty: float, the
     curvature += (k_den * (phi0 * rate0 / r_den).unsqueeze(1)).T @ k_den / len(k_den)
     step = _constrained(curvature, curvature @ theta + gradient, penalty) - theta
     promise = float((gradient - penalty * theta) @ step)
-    before = _penalised(rule, k_num, k_den, penalty, theta)
+    before = _penalized(rule, k_num, k_den, penalty, theta)
     length = 1.0
     for _ in range(40):
         proposal = theta + length * step
-        if _penalised(rule, k_num, k_den, penalty, proposal) >= before + 1e-4 * length * promise:
+        if _penalized(rule, k_num, k_den, penalty, proposal) >= before + 1e-4 * length * promise:
             return proposal, promise
         length /= 2
     # Not even a tiny step gains: what is promised is rounding.
     return theta, 0.0
 
 
-def _penalised(rule: ScoringRule, k_num: Tensor, k_den: Tensor, penalty: float, theta: Tensor) -> float:
+def _penalized(rule: ScoringRule, k_num: Tensor, k_den: Tensor, penalty: float, theta: Tensor) -> float:
     inside = value_of(rule, k_num @ theta + SMALLEST_RATIO, k_den @ theta + SMALLEST_RATIO)
     return float(inside - penalty / 2 * theta.square().sum())

@@ -2,20 +2,16 @@
 
 ======================  ===============================================================
 ``rule``                a rule, the cone of rules, normalization
-``power``               the paper's family (α, β)
-``classical``           the logarithmic, quadratic, spherical and exponential rules
+``named``               the paper's family (α, β), the classical rules, and rules as text
 ``construct``           rules from a weight, a generator, or a pair of functions
 ``check``               a numerical check of the double-ELBO property
-``text``                rules as text
 ======================  ===============================================================
 """
 
 from .check import DoubleElboReport, Law, check_double_elbo
-from .classical import Exponential, Logarithmic, Quadratic, Spherical
 from .construct import CategoricalRule, from_generator, from_pair, from_weight
-from .power import PowerRule
+from .named import Exponential, Logarithmic, PowerRule, Quadratic, Spherical, parse
 from .rule import ScoringRule
-from .text import parse
 
 __all__ = [
     "CategoricalRule",

@@ -32,9 +32,9 @@ from .rule import ScoringRule, SmoothRule, along_tangent
 Function = Callable[[Tensor], Tensor]
 
 #: f0 grows like r² at most, and e^(2·35) · 1e4 is still a float32.
-MAX_CLIP = 35.0
+MAX_WEIGHT_CLIP = 35.0
 #: The Δ between which r, and r² at the upper end, can still be represented in float64.
-LOWEST, HIGHEST = -700.0, 350.0
+LOWEST_DELTA, HIGHEST_DELTA = -700.0, 350.0
 SMALLEST_SLOPE = 1e-300
 #: Gauss–Legendre quadrature on [−1, 1], and the polynomial through its nodes at −1, 0 and 1.
 ENDS = np.array([-1.0, 0.0, 1.0])
@@ -102,7 +102,9 @@ class _UserRule(ScoringRule):
 
     def __init__(self, *functions: Function, clip: float | None = None) -> None:
         self._functions = functions
-        self._clip = None if clip is None else _validation.number("clip, if not None,", clip, low=0, high=MAX_CLIP)
+        self._clip = (
+            None if clip is None else _validation.number("clip, if not None,", clip, low=0, high=MAX_WEIGHT_CLIP)
+        )
         threshold = self._REACH if self._clip is None else self._clip
         self.tangent_above = threshold, threshold
 
@@ -138,8 +140,8 @@ class _WeightRule(_UserRule, SmoothRule):
     def _tabulate(self) -> tuple[Tensor, Tensor]:
         """Return knots in Δ, and (∫₁ʳ w, −∫₁ʳ s·w) at each."""
         near = np.arange(0.0, 40.5, 0.5)
-        far = np.geomspace(40.5, -LOWEST, 60)
-        positive = np.concatenate([near, far[far < HIGHEST], [HIGHEST]])
+        far = np.geomspace(40.5, -LOWEST_DELTA, 60)
+        positive = np.concatenate([near, far[far < HIGHEST_DELTA], [HIGHEST_DELTA]])
         knots = torch.tensor(np.concatenate([-np.concatenate([near[1:], far])[::-1], positive]))
         weights = self._functions[0](knots.exp())
         # Far out, r itself may exceed what the user's formula can square; judge where rules are compared.
@@ -187,7 +189,7 @@ class _WeightRule(_UserRule, SmoothRule):
 
     def _value(self, outcome: int, delta: Tensor) -> Tensor:
         knots, integrals = self._knots.to(delta.device), self._integrals[1 - outcome].to(delta.device)
-        x = delta.double().clamp(LOWEST, HIGHEST)
+        x = delta.double().clamp(LOWEST_DELTA, HIGHEST_DELTA)
         nearest = (torch.bucketize(x, knots[:-1], right=True) - 1).clamp(min=0).reshape(-1)
         # gather, as indexing by a single number asks for its value, which vmap does not give
         start, known = (values.gather(0, nearest).reshape(x.shape) for values in (knots, integrals))
@@ -198,7 +200,7 @@ class _WeightRule(_UserRule, SmoothRule):
         return along_tangent(value, slope, delta.double() - x).to(delta.dtype)
 
     def _slope(self, outcome: int, delta: Tensor) -> Tensor:
-        r = delta.double().clamp(LOWEST, HIGHEST).exp()
+        r = delta.double().clamp(LOWEST_DELTA, HIGHEST_DELTA).exp()
         slope = r * self._functions[0](r)
         # Beyond the ends the weight is continued as const/r, so f0 goes on as const·r there.
         return (slope if outcome == 1 else -(delta.double().exp() * slope)).to(delta.dtype)

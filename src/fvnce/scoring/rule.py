@@ -268,7 +268,7 @@ class Combination(ScoringRule):
         """Return the log of the sum of the slopes, and its derivative."""
         if not self.parts:
             return torch.full_like(delta, -math.inf), torch.zeros_like(delta)
-        # The share of each part is a difference of logs, which are all infinite at ±∞.
+        # The weight of each part is a difference of logs, which are all infinite at ±∞.
         delta = delta.clamp(torch.finfo(delta.dtype).min / 4, torch.finfo(delta.dtype).max / 4)
         logs, rates = [], []
         for weight, rule in self.parts:

@@ -2,13 +2,14 @@
 
 ======================  ===============================================================
 ``sources``             open a file, a folder or a pipe
-``schema``              options; the type of each column, learned from rows; identifiers
+``schema``              options; the type of each column of a frame; identifiers
+``learning``            how columns are read, decided from all rows and columns
 ``parsing``             column types: texts as numbers, truths, dates and times
 ``frame``               a table in memory, made from any library's data frame
 ``delimited``           text tables
 ``arrow``               tables in files, parquet files
 ``arrays``              npy, npz and idx, and folders of PNG images
-``errors``              the memory budget, errors of damaged files
+``errors``              the memory budget, errors of damaged files, problems of tables
 ======================  ===============================================================
 
 >>> import tempfile

@@ -1,13 +1,15 @@
 """Tables in files, whose columns come through Arrow; parquet files.
 
-A column's type is learned on its first rows and kept for all others. A column in which a few values among many do not
-fit is refused, because neither reading of it is safe; the user decides.
+A file is read twice: once to decide how its columns are read, from all rows of all columns, and once to read them. What
+a model was trained on is not decided again.
 """
 
 from __future__ import annotations
 
+import base64
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,13 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._validation import FileError
-from .errors import budget, explained, listed, over_budget, within_budget
-from .frame import PART_ROWS, Frame, Part
-from .parsing import ColumnType, has_ambiguous_dates, learn_type
-from .schema import KIND_OF, ReadOptions
+from .errors import Problem, TableError, budget, explained, listed, over_budget, within_budget
+from .frame import PART_ROWS, Frame, Part, as_texts
+from .learning import KEPT, ColumnScan, decide, distinct, misfits
+from .parsing import COMPACT_DATE, ColumnType
+from .schema import KIND_OF, ReadOptions, names_identifier, unique
 
 #: Amounts that Arrow can be made to read; :class:`ColumnType` reads them in the same way, and others too.
-_AMOUNT = r"^-?[$€£¥]?([1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]+)([.][0-9]+)?$"
+_AMOUNTS = {
+    mark: f"^-?[$€£¥]?([1-9][0-9]{{0,2}}([{other}][0-9]{{3}})+|[0-9]+)([{mark}][0-9]+)?$"
+    for mark, other in (".,", ",.")
+}
+_COMMAS = "^[+-]?[0-9]+(,[0-9]+)?$"
+#: What texts that Arrow reads as numbers may show about them, and patterns of these texts.
+_SHOWING = {
+    "mark": r"^[+-]?([0-9]{4,}|0[0-9]*)?[.,]|[.,][0-9]{0,2}$|[.,][0-9]{4,}|[eE]",
+    "?.": r"^[+-]?[1-9][0-9]{0,2}[.][0-9]{3}$",
+    "?,": r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$",
+    "zero": r"^0[0-9]+$",
+    "infinite": r"(?i)inf|e[+]?[0-9]{3,}$",
+    "plain": f"^{COMPACT_DATE.pattern}$",  # all that is not
+}
 
 
 class TableSource(ABC):
@@ -31,8 +47,8 @@ class TableSource(ABC):
         kind: of the file.
         name: of the file.
         columns: names of all columns.
-        types: how each column is read, as far as the rows read so far have shown.
-        notices: what a person should know about the columns.
+        types: how each column is read, once the first part has been.
+        notices: what a person should know about the columns, likewise.
 
     >>> import tempfile
     >>> from fvnce.tables import open_source
@@ -45,22 +61,34 @@ class TableSource(ABC):
     """
 
     kind: ClassVar[str]
+    _settled = False
+    #: Whether rows were skipped that have too many or too few fields.
+    _broken = False
+    #: Columns that the file itself declares to be categories.
+    declared: Sequence[str] = ()
 
-    def __init__(self, name: str, columns: list[str], options: ReadOptions, decimal: str | None = None) -> None:
-        self.name, self.columns, self._decimal = name, columns, decimal
-        self._missing = sorted(options.all_missing)
-        self.types: dict[str, ColumnType] = dict(options.types or {})
-        for column in options.categorical:
+    def __init__(self, name: str, columns: list[str], options: ReadOptions, hint: str | None = None) -> None:
+        self.name, self.columns, self._options, self._hint = name, columns, options, hint
+        schema = dict(options.schema or {})
+        for column in (*options.categorical, *schema):
             if column not in columns:
                 raise FileError(f"{name} has no column {column!r}; its columns are {listed(columns)}")
-            self.types[column] = ColumnType("text")
+        self.types: dict[str, ColumnType] = dict(options.types or schema)
+        if options.types is not None and options.decimal is not None:
+            self.types = {name: replace(column, decimal=options.decimal) for name, column in self.types.items()}
+        self.types |= dict.fromkeys(options.categorical, ColumnType("text", missing=options.missing))
         self._trained = options.types is not None
-        self._chosen = list(columns if options.types is None else options.types)
+        chosen = columns if options.types is None else options.types
+        self._chosen = [column for column in chosen if not (column in schema and schema[column].ignored)]
         self.notices: list[str] = []
 
     @abstractmethod
-    def _frames(self, rows: int) -> Iterator[Frame]:
-        """Yield the table in frames of at most ``rows`` rows."""
+    def _tables(self, rows: int, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """Yield some columns of the table from its beginning, as Arrow arrays of at most ``rows`` rows."""
+
+    @abstractmethod
+    def _places(self, rows: Sequence[int]) -> list[str]:
+        """Return where rows are in the file."""
 
     @abstractmethod
     def _done(self, rows: int) -> float | None:
@@ -70,6 +98,11 @@ class TableSource(ABC):
     def close(self) -> None:
         """Close the file, if it was not read to its end."""
 
+    @property
+    def unused(self) -> list[str]:
+        """Columns of the file that are not read."""
+        return [column for column in self.columns if column not in self._chosen]
+
     def add_text(self, column: str) -> None:
         """Read a column as text in addition to those of training: a label or an identifier."""
         if self._trained and column in self._chosen:
@@ -77,14 +110,20 @@ class TableSource(ABC):
                 f"{self.name}: column {column!r} is one that the run was trained on, so it can neither mark outliers "
                 f"nor name rows; name another, or train again with --label {column!r} or --id {column!r}"
             )
-        self.types[column] = ColumnType("text")
+        self.types[column] = ColumnType("text", missing=self._options.missing)
         self._chosen += [] if column in self._chosen else [column]
+
+    def skip(self, columns: Sequence[str]) -> None:
+        """Leave columns out, whatever they hold."""
+        self._chosen = [column for column in self._chosen if column not in columns]
 
     def parts(self) -> Iterator[Part]:
         """Yield all rows, in parts that fit in memory."""
         start = 0
         try:
-            for frame in self._frames(PART_ROWS):
+            self.settle()
+            for columns in self._tables(PART_ROWS, self._chosen):
+                frame = self._frame(columns, start)
                 yield Part(frame, start, None, self._done(start + len(frame)))
                 start += len(frame)
         finally:
@@ -103,46 +142,116 @@ class TableSource(ABC):
                 raise over_budget(self.name, "a table")
         return Frame.join(frames)
 
-    def _frame(self, columns: Mapping[str, Any], where: Callable[[int], str]) -> Frame:
-        """Return a part of the table from Arrow columns; ``where`` names the place of one of its rows in the file."""
-        read = {name: self._column(name, columns[name], where) for name in self._chosen}
-        return Frame(read, {name: column for name, column in self.types.items() if name in read})
+    def cells(self, rows: Sequence[int], names: Sequence[str]) -> list[list[str]]:
+        """Return columns of some rows as they are written in the file, None where nothing is."""
+        wanted, found, start = np.asarray(rows), dict[int, list[Any]](), 0
+        for columns in self._tables(PART_ROWS, names):
+            count = len(next(iter(columns.values())))
+            for row in wanted[(wanted >= start) & (wanted < start + count)].tolist():
+                values = (columns[name][row - start].as_py() for name in names)
+                found[row] = ["" if value is None else str(value).strip() for value in values]
+            start += count
+        self.close()
+        return [found[row] for row in rows]
 
-    def _column(self, name: str, values: Any, where: Callable[[int], str]) -> NDArray[Any]:
+    def settle(self) -> None:
+        """Decide how columns are read, from all rows, as far as it is not known; :meth:`parts` does it too."""
+        if self._settled:
+            return
+        self._settled = True
+        scans = {name: ColumnScan() for name in self._chosen if self._is_open(name)}
+        start = 0
+        for columns in self._tables(4 * PART_ROWS, list(scans)) if scans else ():
+            for name, scan in scans.items():
+                self._scan(scan, columns[name], self._gaps(name), start)
+            start += len(next(iter(columns.values())))
+        given = {name: column for name, column in self.types.items() if name in scans}
+        loose = [name for name in scans if names_identifier(name)]
+        decision = decide(scans, given, decimal=self._options.decimal, hint=self._hint, loose=loose)
+        self.notices += decision.notices
+        for name, column in decision.types.items():
+            missing = column.missing if name in given else (*self._options.missing, *column.missing)
+            self.types[name] = replace(column, missing=missing)
+        if decision.problems or self._broken:
+            raise self._error(decision.problems)
+
+    def _is_open(self, name: str) -> bool:
+        column = self.types.get(name)
+        return column is None or column.undecided
+
+    def _gaps(self, name: str) -> list[str]:
+        column = self.types.get(name, ColumnType())
+        return sorted(column.gaps | {text.strip().lower() for text in self._options.missing})
+
+    def _error(self, problems: Sequence[Problem]) -> FileError:
+        return TableError.of(self.name, list(zip(self._places([p.row for p in problems]), problems, strict=True)))
+
+    def _scan(self, scan: ColumnScan, values: Any, gaps: list[str], start: int) -> None:
+        """Add a part of an Arrow column to a scan."""
         import pyarrow
         from pyarrow import compute
 
-        column = self.types.get(name)
-        if not (pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)):
+        if not _is_text(values.type):
+            scan.add_whole(Frame.of(pyarrow.table({"": values}))[""], start)
+            return
+        values = _without(values, gaps)
+        if values.null_count == len(values):
+            return
+        mark = None
+        if "text" not in scan.counts:
+            mark = "." if _numbers(values, None) is not None else "," if _all_match(values, _COMMAS) else None
+        if mark is None:
+            encoded = _encoded(values)
+            indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            places, first, counts = np.unique(indices, return_index=True, return_counts=True)
+            texts = encoded.dictionary.to_pylist()
+            found = zip(places.tolist(), counts.tolist(), first.tolist(), strict=True)
+            scan.add({texts[place]: (count, start + row) for place, count, row in found if place >= 0})
+            return
+        # Arrow finds the first text that shows something; its kind is that of all.
+        open_ = [what for what in _SHOWING if ("number", mark if what == "mark" else what) not in scan.shown]
+        masks = [compute.match_substring_regex(values, _SHOWING[what]) for what in open_ if what != "plain"]
+        masks += [compute.invert(compute.match_substring_regex(values, _SHOWING["plain"]))] if "plain" in open_ else []
+        rows = {compute.index(mask, True).as_py() for mask in masks} - {-1}
+        if len(scan.texts["number"]) < KEPT:
+            rows.update(range(min(len(values), 2 * KEPT)))
+        order = sorted(rows)
+        shown = distinct(values[row].as_py() for row in order)
+        scan.add({text: (0, start + order[place]) for text, (_, place) in shown.items()})
+        scan.counts["number"] += len(values) - values.null_count
+
+    def _frame(self, columns: Mapping[str, Any], start: int) -> Frame:
+        """Return a part of the table from Arrow columns."""
+        problems: list[Problem] = []
+        read = {name: self._column(name, columns[name], start, problems) for name in self._chosen}
+        if problems:
+            raise self._error(problems)
+        return Frame(read, {name: column for name, column in self.types.items() if name in read})
+
+    def _column(self, name: str, values: Any, start: int, problems: list[Problem]) -> NDArray[Any]:
+        import pyarrow
+
+        column = self.types.get(name, ColumnType())
+        if not _is_text(values.type):
             typed = Frame.of(pyarrow.table({name: values}))[name]
-            if typed.dtype.kind == "O":
-                values = pyarrow.array([None if value is None else str(value) for value in typed])
-            elif column is not None and column.kind == "text":
-                values = values.cast(pyarrow.string())
-            elif typed.dtype.kind in "mM":
-                self.types.setdefault(name, ColumnType(KIND_OF[typed.dtype.kind]))
+            kind = typed.dtype.kind
+            self.types.setdefault(name, ColumnType(KIND_OF.get(kind, "number")))
+            if kind in "mM" and column.kind != "text":
                 return typed
-            else:
+            if kind != "O" and column.kind not in ("text", "time"):
                 return np.asarray(typed, dtype=np.float64)
-        values = compute.utf8_trim_whitespace(values)
-        gone = compute.is_in(compute.utf8_lower(values), pyarrow.array(self._missing, values.type))
-        values = compute.if_else(gone, pyarrow.scalar(None, values.type), values)
-        if column is None or (column.kind == "number" and column.decimal == "."):
-            numbers = _numbers(values, amounts=column is not None)
+            values = pyarrow.array(as_texts(typed), pyarrow.string())
+        values = _without(values, self._gaps(name))
+        if column.kind == "number":
+            numbers = _numbers(values, column.decimal)
             if numbers is not None:
-                if column is None and values.null_count < len(values):
-                    # Whole numbers do not show the decimal mark of later fractions.
-                    point = compute.any(compute.match_substring(values, ".")).as_py()
-                    self.types[name] = ColumnType(decimal="." if point else self._decimal or ".")
                 return numbers
         texts = _objects(values)
-        if column is None:
-            column = self.types[name] = self._learn(name, texts.tolist(), where)
         if column.kind == "text":
             return texts
         numbers, misfit = column.parse(texts.tolist())
         if misfit is not None:
-            raise self._misfit(name, column, texts[misfit], where(misfit))
+            problems += misfits(name, column, distinct(texts, start), "in training" if self._trained else "elsewhere")
         if column.kind != "time":
             return numbers
         times = np.full(len(numbers), np.datetime64("NaT", "us"))
@@ -150,44 +259,55 @@ class TableSource(ABC):
         times[there] = (numbers[there] * 1e6).round().astype(np.int64).astype("datetime64[us]")
         return times
 
-    def _learn(self, name: str, texts: list[str | None], where: Callable[[int], str]) -> ColumnType:
-        column, misfit = learn_type(texts, self._decimal)
-        if misfit is not None:
-            raise self._misfit(name, column, misfit, where(texts.index(misfit)))
-        if column.kind == "time" and has_ambiguous_dates(texts):
-            self.notices.append(
-                f"column {name!r} holds dates such as {next(filter(None, texts))!r}, in which month and day cannot be "
-                "told apart: the month is taken to come first; write dates like 2024-03-01 if it does not"
-            )
-        return column
 
-    def _misfit(self, name: str, column: ColumnType, text: str, where: str) -> FileError:
-        return FileError(
-            f"{self.name}, {where}: column {name!r} holds {column.noun} elsewhere but {text[:40]!r} here; correct it, "
-            f"or pass --missing {text[:40]!r} or --categorical {name!r}"
-        )
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _numbers(values: Any, *, amounts: bool) -> NDArray[np.float64] | None:
-    """Read texts as numbers if all are numbers, or, with ``amounts``, all are amounts such as $1,234.50."""
+def _without(values: Any, gaps: list[str]) -> Any:
+    """Return texts without blanks around them, null where they stand for a missing value."""
+    import pyarrow
+    from pyarrow import compute
+
+    values = compute.utf8_trim_whitespace(values)
+    gone = compute.is_in(compute.utf8_lower(values), pyarrow.array(gaps, values.type))
+    return compute.if_else(gone, pyarrow.scalar(None, values.type), values)
+
+
+def _numbers(values: Any, mark: str | None) -> NDArray[np.float64] | None:
+    """Read texts as numbers if all are plain numbers, or amounts such as $1,234.50 with this decimal mark."""
     import pyarrow
     from pyarrow import compute
 
     try:
-        return np.asarray(compute.cast(values, pyarrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+        if mark != ",":
+            return np.asarray(compute.cast(values, pyarrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
     except pyarrow.ArrowInvalid:
-        if not amounts or not compute.all(compute.match_substring_regex(values, _AMOUNT)).as_py():
-            return None
-        return _numbers(compute.replace_substring_regex(values, "[$€£¥,]", ""), amounts=False)
+        pass
+    if mark is None or not _all_match(values, _AMOUNTS[mark]):
+        return None
+    plain = compute.replace_substring_regex(values, "[$€£¥,]" if mark == "." else "[$€£¥.]", "")
+    return _numbers(compute.replace_substring(plain, ",", "."), None)
+
+
+def _all_match(values: Any, pattern: str) -> bool:
+    from pyarrow import compute
+
+    return bool(compute.all(compute.match_substring_regex(values, pattern)).as_py())
+
+
+def _encoded(values: Any) -> Any:
+    import pyarrow
+
+    encoded = values.dictionary_encode()
+    return encoded.combine_chunks() if isinstance(encoded, pyarrow.ChunkedArray) else encoded
 
 
 def _objects(values: Any) -> NDArray[np.object_]:
     """Return texts as Python's own, one object for all rows that share a text, None where missing."""
-    import pyarrow
-
-    encoded = values.dictionary_encode()
-    if isinstance(encoded, pyarrow.ChunkedArray):
-        encoded = encoded.combine_chunks()
+    encoded = _encoded(values)
     different: NDArray[np.object_] = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
     places = encoded.indices.fill_null(len(different) - 1).to_numpy(zero_copy_only=False)
     return np.asarray(different[places])
@@ -200,31 +320,45 @@ class ParquetSource(TableSource):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         import pyarrow
-        from pyarrow import parquet
+        from pyarrow import parquet, types
 
         self._damaged = (pyarrow.ArrowException, OSError)
         with explained(f"{path} is not a parquet file, or damaged", "write it again", self._damaged):
             # What is read ahead is kept until the end: the whole file.
             self._file = parquet.ParquetFile(path, pre_buffer=False)
-        columns = [str(name) for name in self._file.schema_arrow.names]
+        schema = self._file.schema_arrow
+        columns = unique(str(path), list(map(str, schema.names)))
         missing = [name for name in options.types or {} if name not in columns]
         if missing:
             raise FileError(f"{path} lacks column {missing[0]!r} of training; it has {listed(columns)}")
         for group in range(self._file.metadata.num_row_groups):
             within_budget(str(path), "one of its groups of rows", self._file.metadata.row_group(group).total_byte_size)
         super().__init__(str(path), columns, options)
+        self._scanned = {
+            name for name, kind in zip(columns, schema.types, strict=True) if _is_text(kind) or types.is_integer(kind)
+        }
+        # Of dictionaries, parquet itself knows those of texts; the schema that Arrow adds knows all.
+        if written := (self._file.metadata.metadata or {}).get(b"ARROW:schema"):
+            with explained(f"{path} is damaged", "write it again", (*self._damaged, ValueError)):
+                schema = pyarrow.ipc.read_schema(pyarrow.py_buffer(base64.b64decode(written)))
+        self.declared = [field.name for field in schema if types.is_dictionary(field.type) and field.name in columns]
+        for name in self.declared:
+            self.types.setdefault(name, ColumnType("text", missing=options.missing))
 
     def close(self) -> None:
         """Close the file that is read."""
         self._file.close()
 
+    def _is_open(self, name: str) -> bool:
+        return name in self._scanned and super()._is_open(name)
+
     def _done(self, rows: int) -> float | None:
         return rows / (self._file.metadata.num_rows or 1)
 
-    def _frames(self, rows: int) -> Iterator[Frame]:
-        start = 0
+    def _places(self, rows: Sequence[int]) -> list[str]:
+        return [f"row {row + 1}" for row in rows]
+
+    def _tables(self, rows: int, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         with explained(f"{self.name} is damaged", "write it again", self._damaged):
-            for batch in self._file.iter_batches(rows, columns=self._chosen):
-                columns = {name: batch.column(name) for name in self._chosen}
-                yield self._frame(columns, lambda row, start=start: f"row {start + row + 1}")  # type: ignore[misc]
-                start += len(batch)
+            for batch in self._file.iter_batches(rows, columns=list(names)):
+                yield {name: batch.column(name) for name in names}

@@ -8,24 +8,29 @@ delimiter.
 
 from __future__ import annotations
 
+import bz2
 import codecs
+import contextlib
 import csv
 import gzip
 import io
 import itertools
+import lzma
 import os
 import re
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from .._validation import FileError
 from .arrow import TableSource
-from .errors import CHUNK_BYTES, DAMAGED, VARIABLE, budget, explained, listed, one_line
-from .frame import Frame
+from .errors import CHUNK_BYTES, DAMAGED, VARIABLE, Problem, TableError, budget, explained, listed, one_line
+from .learning import LISTED
 from .parsing import ColumnType
-from .schema import ReadOptions, numbered
+from .schema import ReadOptions, numbered, unique
 
 #: A line of text may be as long as this part of the budget: split into short fields, it takes many times its length.
 LINE_SHARE = 256
@@ -35,7 +40,7 @@ DELIMITERS = ",;\t| "
 #: Lines and bytes of the beginning, in which delimiter and header are looked for.
 SAMPLE_LINES, SAMPLE_BYTES = 200, 2**20
 #: A text that one of these types can read does not name a column.
-_VALUE_TYPES = (ColumnType(), ColumnType(decimal=","), ColumnType("time"))
+_VALUE_TYPES = (ColumnType(decimal="."), ColumnType(decimal=","), ColumnType("time"))
 
 
 class DelimitedSource(TableSource):
@@ -56,56 +61,70 @@ class DelimitedSource(TableSource):
     kind = "table"
 
     def __init__(self, name: str, file: IO[bytes], options: ReadOptions, path: Path | None = None) -> None:
-        self._raw, self._path = file, path
+        seekable, self._owned = file.seekable(), path is not None
+        if not seekable and (options.types is None or any(column.undecided for column in options.types.values())):
+            file, seekable, self._owned = _spooled(file), True, True  # to be read twice
+        self._raw, self._path, self._seekable = file, path, seekable
+        self._file: Any = file if hasattr(file, "peek") else io.BufferedReader(file)
+        self._origin = self._file.tell() if seekable else 0
         if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '\r\n"\0'):
             raise FileError(
                 f"delimiter must be one character, and neither a quote nor a line end, found {options.delimiter[:20]!r}"
             )
-        self._text = CheckedText(name, _unpacked(file))
+        self.name, self._started, self._skip = name, False, False
+        self._text = CheckedText(name, *_unpacked(self._file))
         sample, whole = self._text.sample()
         if not any(line.strip() for line in sample):
             raise FileError(f"{name} is empty: a table needs at least one row; give a file that has one")
-        self.delimiter = options.delimiter or find_delimiter(sample, whole=whole)
+        self.delimiter = options.delimiter or self._text.separator or find_delimiter(sample, whole=whole)
         try:
             rows = _split(sample, self.delimiter, whole=whole)
         except csv.Error as error:
             raise _unreadable(name, "near its beginning", error) from None
+        width = Counter(map(len, rows)).most_common(1)[0][0]
+        if len(rows[0]) == 1 < width and options.delimiter is None:
+            raise FileError(f"{name}, line 1 has 1 field where most have {width}; leave out lines above the header")
         self.header = _has_header(rows, options) if options.header is None else options.header
         columns = _names(name, rows[0]) if self.header else numbered(len(rows[0]))
         if options.types is not None:
             columns = _match(name, columns, list(options.types), header=self.header)
-        # Where a comma is no delimiter it is likely to be the decimal mark.
-        super().__init__(name, columns, options, "." if self.delimiter == "," else ",")
+        # Where a comma separates fields it is no decimal mark, unless some value shows that it is.
+        super().__init__(name, columns, options, "." if self.delimiter == "," else None)
 
     def close(self) -> None:
         """Close the file, unless it is standard input."""
-        if self._path is not None:
+        if self._owned:
             self._raw.close()
 
     def _done(self, rows: int) -> float | None:
-        if self._path is None:
+        if self._path is None or not self._seekable:
             return None
         return min(1.0, self._raw.tell() / (os.fstat(self._raw.fileno()).st_size or 1))
 
-    def _frames(self, rows: int) -> Iterator[Frame]:
-        start = 0
-        for table in self._tables(rows):
-            columns = dict(zip(self.columns, table.columns, strict=True))
-            yield self._frame(columns, lambda row, start=start: self._place(start + row))  # type: ignore[misc]
-            start += len(table)
+    def settle(self) -> None:
+        """Decide how columns are read, as far as it is not known, and find lines with too many or too few fields."""
+        self._skip = True
+        super().settle()
+        self._skip = False
 
-    def _tables(self, rows: int) -> Iterator[Any]:
-        """Yield Arrow tables of text, of ``rows`` rows each but for the last."""
+    def _tables(self, rows: int, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """Yield Arrow columns of text, of ``rows`` rows each but for the last."""
         import pyarrow
 
-        waiting = None
-        for table in self._blocks():
+        if self._started:
+            self._file.seek(self._origin)
+            self._text = CheckedText(self.name, *_unpacked(self._file))
+            self._text.sample()
+        self._started, waiting = True, None
+        places = [self.columns.index(name) for name in names]
+        for block in self._blocks():
+            table = block.select(places)
             waiting = table.slice(int(self.header)) if waiting is None else pyarrow.concat_tables([waiting, table])
             while len(waiting) >= rows:
-                yield waiting.slice(0, rows).combine_chunks()
+                yield dict(zip(names, waiting.slice(0, rows).combine_chunks().columns, strict=True))
                 waiting = waiting.slice(rows)
         if waiting is not None and len(waiting):
-            yield waiting.combine_chunks()
+            yield dict(zip(names, waiting.combine_chunks().columns, strict=True))
 
     def _blocks(self) -> Iterator[Any]:
         """Yield an Arrow table for each block of rows, the header still one of the rows.
@@ -118,7 +137,9 @@ class DelimitedSource(TableSource):
         from pyarrow import csv as tables
 
         names = [f"f{i}" for i in range(len(self.columns))]
-        parsing = tables.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        parsing = tables.ParseOptions(
+            delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=self._skipped if self._skip else None
+        )
         convert = tables.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
         try:
             for block in self._text.blocks(self.delimiter):
@@ -131,47 +152,72 @@ class DelimitedSource(TableSource):
                     raise LongFieldError
                 yield table
         except LongFieldError:
-            raise _unreadable(self.name, self._place(None), csv.Error("field limit")) from None
+            line = 1 + max((line for line, _ in self._rows_again()), default=0)
+            raise _unreadable(self.name, f"line {line}", csv.Error("field limit")) from None
         except pyarrow.ArrowException as error:
-            raise self._arrow_error(error) from None
+            raise self._error([], one_line(error)) from None
 
-    def _arrow_error(self, error: Exception) -> FileError:
-        """Find what pyarrow stopped at again, with the number of its line."""
+    def _skipped(self, row: Any) -> str:
+        self._broken = True
+        return "skip"
+
+    def _error(self, problems: Sequence[Problem], stopped: str = "") -> FileError:
+        """Return the error for problems, after lines that have too many or too few fields."""
+        width, broken = len(self.columns), list[tuple[str, Problem]]()
         for line, row in self._rows_again():
-            if len(row) != len(self.columns):
-                return FileError(
-                    f"{self.name}, line {line}: found {len(row)} fields where the first line has {len(self.columns)}; "
-                    "correct the line, or name the delimiter with --delimiter"
-                )
-        return FileError(f"{self.name}: {one_line(error)}; correct it, or name the delimiter with --delimiter")
+            if len(row) != width and len(broken) < LISTED:
+                advice = f"correct the line, which has {len(row)} fields, or pass --delimiter"
+                requirement = f"must have {width} fields as the first line, not {len(row)} fields"
+                broken.append((f"line {line}", Problem("", 0, self.delimiter.join(row), requirement, advice)))
+        if not broken and not problems:
+            return FileError(f"{self.name}: {stopped}; correct it, or name the delimiter with --delimiter")
+        places = zip(self._places([p.row for p in problems]), problems, strict=True)
+        return TableError.of(self.name, [*broken, *places])
 
-    def _place(self, row: int | None) -> str:
-        """Return the line of a row of data, or, for None, the line after which the file cannot be read on."""
-        line = 0
-        for number, (line, _) in enumerate(self._rows_again()):
-            if row is not None and number == row + int(self.header):
-                return f"line {line}"
-        return f"line {line + 1}" if row is None else f"row {row + 1}"
+    def _places(self, rows: Sequence[int]) -> list[str]:
+        found, wanted, number = {row: f"row {row + 1}" for row in rows}, set(rows), -int(self.header)
+        for line, row in self._rows_again() if rows else ():
+            if len(row) == len(self.columns):
+                if number in wanted:
+                    found[number] = f"line {line}"
+                number += 1
+        return [found[row] for row in rows]
 
     def _rows_again(self) -> Iterator[tuple[int, list[str]]]:
         """Yield lines and rows once more by Python's own reader, which counts lines; nothing from a pipe."""
-        if self._path is None:
+        if not self._seekable:
             return
-        with self._path.open("rb") as file:
-            text = io.TextIOWrapper(_unpacked(file), encoding="utf-8-sig", newline="")
-            reader = csv.reader(text, delimiter=self.delimiter, skipinitialspace=True)
-            try:
-                for row in reader:
-                    if row:
-                        yield reader.line_num, row
-            except csv.Error:
-                return
+        self._file.seek(self._origin)
+        file, encoding = _unpacked(self._file)
+        text = io.TextIOWrapper(file, encoding, newline="")
+        reader = csv.reader(text, delimiter=self.delimiter, skipinitialspace=True)
+        try:
+            for row in reader:
+                if row and not (reader.line_num == 1 and self._text.separator):
+                    yield reader.line_num, row
+        except csv.Error:
+            return
+        finally:
+            text.detach()  # else the file would be closed with it
 
 
-def _unpacked(file: IO[bytes]) -> Any:
-    """Return the bytes in a file, decompressed if it is one of gzip."""
-    raw: Any = file if hasattr(file, "peek") else io.BufferedReader(file)
-    return gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+def _spooled(file: IO[bytes]) -> IO[bytes]:
+    """Return the content of a pipe as a file that can be read twice."""
+    spool = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the source
+    shutil.copyfileobj(file, spool)
+    spool.seek(0)
+    return spool
+
+
+def _unpacked(file: Any) -> tuple[Any, str]:
+    """Return the bytes in a file, decompressed if it is one of gzip, bzip2 or xz, and their encoding."""
+    start = file.peek(6)
+    if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")):
+        file = gzip.GzipFile(fileobj=file) if start[:1] == b"\x1f" else (bz2 if start[:1] == b"B" else lzma).open(file)
+    with contextlib.suppress(*DAMAGED):  # the reader will say so
+        if file.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return file, "utf-16"
+    return file, "utf-8-sig"
 
 
 def _unreadable(name: str, where: str, error: csv.Error) -> FileError:
@@ -205,20 +251,27 @@ def _has_header(rows: list[list[str]], options: ReadOptions) -> bool:
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     if options.types is not None and set(options.types) <= {text.strip() for text in first}:
         return True
-    missing = options.all_missing
+    missing = ColumnType(missing=options.missing).gaps
 
     def is_value(text: str) -> bool:
         text = text.strip()
         return text.lower() not in missing and any(kind.parse_one(text) is not None for kind in _VALUE_TYPES)
 
+    below = list(zip(*rest, strict=True))
+    names = [text.strip() for text in first]
     if any(map(is_value, first)):
-        return False
+        # A name that is a whole number, such as a year, among others above columns of values.
+        above = [
+            n not in c and all(is_value(t) or not t.strip() for t in c) for n, c in zip(names, below, strict=False)
+        ]
+        named = [bool(n) and not is_value(n) and over for n, over in zip(names, above, strict=False)]
+        return 2 * sum(named) >= len(first) and all(n.isdecimal() for n in names if is_value(n))
     if not rest:
         # A line of words alone names columns, unless the columns are known and it is what is to be scored.
         return options.types is None
-    below = list(zip(*rest, strict=True))
     if any(is_value(text) for column in below for text in column):
-        return all(text.strip() for text in first) or not first[0].strip()
+        # A column without a name is the first, which counts rows, or empty.
+        return all(name or i == 0 or not any(t.strip() for t in below[i]) for i, name in enumerate(names))
     return len(set(first)) == len(first) and all(text not in column for text, column in zip(first, below, strict=True))
 
 
@@ -252,11 +305,7 @@ def _split(sample: Sequence[str], delimiter: str, *, whole: bool) -> list[list[s
 
 
 def _names(name: str, fields: list[str]) -> list[str]:
-    names = [text.strip() or number for text, number in zip(fields, numbered(len(fields)), strict=True)]
-    twice = [text for text, count in Counter(names).items() if count > 1]
-    if twice:
-        raise FileError(f"{name} names column {twice[0]!r} twice; rename one, or pass --no-header if that is no header")
-    return names
+    return unique(name, [text.strip() or number for text, number in zip(fields, numbered(len(fields)), strict=True)])
 
 
 class LongFieldError(Exception):
@@ -264,20 +313,25 @@ class LongFieldError(Exception):
 
 
 class CheckedText:
-    """A binary file of UTF-8 text, checked as it is read; an error names the line."""
+    """A binary file of text, checked as it is read and given as UTF-8; an error names the line."""
 
-    def __init__(self, name: str, file: IO[bytes]) -> None:
-        self._name, self._file = name, file
+    def __init__(self, name: str, file: Any, encoding: str = "utf-8") -> None:
+        self._name = name
+        self._file: Any = codecs.EncodedFile(file, "utf-8", "utf-16") if encoding == "utf-16" else file
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._longest = budget() // LINE_SHARE
         self._line, self._unfinished = 1, 0
         self._start = b""
+        #: The delimiter that Excel writes into a line of its own.
+        self.separator: str | None = None
 
     def sample(self) -> tuple[list[str], bool]:
         """Return the first lines, and whether they are all; the blocks begin with them again."""
         while len(self._start) < SAMPLE_BYTES and (part := self._read()):
             self._start += part
         whole = len(self._start) < SAMPLE_BYTES
+        if match := re.match(rb"(?:\xef\xbb\xbf)?\"?sep=(.)\"?\r?\n", self._start):
+            self.separator, self._start = match.group(1).decode("latin-1"), self._start[match.end() :]
         # A character may be cut in two at the end of the sample.
         text = self._start.decode("utf-8-sig", "strict" if whole else "ignore")
         lines = list(itertools.islice(io.StringIO(text, newline=""), SAMPLE_LINES + 1))
@@ -305,8 +359,11 @@ class CheckedText:
             yield waiting
 
     def _read(self) -> bytes:
-        with explained(f"{self._name} is damaged", "fetch or write it again", DAMAGED):
-            content = self._file.read(min(CHUNK_BYTES, self._longest + 1))
+        with explained(f"{self._name} is damaged", "fetch or write it again", (*DAMAGED, UnicodeError)):
+            content: bytes = self._file.read(min(CHUNK_BYTES, self._longest + 1))
+            recoded = getattr(self._file, "reader", None)
+            if not content and recoded is not None and recoded.bytebuffer:
+                raise EOFError("it ends within a character")
         if b"\0" in content:
             line = self._line + content[: content.index(b"\0")].count(b"\n")
             raise FileError(f"{self._name} is no text table: line {line} holds a zero byte; give a text file")

@@ -14,8 +14,9 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from lzma import LZMAError
-from typing import Any
+from typing import Any, Self
 
 from .._validation import FileError
 
@@ -43,6 +44,55 @@ def listed(names: Sequence[str], limit: int = 12) -> str:
 def one_line(error: BaseException) -> str:
     """Return what another library says about a file, in one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A value of a table that its owner must decide about.
+
+    Attributes:
+        column: its column.
+        row: its position in the table.
+        value: as it is written.
+        requirement: what the column must hold.
+        advice: what to do.
+        options: of the command line that would settle it.
+    """
+
+    column: Any
+    row: int
+    value: str
+    requirement: str
+    advice: str
+    options: tuple[str, ...] = ()
+
+
+class TableError(FileError):
+    """All that keeps a table from being read.
+
+    Attributes:
+        name: of the file.
+        rows: a table of the problems, its header first.
+        paste: the options of the command line that would settle them.
+    """
+
+    name: str
+    rows: list[list[str]]
+    paste: str
+
+    @classmethod
+    def of(cls, name: str, problems: Sequence[tuple[str, Problem]]) -> Self:
+        """Make the error from what the file is called and its problems, each with its place in it."""
+        rows = [[str(p.column), place, listed([p.value]), p.advice] for place, p in problems]
+        of = [f"{place}: column {p.column!r}" if p.column != "" else f"{place}:" for place, p in problems[:8]]
+        shown = [
+            f"{w} {p.requirement}, found {p.value[:40]!r}; {p.advice}" for w, (_, p) in zip(of, problems, strict=False)
+        ]
+        more = [f"and {len(rows) - 8} more"] if len(rows) > 8 else []
+        error = cls(f"{name}, " + "; ".join([*shown, *more]))
+        error.name, error.rows = name, [["column", "place", "value", "what to do"], *rows]
+        error.paste = " ".join(dict.fromkeys(option for _, p in problems for option in p.options))
+        return error
 
 
 @contextmanager

@@ -53,12 +53,18 @@ class Frame:
         if isinstance(X, Frame):
             _check(X.columns.tolist(), len(X))
             return X
-        names = list(getattr(X, "column_names", None) or X.columns)
-        _check(names, len(X))
+        X = _eager(X)
         # A label of pandas may be a number, a tuple or None, and narwhals needs names that are text.
+        names = list(X.columns)
         plain = X.set_axis([str(i) for i in range(len(names))], axis=1) if hasattr(X, "set_axis") else X
         frame = nw.from_native(plain, eager_only=True)
-        return cls({name: _values(column) for name, column in zip(names, frame.iter_columns(), strict=True)})
+        _check(names if plain is not X else frame.columns, len(frame))
+        names = names if plain is not X else frame.columns
+        columns = dict(zip(names, frame.iter_columns(), strict=True))
+        declared = [name for name, column in columns.items() if column.dtype in (nw.Categorical, nw.Enum)]
+        return cls(
+            {name: _values(column) for name, column in columns.items()}, dict.fromkeys(declared, ColumnType("text"))
+        )
 
     @classmethod
     def join(cls, frames: Sequence[Frame]) -> Frame:
@@ -98,6 +104,33 @@ class Frame:
     def __contains__(self, name: object) -> bool:
         return name in self._columns
 
+    def aligned(self, names: list[str], width: int) -> tuple[Frame, str]:
+        """Return the columns of these names, in this order, and what a person should know about the others.
+
+        Args:
+            names: as text, which other names are compared as; none if training had none: numbers are then in order.
+            width: how many columns there must be.
+
+        >>> frame, notice = Frame({"b": np.zeros(1), "c": np.zeros(1), "a": np.ones(1)}).aligned(["a", "b"], 2)
+        >>> frame.columns.tolist(), notice
+        (['a', 'b'], 'X has columns that training did not have, which are ignored: c')
+        """
+        own, notice = {str(name): name for name in self._columns}, ""
+        if list(self._columns) == list(range(width)):
+            return self, "X has no names of columns as training had: they are taken in their order" if names else ""
+        if not names and not all(isinstance(name, int | np.integer) for name in self._columns):
+            names, notice = list(own), "X has names of columns, training had none: they are taken in their order"
+        names = names or [str(i) for i in range(width)]
+        missing = [name for name in names if name not in own]
+        if missing or len(names) != width:
+            raise ValueError(
+                f"X must have the {width} columns of training, {', '.join(names[:9])}, found {', '.join([*own][:9])}; "
+                f"{len(missing)} are missing ({', '.join(missing[:9])}): the feature names should match"
+            )
+        if extra := [name for name in own if name not in names]:
+            notice = f"X has columns that training did not have, which are ignored: {', '.join(extra[:9])}"
+        return self._like({own[name]: self._columns[own[name]] for name in names}), notice
+
     def without(self, names: Sequence[str]) -> Frame:
         """Return all columns but these."""
         return self._like({name: values for name, values in self._columns.items() if name not in set(names)})
@@ -132,7 +165,19 @@ class Part:
 
 def is_frame(X: Any) -> bool:
     """Return whether X is a data frame, of whatever library."""
-    return isinstance(X, Frame) or bool(nw.dependencies.is_into_dataframe(X))
+    if isinstance(X, Frame | nw.DataFrame | nw.LazyFrame) or nw.dependencies.is_into_dataframe(X):
+        return True
+    return bool(nw.dependencies.is_polars_lazyframe(X)) or type(X).__name__ in ("RecordBatch", "LazyFrame", "DataFrame")
+
+
+def _eager(X: Any) -> Any:
+    """Return a data frame in memory: a lazy one collected, a batch of Arrow as a table."""
+    if type(X).__name__ == "RecordBatch":
+        import pyarrow
+
+        return pyarrow.Table.from_batches([X])
+    X = X.collect() if type(X).__name__ == "LazyFrame" else X
+    return nw.to_native(X, pass_through=True)
 
 
 def is_missing(value: Any) -> bool:
@@ -181,7 +226,7 @@ def _check(names: list[Any], rows: int) -> None:
         raise ValueError("X must hold at least one column, found 0 feature(s)")
     if rows == 0:
         raise ValueError("X must hold at least one row, found 0 sample(s)")
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
     if twice:
         raise ValueError(f"X must have a different name for each column, found {twice[0]!r} more than once; rename one")
 

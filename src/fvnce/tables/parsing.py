@@ -3,18 +3,18 @@ r"""Column types: how the texts of a column become numbers.
 ====================  =====================================================  ==================================
 kind                  such as                                                becomes
 ====================  =====================================================  ==================================
-``number``            1.5e3, $1,234.50, 1.234,50 €, (12.00), 12%, 1'000      the number; 0.12 for 12%
+``number``            1.5e3, $1,234.50, 1.234,50 €, (12.00), 12%, <0.5       the number; 0.12 for 12%
 ``truth``             yes/no, Y/N, true/FALSE, on/off                        1 and 0
-``time``              2024-03-01, 2024-03-01 14:30:05+01:00, 1.3.2024        seconds since 1970, by the wall clock
-``clock``             14:30, 14:30:05                                        hours
+``time``              2024-03-01 14:30:05+01:00, 1.3.2024, 3/1/24, 1 Mar 24  seconds since 1970, by the wall clock
+``clock``             14:30, 2:30 PM, 36:15:05                               hours
 ``duration``          a typed column of durations                            seconds
 ``text``              anything else                                          a code for each text seen in training
 ====================  =====================================================  ==================================
 
-A :class:`ColumnType` is learned from training rows and stored with the model, so that later rows are read the same way:
-whether 1,234 is a thousand or a bit more than one, and whether 1/3 is in January or in March.
+A :class:`ColumnType` is decided from all rows of a file and stored with the model, so that later rows are read the same
+way: whether 1,234 is a thousand or a bit more than one, whether 1/3 is in January or in March, which texts are gaps.
 
-A new kind needs a parser in ``_PARSERS``, a noun in ``NOUNS``, and a place in :func:`learn_type`.
+A new kind needs a parser in ``_PARSERS``, a noun in ``NOUNS``, and a place in :func:`kind_of`.
 """
 
 from __future__ import annotations
@@ -42,22 +42,45 @@ NOUNS = {
     "duration": "durations",
     "text": "texts",
 }
-#: Below this share of values that cannot be read, a column is neither clearly text nor clearly something else.
-MISFIT_SHARE = 0.1
+#: Texts that stand for a missing value in every column, in lower case: ours, those of pandas, and Excel's errors.
+# fmt: off
+MISSING = frozenset({
+    "", "na", "n/a", "nan", "-nan", "null", "none", "?", "nat", "<na>", "#n/a", "#n/a n/a", "#na", "1.#ind", "-1.#ind",
+    "1.#qnan", "-1.#qnan", "#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!",
+})
+# fmt: on
 TRUE, FALSE = frozenset({"true", "yes", "y", "t", "on"}), frozenset({"false", "no", "n", "f", "off"})
 
 _MONEY = r"(?:[$€£¥₹₽]|USD|EUR|CHF|GBP|JPY|CAD|AUD|SEK|NOK|DKK|PLN|Fr\.|kr)"
-_AMOUNT = re.compile(rf"([+-]?)\s*{_MONEY}?\s*([+-]?)\s*([\d.,'’\s]*\d[.,]?(?:[eE][+-]?\d+)?)\s*(?:{_MONEY}|(%))?")
+MONEY, DOLLARS = re.compile(_MONEY), re.compile("[$£¥]|USD|GBP|JPY")
+_AMOUNT = re.compile(rf"([+-]?)\s*{_MONEY}?\s*([+-]?)\s*([\d.,'’\s]*\d[.,]?(?:[eE][+-]?\d+)?)\s*(?:{_MONEY}|(%))?(-?)")
 #: Digits with a decimal point and with a decimal comma; the same mark separates all thousands.
-_POINT = re.compile(r"(?:[1-9]\d{0,2}(?:([,'’\s])\d{3})(?:\1\d{3})*|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?")
-_COMMA = re.compile(r"(?:[1-9]\d{0,2}(?:([.'’\s])\d{3})(?:\1\d{3})*|\d+)?(?:,\d*)?(?:[eE][+-]?\d+)?")
+_DIGITS = {
+    mark: re.compile(
+        rf"(?:[1-9]\d{{0,2}}(?:([{other}'’\s])\d{{3}})(?:\1\d{{3}})*|[1-9]\d?(?:[{other}]\d\d)+[{other}]\d{{3}}|\d+)?"
+        rf"(?:[{mark}]\d*)?((?:[eE][+-]?\d+)?)"
+    )
+    for mark, other in (".,", ",.")
+}
+#: A number with a unit; a leading zero makes it a code.
+_UNIT = re.compile(r"((?!0\d).*?[\d.,])\s*([^\W\d_]{0,2}[°²³µ/%]?[^\W\d_]+[^\W\d_°²³µ/%.]{0,8})")
 _SEPARATOR = re.compile(r"[^\d.eE+-]")
-_ISO_DATE = re.compile(r"(\d{4})([-/])(\d{1,2})\2(\d{1,2})")
-_LOCAL_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})")
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+#: The sign before a value beyond the limits of an instrument.
+BOUND = re.compile(r"^(?:[<>]=?|[≤≥])\s*(?=[\d.,+-])")
+_MONTHS = ("", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_ISO_DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})(?:\2(\d{1,2}))?(?!\d)")
+_LOCAL_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})(?!\d)")
+#: Eight digits that are a date if a whole column of them is.
+COMPACT_DATE = re.compile(r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
+_NAMED = r"(?:[A-Za-z]{3},? )?"
+_NAMED_DATE = re.compile(rf"{_NAMED}(\d{{1,2}})[ ./-]+([A-Za-z]{{3}})[a-z]*\.?[ ,./-]+(\d{{4}}|\d{{2}})(?!\d)")
+_MONTH_FIRST = re.compile(rf"{_NAMED}([A-Za-z]{{3}})[a-z]*\.? (\d{{1,2}}),? (\d{{4}})(?!\d)")
 _TIME_OF_DATE = re.compile(
-    r"(?:[T ]\s*(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*([AaPp][Mm])?)?\s*(?:Z|UTC|[+-]\d{2}:?\d{2})?"
+    r"(?:(?:[T :]|, )\s*(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*([AaPp][Mm])?)?"
+    r"\s*(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})?"
 )
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?")
+_CLOCK = re.compile(r"(\d{1,4}):(\d{2})(?::(\d{2})(?:\.\d+)?)?\s*([AaPp][Mm])?")
 
 
 @dataclass(frozen=True)
@@ -66,20 +89,24 @@ class ColumnType:
 
     Attributes:
         kind: one of :data:`NOUNS`.
-        decimal: "." or ",", the decimal mark of numbers.
+        decimal: "." or ",", the decimal mark of numbers; None while nothing has shown it: 1.234 is then refused.
         day_first: whether 1/3/2024 is in March.
         codes: for text, the code of each text of training.
         ignored: whether the column is left out, as identifiers are.
+        missing: texts that stand for a missing value here, in addition to :data:`MISSING`.
+        unit: that follows its numbers, as in 5 kg.
 
     >>> ColumnType("number", decimal=",").parse(["1.234,50 €", None])[0].tolist()
     [1234.5, nan]
     """
 
     kind: str = "number"
-    decimal: str = "."
+    decimal: str | None = None
     day_first: bool = False
     codes: dict[str, int] | None = None
     ignored: bool = False
+    missing: tuple[str, ...] = ()
+    unit: str = ""
 
     def parse(self, texts: Sequence[str | None]) -> tuple[Array, int | None]:
         """Return the numbers that texts stand for, NaN where there is none, and the position of the first misfit.
@@ -89,9 +116,12 @@ class ColumnType:
         >>> ColumnType("number").parse(["1", "one"])[1]
         1
         """
+        gaps = self.gaps
         # Most columns hold a text more than once.
         parsed: dict[str | None, float | None] = {
-            text: self.parse_one(text.strip()) for text in set(texts) if text is not None
+            text: math.nan if (plain := text.strip()).lower() in gaps else self.parse_one(plain)
+            for text in set(texts)
+            if text is not None
         }
         parsed[None] = math.nan
         values = [parsed[text] for text in texts]
@@ -107,114 +137,104 @@ class ColumnType:
         """What the column holds, for messages."""
         return NOUNS[self.kind]
 
+    @property
+    def undecided(self) -> bool:
+        """Whether nothing has shown the decimal mark of its numbers."""
+        return self.kind == "number" and self.decimal is None
+
+    @property
+    def gaps(self) -> frozenset[str]:
+        """Every text that stands for a missing value, in lower case."""
+        return MISSING | {text.strip().lower() for text in self.missing}
+
     def with_codes(self, texts: Iterable[str | None]) -> Self:
         """Return this type with a code for each different text."""
-        different = sorted({text.strip() for text in texts if text is not None})
+        gaps = self.gaps
+        different = sorted({text.strip() for text in texts if text is not None and text.strip().lower() not in gaps})
         return replace(self, codes={text: code for code, text in enumerate(different)})
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
         """Build a type from its fields in a file, or raise FileError for a state that no type has."""
-        codes, kind, decimal, day_first, ignored = _validation.fields(
+        # Runs of 0.3 name neither the gaps nor the unit of a column.
+        state = {"missing": [], "unit": "", **state} if isinstance(state, dict) else state
+        codes, kind, decimal, day_first, ignored, missing, unit = _validation.fields(
             state,
             "a column",
             "codes",
             kind=partial(_validation.choice, options=tuple(NOUNS)),
-            decimal=partial(_validation.choice, options=(".", ",")),
+            decimal=_validation.optional(partial(_validation.choice, options=(".", ","))),
             day_first=_validation.flag,
             ignored=_validation.flag,
+            missing=_validation.listed(_validation.text),
+            unit=_validation.text,
         )
         counts = isinstance(codes, dict) and sorted(codes.values()) == list(range(len(codes)))
         good = counts if kind == "text" else codes is None
         _validation.require(good, "have codes that count from 0 if it is text", codes, of="a column")
-        return cls(kind, decimal, day_first, codes, ignored)
+        return cls(kind, decimal, day_first, codes, ignored, tuple(missing), unit)
 
 
-def learn_type(texts: Iterable[str | None], decimal: str | None = None) -> tuple[ColumnType, str | None]:
-    """Learn how to read a column of texts.
+def kind_of(text: str) -> tuple[str, str]:
+    """Return the kind of a text, and what it shows: the decimal mark of a number, or the order of a date.
 
-    Args:
-        texts: of the column, None where missing.
-        decimal: the decimal mark to assume if no value shows it: whether 1,234 is a thousand or a bit more than one.
+    The kind of 5 kg is "unit kg". A number shows "." or ",", "?." or "?," if both readings are numbers and differ, ""
+    if they agree; a date shows which part comes first, "day", "month" or "?", "" if nothing depends on it.
 
-    Returns:
-        The type, and the first misfit if a few values among many do not fit, so that no type is safe.
-
-    >>> learn_type(["1.234,50 €", "2,5"])[0].decimal, learn_type(["1,234"])[0].parse(["1,234"])[0]
-    (',', array([1234.]))
-    >>> learn_type(["Y", "n"])[0].kind, learn_type(["3/4/2024", "13/4/2024"])[0].day_first
-    ('truth', True)
-    >>> learn_type(["1"] * 40 + ["1x"])[1]
-    '1x'
+    >>> [kind_of(text) for text in ("20.10", "1.234", "7", "2,5 €", "13/4/2024", "3/4/2024", "no", "Bern")]
+    [('number', '.'), ('number', '?.'), ('number', ''), ('number', ','), ('time', 'day'), ('time', '?'), ('truth', \
+''), ('text', '')]
     """
-    present = [text.strip() for text in texts if text is not None]
-    if not present:
-        return ColumnType(), None
-    different = list(dict.fromkeys(present))
-    lower = {text.lower() for text in different}
-    if lower <= TRUE | FALSE | {"0", "1"} and lower & (TRUE | FALSE):
-        return ColumnType("truth"), None
-    best, fewest, misfit = ColumnType("text"), len(present), ""
-    for candidate in (_number_type(different, decimal), _date_type(different), ColumnType("clock")):
-        misfits = {text for text in different if candidate.parse_one(text) is None}
-        count = sum(text in misfits for text in present)
-        if count == 0:
-            return candidate, None
-        if count < fewest:
-            best, fewest, misfit = candidate, count, next(text for text in different if text in misfits)
-    return (best, misfit) if fewest < MISFIT_SHARE * len(present) else (ColumnType("text"), None)
-
-
-def has_ambiguous_dates(texts: Iterable[str | None]) -> bool:
-    """Return whether a column has dates of which none shows whether the day or the month comes first."""
-    dates = [match for match in (_LOCAL_DATE.match(text.strip()) for text in texts if text is not None) if match]
-    return bool(dates) and all(m.group(2) != "." and int(m.group(1)) <= 12 and int(m.group(3)) <= 12 for m in dates)
-
-
-def _number_type(texts: Sequence[str], default: str | None) -> ColumnType:
-    """Choose the decimal mark that most of the texts that show one have, else the default."""
-    point, comma = ColumnType("number", "."), ColumnType("number", ",")
-    votes = {".": 0, ",": 0}
-    unclear = False
-    for text in texts:
-        by_point, by_comma = point.parse_one(text), comma.parse_one(text)
-        if (by_point is None) != (by_comma is None):
-            votes["." if by_comma is None else ","] += 1
-        elif by_point is not None and by_point != by_comma:
-            unclear |= "," in text
-    if votes["."] == votes[","] and unclear and not any("." in text and "," not in text for text in texts):
-        return ColumnType("number", default or ".")
-    return comma if votes[","] > votes["."] else point
-
-
-def _date_type(texts: Sequence[str]) -> ColumnType:
-    """Decide whether the day comes first: in 1.3.2024 it does; in 1/3/2024 if some first number is above 12."""
-    dates = [match for match in map(_LOCAL_DATE.match, texts) if match]
-    return ColumnType("time", day_first=any(m.group(2) == "." or int(m.group(1)) > 12 for m in dates))
+    bare = BOUND.sub("", text, count=1)
+    by_point, by_comma = _amount(bare, "."), _amount(bare, ",")
+    if by_point is not None or by_comma is not None:
+        if by_point == by_comma:
+            return "number", ""
+        return "number", "." if by_comma is None else "," if by_point is None else "?," if "," in text else "?."
+    for first in ("month", "day"):
+        if _time(ColumnType("time", day_first=first == "day"), text) is not None:
+            local = _LOCAL_DATE.match(text)
+            if local is None or local.group(2) == ".":
+                return "time", ""
+            return "time", first if first == "day" or int(local.group(3)) > 12 else "?"
+    if _clock(ColumnType("clock"), text) is not None:
+        return "clock", ""
+    if (measured := _UNIT.fullmatch(bare)) and (inside := kind_of(measured.group(1)))[0] == "number":
+        return f"unit {measured.group(2)}", inside[1]
+    return ("truth" if text.lower() in TRUE | FALSE else "text"), ""
 
 
 def _number(column: ColumnType, text: str) -> float | None:
-    comma = column.decimal == ","
-    if not comma or "," not in text:
+    text = BOUND.sub("", text, count=1)
+    text = text.removesuffix(column.unit).rstrip() if column.unit else text
+    if column.decimal is not None:
+        return _amount(text, column.decimal)
+    readings = {_amount(text, mark) for mark in ".,"} - {None}
+    return readings.pop() if len(readings) == 1 else None
+
+
+def _amount(text: str, mark: str) -> float | None:
+    """Return the number that a text is if ``mark`` is its decimal mark."""
+    text = text.replace("−", "-")
+    if ("," if mark == "." else ".") not in text and "_" not in text:
         try:
-            # In a column of decimal commas 1.234 is a thousand, and 1.5 what it says.
-            if "_" not in text and not (comma and "." in text and _COMMA.fullmatch(text.lstrip("+-"))):
-                return float(text)
+            return float(text.replace(mark, "."))
         except ValueError:
             pass
     inside = text[1:-1] if text.startswith("(") and text.endswith(")") else text
     match = _AMOUNT.fullmatch(inside.strip())
-    if match is None or (match.group(1) and match.group(2)):
+    if match is None or sum(map(bool, match.group(1, 2, 5))) > 1 or _ADDRESS.fullmatch(text):
         return None
     digits = match.group(3).strip()
-    if not (_COMMA if comma else _POINT).fullmatch(digits):
+    grouped = _DIGITS[mark].fullmatch(digits)
+    if not grouped or (grouped.group(1) and grouped.group(2)):  # nobody separates the thousands of 1.234e5
         return None
-    plain = digits.replace(".", "").replace(",", ".") if comma else digits.replace(",", "")
+    plain = digits.replace(".", "").replace(",", ".") if mark == "," else digits.replace(",", "")
     try:
         value = float(_SEPARATOR.sub("", plain))
     except ValueError:
         return None
-    sign = -1.0 if "-" in (match.group(1), match.group(2)) else 1.0
+    sign = -1.0 if "-" in match.group(1, 2, 5) else 1.0
     # Accountants write amounts owed in brackets.
     return sign * (-value if inside is not text else value) / (100.0 if match.group(4) else 1.0)
 
@@ -226,33 +246,51 @@ def _truth(column: ColumnType, text: str) -> float | None:
 
 def _time(column: ColumnType, text: str) -> float | None:
     if match := _ISO_DATE.match(text):
-        year, month, day = (int(match.group(i)) for i in (1, 3, 4))
+        year, month, day = int(match.group(1)), int(match.group(3)), int(match.group(4) or 1)
+        if match.group(4) is None and (match.group(2) == "." or match.end() < len(text)):
+            return None  # 2024.10 is a number, and a month has no time of day
     elif match := _LOCAL_DATE.match(text):
         first, second, year = (int(match.group(i)) for i in (1, 3, 4))
+        if len(match.group(4)) == 2 and match.group(2) != "/" and min(map(len, match.group(1, 3))) < 2:
+            return None  # 1.2.34 is the version of a program
         day, month = (first, second) if column.day_first or match.group(2) == "." else (second, first)
+    elif match := _NAMED_DATE.match(text):
+        day, month, year = int(match.group(1)), _month(match.group(2)), int(match.group(3))
+    elif match := _MONTH_FIRST.match(text):
+        month, day, year = _month(match.group(1)), int(match.group(2)), int(match.group(3))
+    elif match := COMPACT_DATE.match(text):
+        year, month, day = map(int, match.groups())
     else:
         return None
     rest = _TIME_OF_DATE.fullmatch(text, match.end())
     if rest is None:
         return None
-    hour, minute, second = (int(rest.group(i) or 0) for i in (1, 2, 3))
-    if half := rest.group(5):
-        if not 1 <= hour <= 12:
-            return None
-        hour = hour % 12 + 12 * (half.lower() == "pm")
+    year = year if year > 99 else year + (1900 if year > 68 else 2000)
     try:
-        moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+        moment = datetime(year, month, day, *_hours(rest), tzinfo=UTC)
     except ValueError:
         return None
     return moment.timestamp() + float(f"0.{rest.group(4) or 0}")
+
+
+def _month(name: str) -> int:
+    return _MONTHS.index(name.lower()) if name.lower() in _MONTHS else 0
 
 
 def _clock(column: ColumnType, text: str) -> float | None:
     match = _CLOCK.fullmatch(text)
     if match is None:
         return None
+    hour, minute, second = _hours(match)
+    return hour + minute / 60 + second / 3600 if hour >= 0 and max(minute, second) < 60 else None
+
+
+def _hours(match: re.Match[str]) -> tuple[int, int, int]:
+    """Return hours, minutes and seconds, the hours −1 for 13 PM."""
     hour, minute, second = (int(match.group(i) or 0) for i in (1, 2, 3))
-    return hour + minute / 60 + second / 3600 if hour < 24 and minute < 60 and second < 60 else None
+    if half := match.group(match.re.groups):
+        hour = hour % 12 + 12 * (half.lower() == "pm") if 1 <= hour <= 12 else -1
+    return hour, minute, second
 
 
 def _code(column: ColumnType, text: str) -> float | None:

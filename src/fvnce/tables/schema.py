@@ -11,23 +11,24 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._validation import FileError
+from .errors import Problem, listed
 from .frame import Frame, as_texts
-from .parsing import Array, ColumnType, learn_type
+from .learning import ColumnScan, Decision, decide, distinct, misfits
+from .parsing import Array, ColumnType
 
 #: How each column of a table is read, in the order of the columns.
 ColumnTypes = list[ColumnType]
 #: Kinds of typed columns by NumPy's code; numbers otherwise.
 KIND_OF = {"M": "time", "m": "duration", "b": "truth"}
-#: Texts that stand for a missing value, in lower case.
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
-
 #: Rows below which no column is called an identifier.
 MIN_ROWS = 20
 #: Least number of digits of an account number.
@@ -49,8 +50,10 @@ class ReadOptions:
     Attributes:
         delimiter: of a text table; found in its first lines if None.
         header: whether the first line of a text table names the columns; found if None.
-        missing: texts that stand for a missing value, in addition to :data:`MISSING`.
+        missing: texts that stand for a missing value, in addition to :data:`fvnce.tables.parsing.MISSING`.
+        decimal: "." or ",", the decimal mark where no value of a column shows it.
         categorical: columns to read as text whatever they hold.
+        schema: how some columns are read, as their owner says; one that is ``ignored`` is left out.
         types: how the columns of training are read; only these columns are read then.
         array: which array of an npz file holds the rows.
 
@@ -69,11 +72,8 @@ class ReadOptions:
     categorical: tuple[str, ...] = ()
     types: Mapping[str, ColumnType] | None = field(default=None, hash=False)
     array: str | None = None
-
-    @property
-    def all_missing(self) -> frozenset[str]:
-        """Every text that stands for a missing value, in lower case."""
-        return MISSING | {text.strip().lower() for text in self.missing}
+    decimal: str | None = None
+    schema: Mapping[str, ColumnType] | None = field(default=None, hash=False)
 
 
 def numbered(count: int) -> list[str]:
@@ -85,6 +85,28 @@ def numbered(count: int) -> list[str]:
     return [f"column_{i + 1}" for i in range(count)]
 
 
+def unique(name: str, columns: list[str]) -> list[str]:
+    """Return names of columns, or raise FileError if two are the same."""
+    twice = [text for text, count in Counter(columns).items() if count > 1]
+    if twice:
+        raise FileError(f"{name} names column {twice[0]!r} twice; rename one, or pass --no-header if that is no header")
+    return columns
+
+
+def described(types: Mapping[str, ColumnType]) -> list[str]:
+    """Return how columns are read, in one line for each way.
+
+    >>> described({"a": ColumnType(decimal=","), "b": ColumnType(), "c": ColumnType("time", day_first=True)})
+    ['numbers (decimal ,): a', 'numbers: b', 'dates (day first): c']
+    """
+    ways: dict[str, list[str]] = {}
+    for name, column in types.items():
+        how = f" (decimal {column.decimal})" if column.kind == "number" and column.decimal else ""
+        how = " (day first)" if column.kind == "time" and column.day_first else how
+        ways.setdefault(column.noun + how, []).append(str(name))
+    return [f"{way}: {listed(names)}" for way, names in ways.items()]
+
+
 def learn_types(frame: Frame, of: int | None = None) -> ColumnTypes:
     """Learn how each column of a frame is read; identifiers are ignored, with a warning.
 
@@ -93,17 +115,23 @@ def learn_types(frame: Frame, of: int | None = None) -> ColumnTypes:
         of: rows of the table, if the frame is a random part of one that was accepted as a whole: then no warning is
             given again, and nothing is refused.
     """
+    strict, decision = of is None, _decide(frame)
+    if strict and decision.problems:
+        raise _refused(decision.problems)
+    for notice in decision.notices if strict else ():
+        warnings.warn(notice.partition("; ")[0], stacklevel=4)
     types: ColumnTypes = []
     for name in frame.columns:
-        values = frame[name]
-        column = frame.types.get(name)
+        values, column = frame[name], frame.types.get(name)
         if column is not None:
-            types.append(column.with_codes(values.tolist()) if column.kind == "text" else column)
+            types.append(column.with_codes(as_texts(values)) if column.kind == "text" else column)
             continue
-        kind = values.dtype.kind
-        column = _learn_objects(name, values, strict=of is None) if kind == "O" else _typed(values)
-        why = identifier_in(name, values, of) if column.kind == "text" or kind in "iu" else None
-        if why is not None and of is None:
+        column = decision.types.get(name, ColumnType())
+        if values.dtype.kind != "O" and column.kind != "time":
+            column = _typed(values)
+        column = column.with_codes(as_texts(values)) if column.kind == "text" else column
+        why = identifier_in(name, values, of) if column.kind == "text" or values.dtype.kind in "iu" else None
+        if why is not None and strict:
             warnings.warn(
                 f"column {name!r} {why} and is left out; to keep it, make it a column of floats or, if it is text, of "
                 "fewer different texts",
@@ -124,18 +152,29 @@ def _typed(values: NDArray[Any]) -> ColumnType:
     return ColumnType(KIND_OF.get(values.dtype.kind, "number"))
 
 
-def _learn_objects(name: Any, values: NDArray[Any], *, strict: bool) -> ColumnType:
-    texts = as_texts(values)
-    column, misfit = learn_type(texts)
-    if misfit is not None and not strict:
-        column = ColumnType("text")
-    elif misfit is not None:
-        row = next(row for row, text in enumerate(texts) if text is not None and text.strip() == misfit)
-        raise ValueError(
-            f"column {name!r} must hold one kind of values, found {column.noun} and {misfit[:40]!r} in row {row}; "
-            "correct it, or leave it missing"
-        )
-    return column.with_codes(texts) if column.kind == "text" else column
+def _refused(problems: Sequence[Problem]) -> ValueError:
+    """Return the error for a data frame with problems."""
+    found = [f"column {p.column!r} {p.requirement}, found {p.value[:40]!r} in row {p.row}" for p in problems[:8]]
+    more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
+    return ValueError(f"{'; '.join(found)}{more}; correct it, leave it missing, or convert the column yourself")
+
+
+def _decide(frame: Frame, given: Mapping[Any, ColumnType] | None = None) -> Decision:
+    """Decide how the columns of a frame that hold texts, or whole numbers that may be dates, are read.
+
+    Given the types of training, only their decimal marks are decided, as far as training did not.
+    """
+    scans: dict[Any, ColumnScan] = {}
+    for name in frame.columns:
+        values, column = frame[name], (frame.types if given is None else given).get(name)
+        undecided = column is None if given is None else column is not None and column.undecided
+        if undecided and values.dtype.kind in ("O" if given is not None else "Oiu"):
+            scan = scans[name] = ColumnScan()
+            if values.dtype.kind == "O":
+                scan.add(distinct(as_texts(values), gaps=(column or ColumnType()).gaps))
+            else:
+                scan.add_whole(values)
+    return decide(scans, given or {}, loose=[name for name in scans if names_identifier(name)])
 
 
 def read_by(frame: Frame, rows: NDArray[np.int64], of: int) -> tuple[Array, ColumnTypes]:
@@ -172,11 +211,17 @@ def text_bytes(frame: Frame, rows: NDArray[np.bool_]) -> list[NDArray[np.uint8]]
 def frame_to_matrix(frame: Frame, types: ColumnTypes, *, strict: bool = True) -> Array:
     """Return a frame as numbers: NaN for missing; of text its codes, −1 for missing and −2 for texts never seen.
 
-    A value that cannot be read raises ValueError if ``strict``, and is missing otherwise.
+    Values that cannot be read raise ValueError if ``strict``, and are missing otherwise.
     """
-    result = np.empty((len(frame), len(types)))
-    for position, (name, column) in enumerate(zip(frame.columns, types, strict=True)):
-        result[:, position] = 0.0 if column.ignored else _numbers(name, frame[name], column, strict=strict)
+    read = {name: column for name, column in zip(frame.columns, types, strict=True) if not column.ignored}
+    decision = _decide(frame, read)
+    result, problems = np.zeros((len(frame), len(types))), decision.problems
+    for position, name in enumerate(frame.columns):
+        if name in read:
+            column = decision.types.get(name, read[name])
+            result[:, position] = _numbers(name, frame[name], column, problems if name not in decision.types else [])
+    if problems and strict:
+        raise _refused(problems)
     infinite = np.isinf(result)
     if not strict:
         result[infinite] = np.nan
@@ -186,30 +231,41 @@ def frame_to_matrix(frame: Frame, types: ColumnTypes, *, strict: bool = True) ->
     return result
 
 
-def _numbers(name: Any, values: NDArray[Any], column: ColumnType, *, strict: bool) -> Array:
+def _numbers(name: Any, values: NDArray[Any], column: ColumnType, problems: list[Problem]) -> Array:
     kind = values.dtype.kind
     if column.kind == "text":
-        codes, _ = column.parse(as_texts(values))
+        codes = column.parse(_as_trained(values, column))[0]
         return np.where(np.isnan(codes), -1.0, codes)
-    fits = {"time": "M", "duration": "m"}.get(column.kind, "biuf")
-    if kind in fits or (kind == "f" and name is not None and np.isnan(values).all()):
+    if kind in {"time": "M", "duration": "m"}.get(column.kind, "biuf") or (kind == "f" and np.isnan(values).all()):
         if kind in "mM":
             unit = "datetime64[us]" if kind == "M" else "timedelta64[ns]"
             seconds = values.astype(unit).astype(np.int64) / (1e6 if kind == "M" else 1e9)
             return np.where(np.isnat(values), np.nan, seconds)
         return np.asarray(values, dtype=np.float64)
-    if kind == "O":
-        texts = as_texts(values)
-        numbers, misfit = column.parse(texts)
-        if misfit is None or not strict:
-            return numbers
-        raise ValueError(
-            f"column {name!r} must hold {column.noun} as in training, found {str(texts[misfit])[:40]!r} in row "
-            f"{misfit}; correct it, or leave it missing"
-        )
-    if not strict:
+    if kind not in ("O" if column.kind != "time" else "Oiuf"):
+        problems.append(Problem(name, 0, str(values.dtype), f"must hold {column.noun} as in training", "convert it"))
         return np.full(len(values), np.nan)
-    raise ValueError(f"column {name!r} must hold {column.noun} as in training, found {values.dtype}")
+    texts = as_texts(values)
+    numbers, misfit = column.parse(texts)
+    if misfit is not None:
+        problems += misfits(name, column, distinct(texts, gaps=column.gaps), "in training")
+    return numbers
+
+
+def _as_trained(values: NDArray[Any], column: ColumnType) -> list[str | None]:
+    """Return values as texts; a number as the text of training that is the same number, if only one is.
+
+    So 700 is "00700", which pandas reads as a number where the model was trained on it as text.
+    """
+    texts = as_texts(values)
+    if values.dtype.kind not in "iuf":
+        return texts
+    same: dict[float, list[str]] = {}
+    for text in column.codes or ():
+        if (number := ColumnType(decimal=".").parse_one(text)) is not None:
+            same.setdefault(number, []).append(text)
+    written = {f"{number:.15g}": known[0] for number, known in same.items() if len(known) == 1}
+    return [text if text is None or text in (column.codes or ()) else written.get(text, text) for text in texts]
 
 
 def identifier_in(name: Any, values: NDArray[Any], of: int | None = None) -> str | None:
@@ -240,7 +296,7 @@ def identifier_in(name: Any, values: NDArray[Any], of: int | None = None) -> str
     if count < share * MIN_ROWS:
         return None
     counted = f"{different:,} different values in {count:,} rows"
-    if _names_identifier(name) and different > max(share * MIN_ROWS, count // 20):
+    if names_identifier(name) and different > max(share * MIN_ROWS, count // 20):
         return f"names rows: its name says so, and it holds {counted}"
     if values.dtype.kind == "O":
         # Of texts that occur twice each, a part of the rows holds share · (1 − share / 2) · rows different ones.
@@ -253,10 +309,10 @@ def identifier_in(name: Any, values: NDArray[Any], of: int | None = None) -> str
     return None
 
 
-def _names_identifier(name: Any) -> bool:
+def names_identifier(name: Any) -> bool:
     """Return whether the name of a column is one of an identifier.
 
-    >>> [_names_identifier(name) for name in ("patient_id", "customerID", "Account No", "account_balance", "paid")]
+    >>> [names_identifier(name) for name in ("patient_id", "customerID", "Account No", "account_balance", "paid")]
     [True, True, True, False, False]
     """
     words = [word for word in re.split(r"[^a-z]+", _CAMEL.sub(" ", str(name)).lower()) if word]

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 
 from .. import _random, _validation
 from ..noise import NoisePool, draw_with_log_prob, log_prob_of_rows, log_prob_or_minus_inf, row_flops
-from ..objectives import Batch, BatchShare
+from ..objectives import Batch, BatchPart
 from ..objectives.batch import gather
 from .budget import is_automatic
 from .callbacks import Progress
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 #: Rows of a pool, unless a step needs more than an eighth of it.
 POOL_ROWS = 8192
-#: Share of the time that fresh noise may cost.
-FRESH_SHARE = 0.2
-#: Share of the time that the renewal of a pool may cost.
-RENEWAL_SHARE = 0.08
+#: Fraction of the time that fresh noise may cost.
+FRESH_FRACTION = 0.2
+#: Fraction of the time that the renewal of a pool may cost.
+RENEWAL_FRACTION = 0.08
 _ROWS_AT_ONCE = 8192
 
 #: Rows of a step on this process, their index (None if they come from a DataLoader), and how many all processes have.
@@ -139,13 +139,16 @@ class BatchStream:
             self.fingerprint = "DataLoader"
             with contextlib.suppress(TypeError):
                 self.steps = len(dealt)
-            self.wide = (data.batch_size or batch_size) * self.world
+            self.batch_size_of_all = (data.batch_size or batch_size) * self.world
         else:
             self.rows = Rows(data, self.dtype, self.device)
-            n, self.wide = len(self.rows), batch_size * self.world
+            n, self.batch_size_of_all = len(self.rows), batch_size * self.world
             if n < self.world:
                 raise ValueError(f"data must have a row for each of the {self.world} processes, found {n}")
-            self.steps, self.fingerprint = n // self.wide + (n % self.wide >= self.world), self.rows.fingerprint()
+            self.steps, self.fingerprint = (
+                n // self.batch_size_of_all + (n % self.batch_size_of_all >= self.world),
+                self.rows.fingerprint(),
+            )
         self.use_noise(noise)
 
     def use_noise(self, noise: Distribution | None, *path: int) -> None:
@@ -160,16 +163,16 @@ class BatchStream:
             return
         if self.rows is not None:
             self.log_noise = self.tabulate(self.rows, "data")
-        wide = self.wide if self.rows is None else min(self.wide, len(self.rows))
-        samples = self._noise_rows(wide)[1]
+        rows_of_all = self.batch_size_of_all if self.rows is None else min(self.batch_size_of_all, len(self.rows))
+        samples = self._noise_rows(rows_of_all)[1]
         parameters = sum(p.numel() for p in self.objective.parameters())
         if is_automatic(self.objective):
             parameters *= 2  # a baseline of the same size is trained alongside
-        step_flops = 6.0 * parameters * (math.ceil(wide / self.world) + samples)
+        step_flops = 6.0 * parameters * (math.ceil(rows_of_all / self.world) + samples)
         size = self.noise_pool
         if size is None:
             row = row_flops(noise)
-            fresh = row is not None and row * samples <= FRESH_SHARE / (1 - FRESH_SHARE) * step_flops
+            fresh = row is not None and row * samples <= FRESH_FRACTION / (1 - FRESH_FRACTION) * step_flops
             size = 0 if fresh else max(POOL_ROWS, 8 * samples)
         if 0 < size < samples:
             raise ValueError(f"noise_pool must hold the {samples} noise samples of a step, found {size}")
@@ -178,7 +181,7 @@ class BatchStream:
         if size:
             with self.progress.stage("pool of noise") as report:
                 self.pool = NoisePool(
-                    noise, size, self.generator, refresh_share=RENEWAL_SHARE, step_flops=step_flops, progress=report
+                    noise, size, self.generator, refresh_share=RENEWAL_FRACTION, step_flops=step_flops, progress=report
                 )
         self.notes["seconds_filling_pool"] = time.perf_counter() - begun
 
@@ -206,7 +209,7 @@ class BatchStream:
                     raise
                 report(stop - low, high - low)
         self.notes[f"seconds_tabulating_{name}"] = time.perf_counter() - begun
-        return gather(torch.cat(parts), BatchShare() if self.world > 1 else None)
+        return gather(torch.cat(parts), BatchPart() if self.world > 1 else None)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
         """Yield (batch, rows over all processes) of the steps ``start``, ``start`` + 1, … of an epoch."""
@@ -221,11 +224,11 @@ class BatchStream:
         if not self.rows.on_disk:
             order = order.to(self.device)
         for step in range(start, self.steps or 0):
-            index = wide = order[step * self.wide : (step + 1) * self.wide]
+            index = index_of_all = order[step * self.batch_size_of_all : (step + 1) * self.batch_size_of_all]
             if self.world > 1:
-                low, high = bounds(len(wide), self.rank, self.world)
-                index = wide[low:high]
-            yield self.rows.take(index), index, len(wide)
+                low, high = bounds(len(index_of_all), self.rank, self.world)
+                index = index_of_all[low:high]
+            yield self.rows.take(index), index, len(index_of_all)
 
     def _batch(self, x: Tensor, index: Tensor | None, total: int) -> Batch:
         batch = Batch(x)
@@ -236,8 +239,8 @@ class BatchStream:
             else:
                 with torch.no_grad():
                     batch.log_noise_x = log_prob_or_minus_inf(self.noise, x)
-            share = getattr(self.objective, "live_share", None)
-            live = share is None or share.device.type != "cpu" or float(share) > 0
+            fraction = getattr(self.objective, "live_fraction", None)
+            live = fraction is None or fraction.device.type != "cpu" or float(fraction) > 0
             samples_of_all, samples = self._noise_rows(total)
             x_noise, log_noise = self.draw_noise(samples, live=live)
             batch.x_noise = x_noise.to(self.device, self.dtype, non_blocking=True)
@@ -245,7 +248,7 @@ class BatchStream:
         if self.world > 1:
             equal = total % self.world == 0 and samples_of_all % self.world == 0
             noise_part = samples * self.world / samples_of_all if samples_of_all else 1.0
-            batch.share = BatchShare(len(x) * self.world / total, noise_part, equal)
+            batch.part = BatchPart(len(x) * self.world / total, noise_part, equal)
         return batch
 
     def draw_noise(self, n: int, *, live: bool = True) -> tuple[Tensor, Tensor]:
@@ -257,9 +260,9 @@ class BatchStream:
 
     def _noise_rows(self, data_rows: int) -> tuple[int, int]:
         """Return the number of noise samples for a number of data rows: of all processes, and of this one."""
-        wide = max(self.world, round(self.noise_samples * data_rows))
-        low, high = bounds(wide, self.rank, self.world)
-        return wide, high - low
+        samples_of_all = max(self.world, round(self.noise_samples * data_rows))
+        low, high = bounds(samples_of_all, self.rank, self.world)
+        return samples_of_all, high - low
 
     def sample_rows(self, n: int, generator: torch.Generator) -> Tensor:
         """Return at most n rows of the data, drawn without replacement, the same on every process."""

@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from .. import _validation
 from .._stats import log_mean_exp
 from ..io import Kind, add, register_alias
-from ..models import LatentVariableModel
-from ..models.distributions import log_prob_inside
-from ..models.fixed import wide
+from ..models import LatentVariableModel, is_normalized
+from ..models.distributions import log_prob_inside, wide
 from ..noise import jitter
 from ..objectives import Batch, Fixed
 from ..objectives.batch import gather, mean_over_data
@@ -43,9 +42,9 @@ BUDGET = 1.7
 #: η: the fraction of M by which s moves in a step, for each unit that the ratio is off the budget.
 RATE = 0.05
 #: Of the moving averages, about 30 batches.
-MOMENTUM = 0.97
+LEVEL_MOMENTUM = 0.97
 #: Quarters of the distribution above the median from where a value is an outlier: Tukey's fence if it is symmetric.
-FENCE = 4.0
+ERROR_FENCE = 4.0
 
 
 class Baseline(nn.Module):
@@ -146,7 +145,7 @@ class ErrorBudget(Callback):
         objective = trainer.objective
         if not is_automatic(objective):
             raise ValueError("objective must be made with log_scale='auto' for an ErrorBudget, found another partition")
-        if not getattr(objective.model, "normalised", True):
+        if not is_normalized(objective.model):
             raise ValueError(
                 f"model must be normalized for log_scale='auto', found {type(objective.model).__name__}, an energy, "
                 "which without noise has no least error; use partition='profiled'"
@@ -184,7 +183,7 @@ class ErrorBudget(Callback):
                 excess_of_noise = noise_error - self.baseline(x_noise, x_noise)[1]
                 objective.partition.log_scale.copy_(self._next_scale(log_error, without, excess_of_noise, batch))
         if self._optimizer is not None:
-            self._train(trainer, -mean_over_data(without[0], batch.share))
+            self._train(trainer, -mean_over_data(without[0], batch.part))
         jittered = jitter(objective.noise, x)
         if jittered is x:
             return batch
@@ -198,13 +197,13 @@ class ErrorBudget(Callback):
         has_latents = swapped is not None
         swapped = evidence - batch.x[0].numel() if swapped is None else swapped
         columns = torch.stack([log_error, baseline_error, evidence, swapped], 1).to(self._levels.dtype)
-        rows = gather(columns, batch.share)
-        errors = rows[remembered(rows[:, 0] - rows[:, 1], gather(excess_of_noise, batch.share).to(rows)), :2]
+        rows = gather(columns, batch.part)
+        errors = rows[remembered(rows[:, 0] - rows[:, 1], gather(excess_of_noise, batch.part).to(rows)), :2]
         error = log_mean_exp(errors) if has_latents else errors.mean(0)
         assert batch.log_noise_noise is not None
-        noise = gather(batch.log_noise_noise, batch.share).mean().to(rows)
+        noise = gather(batch.log_noise_noise, batch.part).mean().to(rows)
         levels = torch.cat([error, rows[:, 2:].median(0).values, noise[None]])
-        self._levels = torch.where(self._levels.isnan(), levels, torch.lerp(levels, self._levels, MOMENTUM))
+        self._levels = torch.where(self._levels.isnan(), levels, torch.lerp(levels, self._levels, LEVEL_MOMENTUM))
         error_now, error_without, typical, null, level = self._levels
         step = RATE * (self.budget - (error_now - error_without).exp())
         self._fraction = (self._fraction + step).clamp(0, 1)
@@ -247,7 +246,7 @@ def remembered(excess: Tensor, of_noise: Tensor) -> Tensor:
     tensor([ True,  True,  True,  True, False])
     """
     quartile, middle = torch.quantile(excess, 0.25), torch.quantile(excess, 0.5)
-    fence = middle + FENCE * (middle - quartile)
+    fence = middle + ERROR_FENCE * (middle - quartile)
     # What is not a number is kept, and refused where the ratios are looked at.
     forgotten: Tensor = (excess > fence) & (excess >= of_noise.median())
     return ~forgotten

@@ -147,7 +147,7 @@ class EarlyStopping(Callback):
 
 
 class Progress:
-    """A rich progress bar on standard error: epoch, loss, live share of the noise, samples per second, time left.
+    """A rich progress bar on standard error: epoch, loss, live fraction of the noise, samples per second, time left.
 
     Args:
         shown: by default if standard error is a terminal. One that is not shown does nothing.

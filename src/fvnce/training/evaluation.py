@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader
 from .. import _random
 from .._stats import log_mean_exp
 from ..noise import draw_with_log_prob
-from ..objectives import Batch, BatchShare, ContrastiveObjective, Objective, Profiled, Terms
+from ..objectives import Batch, BatchPart, ContrastiveObjective, Objective, Profiled, Terms
 from ..objectives.batch import LogRatio, gather
 from .batches import BatchStream, Rows
 from .ddp import bounds, over_processes
@@ -42,7 +42,7 @@ MOST_NOISE = 10_000
 _CHUNK = 2048
 
 
-class StepOutput:
+class EvaluatedBatch:
     """A batch for the objective, and the objective's loss on it, with its terms if it has any."""
 
     # Not a dataclass, the tensors in which Fabric would convert.
@@ -55,7 +55,7 @@ class StepOutput:
 
 
 class Step(nn.Module):
-    """The objective as a module that fills a :class:`StepOutput` and returns the loss."""
+    """The objective as a module that fills a :class:`EvaluatedBatch` and returns the loss."""
 
     def __init__(self, objective: nn.Module) -> None:
         super().__init__()
@@ -70,13 +70,13 @@ class Step(nn.Module):
             n for n in ("log_noise_x", "log_noise_noise") if self.takes_noise and (n in names or anything)
         ]
 
-    def forward(self, output: StepOutput) -> Tensor:
+    def forward(self, evaluated: EvaluatedBatch) -> Tensor:
         """Return the loss, a scalar."""
         objective: Any = self.objective
-        batch = output.batch
+        batch = evaluated.batch
         if self.knows_batches:
-            output.terms = objective.terms_of(batch)
-            loss: Tensor = output.terms.loss
+            evaluated.terms = objective.terms_of(batch)
+            loss: Tensor = evaluated.terms.loss
         else:
             arguments = (batch.x, batch.x_noise) if self.takes_noise else (batch.x,)
             loss = objective(*arguments, **{name: getattr(batch, name) for name in self.densities})
@@ -85,9 +85,9 @@ class Step(nn.Module):
                 raise TypeError(f"objective must return a scalar tensor, found {kind}")
             loss = loss if loss.ndim == 0 else loss.reshape(())
             # A loss that does not know of processes is taken for a mean over x.
-            loss = loss if batch.share is None else loss * batch.share.data
+            loss = loss if batch.part is None else loss * batch.part.data
         # Fabric casts what a module returns to the default dtype: good enough to start a backward pass from.
-        output.loss = loss.detach()
+        evaluated.loss = loss.detach()
         return loss
 
 
@@ -157,7 +157,7 @@ class Validation:
         assert self.noise is not None
         noise = zip(*(torch.split(part, _CHUNK) for part in self.noise), strict=True)
         data = ((x, log_noise) for x, log_noise in self._chunks() if log_noise is not None)
-        terms = evaluate(objective, data, noise, BatchShare() if self.fabric.world_size > 1 else None)
+        terms = evaluate(objective, data, noise, BatchPart() if self.fabric.world_size > 1 else None)
         return {"loss": float(terms.loss), **_floats(terms), **comparable(objective, terms)}
 
     def _mean(self) -> dict[str, float]:
@@ -166,8 +166,8 @@ class Validation:
             batch = Batch(x, log_noise_x=log_noise)
             if self.noise is not None:
                 batch.x_noise, batch.log_noise_noise = (part[: len(x)] for part in self.noise)
-            output = StepOutput(batch)
-            for name, value in {"loss": float(self.step(output)), **_floats(output.terms)}.items():
+            evaluated = EvaluatedBatch(batch)
+            for name, value in {"loss": float(self.step(evaluated)), **_floats(evaluated.terms)}.items():
                 sums[name] = sums.get(name, 0.0) + value * len(x)
         totals = over_processes(self.fabric, torch.tensor(list(sums.values()), dtype=torch.float64), "sum")
         return {name: float(total) / len(self.rows) for name, total in zip(sums, totals, strict=True)}
@@ -187,22 +187,22 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 
 @torch.no_grad()
-def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches, share: BatchShare | None = None) -> Terms:
-    """Return the terms of the objective over all batches, as if they were one; with a ``share``, of all processes.
+def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches, part: BatchPart | None = None) -> Terms:
+    """Return the terms of the objective over all batches, as if they were one; with a ``part``, of all processes.
 
     Args:
         objective: in evaluation mode, unless its own state shall change.
         data: pairs (x, log p_n(x)).
         noise: pairs (x, log p_n(x)) of noise samples.
-        share: where every process has batches of its own.
+        part: where every process has batches of its own.
     """
-    ratios, offsets = [], []
+    data_ratios, offsets = [], []
     for x, log_noise in data:
-        ratios.append(objective.data_log_ratio(x, log_noise))
-        offsets.append(objective.evidence_offset(ratios[-1], log_noise))
-    contrary = [objective.noise_log_ratio(x, log_noise) for x, log_noise in noise]
-    offset = gather(torch.cat(offsets), share)
-    return objective.terms_of_ratios(_joined(ratios).gathered(share), _joined(contrary).gathered(share), offset)
+        data_ratios.append(objective.data_log_ratio(x, log_noise))
+        offsets.append(objective.evidence_offset(data_ratios[-1], log_noise))
+    noise_ratios = [objective.noise_log_ratio(x, log_noise) for x, log_noise in noise]
+    whole = _joined(data_ratios).gathered(part), _joined(noise_ratios).gathered(part)
+    return objective.terms_of_ratios(*whole, gather(torch.cat(offsets), part))
 
 
 @torch.no_grad()

@@ -81,7 +81,7 @@ _OPTIMIZERS: dict[str, type[Optimizer]] = {
     "normalized-sgd": NormalizedSGD,
 }
 
-#: Factor of the learning rate as a function of the share of the steps that are done.
+#: Factor of the learning rate as a function of the fraction of the steps that are done.
 _SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
     "linear": lambda done: 1 - done,

@@ -36,7 +36,7 @@ from .trainer import fit
 
 
 class _Likelihood(nn.Module):
-    """−log p of standardised rows under a flow."""
+    """−log p of standardized rows under a flow."""
 
     shift: Tensor
     scale: Tensor
@@ -73,7 +73,7 @@ def fit_flow(
         hidden: the hidden layers of each.
         epochs: passes over the data.
         seed: of initial weights and of training; by default drawn from torch's global generator.
-        start: a flow to continue from, whose family, layers and standardisation are kept; it is not changed itself.
+        start: a flow to continue from, whose family, layers and standardization are kept; it is not changed itself.
         **options: whatever :func:`fvnce.fit` takes, such as ``validation`` and ``early_stopping``.
 
     Returns:

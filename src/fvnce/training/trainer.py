@@ -43,7 +43,7 @@ from .checkpoint import (
     states_of,
 )
 from .ddp import first_failure, make_fabric, noted_signals, on_main, over_processes
-from .evaluation import Step, StepOutput, Validation, describe_batch
+from .evaluation import EvaluatedBatch, Step, Validation, describe_batch
 from .history import History, Recorder
 from .optimizer import (
     OptimizerLike,
@@ -280,10 +280,12 @@ def fit(
         if checkpoint_dir is not None:
             raise ValueError(f"checkpoint_dir must be None {where} {checkpoint_dir}")
     checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, options.keep_last)
-    watchers = [callback if isinstance(callback, Callback) else FunctionCallback(callback) for callback in callbacks]
-    if early_stopping is not None:
-        watchers.append(early_stopping if isinstance(early_stopping, EarlyStopping) else EarlyStopping(early_stopping))
-    watchers = with_budget(objective, watchers)
+    all_callbacks = [each if isinstance(each, Callback) else FunctionCallback(each) for each in callbacks]
+    if isinstance(early_stopping, EarlyStopping):
+        all_callbacks.append(early_stopping)
+    elif early_stopping is not None:
+        all_callbacks.append(EarlyStopping(early_stopping))
+    all_callbacks = with_budget(objective, all_callbacks)
     if any(tensor.is_inference() for tensor in (*objective.parameters(), *objective.buffers())):
         raise ValueError(
             "objective must be made outside of torch.inference_mode, found tensors of it, which cannot be trained"
@@ -305,7 +307,8 @@ def fit(
             on_main(fabric, lambda: held.enter_context(checkpoints.locked()))
         bar = Progress(progress if fabric.is_global_zero else False)
         held.callback(bar.close)
-        return Trainer(objective, data, validation, settings, seed, watchers, checkpoints, fabric, bar).train(resume)
+        trainer = Trainer(objective, data, validation, settings, seed, all_callbacks, checkpoints, fabric, bar)
+        return trainer.train(resume)
 
 
 class Trainer:
@@ -404,14 +407,14 @@ class Trainer:
             self._save()
 
     def _train_step(self, batch: Batch, rows: int) -> None:
-        output = StepOutput(batch)
+        evaluated = EvaluatedBatch(batch)
         tensors = {key: getattr(module, name) for key, module, name in self.changing}
         before = {key: value.detach().clone() for key, value in tensors.items() if value.numel() <= _LARGEST_STATE}
         try:
             with _validation.deferred(self.device.type != "cpu"):
-                loss = self._evaluate(output, self.callbacks)
+                loss = self._evaluate(evaluated, self.callbacks)
             (Tensor.backward if self.direct else self.fabric.backward)(loss)
-            value = self._finite_loss(output)
+            value = self._finite_loss(evaluated)
         except BaseException:
             self.objective.load_state_dict(before, strict=False)
             self.objective.zero_grad()
@@ -420,50 +423,50 @@ class Trainer:
         self.descend(self.module, self.optimizer, self.scheduler)
         logged = self.step % self.settings.log_every == 0 or self.position + 1 == self.batches.steps
         row = {"step": float(self.step), "epoch": float(self.epoch), "rows": float(rows), "loss": value, "lr": lr}
-        self.recorder.step(row, output.terms, logged=logged)
+        self.recorder.step(row, evaluated.terms, logged=logged)
         self.step += 1
         self.position += 1
         for callback in self.callbacks:
-            callback.after_step(self, output.batch)
+            callback.after_step(self, evaluated.batch)
         self.progress.step(self.step, self.epoch, value, self.recorder.live, self.recorder.rate)
 
-    def _evaluate(self, output: StepOutput, callbacks: Iterable[Callback] = ()) -> Tensor:
+    def _evaluate(self, evaluated: EvaluatedBatch, callbacks: Iterable[Callback] = ()) -> Tensor:
         try:
             for callback in callbacks:
-                output.batch = callback.before_step(self, output.batch)
-            loss: Tensor = self.module(output)
+                evaluated.batch = callback.before_step(self, evaluated.batch)
+            loss: Tensor = self.module(evaluated)
         except ValueError as error:
             if self.step == 0:
                 raise
-            raise self._failure(f"the objective refused the batch: {error}", output) from error
+            raise self._failure(f"the objective refused the batch: {error}", evaluated) from error
         return loss
 
-    def _finite_loss(self, output: StepOutput) -> float:
+    def _finite_loss(self, evaluated: EvaluatedBatch) -> float:
         """Return the loss if it and all gradients are finite; an accelerator is read once, before weights change."""
-        assert output.loss is not None
-        numbers = [output.loss, gradient_norm(self.parameters)]
+        assert evaluated.loss is not None
+        numbers = [evaluated.loss, gradient_norm(self.parameters)]
         on_cpu = self.device.type == "cpu"
         value, norm = [number.item() for number in numbers] if on_cpu else torch.stack(numbers).tolist()
         if not math.isfinite(value):
             if not on_cpu:
                 with torch.no_grad():
-                    self._evaluate(output)  # which raises the error of a check that was deferred
-            raise self._failure(f"the loss is {value}", output)
+                    self._evaluate(evaluated)  # which raises the error of a check that was deferred
+            raise self._failure(f"the loss is {value}", evaluated)
         # Where all gradients are finite, the norm of huge ones may still be infinite.
         if not math.isfinite(norm) and (bad := non_finite_gradients(self.objective)):
             more = f" and those of {len(bad) - 1} others" if len(bad) > 1 else ""
-            raise self._failure(f"the gradient of {bad[0]}{more} is not finite", output)
+            raise self._failure(f"the gradient of {bad[0]}{more} is not finite", evaluated)
         return value
 
-    def _failure(self, what: str, output: StepOutput | None = None) -> NonFiniteLoss:
+    def _failure(self, what: str, evaluated: EvaluatedBatch | None = None) -> NonFiniteLoss:
         """Return the error that ends the training; it names the step, the term, the batch and the last checkpoint."""
         about = ""
-        if output is not None:
-            if output.terms is not None:
-                terms = {n: float(v) for n, v in output.terms.statistics.items() if n.endswith("_term")}
+        if evaluated is not None:
+            if evaluated.terms is not None:
+                terms = {n: float(v) for n, v in evaluated.terms.statistics.items() if n.endswith("_term")}
                 bad = {name: value for name, value in terms.items() if not math.isfinite(value)}
                 about = f" ({', '.join(f'{name} is {value:.4g}' for name, value in (bad or terms).items())})"
-            about += f". Batch: {describe_batch(output.batch)}"
+            about += f". Batch: {describe_batch(evaluated.batch)}"
         latest = None if self.checkpoints is None else self.checkpoints.latest()
         saved = "there is no checkpoint" if latest is None else f"the last good checkpoint is {latest}"
         where = f"step {self.step} (epoch {self.epoch + 1})"

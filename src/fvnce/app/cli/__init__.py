@@ -127,6 +127,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         message, code = _explained(error, usage)
         _report(message)
+        for line in _problems(error):
+            make_echo(False)(line)
         sys.exit(code)
     if code == 130:  # typer's own report of Ctrl-C too
         _report("interrupted")
@@ -155,6 +157,8 @@ def _explained(error: Any, usage: bool) -> tuple[str, int]:
         context = getattr(error, "ctx", None)
         return f"{problem}{end} Try '{'fvnce' if context is None else context.command_path} --help'.", 2
     text = " ".join(str(error).split())
+    if len(getattr(error, "rows", "")) > 2:
+        return f"{error.name} cannot be read as it is: {len(error.rows) - 1} to decide", 1
     if isinstance(error, OSError):
         return (f"{error.strerror or error}: {error.filename}" if error.filename else text), 1
     if isinstance(error, ValueError | TypeError | RuntimeError) and text:
@@ -162,6 +166,14 @@ def _explained(error: Any, usage: bool) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "out of memory: use fewer rows, or smaller settings", 1
     return f"unexpected {type(error).__name__}: {text or 'no message'}; run it again with --debug for the traceback", 1
+
+
+def _problems(error: Any) -> list[str]:
+    """Return the lines of the table of problems, if the error has one, and the options that would settle them."""
+    if len(getattr(error, "rows", "")) <= 2:
+        return []
+    paste = [f"to settle it, check and paste: {error.paste}"] if error.paste else []
+    return [*text_table("", error.rows, left=True).split("\n"), *paste]
 
 
 def _report(message: str) -> None:
@@ -179,6 +191,9 @@ Missing = Annotated[
     list[str] | None,
     typer.Option(metavar="TEXT", help="Read TEXT as a missing value, like '', NA, NaN, null, none, ?; repeatable."),
 ]
+Decimal = Annotated[
+    str | None, typer.Option(metavar=".|,", help="Take . or , for the decimal mark where no value of a file shows it.")
+]
 Categorical = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="Read a column of numbers as text; repeatable.")
 ]
@@ -186,10 +201,13 @@ Array = Annotated[str | None, typer.Option(metavar="NAME", help="Read the rows f
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
 
-def writable(path: str, option: str) -> None:
-    """Refuse a folder where a file is to be written before any work is done, and make the folder of the file."""
+def writable(path: str, option: str, inputs: Sequence[str | Path] = ()) -> None:
+    """Refuse a folder, or a file that is read, before any work is done, and make the folder of the file."""
     if Path(path).is_dir():
         raise typer.BadParameter(f"{option} must name a file, {path!r} is a folder")
+    for read in inputs:
+        if Path(read).exists() and Path(path).is_file() and os.path.samefile(path, read):
+            raise typer.BadParameter(f"{option} must not name a file that is read, found {path!r}; choose another name")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
 
 
@@ -219,15 +237,22 @@ def one_character(delimiter: str | None) -> str | None:
     return delimiter
 
 
+def point_or_comma(decimal: str | None) -> str | None:
+    """Return a decimal mark that is one."""
+    if decimal not in (None, ".", ","):
+        raise typer.BadParameter(f"--decimal must be . or , found {decimal!r}")
+    return decimal
+
+
 def like_training(
-    data: "DataSettings", delimiter: str | None, header: bool | None, missing: list[str] | None, array: str | None
+    data: "DataSettings", *, delimiter: str | None, missing: list[str] | None, decimal: str | None, **given: Any
 ) -> "DataSettings":
     """Return how another file than that of training is read: by the options, and else as in training."""
     from dataclasses import replace
 
-    given = {"header": header, "missing": tuple(missing) if missing else data.missing, "array": array or data.array}
-    # The delimiter of the training file says nothing about this one; its texts for missing values do.
-    return replace(data, delimiter=one_character(delimiter), **given)  # type: ignore[arg-type]
+    # The delimiter and the decimal mark of the training file say nothing about this one; its gaps do.
+    given |= {"missing": tuple(missing or data.missing), "array": given["array"] or data.array}
+    return replace(data, delimiter=one_character(delimiter), decimal=point_or_comma(decimal), **given)
 
 
 def make_echo(quiet: bool) -> Callable[[str], None]:
@@ -242,8 +267,8 @@ def make_echo(quiet: bool) -> Callable[[str], None]:
     return (lambda text: None) if quiet else say
 
 
-def text_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
-    """Return a table for a terminal, its header the first row: names to the left, numbers to the right.
+def text_table(caption: str, rows: Sequence[Sequence[str]], *, left: bool = False) -> str:
+    """Return a table for a terminal, its header the first row: names to the left, numbers to the right unless ``left``.
 
     >>> print(text_table("nats", [["row", "value"], ["a", "1"]]))
     nats
@@ -255,7 +280,12 @@ def text_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
     cells = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(c.ljust(w) if left else c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+            ]
+        )
         for row in cells
     ]
     return "\n".join([*([visible(caption)] if caption else []), *(line.rstrip() for line in lines)])

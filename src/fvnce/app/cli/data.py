@@ -6,7 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from . import Array, Categorical, Delimiter, Header, Missing, make_echo, one_character, text_table
+from . import (
+    Array,
+    Categorical,
+    Decimal,
+    Delimiter,
+    Header,
+    Missing,
+    make_echo,
+    one_character,
+    point_or_comma,
+    text_table,
+    writable,
+    writing,
+)
 
 
 def data(
@@ -16,17 +29,26 @@ def data(
     delimiter: Delimiter = None,
     header: Header = None,
     missing: Missing = None,
+    decimal: Decimal = None,
     categorical: Categorical = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write how columns are read to FILE; read them by FILE if it exists."),
+    ] = None,
     array: Array = None,
     json: Annotated[bool, typer.Option("--json", help="Print the description of a file as JSON.")] = False,
 ) -> None:
-    """Examples:
+    """Everything in a table that must be decided is listed at once, with the options that would decide it.
+
+    Examples:
 
     fvnce data
 
     fvnce data mnist
 
     fvnce data table.csv
+
+    fvnce data table.csv --schema schema.toml
     """
     if name is None:
         typer.echo("digits  8×8 digits, part of scikit-learn: fvnce reproduce --data digits")
@@ -40,12 +62,34 @@ def data(
     if name != "-" and not Path(name).exists():
         raise typer.BadParameter(f"{name!r} is neither a data set (mnist) nor a file that exists")
     from ...tables import ReadOptions, TableSource, open_source
+    from ...tables.errors import TableError
     from ..escaping import line_json
+    from ..runs.settings import read_schema, schema_toml
 
-    options = ReadOptions(one_character(delimiter), header, tuple(missing or ()), tuple(categorical or ()), None, array)
-    source = open_source(name, options)
-    text, content = _describe_table(source) if isinstance(source, TableSource) else _describe_array(source)
-    typer.echo(line_json(content) if json else text)
+    if schema is not None:
+        writable(schema, "--schema", [name])
+    owned = read_schema(schema) if schema is not None and Path(schema).exists() else None
+    given = (one_character(delimiter), header, tuple(missing or ()), tuple(categorical or ()), None, array)
+    source = open_source(name, ReadOptions(*given, point_or_comma(decimal), owned))
+    if not isinstance(source, TableSource):
+        text, content = _describe_array(source)
+        typer.echo(line_json(content) if json else text)
+        return
+    try:
+        text, content = _describe_table(source)
+        typer.echo(line_json(content) if json else text)
+    except TableError as error:
+        if json:
+            problems = [dict(zip(error.rows[0], row, strict=True)) for row in error.rows[1:]]
+            typer.echo(line_json({"file": name, "problems": problems, "options": error.paste}))
+        raise
+    finally:
+        types = {column: source.types[column] for column in source.columns if column in source.types}
+        if schema is not None and owned is None and types:
+            with writing(Path(schema)) as file:
+                file.write(schema_toml(types, name))
+    for notice in source.notices:
+        make_echo(False)(notice)
 
 
 def _describe_table(source: Any) -> tuple[str, dict[str, Any]]:
@@ -62,7 +106,7 @@ def _describe_table(source: Any) -> tuple[str, dict[str, Any]]:
     for name, summary in summaries.items():
         kind = source.types[name].kind if name in source.types else "number"
         columns[name] = {"kind": kind, "missing": summary.missing, **summary.content()}
-        lines.append([name, kind, f"{summary.missing:,}", summary.span(6)])
+        lines.append([name, kind, f"{summary.missing:,}", summary.span(kind)])
     options = {key: getattr(source, key, None) for key in ("delimiter", "header")}
     caption = f"{source.name}: {source.kind}, {rows:,} rows"
     if options["delimiter"] is not None:

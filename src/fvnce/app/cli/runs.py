@@ -10,6 +10,7 @@ import typer
 from . import (
     Array,
     Categorical,
+    Decimal,
     Delimiter,
     Header,
     Missing,
@@ -17,6 +18,7 @@ from . import (
     like_training,
     make_echo,
     one_character,
+    point_or_comma,
     progress,
     text_table,
     writable,
@@ -65,7 +67,12 @@ def fit(
     delimiter: Delimiter = None,
     header: Header = None,
     missing: Missing = None,
+    decimal: Decimal = None,
     categorical: Categorical = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Read columns as FILE says, which fvnce data DATA --schema FILE wrote."),
+    ] = None,
     array: Array = None,
     settings: Annotated[
         list[str] | None,
@@ -105,6 +112,13 @@ def fit(
             raise typer.BadParameter("give --out: a config repeats a run, and its folder must be a new one")
         out = Path("runs") / (Path(str(data)).name.split(".")[0] or "stdin" if data != "-" else "stdin")
 
+    if (
+        config is not None
+        and config.exists()
+        and out.exists()
+        and out.samefile(config if config.is_dir() else config.parent)
+    ):
+        raise typer.BadParameter(f"--out must not be the folder of --config, found {str(out)!r}; choose another")
     from ..runs.fitting import make_run
 
     say = make_echo(quiet)
@@ -127,6 +141,9 @@ def _settings(given: dict[str, Any], config: Path | None) -> Any:
         source |= {"path": _absolute(given["data"]), "sha256": None}
     if "outliers" in given:
         source["outliers"] = _absolute(given["outliers"])
+    if "schema" in given:
+        source["schema"] = _absolute(given["schema"])
+    point_or_comma(given.get("decimal"))
     source |= {"delimiter": one_character(given["delimiter"])} if "delimiter" in given else {}
     detector = {"contamination": given["contamination"]} if "contamination" in given else {}
     detector |= dict(_pair(text) for text in given.get("settings", []))
@@ -181,6 +198,7 @@ def score(
     delimiter: Delimiter = None,
     header: Header = None,
     missing: Missing = None,
+    decimal: Decimal = None,
     array: Array = None,
     quiet: Quiet = False,
 ) -> None:
@@ -209,14 +227,18 @@ def score(
 
     from ..runs import load_run
     from ..runs.evaluation import label_column
-    from ..runs.scoring import add_id, stream_scores
+    from ..runs.scoring import add_id, say_how, stream_scores
     from ..runs.training_data import read_like
 
     fitted = load_run(run)
-    settings = like_training(fitted.config.data, delimiter, header, missing, array)
+    settings = like_training(
+        fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
+    )
     source = read_like(fitted.layout, data, settings)
     say = make_echo(quiet)
     with closing(source):
+        if out != "-":
+            writable(out, "--out", [data, *run.iterdir()])
         label = label_column(source, fitted)
         if label is not None:
             say(
@@ -224,8 +246,6 @@ def score(
                 "they are found"
             )
         name = add_id(source, id or fitted.config.data.id, say, asked=id is not None)
-        if out != "-":
-            writable(out, "--out")
         with (
             progress("scoring", quiet) as tick,
             nullcontext(sys.stdout) if out == "-" else writing(Path(out)) as file,
@@ -233,6 +253,7 @@ def score(
             summary = stream_scores(
                 fitted, source, file, top=top, explain=explain, as_json=json, id=name, strict=strict, tick=tick
             )
+    say_how(source, say, {label, name})
     for warning in summary.warnings:
         say(f"warning: {warning}")
     where = "" if out == "-" else f", written to {out}"
@@ -266,6 +287,7 @@ def evaluate(
     delimiter: Delimiter = None,
     header: Header = None,
     missing: Missing = None,
+    decimal: Decimal = None,
     array: Array = None,
     quiet: Quiet = False,
 ) -> None:
@@ -284,7 +306,7 @@ def evaluate(
     if plot is not None:
         if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
             raise typer.BadParameter(f"--plot must name a png, pdf or svg file, found {str(plot)!r}")
-        writable(str(plot), "--plot")
+        writable(str(plot), "--plot", [labelled])
     from ..runs import load_run
     from ..runs.evaluation import evaluate as measure
     from ..runs.evaluation import read_labelled
@@ -293,7 +315,9 @@ def evaluate(
     fitted, say = load_run(run), make_echo(quiet)
     data = fitted.config.data
     with progress("scoring", quiet) as tick:
-        settings = like_training(data, delimiter, header, missing, array)
+        settings = like_training(
+            data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
+        )
         scores, flags, outlier = read_labelled(fitted, labelled, label, settings, say, tick)
     evaluation = measure(scores, flags, outlier, fitted.threshold, k, fitted.config.seed)
     if data.sha256 is not None and fingerprint(labelled) == data.sha256:

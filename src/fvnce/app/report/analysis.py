@@ -67,11 +67,20 @@ class Analysis:
             return f"id {name}" if name.isdecimal() else name
         return f"row {int(name):,}" if name.isascii() and name.isdecimal() and len(name) < 20 else name
 
-    def cells(self, index: int) -> list[str]:
-        """Return the values of an analyzed row as text, in the order of the columns."""
-        if isinstance(self.rows, Frame):
-            return [_cell(value) for value in self.rows.row(index).values()]
-        return [_cell(value) for value in self.rows[index].tolist()]
+    def values(self, index: int) -> list[str]:
+        """Return the values of an analyzed row as they were read, as text."""
+        row = self.rows.row(index).values() if isinstance(self.rows, Frame) else self.rows[index]
+        return [cell(value) for value in row]
+
+    def cells(self, indices: Sequence[int]) -> list[list[str]]:
+        """Return the values of analyzed rows in the order of the columns, as the file has them where it is a table."""
+        positions = self.positions[list(indices)].tolist()
+        written = self.data.cells(positions, self.run.config.data)
+        rows = []
+        for index, position in zip(indices, positions, strict=True):
+            texts = [text or "missing" for text in written[position]] if position in written else self.values(index)
+            rows.append(texts)
+        return rows
 
 
 def analyze(run: FittedRun, data: TrainingData, notices: Sequence[str]) -> Analysis:
@@ -118,11 +127,21 @@ def _png(image: Array) -> str:
     return png_uri(buffer.getvalue())
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """Return a value as text, numbers without an exponent if they have a usual size.
+
+    >>> cell(78110.0), cell(0.25), cell(None)
+    ('78110', '0.25', 'missing')
+    """
     if value is None or value != value:
         return "missing"
     if isinstance(value, np.datetime64):
         return str(value.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
     if isinstance(value, np.timedelta64):
         return f"{value / np.timedelta64(1, 's'):.4g} seconds"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return number_text(value) if isinstance(value, float | np.floating) else str(value)
+
+
+def number_text(value: Any) -> str:
+    """Return a number with as many digits as it has, up to ten."""
+    return str(value) if isinstance(value, np.float32) and value % 1 else f"{value:.10g}"

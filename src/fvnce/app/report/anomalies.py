@@ -77,7 +77,7 @@ def top_rows(analysis: Analysis, ranking: Array) -> list[dict[str, Any]]:
     rows, run = take(analysis.rows, chosen), analysis.run
     probability = run.detector.probability_of(analysis.scores)[chosen]
     explanation = run.detector.explain(run.layout.prepare(rows))
-    entries = []
+    entries, cells = [], [[] for _ in chosen] if analysis.is_image else analysis.cells(chosen.tolist())
     for i, group in enumerate(groups):
         index, rest, base = group[0], float(explanation.rest[i]), float(explanation.base)
         copies = "" if len(group) == 1 else f", one of {len(group):,} identical rows"
@@ -85,7 +85,7 @@ def top_rows(analysis: Analysis, ranking: Array) -> list[dict[str, Any]]:
             "name": f"{analysis.name(index)}{copies}",
             "score": float(analysis.anomaly[index]),
             "probability": float(probability[i]),
-            "parts": _parts(analysis, explanation, i, index),
+            "parts": _parts(analysis, explanation, i, cells[i]),
             "whole": [*([("rest", rest, "")] if rest else []), ("base", base, "")],
         }
         if analysis.is_image:
@@ -103,7 +103,7 @@ def _distinct(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> l
             break
         first = groups[-1][0] if groups else None
         same = first is not None and ranking[first] == ranking[index] and not analysis.is_image
-        if first is not None and same and analysis.cells(first) == analysis.cells(index):
+        if first is not None and same and analysis.values(first) == analysis.values(index):
             groups[-1].append(index)
             continue
         if len(groups) == TOP:
@@ -112,13 +112,13 @@ def _distinct(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> l
     return groups
 
 
-def _parts(analysis: Analysis, explanation: Explanation, i: int, index: int) -> list[tuple[str, float, str]]:
+def _parts(analysis: Analysis, explanation: Explanation, i: int, cells: list[str]) -> list[tuple[str, float, str]]:
     """Return the parts of columns, the largest in size first; of an image the sums of both signs."""
     values = explanation.total[i].ravel()
     if analysis.is_image:
         sums = {"red pixels": values[values > 0].sum(), "blue pixels": values[values < 0].sum()}
         return [(name, float(value), "") for name, value in sums.items() if value]
-    names, cells = analysis.run.layout.columns, analysis.cells(index)
+    names = analysis.run.layout.columns
     return [(names[j], float(values[j]), cells[j]) for j in np.argsort(-np.abs(values), kind="stable").tolist()]
 
 

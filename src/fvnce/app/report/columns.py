@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...detection.preprocessing import TablePreprocessor
 from ...detection.rows import release
 from ...tables.frame import Frame, Rows, present
-from .analysis import Analysis
+from .analysis import Analysis, number_text
 from .page import PageTable, Section, block
 
 #: Columns that the table shows, those with a note first.
@@ -56,7 +56,7 @@ class ColumnSummary:
     def content(self) -> dict[str, Any]:
         """Return the number of different texts, or the smallest and the largest value, for JSON."""
         if self.kind == "O":
-            return {"different": len(self.texts)}
+            return {"different": len(self.texts), **({"at_least": True} if len(self.texts) >= TEXTS else {})}
         if self.low is None:
             return {}
         edges = {"low": self.low, "high": self.high}
@@ -64,17 +64,20 @@ class ColumnSummary:
             return {name: str(edge.astype("datetime64[s]")) for name, edge in edges.items()}
         return {name: float(edge) if np.isfinite(edge) else None for name, edge in edges.items()}
 
-    def span(self, digits: int = 4) -> str:
+    def span(self, kind: str = "number") -> str:
         """Return the smallest and the largest value, or the number of different texts, in words."""
         if self.kind == "O":
-            return f"{len(self.texts):,} different"
+            return f"{'at least ' * (len(self.texts) >= TEXTS)}{len(self.texts):,} different"
         if self.low is None:
             return "none"
         if self.kind == "M":
             low, high = (str(edge.astype("datetime64[s]")).removesuffix("T00:00:00") for edge in (self.low, self.high))
             return f"{low} to {high}".replace("T", " ")
-        unit = " seconds" if self.kind == "m" else ""
-        return f"{float(self.low):.{digits}g} to {float(self.high):.{digits}g}{unit}"
+        if kind == "truth":
+            return {(0.0, 0.0): "no", (1.0, 1.0): "yes"}.get((self.low, self.high), "yes and no")
+        if self.kind == "m":
+            return f"{self.low:.4g} to {self.high:.4g} seconds"
+        return f"{number_text(self.low)} to {number_text(self.high)}"
 
 
 def sections(analysis: Analysis) -> Iterator[Section]:
@@ -97,7 +100,7 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         elif encoded.times == [] and not encoded.missing:
             note = "no cycle seen twice, not used"
         missing = f"{summary.missing:,} ({summary.missing / rows:.1%})" if summary.missing else "–"
-        lines.append([name, KINDS.get(kind, kind), missing, summary.span(), note])
+        lines.append([name, KINDS.get(kind, kind), missing, summary.span(kind), note])
     troubled = [line for line in lines if line[2] != "–" or line[4] != "–"]
     reading = [
         f"{len(lines):,} columns are used as follows; "

@@ -28,7 +28,7 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         at[:, 1].tolist(),
         known,
         ["rows", "known outliers"] if any(known) else ["rows"],
-        [_title(analysis, index) for index in chosen.tolist()],
+        _titles(analysis, chosen.tolist()),
         labels=("first direction", "second direction"),
         caption="Each point is a row; point at one to see which.",
         alt=f"{len(chosen)} rows as points in two dimensions",
@@ -67,10 +67,12 @@ def _choose(analysis: Analysis) -> NDArray[np.int64]:
     return np.array(sorted(list(dict.fromkeys(candidates.tolist()))[:POINTS]))
 
 
-def _title(analysis: Analysis, index: int) -> str:
-    name, score = analysis.name(index), f"score {analysis.anomaly[index]:.4g}"
+def _titles(analysis: Analysis, chosen: list[int]) -> list[str]:
+    names = [(analysis.name(index), f"score {analysis.anomaly[index]:.4g}") for index in chosen]
     if analysis.is_image:
-        return f"{name} · {score}"
-    cells = list(zip(analysis.run.layout.columns, analysis.cells(index), strict=True))
-    listed = ", ".join(f"{column} {value}" for column, value in cells[:CELLS])
-    return f"{name}: {listed}{', …' if len(cells) > CELLS else ''} · {score}"
+        return [f"{name} · {score}" for name, score in names]
+    columns, titles = analysis.run.layout.columns, []
+    for (name, score), cells in zip(names, analysis.cells(chosen), strict=True):
+        listed = ", ".join(f"{column} {value}" for column, value in list(zip(columns, cells, strict=True))[:CELLS])
+        titles.append(f"{name}: {listed}{', …' if len(columns) > CELLS else ''} · {score}")
+    return titles

@@ -21,6 +21,7 @@ from ...detection import NoiseContrastiveDetector
 from ...detection.batch_scorer import MODEL
 from ...detection.estimator import EXPERT, WITHOUT_EFFECT, current_names
 from ...io import FileError, locked, write_text
+from ...tables.schema import described
 from ..report import write_run_page
 from ..report.analysis import analyze
 from . import FittedRun
@@ -74,6 +75,8 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
         say(sentence)
 
     data = read_training_data(settings.data, note, settings.seed)
+    for line in described(data.layout.types or {}):
+        say(f"read as {line}")
     say(_described(data))
     run = _fit_detector(settings, data, out, progress)
     few, names = FewValues(run.detector), data.names

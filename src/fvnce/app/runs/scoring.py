@@ -20,7 +20,9 @@ from ...detection import NoiseContrastiveDetector
 from ...detection.base import Scores
 from ...detection.preprocessing import TablePreprocessor
 from ...tables import FileError, Frame, TableSource
+from ...tables.errors import listed
 from ...tables.frame import Part
+from ...tables.schema import described
 from ...tables.sources import Source
 from ..escaping import cell, line_json
 from . import FittedRun
@@ -206,6 +208,17 @@ def add_id(source: Source, column: str | None, say: Say, *, asked: bool) -> str 
 def _name(part: Part, i: int) -> Any:
     """Return the number of the i-th row of a part, from 1, or the name of its file."""
     return part.start + i + 1 if part.names is None else part.names[i]
+
+
+def say_how(source: Source, say: Say, others: set[str | None]) -> None:
+    """Say how the columns of a table were read, and which of them were not."""
+    if not isinstance(source, TableSource):
+        return
+    for line in described({name: column for name, column in source.types.items() if name not in others}):
+        say(f"read as {line}")
+    unused = [name for name in source.unused if name not in others]
+    for notice in [*source.notices, *([f"columns not used: {listed(unused)}"] if unused else [])]:
+        say(notice)
 
 
 def _scored(

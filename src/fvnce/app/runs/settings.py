@@ -1,8 +1,8 @@
 """What a run is made from, and ``config.toml``, from which the same command makes it again.
 
 [run]       seed
-[data]      path, outliers, label, mostly_outliers, drop, keep, id, delimiter, header, missing, categorical, array,
-            sha256
+[data]      path, outliers, label, mostly_outliers, drop, keep, id, delimiter, header, missing, decimal, categorical,
+            schema, array, sha256
 [detector]  parameters of NoiseContrastiveDetector
 """
 
@@ -14,12 +14,15 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..._validation import Check, FileError, count, flag, listed, short, text
+from ..._validation import Check, FileError, choice, count, flag, listed, short, text
 from ..._version import __version__
+from ...tables import ColumnType
 from ...tables.arrays import images_below
+from ...tables.parsing import NOUNS
 
 CONFIG = "config.toml"
 
@@ -38,7 +41,9 @@ class DataSettings:
     delimiter: str | None = None  # of a text table
     header: bool | None = None  # whether a text table has one
     missing: tuple[str, ...] = ()  # texts that stand for a missing value
+    decimal: str | None = None  # the decimal mark where no value shows it
     categorical: tuple[str, ...] = ()  # columns that are text whatever they hold
+    schema: str | None = None  # a file that says how columns are read
     array: str | None = None  # which array of an npz file
     sha256: str | None = None  # of the file, when it was read
 
@@ -69,7 +74,8 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 #: How each entry of ``config.toml`` is checked; runs of 0.2 also name their kind.
 _RUN: dict[str, Check] = {"seed": lambda name, value: count(name, value, low=0), "kind": text}
 _DATA: dict[str, Check] = {
-    **dict.fromkeys(("path", "outliers", "label", "id", "delimiter", "array", "sha256"), text),
+    **dict.fromkeys(("path", "outliers", "label", "id", "delimiter", "schema", "array", "sha256"), text),
+    "decimal": partial(choice, options=(".", ",")),
     **dict.fromkeys(("drop", "keep", "missing", "categorical"), _texts),
     **dict.fromkeys(("mostly_outliers", "header"), flag),
 }
@@ -78,13 +84,7 @@ _DATA: dict[str, Check] = {
 def read_config(path: Path) -> RunSettings:
     """Read the settings in a ``config.toml``, or in the folder of a run."""
     place = path / CONFIG if path.is_dir() else path
-    if not place.is_file():
-        raise FileError(f"{place} does not exist; give the config.toml of a run")
-    try:
-        content = tomllib.loads(place.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        problem = "its lists are nested too deeply" if isinstance(error, RecursionError) else error
-        raise FileError(f"{place} is not TOML: {problem}; correct it, or make the run again") from None
+    content = _read_toml(place, "give the config.toml of a run")
     tables = {name: content.get(name, {}) for name in ("run", "data", "detector")}
     run = _checked(tables["run"], _RUN, f"{place} [run]")
     if run.get("kind", "detector") != "detector":
@@ -99,6 +99,49 @@ def read_config(path: Path) -> RunSettings:
     # The detector checks its parameters itself.
     detector = _checked(tables["detector"], None, f"{place} [detector]")
     return RunSettings(DataSettings(**data), run.get("seed", 0), detector)
+
+
+#: How each entry of a column in the file of a schema is checked.
+_COLUMN: dict[str, Check] = {
+    "kind": partial(choice, options=tuple(NOUNS)),
+    "decimal": partial(choice, options=(".", ",")),
+    "missing": _texts,
+    "unit": text,
+    **dict.fromkeys(("day_first", "ignored"), flag),
+}
+
+
+def read_schema(path: str) -> dict[str, ColumnType]:
+    """Read how columns are read from the file that ``fvnce data FILE --schema`` wrote."""
+    content = _read_toml(Path(path), "write it with fvnce data FILE --schema")
+    return {name: ColumnType(**_checked(table, _COLUMN, f"{path} [{name}]")) for name, table in content.items()}
+
+
+def schema_toml(types: Mapping[str, ColumnType], name: str) -> str:
+    """Return the text of a file that says how the columns of a table are read."""
+    columns = {
+        column: {
+            key: value for key, value in asdict(how).items() if key in _COLUMN and value not in (None, (), False, "")
+        }
+        for column, how in types.items()
+    }
+    comment = (
+        f"How the columns of {name} are read. Edit it, then: fvnce fit FILE --schema THIS\n"
+        f"kind is one of {', '.join(NOUNS)}; decimal . or ,; day_first (of dates) true or false;\n"
+        "missing a list of texts; ignored = true leaves a column out.\n"
+        "A column that is not here is read as its values show."
+    )
+    return to_toml(columns, comment)
+
+
+def _read_toml(place: Path, advice: str) -> dict[str, Any]:
+    if not place.is_file():
+        raise FileError(f"{place} does not exist; {advice}")
+    try:
+        return tomllib.loads(place.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        problem = "its lists are nested too deeply" if isinstance(error, RecursionError) else error
+        raise FileError(f"{place} is not TOML: {problem}; correct it, or make it again") from None
 
 
 def _checked(table: Any, checks: Mapping[str, Check] | None, where: str) -> dict[str, Any]:

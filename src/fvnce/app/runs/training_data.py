@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +23,7 @@ from ...tables.errors import budget, listed, over_budget
 from ...tables.frame import Rows, present
 from ...tables.schema import identifier_in, numbered
 from ...tables.sources import Source
-from .settings import DataSettings
+from .settings import DataSettings, read_schema
 
 Say = Callable[[str], None]
 Marks = NDArray[np.bool_]
@@ -81,6 +81,16 @@ class TrainingData:
     known: Marks
     layout: Layout
     names: list[str] | None  # of the rows: the files of images, or the column that names rows
+    numbers: NDArray[np.int64] | None = None  # of a table's rows, their positions in its file, if it can be read again
+
+    def cells(self, rows: list[int], settings: DataSettings) -> dict[int, list[str]]:
+        """Return the values of rows as the file has them, for those that are rows of a table that can be read again."""
+        if self.numbers is None:
+            return {}
+        rows = [row for row in rows if row < len(self.numbers)]
+        source = open_source(settings.path, _options(settings, self.layout.types))
+        assert isinstance(source, TableSource)
+        return dict(zip(rows, source.cells(self.numbers[rows].tolist(), self.layout.columns), strict=True))
 
 
 def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> TrainingData:
@@ -88,19 +98,20 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
     source = open_source(settings.path, _options(settings, None))
     rng = np.random.default_rng([seed, 5])
     rows: Rows
+    numbers = None
     with closing(source):
         if isinstance(source, TableSource):
-            rows, known, names = _read_table(source, settings, say, rng)
+            rows, known, names, numbers = _read_table(source, settings, say, rng)
         else:
             rows, known, names = _read_array(source, settings, say)
     if len(rows) < 2:
         raise FileError(f"{source.name} holds {len(rows)} row; give at least 2, and a hundred or more to be of use")
     _check_finite(rows, source.name)
     if isinstance(rows, Frame):
-        rows = _without_identifiers(rows, settings, say)
+        rows = _without_identifiers(rows, {*settings.keep, *settings.categorical, *source.declared}, say)  # type: ignore[union-attr]
     layout = Layout.of(rows)
     if settings.outliers is not None:
-        with closing(read_like(layout, settings.outliers, settings)) as others:
+        with closing(read_like(layout, settings.outliers, replace(settings, decimal=None))) as others:
             outliers = others.read()
         _check_finite(outliers, others.name)
         outliers = layout.prepare(outliers)
@@ -119,7 +130,7 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
     if settings.label is not None and not known.any():
         say(f"no row is marked as an outlier by {settings.label!r}: the run goes on without known outliers")
     _report_empty_columns(rows, source, say)
-    return TrainingData(rows, known, layout, names)
+    return TrainingData(rows, known, layout, names, numbers if Path(settings.path).is_file() else None)
 
 
 def read_like(layout: Layout, path: str, settings: DataSettings, *, labels: bool = False) -> Source:
@@ -136,35 +147,39 @@ def read_like(layout: Layout, path: str, settings: DataSettings, *, labels: bool
 
 
 def _options(settings: DataSettings, types: dict[str, ColumnType] | None) -> ReadOptions:
-    categorical = settings.categorical if types is None else ()
-    return ReadOptions(settings.delimiter, settings.header, settings.missing, categorical, types, settings.array)
+    options = ReadOptions(
+        settings.delimiter, settings.header, settings.missing, (), types, settings.array, settings.decimal
+    )
+    if types is not None:
+        return options
+    schema = None if settings.schema is None else read_schema(settings.schema)
+    return replace(options, categorical=settings.categorical, schema=schema)
 
 
 def _read_table(
     source: TableSource, settings: DataSettings, say: Say, rng: np.random.Generator
-) -> tuple[Frame, Marks, list[str] | None]:
+) -> tuple[Frame, Marks, list[str] | None, NDArray[np.int64]]:
     """Read a table in parts, and keep no more of it than fits: a sample, if there are very many rows."""
     columns, where = source.columns, settings.path
     labels, split = (None, None) if settings.label is None else split_labels(source, settings.label, where)
     name = None if settings.id is None else find_column(columns, settings.id, where)
     if name is not None:
         source.add_text(name)
-    dropped = [find_column(columns, column, where) for column in settings.drop] + ([] if name is None else [name])
+    dropped = [find_column(columns, column, where) for column in settings.drop]
     for column in settings.keep:
         find_column(columns, column, where)
-    if not set(columns) - {*dropped, "" if labels is None else labels.column}:
+    source.skip([column for column in dropped if column != name])
+    if not set(columns) - {*dropped, name, "" if labels is None else labels.column}:
         raise FileError(f"--drop leaves no column of {settings.path}")
     sample = _Sample(rng)
     for part in source.parts():
         rows: Any = part.rows
-        ids: NDArray[Any] = np.arange(part.start, part.start + len(rows)) + 1
-        if name is not None:
-            ids = np.array([text or f"row {i}" for text, i in zip(rows[name], ids, strict=True)], dtype=object)
+        numbers = np.arange(part.start, part.start + len(rows))
         known = np.zeros(len(rows), dtype=bool)
         if labels is not None and split is not None:
             rows, values = split(rows, part.start)
             known = labels.marks(values)
-        sample.add(rows.without(dropped), known, ids)
+        sample.add(rows, known, numbers)
         if sample.nbytes > budget():
             raise over_budget(source.name, "a table")
     if labels is not None:
@@ -174,10 +189,14 @@ def _read_table(
             say(f"column {column!r} is data here: if it marks known outliers, pass --label {listed([column])}")
     for notice in source.notices:
         say(notice)
-    frame, known, ids, seen = sample.result()
+    frame, known, numbers, seen = sample.result()
     if len(frame) < seen:
         say(f"of {seen:,} rows, {len(frame):,} chosen at random are used")
-    return frame, known, None if name is None and len(frame) == seen else [str(text) for text in ids.tolist()]
+    names = None if len(frame) == seen else [str(row + 1) for row in numbers.tolist()]
+    if name is not None:
+        names = [text or f"row {row + 1}" for text, row in zip(frame[name], numbers.tolist(), strict=True)]
+        frame = frame.without([name])
+    return frame, known, names, numbers
 
 
 class _Sample:
@@ -185,12 +204,12 @@ class _Sample:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng, self._seen, self._thin = rng, 0, False
-        self._parts: list[tuple[Frame, Marks, NDArray[Any], NDArray[np.float64]]] = []
+        self._parts: list[tuple[Frame, Marks, NDArray[np.int64], NDArray[np.float64]]] = []
         self.nbytes = 0
 
-    def add(self, rows: Frame, known: Marks, ids: NDArray[Any]) -> None:
+    def add(self, rows: Frame, known: Marks, numbers: NDArray[np.int64]) -> None:
         # The rows with the lowest numbers stay, so that early rows are no likelier to stay than late ones.
-        self._parts.append((rows, known, ids, self._rng.random(len(rows))))
+        self._parts.append((rows, known, numbers, self._rng.random(len(rows))))
         self._seen += len(rows)
         self.nbytes += rows.nbytes
         if self.nbytes > LARGE_BYTES and sum(len(part[1]) for part in self._parts) > 2 * LARGE_ROWS:
@@ -198,18 +217,18 @@ class _Sample:
             self._parts = [self._thinned()]
             self.nbytes = self._parts[0][0].nbytes
 
-    def result(self) -> tuple[Frame, Marks, NDArray[Any], int]:
-        rows, known, ids, _ = self._thinned()
-        return rows, known, ids, self._seen
+    def result(self) -> tuple[Frame, Marks, NDArray[np.int64], int]:
+        rows, known, numbers, _ = self._thinned()
+        return rows, known, numbers, self._seen
 
-    def _thinned(self) -> tuple[Frame, Marks, NDArray[Any], NDArray[np.float64]]:
+    def _thinned(self) -> tuple[Frame, Marks, NDArray[np.int64], NDArray[np.float64]]:
         rows = Frame.join([part[0] for part in self._parts])
-        known, ids, draws = (np.concatenate([part[i] for part in self._parts]) for i in (1, 2, 3))
+        known, numbers, draws = (np.concatenate([part[i] for part in self._parts]) for i in (1, 2, 3))
         if not self._thin:
-            return rows, known, ids, draws
+            return rows, known, numbers, draws
         kept = [np.flatnonzero(kind)[np.argsort(draws[kind], kind="stable")[:LARGE_ROWS]] for kind in (known, ~known)]
         chosen = np.sort(np.concatenate(kept))
-        return rows.take(chosen), known[chosen], ids[chosen], draws[chosen]
+        return rows.take(chosen), known[chosen], numbers[chosen], draws[chosen]
 
 
 def _read_array(source: ArraySource, settings: DataSettings, say: Say) -> tuple[NDArray[Any], Marks, list[str] | None]:
@@ -262,9 +281,9 @@ def _report_empty_columns(rows: Rows, source: Source, say: Say) -> None:
         say(f"column {name!r} holds no value at all and is not used; leave it out with --drop {name!r}")
 
 
-def _without_identifiers(rows: Frame, settings: DataSettings, say: Say) -> Frame:
+def _without_identifiers(rows: Frame, kept: set[str], say: Say) -> Frame:
     """Return the columns that describe rows, without those that name them, unless they are all there is."""
-    kept, reasons = {*settings.keep, *settings.categorical}, {}
+    reasons = {}
     for name in rows.columns.tolist():
         if name not in kept and rows.types.get(name, ColumnType()).kind in ("number", "text"):
             reasons[name] = identifier_in(name, rows[name])

@@ -59,12 +59,12 @@ def test_killed_wherever_it_is(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [run["name"] for run in found] == list(KILLED)
-    for run in found:
+    actual = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [run["name"] for run in actual] == list(KILLED)
+    for run in actual:
         assert len(run["ends"]) == 6
         assert run["resumed"] == run["never"], run["name"]
-    ends = [end for run in found for end in run["ends"]]
+    ends = [end for run in actual for end in run["ends"]]
     assert {end["at"] for end in ends} == {"evaluation", "file", "write"}
     assert {end["signal"] for end in ends} == {signal.SIGKILL, signal.SIGXFSZ}
     assert sum(end["saved"] > 0 for end in ends) > 6
@@ -187,14 +187,14 @@ def test_other_versions_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_random_states_of_the_caller_are_left_alone() -> None:
     torch.manual_seed(7)
-    wanted = torch.rand(3)
+    expected = torch.rand(3)
     torch.manual_seed(7)
     fit(vae(), rows(20), epochs=1, seed=1)
     torch.manual_seed(7)
     objective = vae()
     torch.manual_seed(7)
     fit(objective, rows(20), epochs=1, seed=1)
-    assert torch.equal(torch.rand(3), wanted)
+    assert torch.equal(torch.rand(3), expected)
 
 
 SETTINGS: dict[str, Any] = {"epochs": 1, "batch_size": 10, "seed": 1}
@@ -411,12 +411,12 @@ def facts() -> list[str]:
 @pytest.mark.slow
 def test_facts_are_the_same_in_every_process() -> None:
     """No address of an object and no order of a hash is among them."""
-    found = set()
+    actual = set()
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
         code = f"from programs import load; print(*load(__import__('pathlib').Path({__file__!r})).facts(), sep='\\n')"
         done = subprocess.run([sys.executable, "-c", code], cwd=HERE, env=environment, capture_output=True, check=True)
-        found.add(done.stdout)
-    assert len(found) == 1
+        actual.add(done.stdout)
+    assert len(actual) == 1
     assert b"0x" not in done.stdout
     assert len(done.stdout.splitlines()) > 20

@@ -119,8 +119,8 @@ def either(request, monkeypatch):
 
 
 def rows(n=60, binary=False):
-    found = data(n, WIDTH, torch.float32)
-    return (found > 0).float() if binary else found
+    actual = data(n, WIDTH, torch.float32)
+    return (actual > 0).float() if binary else actual
 
 
 def on_device(module):

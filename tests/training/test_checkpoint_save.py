@@ -106,9 +106,9 @@ def test_every_built_in_objective_comes_back(name: str, tmp_path: Path) -> None:
     assert str(again) == str(objective)
     objective.eval()
     torch.manual_seed(1)
-    wanted = objective(x)
+    expected = objective(x)
     torch.manual_seed(1)
-    assert torch.equal(again(x), wanted)
+    assert torch.equal(again(x), expected)
     frozen = [name for name, p in objective.named_parameters() if not p.requires_grad]
     assert [name for name, p in again.named_parameters() if not p.requires_grad] == frozen
     assert len(list(again.parameters())) == len(list(objective.parameters()))
@@ -138,8 +138,8 @@ def test_another_process_needs_nothing_but_the_file(tmp_path: Path) -> None:
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
     )
-    wanted = objective.model.log_joint(torch.ones(1, 4), torch.ones(1, 2)).item()
-    assert float(done.stdout) == pytest.approx(wanted, rel=1e-6)
+    expected = objective.model.log_joint(torch.ones(1, 4), torch.ones(1, 2)).item()
+    assert float(done.stdout) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_run_can_be_loaded_from_its_folder(tmp_path: Path) -> None:

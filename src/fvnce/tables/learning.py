@@ -1,0 +1,287 @@
+"""How the columns of a table are read, decided from all of its rows and columns together.
+
+A :class:`ColumnScan` counts what the texts of a column are, part by part. :func:`decide` then settles all columns:
+
+- A column is numbers, dates or times of day if most of its values are, and never text then unless its owner says so.
+- One text among them that is repeated is a gap, however often it occurs, and is named in a notice.
+- The decimal mark is that of the column's own values, else the owner's, else that of the whole file.
+
+What stays open becomes a :class:`~fvnce.tables.errors.Problem` for the owner: several texts among numbers, and numbers
+such as 1.234 where nothing shows whether it is a thousand.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from .errors import Problem
+from .parsing import BOUND, COMPACT_DATE, DOLLARS, MISSING, MONEY, ColumnType, kind_of
+
+#: Different texts of each kind that a scan keeps, and those that an error lists for one column.
+KEPT, LISTED = 64, 8
+#: Different values that make a column one of numbers even if one text, or some texts, are more frequent than they are.
+FEW, SOME = 3, 10
+#: Rows after which a column of which less than 1 % is anything else is text.
+SURE_ROWS = 20_000
+#: Texts that are a gap among numbers even if they occur once.
+GAPS = frozenset({"n.a.", "n.a", "n/d", "n.d.", "nil", "missing", "unknown", "err", "error", "void", "blank", "empty"})
+
+
+Shown = dict[tuple[str, str], tuple[str, int]]
+
+
+@dataclass
+class ColumnScan:
+    """What the texts of a column are, added up over parts of its rows.
+
+    >>> scan = ColumnScan()
+    >>> scan.add({"20.10": (1, 0), "-": (3, 1)})
+    >>> dict(scan.counts), scan.shown["number", "."]
+    ({'number': 1, 'text': 3}, ('20.10', 0))
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    #: For each kind some of its different texts: how often they occur, and the first row.
+    texts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    #: The first text and row that shows a decimal mark, the order of a date, or something else about numbers.
+    shown: Shown = field(default_factory=dict)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is text whatever comes."""
+        total = self.counts.total()
+        return total > SURE_ROWS and self.counts["text"] > 0.99 * total
+
+    def add(self, texts: Mapping[str, tuple[int, int]]) -> None:
+        """Add different texts without blanks around them, with how often they occur and the first row."""
+        for text, (count, row) in texts.items():
+            kind, shows = ("text", "") if self.closed else kind_of(text)
+            self.counts[kind] += count
+            if shows:
+                self.shown.setdefault((kind, shows), (text, row))
+            seen = self.texts[kind]
+            if text in seen or len(seen) < KEPT:
+                before, first = seen.get(text, (0, row))
+                seen[text] = before + count, first
+            if kind == "number":
+                about = [what for what, pattern in _ABOUT.items() if pattern.match(text)]
+                for what in [*about, *(f"in {sign}" for sign in MONEY.findall(text))]:
+                    self.shown.setdefault((kind, what), (text, row))
+
+    def add_whole(self, values: NDArray[Any], start: int = 0) -> None:
+        """Add whole numbers, of which only matters whether they are dates such as 20240301."""
+        values = values[values == values]
+        if ("number", "plain") in self.shown or not len(values):
+            return
+        dated = values.min() >= 19000101 and values.max() <= 20991231
+        self.add(distinct(map(str, values.astype(int).tolist()), start) if dated else {"0": (len(values), start)})
+
+    def merge_units(self) -> str:
+        """Make numbers with a unit numbers if it is one, and most have it, else texts; return the unit."""
+        units = [kind for kind in self.counts if kind.startswith("unit ")]
+        into = "number" if len(units) == 1 and self.counts[units[0]] >= self.counts["number"] else "text"
+        for kind in units:
+            # Digits and letters without a blank may be a code; 5 kg is not.
+            text, (_, row) = next(iter(self.texts[kind].items()))
+            if into == "text" and re.search(r"\d\s|[.,]\d", text):
+                self.shown["unit", kind] = text, row
+            self.counts[into] += self.counts.pop(kind)
+            self.texts[into] |= (texts := self.texts.pop(kind))
+            self.shown.setdefault((into, "plain"), (next(iter(texts)), 0))
+            for shows in [shows for other, shows in self.shown if other == kind]:
+                self.shown.setdefault((into, shows), self.shown[kind, shows])
+        return units[0].removeprefix("unit ") if into == "number" else ""
+
+    def among(self, kind: str) -> dict[str, tuple[int, int]]:
+        """Return the texts that are of another kind."""
+        return {text: seen for other, texts in self.texts.items() if other != kind for text, seen in texts.items()}
+
+
+#: What else numbers show: that they are bounds, have leading zeros, are infinite, or are no dates such as 20240301.
+_ABOUT = {
+    "bound": BOUND,
+    "zero": re.compile(r"0\d+$"),
+    "infinite": re.compile(r"[+-]?inf(inity)?$|[+-]?[\d.]+[eE]\+?\d{3,}$", re.IGNORECASE),
+    "plain": re.compile(rf"(?!{COMPACT_DATE.pattern}$)"),
+}
+
+
+def distinct(texts: Iterable[str | None], start: int = 0, gaps: frozenset[str] = MISSING) -> dict[str, tuple[int, int]]:
+    """Return the different texts that are no gaps, with how often they occur and the first row.
+
+    >>> distinct(["7", None, " 7", "NA"])
+    {'7': (2, 0)}
+    """
+    result: dict[str, tuple[int, int]] = {}
+    for row, text in enumerate(texts):
+        if text is not None and (plain := text.strip()).lower() not in gaps:
+            count, first = result.get(plain, (0, start + row))
+            result[plain] = count + 1, first
+    return result
+
+
+@dataclass
+class Decision:
+    """The types of scanned columns, what their owner must decide, and what a person should know."""
+
+    types: dict[Any, ColumnType] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def refuse(self, name: Any, seen: tuple[str, int], requirement: str, verb: str = "", *options: str) -> None:
+        """Add a problem; its advice is the verb, or the options, of which the first is to be pasted."""
+        advice = f"{verb}, or pass" if verb else "pass"
+        self.problems.append(
+            Problem(name, seen[1], seen[0], requirement, f"{advice} {' or '.join(options)}", options[:1])
+        )
+
+
+def decide(
+    scans: Mapping[Any, ColumnScan],
+    given: Mapping[Any, ColumnType],
+    *,
+    decimal: str | None = None,
+    hint: str | None = None,
+    loose: Sequence[Any] = (),
+) -> Decision:
+    """Settle how columns are read.
+
+    Args:
+        scans: of the columns.
+        given: types that are settled but for their decimal mark.
+        decimal: the mark that the owner of the table gives.
+        hint: the mark of 1.234 if no value of the table shows one, since the other one separates fields.
+        loose: columns that may be text though most of their values are numbers, such as identifiers.
+
+    >>> scans = {name: ColumnScan() for name in "ab"}
+    >>> scans["a"].add(distinct(["1.234"])), scans["b"].add(distinct(["20.10", "30", "-", "-"]))
+    (None, None)
+    >>> decision = decide(scans, {})
+    >>> decision.types["a"].decimal, decision.types["b"].missing, decision.notices
+    ('.', ('-',), ["column 'b': '-' is read as missing, in 2 rows"])
+    >>> decide({"a": scans["a"]}, {}).problems[0].options
+    ('--decimal .',)
+    """
+    result = Decision()
+    for name, scan in scans.items():
+        unit = scan.merge_units()
+        column = given.get(name) or _kind(name, scan, result, name in loose)
+        if unit and name not in given and column.kind == "number":
+            column = replace(column, unit=unit)
+            result.notices.append(f"column {name!r} holds numbers with the unit {unit!r}; later rows must have it too")
+        result.types[name] = column
+        mixed = [seen for (kind, _), seen in scan.shown.items() if kind == "unit"]
+        if 1 < len(mixed) <= FEW and name not in given:  # many are words, as in addresses
+            result.refuse(name, mixed[1], f"must have one unit as {mixed[0][0]!r}", "convert it", _categorical(name))
+        if name in given:
+            result.problems += misfits(name, column, scan.among(column.kind))
+    numbers = [name for name, column in result.types.items() if column.kind in ("number", "duration")]
+    marks = {mark for name in numbers for mark in ".," if ("number", mark) in scans[name].shown}
+    common, hint = (marks.pop() if len(marks) == 1 else None), None if marks else hint
+    first = {order for scan in scans.values() for order in ("day", "month") if ("time", order) in scan.shown}
+    for name, column in result.types.items():
+        shown = scans[name].shown
+        if name in numbers:
+            _settle_number(name, column, shown, decimal or common, hint, result)
+        elif column.kind == "time" and name not in given:
+            own = {order for order in ("day", "month") if ("time", order) in shown} or first
+            result.types[name] = replace(column, day_first=own == {"day"})
+            if ("time", "?") in shown and len(own) != 1:
+                unclear = (
+                    f"column {name!r} holds dates such as {shown['time', '?'][0]!r}, in which month and day cannot be"
+                )
+                result.notices.append(f"{unclear} told apart: the month is taken to come first; --schema can say other")
+    return result
+
+
+def _kind(name: Any, scan: ColumnScan, result: Decision, loose: bool) -> ColumnType:
+    """Return the type of a column but for its decimal mark and the order of its dates."""
+    counts, numbers = scan.counts, scan.texts["number"]
+    if not counts:
+        return ColumnType()
+    if counts["truth"] and not scan.among("truth").keys() - {"0", "1"}:
+        return ColumnType("truth")
+    best = max(("number", "time", "clock"), key=counts.__getitem__)
+    others = scan.among(best)
+    if best == "number" and not others and len(numbers) >= SOME and ("number", "plain") not in scan.shown:
+        return ColumnType("time")
+    if not others:
+        return ColumnType(best)
+    single, different = len({text.lower() for text in others}) == 1, len(scan.texts[best])
+    token, count = next(iter(others)), counts.total() - counts[best]
+    gap = token.lower() in GAPS or not any(map(str.isalnum, token))
+    mostly = 2 * counts[best] >= counts.total() or (different >= SOME and different >= 3 * len(others))
+    mostly = mostly or (single and (gap or different >= FEW))
+    if not mostly or loose:
+        return ColumnType("text")
+    if single and (gap or count > 1) and not any(map(str.isdigit, token)):
+        result.notices.append(f"column {name!r}: {token!r} is read as missing, in {count:,} rows")
+        return ColumnType(best, missing=(token,))
+    result.problems += misfits(name, ColumnType(best), others)
+    return ColumnType(best)
+
+
+def misfits(
+    name: Any, column: ColumnType, texts: Mapping[str, tuple[int, int]], where: str = "elsewhere"
+) -> list[Problem]:
+    """Return a problem for each text that a column of this type cannot hold."""
+    wrong = [(text, row) for text, (_, row) in texts.items() if column.parse_one(text) is None]
+    result = Decision()
+    for text, row in wrong[:LISTED]:
+        if where == "in training" and column.kind == "number" and kind_of(text)[0] == "number":
+            other = "--decimal ," if column.decimal == "." else "--decimal ."
+            result.refuse(name, (text, row), f"must have the decimal mark {column.decimal} as in training", "", other)
+            continue
+        options = f"--missing {shlex.quote(text[:40])}", _categorical(name)
+        options = options[::-1] if len(wrong) > LISTED or any(map(str.isdigit, text)) else options
+        result.refuse(name, (text, row), f"must hold {column.noun} as {where}", "correct it", *options)
+    return result.problems
+
+
+def _categorical(name: Any) -> str:
+    return f"--categorical {shlex.quote(str(name))}"
+
+
+def _settle_number(
+    name: Any, column: ColumnType, shown: Shown, common: str | None, hint: str | None, result: Decision
+) -> None:
+    """Decide the decimal mark of a column: its own, if its values show one, else the common one."""
+    of = {what: seen for (kind, what), seen in shown.items() if kind == "number"}
+    own = [mark for mark in ".," if mark in of]
+    mark = column.decimal or (own[0] if len(own) == 1 else common)
+    unclear = of.get("?,") or of.get("?.")
+    if mark is None and unclear and not own and (DOLLARS.search(unclear[0]) if "?," in of else hint):
+        # Dollars with a comma have thousands; where commas separate fields, a point is the decimal mark.
+        mark = "."
+        value = ColumnType(decimal=mark).parse_one(unclear[0])
+        result.notices.append(f"column {name!r}: {unclear[0]!r} is taken for {value:.10g}; if not, pass --decimal ,")
+    result.types[name] = replace(column, decimal=mark)
+    stray = [other for other in own if other != mark and (column.decimal or len(own) > 1)]
+    if stray:
+        other = "," if stray[-1] == "." else "."
+        requirement = f"must have the decimal mark {other!r} as elsewhere"
+        result.refuse(name, of[stray[-1]], requirement, "correct it", _categorical(name))
+    elif mark is None and unclear:
+        values = sorted(ColumnType(decimal=each).parse_one(unclear[0]) or 0.0 for each in ".,")
+        requirement = f"must show whether such numbers are {values[0]:.10g} or {values[1]:.10g}"
+        result.refuse(name, unclear, requirement, "", "--decimal .", "--decimal ,")
+    if "infinite" in of and math.isinf(ColumnType(decimal=mark).parse_one(text := of["infinite"][0]) or 0.0):
+        missing = f"--missing {shlex.quote(text[:40])}"
+        result.refuse(name, of["infinite"], "must not hold infinity", "correct it", missing)
+    currencies = [seen for what, seen in of.items() if what.startswith("in ")]
+    if len(currencies) > 1:
+        requirement = f"must be in one currency as {currencies[0][0]!r}"
+        result.refuse(name, currencies[1], requirement, "convert it", _categorical(name))
+    if "bound" in of:
+        result.notices.append(f"column {name!r} holds bounds such as {of['bound'][0]!r}: the sign is left out")
+    if "zero" in of:
+        lost = f"column {name!r} holds numbers such as {of['zero'][0]!r}, whose leading zeros are lost"
+        result.notices.append(f"{lost}; pass {_categorical(name)} if they are codes")
