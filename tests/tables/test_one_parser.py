@@ -22,8 +22,8 @@ from fvnce.tables.errors import TableError
 from fvnce.tables.schema import frame_to_matrix, learn_types
 
 FILES = {file.name: file for file in made(seed=1, rows=120)}
-QUICK: dict[str, Any] = {"n_trees": 20, "members": ("broad_forest",), "calibration_folds": 0}
-OPTIONS = ["--set", "n_trees=20", "--set", "members=broad_forest", "--set", "calibration_folds=0"]
+QUICK: dict[str, Any] = {"n_trees": 20, "members": ("isolation_forest",), "calibration_folds": 0}
+OPTIONS = ["--set", "n_trees=20", "--set", "members=isolation_forest", "--set", "calibration_folds=0"]
 
 
 def write(file: Messy, folder: Path) -> Path:

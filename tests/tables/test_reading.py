@@ -29,8 +29,8 @@ from fvnce.detection import BatchScorer, NoiseContrastiveDetector
 from fvnce.tables import FileError, Frame, ReadOptions, open_source
 from fvnce.tables.delimited import DelimitedSource
 
-QUICK: dict[str, Any] = {"n_trees": 20, "calibration_folds": 0, "members": ("broad_forest",)}
-OPTIONS = ["--set", "n_trees=20", "--set", "members=broad_forest", "--set", "calibration_folds=0"]
+QUICK: dict[str, Any] = {"n_trees": 20, "calibration_folds": 0, "members": ("isolation_forest",)}
+OPTIONS = ["--set", "n_trees=20", "--set", "members=isolation_forest", "--set", "calibration_folds=0"]
 
 
 def table(columns: dict[str, list[Any]], delimiter: str = ",") -> bytes:
