@@ -173,7 +173,7 @@ def test_pipes(table, run_folder, tmp_path):
     # A reader that stops early ends the program without a word.
     shell = f"yes 'Bern;1;30' | (echo 'town;amount;age'; cat) | {' '.join(command)} 2> {tmp_path / 'said'} | head -3"
     quiet = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=True, timeout=600)
-    assert quiet.stdout.startswith("row,score,probability,p_value,outlier\n1,")
+    assert quiet.stdout.startswith("row,score,probability,p_value,like_known,novelty,kind,outlier\n1,")
     assert (tmp_path / "said").read_text() == ""
 
 

@@ -169,3 +169,19 @@ def test_charts_put_numbers_where_they_belong():
     label = float(re.search(r'y="([\d.]+)" text-anchor="\w+">here', marked).group(1))
     highest = min(float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", marked))
     assert label < highest  # the label is above the bars
+
+
+def test_identical_rows_are_one_entry_that_says_how_many(tmp_path):
+    rng = np.random.default_rng(0)
+    usual = [f"{a:.4f},{b:.4f},no" for a, b in rng.normal(size=(200, 2))]
+    known = [f"{a:.4f},{b:.4f},yes" for a, b in rng.normal(4, 0.3, size=(6, 2))]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["a,b,fraud", *usual, *known, *["-9.5,9.5,no"] * 15]))
+    settings = ["--set", "n_trees=20", "--set", "n_networks=1", "--set", "steps=20"]
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", str(path), "--label", "fraud", "--out", str(tmp_path / "run"), "-q", *settings])
+    assert not stop.value.code
+    page = (tmp_path / "run" / "report.html").read_text()
+    novel = page[page.index("<h2>Unlike anything") :]
+    assert "one of 15 identical rows" in novel[: novel.index("</li>")]
+    assert novel.count("identical rows") == 1

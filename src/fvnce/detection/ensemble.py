@@ -5,10 +5,9 @@ by models that have not seen them where possible. Members that use known outlier
 neighbors' weight is w(m) = 1/(1 + m) on a table and 0.95 on images, the others have equal parts of the rest. Columns of
 a table often hold nothing but what known outliers reveal, whereas known images are of one kind among many.
 
-*Is it unlike everything?* N is the largest of (anomaly − median)/spread over members that need no known outlier, with
-twice the spread for the isolation forest. The neighbors see what is unusual where it is, the isolation forest what is
-far from all; a mean would let one hide what the other sees. Numbers far outside of the training rows add to N
-(:class:`Span`).
+*Is it unlike everything?* N is the largest of (anomaly − median)/spread over members that need no known outlier. The
+neighbors see what is unusual where it is, the isolation forest what is far from all; a mean would let one hide what the
+other sees. Numbers far outside of the training rows add to N (:class:`Span`).
 
 In the noise p_n = λ p_known + (1 − λ) p_broad both are log-ratios to the data, so the score is a soft maximum,
 
@@ -54,13 +53,12 @@ from .members.base import (
 from .preprocessing import cut
 from .rows import Array, Folds, TrainingRows
 
-#: Members that "auto" means on tables, and on wide ones and images; those that use known outliers only with some.
+#: Members that "auto" means; those that use known outliers only with some.
 AUTO = ("neighbors", "isolation_forest", "outlier_forest", "mixture_forest", "network")
-AUTO_WIDE = ("neighbors", "outlier_forest", "mixture_forest", "network")
-#: How many spreads of a member's anomaly are one unit of N; chosen by leaving out a source of tables at a time.
-NOVELTY_UNITS = {"isolation_forest": 2.0}
-#: Encoded columns from which a table is wide. There random splits of single columns see little of what is unlike all
-#: others, so "auto" leaves the isolation forest out, and ratio networks are linear in the leading components.
+#: Likewise without the isolation forest: on images, on wide tables, where random splits of single columns see little of
+#: what is unlike all others, and on clean rows, where a small group is as normal as any.
+AUTO_LOCAL = ("neighbors", "outlier_forest", "mixture_forest", "network")
+#: Encoded columns from which a table is wide, and ratio networks are linear in its leading components.
 WIDE = 100
 #: c: how many spreads beyond the median novelty must lie to rank a row with one that is typical by K.
 NOVELTY_PRIOR = 6.0
@@ -79,7 +77,7 @@ def settings_for(settings: MemberSettings, n_known: int, width: int, image: Imag
     for name in settings.members:
         if member_class(name).needs_outliers and not n_known:
             raise ValueError(f"members must not name {name} without a known outlier (y = 1), found it")
-    auto = AUTO if image is None and width < WIDE else AUTO_WIDE
+    auto = AUTO if image is None and width < WIDE and not settings.clean else AUTO_LOCAL
     chosen = auto if n_known else tuple(name for name in auto if member_class(name).novelty)
     return replace(settings, members=settings.members or chosen, image=image)
 
@@ -216,8 +214,7 @@ class Ensemble:
             ensemble.members.append(member)
             ensemble.units.append(standard(scores.rows, rows.weights))
             novel = kind.novelty or not any(weights)
-            center, spread = robust_standard(scores.rows, rows.weights)
-            ensemble.novelty.append((center, spread * NOVELTY_UNITS.get(kind.name, 1.0)) if novel else None)
+            ensemble.novelty.append(robust_standard(scores.rows, rows.weights) if novel else None)
         if any(weights) and any(ensemble.novelty):
             ensemble.known = robust_standard(ensemble._like_known([each.rows for each in unseen]), rows.weights)
         if folds is None:

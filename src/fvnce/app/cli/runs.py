@@ -258,7 +258,9 @@ def score(
         say(f"warning: {warning}")
     where = "" if out == "-" else f", written to {out}"
     count = f"; {len(summary.warnings)} warnings above" if summary.warnings else ""
-    say(f"{summary.rows:,} rows, {summary.outliers:,} above the threshold {fitted.threshold:.4g}{where}{count}")
+    above = f"{summary.outliers - summary.novel:,} above the threshold {fitted.threshold:.4g}"
+    novel = f" and {summary.novel:,} unlike all others" if summary.novel else ""
+    say(f"{summary.rows:,} rows, {above}{novel}{where}{count}")
     if check and summary.outliers:
         raise typer.Exit(3)
 

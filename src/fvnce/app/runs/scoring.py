@@ -105,10 +105,11 @@ class Unlike:
 
 @dataclass
 class Summary:
-    """Counts and warnings of the scored rows."""
+    """Counts and warnings of the scored rows; ``novel`` outliers are flagged for their novelty alone."""
 
     rows: int = 0
     outliers: int = 0
+    novel: int = 0
     warnings: list[str] = field(default_factory=list)
 
 
@@ -151,6 +152,7 @@ def stream_scores(
             run.detector.count_batch(batch, rows, scores)
         summary.rows += len(anomaly)
         summary.outliers += int(scores.flagged.sum())
+        summary.novel += int((scores.flagged & (anomaly <= scores.threshold)).sum())
         chosen = np.arange(len(anomaly))
         if top is not None:
             # No more of this part than the top can matter, and none below the worst that is kept.
