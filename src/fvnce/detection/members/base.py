@@ -58,8 +58,11 @@ class MemberSettings:
     image: ImageShape | None = None
 
     def smaller(self) -> MemberSettings:
-        """Return settings of models that only calibrate: a third of the trees, one network, half the steps."""
-        return replace(self, n_trees=-(-self.n_trees // 3), n_networks=1, steps=-(-self.steps // 2), verbose=0)
+        """Return settings of models that only calibrate: a third of the trees, one network.
+
+        The network has as many steps as others. With fewer its scores have another spread, and so another threshold.
+        """
+        return replace(self, n_trees=-(-self.n_trees // 3), n_networks=1, verbose=0)
 
 
 @dataclass(frozen=True)
