@@ -287,11 +287,12 @@ def _has_header(name: str, rows: list[list[str]], options: ReadOptions) -> bool:
     if not rest:
         # A line of words alone names columns, unless the columns are known and it is what is to be scored.
         return options.types is None
-    if any(is_value(text) for column in below for text in column):
+    valued = [n for n, column in zip(names, below, strict=True) if any(map(is_value, column))]
+    if valued:
         # A column without a name is the first, which counts rows, or empty.
         if not again and any(not n and i and any(t.strip() for t in below[i]) for i, n in enumerate(names)):
             raise unclear
-        return not again
+        return not again or any(n.lower() not in missing for n in valued)
     return len(set(first)) == len(first) and not again
 
 
