@@ -61,8 +61,9 @@ def test_numbers_with_and_without_a_unit_are_refused(unit: str, every: int) -> N
 def test_a_unit_is_that_of_training(unit: str) -> None:
     plain, with_unit = [f"{i}.5" for i in range(N)], [f"{i}.5{unit}" for i in range(N)]
     for trained, later in ((plain, with_unit), (with_unit, plain)):
-        with pytest.raises(FileError, match="training"):
+        with pytest.raises(FileError, match="training") as refused:
             score_rows(later, trained_on(trained)).read()
+        assert "--decimal" not in str(refused.value)
     frame = Frame.of(pd.DataFrame({"a": plain}))
     with pytest.raises(ValueError, match="'a'"):
         frame_to_matrix(frame, list(trained_on(with_unit).values()))
@@ -129,6 +130,19 @@ def test_a_year_of_two_digits_that_may_come_first_is_refused(separator: str) -> 
     with pytest.raises(FileError, match="year"):
         column([day.strftime(f"%y{separator}%m{separator}%d") for day in days])
     assert column([day.strftime(f"%d{separator}%m{separator}%y") for day in days])[1].day_first
+
+
+def test_an_order_of_dates_that_training_did_not_show_is_not_guessed() -> None:
+    trained = trained_on([f"2024-01-{i % 28 + 1:02d}" for i in range(N)])
+    with pytest.raises(FileError, match="dates"):
+        score_rows([f"{i % 12 + 1}/1/2024" for i in range(N)], trained).read()
+    with pytest.raises(FileError, match="dates"):
+        score_rows([f"24-01-{i % 28 + 1:02d}" for i in range(N)], trained).read()
+    days = Frame.of(pd.DataFrame({"a": pd.date_range("2024-01-01", periods=N)}))
+    with pytest.raises(ValueError, match="dates"):
+        frame_to_matrix(Frame.of(pd.DataFrame({"a": ["2/1/2024"]})), learn_types(days))
+    clear = score_rows(["13/1/2024", "1/14/2024", "2/2/2024"], trained).read()["a"].astype("datetime64[D]")
+    assert clear.astype(str).tolist() == ["2024-01-13", "2024-01-14", "2024-02-02"]
 
 
 def test_years_of_two_digits_that_may_be_of_the_last_century_are_named() -> None:

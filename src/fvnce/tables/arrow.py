@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from .._validation import FileError
 from .errors import Problem, TableError, budget, explained, listed, over_budget, within_budget
 from .frame import PART_ROWS, Frame, Part, as_texts
-from .learning import KEPT, ColumnScan, decide, distinct, misfits
+from .learning import ABOUT, KEPT, ColumnScan, decide, distinct, misfits
 from .parsing import BOUND, COMPACT_DATE, ColumnType
-from .schema import KIND_OF, ReadOptions, names_identifier, unique, without_gaps
+from .schema import ReadOptions, names_identifier, typed, unique, without_gaps
 
 #: Amounts that Arrow can be made to read; :class:`ColumnType` reads them in the same way, and others too.
 _AMOUNTS = {
@@ -33,11 +33,7 @@ _SHOWING = {
     "mark": r"^[+-]?([0-9]{4,}|0[0-9]*)?[.,]|[.,][0-9]{0,2}$|[.,][0-9]{4,}|[eE]",
     "?.": r"^[+-]?[1-9][0-9]{0,2}[.][0-9]{3}$",
     "?,": r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$",
-    "zero": r"^0[0-9]+$",
-    "long": r"^[+-]?[0-9]{16,}$",
-    "power": r"^[0-9]{1,4}[eE][0-9]{1,2}$",
-    "bare": r"[1-9]",
-    "infinite": r"(?i)inf|e[+]?[0-9]{3,}$",
+    **{what: f"^(?:{ABOUT[what].pattern})" for what in ("zero", "long", "power", "bare", "infinite")},
     "plain": f"^{COMPACT_DATE.pattern}$",  # all that is not
 }
 
@@ -194,11 +190,11 @@ class TableSource(ABC):
         from pyarrow import compute
 
         if not _is_text(values.type):
-            typed = Frame.of(pyarrow.table({"": values}))[""]
-            if typed.dtype.kind != "O":
-                scan.add_whole(typed, start)
+            plain = Frame.of(pyarrow.table({"": values}))[""]
+            if plain.dtype.kind != "O":
+                scan.add_whole(plain, start)
                 return
-            values = pyarrow.array(as_texts(typed), pyarrow.string())
+            values = pyarrow.array(as_texts(plain), pyarrow.string())
         values = _without(values, gaps)
         if values.null_count == len(values):
             return
@@ -238,14 +234,14 @@ class TableSource(ABC):
 
         column = self.types.get(name, ColumnType(missing=self._options.missing))
         if not _is_text(values.type):
-            typed = Frame.of(pyarrow.table({name: values}))[name]
-            kind = typed.dtype.kind
-            self.types.setdefault(name, replace(column, kind=KIND_OF.get(kind, "number")))
+            plain = Frame.of(pyarrow.table({name: values}))[name]
+            kind = plain.dtype.kind
+            self.types.setdefault(name, typed(plain, column.missing))
             if kind in "mM" and column.kind != "text":
-                return typed
+                return plain
             if kind != "O" and column.kind not in ("text", "time"):
-                return without_gaps(typed, column)
-            values = pyarrow.array(as_texts(typed), pyarrow.string())
+                return without_gaps(plain, column)
+            values = pyarrow.array(as_texts(plain), pyarrow.string())
         values = _without(values, self._gaps(name))
         if column.kind == "number":
             numbers = _numbers(values, column.decimal, column.unit)

@@ -72,7 +72,7 @@ class ColumnScan:
                 before, first = seen.get(text, (0, row))
                 seen[text] = before + count, first
             if kind == "number":
-                about = [what for what, pattern in _ABOUT.items() if pattern.match(text)]
+                about = [what for what, pattern in ABOUT.items() if pattern.match(text)]
                 for what in [*about, *(f"in {sign}" for sign in MONEY.findall(text))]:
                     self.shown.setdefault((kind, what), (text, row))
 
@@ -108,13 +108,13 @@ class ColumnScan:
 
 
 #: What else numbers show: that they are bounds, may be codes, are infinite, are not 0, or no dates such as 20240301.
-_ABOUT = {
+ABOUT = {
     "bound": BOUND,
     "zero": re.compile(r"0\d+$"),
     "long": re.compile(r"[+-]?\d{16,}$"),
     "power": re.compile(r"\d{1,4}[eE]\d{1,2}$"),
     "bare": re.compile(r".*[1-9]"),
-    "infinite": re.compile(r"[+-]?inf(inity)?$|[+-]?[\d.]+[eE]\+?\d{3,}$", re.IGNORECASE),
+    "infinite": re.compile(r"(?i)[+-]?inf(?:inity)?$|[+-]?[\d.]+e\+?\d{3,}$"),
     "plain": re.compile(rf"(?!{COMPACT_DATE.pattern}$)"),
 }
 
@@ -201,7 +201,8 @@ def decide(
             _settle_number(name, column, shown, decimal or common, hint, result)
         elif column.kind == "time" and name not in given:
             own = {order for order in ("day", "month") if ("time", order) in shown} or first
-            result.types[name] = replace(column, day_first=own == {"day"})
+            known = bool(own) or ("time", "?") in shown
+            result.types[name] = replace(column, day_first=own == {"day"} if known else None)
             if ("time", "?") in shown and len(own) != 1:
                 unclear = (
                     f"column {name!r} holds dates such as {shown['time', '?'][0]!r}, in which month and day cannot be"
@@ -259,9 +260,10 @@ def misfits(
     wrong = [(text, row) for text, (_, row) in texts.items() if column.parse_one(text) is None]
     result = Decision()
     for text, row in wrong[:LISTED]:
-        if where == "in training" and column.kind == "number" and kind_of(text)[0] == "number":
-            other = "--decimal ," if column.decimal == "." else "--decimal ."
-            result.refuse(name, (text, row), f"must have the decimal mark {column.decimal} as in training", "", other)
+        other = "," if column.decimal == "." else "."
+        if where == "in training" and replace(column, decimal=other).parse_one(text) is not None:
+            requirement = f"must have the decimal mark {column.decimal} as in training"
+            result.refuse(name, (text, row), requirement, "", f"--decimal {other}")
             continue
         value = any(map(str.isdigit, text))
         options = [f"--missing {shlex.quote(text[:40])}", _categorical(name)]
@@ -269,7 +271,8 @@ def misfits(
             options = options[: 0 if value else 1]
         elif value or len(wrong) > LISTED:
             options.reverse()
-        result.refuse(name, (text, row), f"must hold {column.noun} as {where}", "correct it", *options)
+        noun = f"{column.noun} with the unit {column.unit!r}" if column.unit else column.noun
+        result.refuse(name, (text, row), f"must hold {noun} as {where}", "correct it", *options)
     return result.problems
 
 

@@ -92,7 +92,7 @@ class ColumnType:
     Attributes:
         kind: one of :data:`NOUNS`.
         decimal: "." or ",", the decimal mark of numbers; None while nothing has shown it: 1.234 is then refused.
-        day_first: whether 1/3/2024 is in March.
+        day_first: whether 1/3/2024 is in March; None while nothing has shown it: such dates are then refused.
         codes: for text, the code of each text of training.
         ignored: whether the column is left out, as identifiers are.
         missing: texts that stand for a missing value here, in addition to :data:`MISSING`.
@@ -104,7 +104,7 @@ class ColumnType:
 
     kind: str = "number"
     decimal: str | None = None
-    day_first: bool = False
+    day_first: bool | None = False
     codes: dict[str, int] | None = None
     ignored: bool = False
     missing: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ class ColumnType:
             "codes",
             kind=partial(_validation.choice, options=tuple(NOUNS)),
             decimal=_validation.optional(partial(_validation.choice, options=(".", ","))),
-            day_first=_validation.flag,
+            day_first=_validation.optional(_validation.flag),
             ignored=_validation.flag,
             missing=_validation.listed(_validation.text),
             unit=_validation.text,
@@ -272,7 +272,11 @@ def _time(column: ColumnType, text: str) -> float | None:
         first, second, year = (int(match.group(i)) for i in (1, 3, 4))
         if len(match.group(4)) == 2 and match.group(2) != "/" and min(map(len, match.group(1, 3))) < 2:
             return None  # 1.2.34 is the version of a program
-        day, month = (first, second) if column.day_first or match.group(2) == "." else (second, first)
+        unknown = column.day_first is None and match.group(2) != "."
+        if unknown and (len(match.group(4)) == 2 or (max(first, second) <= 12 and first != second)):
+            return None
+        by_day = column.day_first or match.group(2) == "." or (unknown and first > 12)
+        day, month = (first, second) if by_day else (second, first)
     elif match := _NAMED_DATE.match(text):
         day, month, year = int(match.group(1)), _month(match.group(2)), int(match.group(3))
     elif match := _MONTH_FIRST.match(text):

@@ -128,7 +128,7 @@ def learn_types(frame: Frame, of: int | None = None) -> ColumnTypes:
             continue
         column = decision.types.get(name, ColumnType())
         if values.dtype.kind != "O" and column.kind != "time":
-            column = _typed(values)
+            column = typed(values)
         column = column.with_codes(as_texts(values)) if column.kind == "text" else column
         why = identifier_in(name, values, of) if column.kind == "text" or values.dtype.kind in "iu" else None
         if why is not None and strict:
@@ -148,8 +148,10 @@ def learn_types(frame: Frame, of: int | None = None) -> ColumnTypes:
     return types
 
 
-def _typed(values: NDArray[Any]) -> ColumnType:
-    return ColumnType(KIND_OF.get(values.dtype.kind, "number"))
+def typed(values: NDArray[Any], missing: tuple[str, ...] = ()) -> ColumnType:
+    """Return the type of a column that is not text."""
+    kind = KIND_OF.get(values.dtype.kind, "number")
+    return ColumnType(kind, day_first=None if kind == "time" else False, missing=missing)
 
 
 def _refused(problems: Sequence[Problem]) -> ValueError:
@@ -195,7 +197,7 @@ def read_by(frame: Frame, rows: NDArray[np.int64], of: int) -> tuple[Array, Colu
 def plain_matrix(frame: Frame) -> Array:
     """Return numbers that distinguish rows before any type is learned: a code for each text."""
     types = [
-        ColumnType("text").with_codes(as_texts(values)) if values.dtype.kind == "O" else _typed(values)
+        ColumnType("text").with_codes(as_texts(values)) if values.dtype.kind == "O" else typed(values)
         for values in map(frame.__getitem__, frame.columns)
     ]
     return frame_to_matrix(frame, types, strict=False)
