@@ -271,7 +271,7 @@ def misfits(
             options = options[: 0 if value else 1]
         elif value or len(wrong) > LISTED:
             options.reverse()
-        noun = f"{column.noun} with the unit {column.unit!r}" if column.unit else column.noun
+        noun = f"{column.noun} with the unit {column.unit!r}" if column.unit and value else column.noun
         result.refuse(name, (text, row), f"must hold {noun} as {where}", "correct it", *options)
     return result.problems
 
