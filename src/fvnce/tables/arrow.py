@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from .._validation import FileError
 from .errors import Problem, TableError, budget, explained, listed, over_budget, within_budget
 from .frame import PART_ROWS, Frame, Part, as_texts
-from .learning import KEPT, ColumnScan, decide, distinct, misfits
-from .parsing import COMPACT_DATE, ColumnType
-from .schema import KIND_OF, ReadOptions, names_identifier, unique
+from .learning import ABOUT, KEPT, ColumnScan, decide, distinct, misfits
+from .parsing import BOUND, COMPACT_DATE, ColumnType
+from .schema import ReadOptions, names_identifier, typed, unique, without_gaps
 
 #: Amounts that Arrow can be made to read; :class:`ColumnType` reads them in the same way, and others too.
 _AMOUNTS = {
-    mark: f"^-?[$€£¥]?([1-9][0-9]{{0,2}}([{other}][0-9]{{3}})+|[0-9]+)([{mark}][0-9]+)?$"
-    for mark, other in (".,", ",.")
+    mark: f"^-?MONEY([1-9][0-9]{{0,2}}([{other}][0-9]{{3}})+|[0-9]+)([{mark}][0-9]+)?$" for mark, other in (".,", ",.")
 }
 _COMMAS = "^[+-]?[0-9]+(,[0-9]+)?$"
 #: What texts that Arrow reads as numbers may show about them, and patterns of these texts.
@@ -34,8 +33,7 @@ _SHOWING = {
     "mark": r"^[+-]?([0-9]{4,}|0[0-9]*)?[.,]|[.,][0-9]{0,2}$|[.,][0-9]{4,}|[eE]",
     "?.": r"^[+-]?[1-9][0-9]{0,2}[.][0-9]{3}$",
     "?,": r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$",
-    "zero": r"^0[0-9]+$",
-    "infinite": r"(?i)inf|e[+]?[0-9]{3,}$",
+    **{what: f"^(?:{ABOUT[what].pattern})" for what in ("zero", "long", "power", "bare", "infinite")},
     "plain": f"^{COMPACT_DATE.pattern}$",  # all that is not
 }
 
@@ -192,8 +190,11 @@ class TableSource(ABC):
         from pyarrow import compute
 
         if not _is_text(values.type):
-            scan.add_whole(Frame.of(pyarrow.table({"": values}))[""], start)
-            return
+            plain = Frame.of(pyarrow.table({"": values}))[""]
+            if plain.dtype.kind != "O":
+                scan.add_whole(plain, start)
+                return
+            values = pyarrow.array(as_texts(plain), pyarrow.string())
         values = _without(values, gaps)
         if values.null_count == len(values):
             return
@@ -231,25 +232,28 @@ class TableSource(ABC):
     def _column(self, name: str, values: Any, start: int, problems: list[Problem]) -> NDArray[Any]:
         import pyarrow
 
-        column = self.types.get(name, ColumnType())
+        column = self.types.get(name, ColumnType(missing=self._options.missing))
         if not _is_text(values.type):
-            typed = Frame.of(pyarrow.table({name: values}))[name]
-            kind = typed.dtype.kind
-            self.types.setdefault(name, ColumnType(KIND_OF.get(kind, "number")))
+            plain = Frame.of(pyarrow.table({name: values}))[name]
+            kind = plain.dtype.kind
+            self.types.setdefault(name, typed(plain, column.missing))
             if kind in "mM" and column.kind != "text":
-                return typed
+                return plain
             if kind != "O" and column.kind not in ("text", "time"):
-                return np.asarray(typed, dtype=np.float64)
-            values = pyarrow.array(as_texts(typed), pyarrow.string())
+                return without_gaps(plain, column)
+            values = pyarrow.array(as_texts(plain), pyarrow.string())
         values = _without(values, self._gaps(name))
         if column.kind == "number":
-            numbers = _numbers(values, column.decimal)
+            numbers = _numbers(values, column.decimal, column.unit)
             if numbers is not None:
                 return numbers
         texts = _objects(values)
         if column.kind == "text":
             return texts
         numbers, misfit = column.parse(texts.tolist())
+        notice = f"column {name!r} holds bounds: the sign is left out"
+        if self._trained and notice not in self.notices and any(text and BOUND.match(text) for text in set(texts)):
+            self.notices.append(notice)
         if misfit is not None:
             problems += misfits(name, column, distinct(texts, start), "in training" if self._trained else "elsewhere")
         if column.kind != "time":
@@ -263,7 +267,7 @@ class TableSource(ABC):
 def _is_text(kind: Any) -> bool:
     from pyarrow import types
 
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _without(values: Any, gaps: list[str]) -> Any:
@@ -276,17 +280,19 @@ def _without(values: Any, gaps: list[str]) -> Any:
     return compute.if_else(gone, pyarrow.scalar(None, values.type), values)
 
 
-def _numbers(values: Any, mark: str | None) -> NDArray[np.float64] | None:
-    """Read texts as numbers if all are plain numbers, or amounts such as $1,234.50 with this decimal mark."""
+def _numbers(values: Any, mark: str | None, unit: str = "") -> NDArray[np.float64] | None:
+    """Read texts as numbers if all are plain numbers, or amounts such as $1,234.50 with this decimal mark and sign."""
     import pyarrow
     from pyarrow import compute
 
+    money = unit if len(unit) == 1 and unit in "$€£¥" else ""
     try:
-        if mark != ",":
+        if mark != "," and unit == money:
             return np.asarray(compute.cast(values, pyarrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
     except pyarrow.ArrowInvalid:
         pass
-    if mark is None or not _all_match(values, _AMOUNTS[mark]):
+    pattern = _AMOUNTS[mark or "."].replace("MONEY", f"[{money}]?" if money else "")
+    if mark is None or unit != money or not _all_match(values, pattern):
         return None
     plain = compute.replace_substring_regex(values, "[$€£¥,]" if mark == "." else "[$€£¥.]", "")
     return _numbers(compute.replace_substring(plain, ",", "."), None)
@@ -335,7 +341,9 @@ class ParquetSource(TableSource):
             within_budget(str(path), "one of its groups of rows", self._file.metadata.row_group(group).total_byte_size)
         super().__init__(str(path), columns, options)
         self._scanned = {
-            name for name, kind in zip(columns, schema.types, strict=True) if _is_text(kind) or types.is_integer(kind)
+            name
+            for name, kind in zip(columns, schema.types, strict=True)
+            if _is_text(kind) or types.is_string_view(kind) or types.is_integer(kind) or types.is_time(kind)
         }
         # Of dictionaries, parquet itself knows those of texts; the schema that Arrow adds knows all.
         if written := (self._file.metadata.metadata or {}).get(b"ARROW:schema"):
@@ -359,6 +367,13 @@ class ParquetSource(TableSource):
         return [f"row {row + 1}" for row in rows]
 
     def _tables(self, rows: int, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        import pyarrow
+        from pyarrow import types
+
         with explained(f"{self.name} is damaged", "write it again", self._damaged):
             for batch in self._file.iter_batches(rows, columns=list(names)):
-                yield {name: batch.column(name) for name in names}
+                columns = {name: batch.column(name) for name in names}
+                yield {
+                    name: values.cast(pyarrow.string()) if types.is_string_view(values.type) else values
+                    for name, values in columns.items()
+                }

@@ -29,7 +29,7 @@ from .._validation import FileError
 from .arrow import TableSource
 from .errors import CHUNK_BYTES, DAMAGED, VARIABLE, Problem, TableError, budget, explained, listed, one_line
 from .learning import LISTED
-from .parsing import ColumnType
+from .parsing import ColumnType, kind_of
 from .schema import ReadOptions, numbered, unique
 
 #: A line of text may be as long as this part of the budget: split into short fields, it takes many times its length.
@@ -39,8 +39,8 @@ FIELD_LIMIT = csv.field_size_limit()
 DELIMITERS = ",;\t| "
 #: Lines and bytes of the beginning, in which delimiter and header are looked for.
 SAMPLE_LINES, SAMPLE_BYTES = 200, 2**20
-#: A text that one of these types can read does not name a column.
-_VALUE_TYPES = (ColumnType(decimal="."), ColumnType(decimal=","), ColumnType("time"))
+#: The beginning of files that are text but no tables.
+_NO_TABLE = re.compile(r"\s*(?:\{\s*\"|\[\s*[\[{]|<!doctype|<\?xml|<html)", re.IGNORECASE)
 
 
 class DelimitedSource(TableSource):
@@ -76,6 +76,8 @@ class DelimitedSource(TableSource):
         sample, whole = self._text.sample()
         if not any(line.strip() for line in sample):
             raise FileError(f"{name} is empty: a table needs at least one row; give a file that has one")
+        if _NO_TABLE.match("".join(sample[:2])):
+            raise FileError(f"{name} is no text table but JSON, HTML or XML by its beginning; convert it to csv")
         self.delimiter = options.delimiter or self._text.separator or find_delimiter(sample, whole=whole)
         try:
             rows = _split(sample, self.delimiter, whole=whole)
@@ -84,12 +86,15 @@ class DelimitedSource(TableSource):
         width = Counter(map(len, rows)).most_common(1)[0][0]
         if len(rows[0]) == 1 < width and options.delimiter is None:
             raise FileError(f"{name}, line 1 has 1 field where most have {width}; leave out lines above the header")
-        self.header = _has_header(rows, options) if options.header is None else options.header
+        self.header = _has_header(name, rows, options) if options.header is None else options.header
         columns = _names(name, rows[0]) if self.header else numbered(len(rows[0]))
+        named = columns
         if options.types is not None:
             columns = _match(name, columns, list(options.types), header=self.header)
         # Where a comma separates fields it is no decimal mark, unless some value shows that it is.
         super().__init__(name, columns, options, "." if self.delimiter == "," else None)
+        if named != columns:
+            self.notices.append(f"{name} does not name its columns as training did: they are taken in their order")
 
     def close(self) -> None:
         """Close the file, unless it is standard input."""
@@ -242,7 +247,7 @@ def _match(name: str, columns: list[str], trained: list[str], *, header: bool) -
     )
 
 
-def _has_header(rows: list[list[str]], options: ReadOptions) -> bool:
+def _has_header(name: str, rows: list[list[str]], options: ReadOptions) -> bool:
     """Return whether the first line names columns.
 
     It does if it holds the names known from training; if none of it is a number and some number comes below; or if all
@@ -255,24 +260,40 @@ def _has_header(rows: list[list[str]], options: ReadOptions) -> bool:
 
     def is_value(text: str) -> bool:
         text = text.strip()
-        return text.lower() not in missing and any(kind.parse_one(text) is not None for kind in _VALUE_TYPES)
+        kind = "text" if text.lower() in missing else kind_of(text)[0]
+        return kind in ("number", "time", "unit %")
 
     below = list(zip(*rest, strict=True))
     names = [text.strip() for text in first]
+    again = any(text and text in column for text, column in zip(first, below, strict=False))
+    unclear = FileError(
+        f"{name}, line 1 may name columns or be a row, found {listed(names)}; pass --header or --no-header"
+    )
     if any(map(is_value, first)):
         # A name that is a whole number, such as a year, among others above columns of values.
         above = [
             n not in c and all(is_value(t) or not t.strip() for t in c) for n, c in zip(names, below, strict=False)
         ]
         named = [bool(n) and not is_value(n) and over for n, over in zip(names, above, strict=False)]
-        return 2 * sum(named) >= len(first) and all(n.isdecimal() for n in names if is_value(n))
+        whole = [int(n) for n in names if n.isdecimal()]
+        if len(whole) < sum(map(is_value, names)):
+            return False
+        if 2 * sum(named) < len(first) and len(whole) > 1 and whole == [*range(whole[0], whole[0] + len(whole))]:
+            over = [column for n, column in zip(names, below, strict=False) if n.isdecimal()]
+            fractions = any("." in text or "," in text for column in over for text in column)
+            if not again and (fractions or len(whole) < len(names)):
+                raise unclear
+        return 2 * sum(named) >= len(first)
     if not rest:
         # A line of words alone names columns, unless the columns are known and it is what is to be scored.
         return options.types is None
-    if any(is_value(text) for column in below for text in column):
+    valued = [n for n, column in zip(names, below, strict=True) if any(map(is_value, column))]
+    if valued:
         # A column without a name is the first, which counts rows, or empty.
-        return all(name or i == 0 or not any(t.strip() for t in below[i]) for i, name in enumerate(names))
-    return len(set(first)) == len(first) and all(text not in column for text, column in zip(first, below, strict=True))
+        if not again and any(not n and i and any(t.strip() for t in below[i]) for i, n in enumerate(names)):
+            raise unclear
+        return not again or any(n.lower() not in missing for n in valued)
+    return len(set(first)) == len(first) and not again
 
 
 def find_delimiter(sample: Sequence[str], *, whole: bool = True) -> str:
@@ -352,11 +373,11 @@ class CheckedText:
                 waiting = blanks.sub(mark, waiting)
             end = _last_end(waiting, quoted)
             if end:
-                yield waiting[:end]
+                yield re.sub(rb"(?m)^ +", b"", waiting[:end]) if delimiter == " " else waiting[:end]
                 waiting = waiting[end:]
             part = self._read()
         if waiting:
-            yield waiting
+            yield waiting.lstrip(b" ") if delimiter == " " else waiting
 
     def _read(self) -> bytes:
         with explained(f"{self._name} is damaged", "fetch or write it again", (*DAMAGED, UnicodeError)):

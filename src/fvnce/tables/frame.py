@@ -164,18 +164,18 @@ class Part:
 
 
 def is_frame(X: Any) -> bool:
-    """Return whether X is a data frame, of whatever library."""
-    if isinstance(X, Frame | nw.DataFrame | nw.LazyFrame) or nw.dependencies.is_into_dataframe(X):
+    """Return whether X is a data frame, of whatever library, or columns by name."""
+    if isinstance(X, Frame | Mapping | nw.DataFrame | nw.LazyFrame) or nw.dependencies.is_into_dataframe(X):
         return True
     return bool(nw.dependencies.is_polars_lazyframe(X)) or type(X).__name__ in ("RecordBatch", "LazyFrame", "DataFrame")
 
 
 def _eager(X: Any) -> Any:
-    """Return a data frame in memory: a lazy one collected, a batch of Arrow as a table."""
-    if type(X).__name__ == "RecordBatch":
+    """Return a data frame in memory: a lazy one collected, a batch of Arrow and columns by name as a table."""
+    if isinstance(X, Mapping) or type(X).__name__ == "RecordBatch":
         import pyarrow
 
-        return pyarrow.Table.from_batches([X])
+        return pyarrow.table(dict(X)) if isinstance(X, Mapping) else pyarrow.Table.from_batches([X])
     X = X.collect() if type(X).__name__ == "LazyFrame" else X
     return nw.to_native(X, pass_through=True)
 

@@ -23,7 +23,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .errors import Problem
-from .parsing import BOUND, COMPACT_DATE, DOLLARS, MISSING, MONEY, ColumnType, kind_of
+from .parsing import BOUND, COMPACT_DATE, DOLLARS, LOCAL_DATE, MISSING, MONEY, TRUTHS, ColumnType, kind_of
 
 #: Different texts of each kind that a scan keeps, and those that an error lists for one column.
 KEPT, LISTED = 64, 8
@@ -72,13 +72,15 @@ class ColumnScan:
                 before, first = seen.get(text, (0, row))
                 seen[text] = before + count, first
             if kind == "number":
-                about = [what for what, pattern in _ABOUT.items() if pattern.match(text)]
+                about = [what for what, pattern in ABOUT.items() if pattern.match(text)]
                 for what in [*about, *(f"in {sign}" for sign in MONEY.findall(text))]:
                     self.shown.setdefault((kind, what), (text, row))
 
     def add_whole(self, values: NDArray[Any], start: int = 0) -> None:
-        """Add whole numbers, of which only matters whether they are dates such as 20240301."""
+        """Add whole numbers, of which only matters whether they are dates such as 20240301, or very long."""
         values = values[values == values]
+        if len(values) and (largest := values.max()) > 2**53:
+            self.shown.setdefault(("number", "long"), (str(int(largest)), start))
         if ("number", "plain") in self.shown or not len(values):
             return
         dated = values.min() >= 19000101 and values.max() <= 20991231
@@ -91,7 +93,7 @@ class ColumnScan:
         for kind in units:
             # Digits and letters without a blank may be a code; 5 kg is not.
             text, (_, row) = next(iter(self.texts[kind].items()))
-            if into == "text" and re.search(r"\d\s|[.,]\d", text):
+            if into == "text" and (len(self.texts[kind]) >= SOME or re.search(r"\d\s|[.,]\d", text)):
                 self.shown["unit", kind] = text, row
             self.counts[into] += self.counts.pop(kind)
             self.texts[into] |= (texts := self.texts.pop(kind))
@@ -105,11 +107,14 @@ class ColumnScan:
         return {text: seen for other, texts in self.texts.items() if other != kind for text, seen in texts.items()}
 
 
-#: What else numbers show: that they are bounds, have leading zeros, are infinite, or are no dates such as 20240301.
-_ABOUT = {
+#: What else numbers show: that they are bounds, may be codes, are infinite, are not 0, or no dates such as 20240301.
+ABOUT = {
     "bound": BOUND,
     "zero": re.compile(r"0\d+$"),
-    "infinite": re.compile(r"[+-]?inf(inity)?$|[+-]?[\d.]+[eE]\+?\d{3,}$", re.IGNORECASE),
+    "long": re.compile(r"[+-]?\d{16,}$"),
+    "power": re.compile(r"\d{1,4}[eE]\d{1,2}$"),
+    "bare": re.compile(r".*[1-9]"),
+    "infinite": re.compile(r"(?i)[+-]?inf(?:inity)?$|[+-]?[\d.]+e\+?\d{3,}$"),
     "plain": re.compile(rf"(?!{COMPACT_DATE.pattern}$)"),
 }
 
@@ -138,10 +143,8 @@ class Decision:
 
     def refuse(self, name: Any, seen: tuple[str, int], requirement: str, verb: str = "", *options: str) -> None:
         """Add a problem; its advice is the verb, or the options, of which the first is to be pasted."""
-        advice = f"{verb}, or pass" if verb else "pass"
-        self.problems.append(
-            Problem(name, seen[1], seen[0], requirement, f"{advice} {' or '.join(options)}", options[:1])
-        )
+        advice = [*([verb] if verb else []), *(["pass " + " or ".join(options)] if options else [])]
+        self.problems.append(Problem(name, seen[1], seen[0], requirement, ", or ".join(advice), options[:1]))
 
 
 def decide(
@@ -176,7 +179,12 @@ def decide(
         column = given.get(name) or _kind(name, scan, result, name in loose)
         if unit and name not in given and column.kind == "number":
             column = replace(column, unit=unit)
-            result.notices.append(f"column {name!r} holds numbers with the unit {unit!r}; later rows must have it too")
+            if unit != "%":
+                result.notices.append(
+                    f"column {name!r} holds numbers with the unit {unit!r}; later rows must have it too"
+                )
+            if bare := scan.shown.get(("number", "bare")):
+                result.refuse(name, bare, f"must have the unit {unit!r} as elsewhere", "correct it", _categorical(name))
         result.types[name] = column
         mixed = [seen for (kind, _), seen in scan.shown.items() if kind == "unit"]
         if 1 < len(mixed) <= FEW and name not in given:  # many are words, as in addresses
@@ -193,13 +201,28 @@ def decide(
             _settle_number(name, column, shown, decimal or common, hint, result)
         elif column.kind == "time" and name not in given:
             own = {order for order in ("day", "month") if ("time", order) in shown} or first
-            result.types[name] = replace(column, day_first=own == {"day"})
+            known = bool(own) or ("time", "?") in shown
+            result.types[name] = replace(column, day_first=own == {"day"} if known else None)
             if ("time", "?") in shown and len(own) != 1:
                 unclear = (
                     f"column {name!r} holds dates such as {shown['time', '?'][0]!r}, in which month and day cannot be"
                 )
                 result.notices.append(f"{unclear} told apart: the month is taken to come first; --schema can say other")
+            _settle_years(name, scans[name], result)
     return result
+
+
+def _settle_years(name: Any, scan: ColumnScan, result: Decision) -> None:
+    """Refuse 24/03/17 where the year may come first, and say how years of two digits are read."""
+    dates = [(text, match) for text in scan.texts["time"] if (match := LOCAL_DATE.match(text))]
+    short = [(text, match.group(1), match.group(4)) for text, match in dates if len(match.group(4)) == 2]
+    first, last = {start for _, start, _ in short}, {end for _, _, end in short}
+    if len(last) > len(first) and max(last) <= "31" and ("time", "month") not in scan.shown:
+        seen = short[0][0], scan.texts["time"][short[0][0]][1]
+        requirement = "must show whether the year or the day comes first"
+        result.refuse(name, seen, requirement, "write years in four digits", _categorical(name))
+    elif late := [(text, end) for text, _, end in short if "31" < end <= "68"]:
+        result.notices.append(f"column {name!r} holds years of two digits: {late[0][0]!r} is read as 20{late[0][1]}")
 
 
 def _kind(name: Any, scan: ColumnScan, result: Decision, loose: bool) -> ColumnType:
@@ -207,7 +230,8 @@ def _kind(name: Any, scan: ColumnScan, result: Decision, loose: bool) -> ColumnT
     counts, numbers = scan.counts, scan.texts["number"]
     if not counts:
         return ColumnType()
-    if counts["truth"] and not scan.among("truth").keys() - {"0", "1"}:
+    words = {text.lower() for text in scan.texts["truth"]}
+    if words and any(words <= truths for truths in TRUTHS) and not scan.among("truth").keys() - {"0", "1"}:
         return ColumnType("truth")
     best = max(("number", "time", "clock"), key=counts.__getitem__)
     others = scan.among(best)
@@ -236,13 +260,19 @@ def misfits(
     wrong = [(text, row) for text, (_, row) in texts.items() if column.parse_one(text) is None]
     result = Decision()
     for text, row in wrong[:LISTED]:
-        if where == "in training" and column.kind == "number" and kind_of(text)[0] == "number":
-            other = "--decimal ," if column.decimal == "." else "--decimal ."
-            result.refuse(name, (text, row), f"must have the decimal mark {column.decimal} as in training", "", other)
+        other = "," if column.decimal == "." else "."
+        if where == "in training" and replace(column, decimal=other).parse_one(text) is not None:
+            requirement = f"must have the decimal mark {column.decimal} as in training"
+            result.refuse(name, (text, row), requirement, "", f"--decimal {other}")
             continue
-        options = f"--missing {shlex.quote(text[:40])}", _categorical(name)
-        options = options[::-1] if len(wrong) > LISTED or any(map(str.isdigit, text)) else options
-        result.refuse(name, (text, row), f"must hold {column.noun} as {where}", "correct it", *options)
+        value = any(map(str.isdigit, text))
+        options = [f"--missing {shlex.quote(text[:40])}", _categorical(name)]
+        if where == "in training":  # a trained column cannot become text, nor its values gaps
+            options = options[: 0 if value else 1]
+        elif value or len(wrong) > LISTED:
+            options.reverse()
+        noun = f"{column.noun} with the unit {column.unit!r}" if column.unit and value else column.noun
+        result.refuse(name, (text, row), f"must hold {noun} as {where}", "correct it", *options)
     return result.problems
 
 
@@ -276,12 +306,19 @@ def _settle_number(
     if "infinite" in of and math.isinf(ColumnType(decimal=mark).parse_one(text := of["infinite"][0]) or 0.0):
         missing = f"--missing {shlex.quote(text[:40])}"
         result.refuse(name, of["infinite"], "must not hold infinity", "correct it", missing)
-    currencies = [seen for what, seen in of.items() if what.startswith("in ")]
+    currencies = {what[3:]: seen for what, seen in of.items() if what.startswith("in ")}
     if len(currencies) > 1:
-        requirement = f"must be in one currency as {currencies[0][0]!r}"
-        result.refuse(name, currencies[1], requirement, "convert it", _categorical(name))
+        first, second, *_ = currencies.values()
+        result.refuse(name, second, f"must be in one currency as {first[0]!r}", "convert it", _categorical(name))
+    elif currencies and not column.unit and not column.decimal:
+        result.types[name] = replace(result.types[name], unit=next(iter(currencies)))
     if "bound" in of:
         result.notices.append(f"column {name!r} holds bounds such as {of['bound'][0]!r}: the sign is left out")
-    if "zero" in of:
-        lost = f"column {name!r} holds numbers such as {of['zero'][0]!r}, whose leading zeros are lost"
-        result.notices.append(f"{lost}; pass {_categorical(name)} if they are codes")
+    for what, lost in {
+        "zero": "whose leading zeros are lost",
+        "long": "of which only 15 digits are kept",
+        "power": "read as powers of ten",
+    }.items():
+        if what in of:
+            example = f"column {name!r} holds numbers such as {of[what][0]!r}, {lost}"
+            result.notices.append(f"{example}; pass {_categorical(name)} if they are codes")

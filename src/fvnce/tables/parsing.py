@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -50,8 +50,10 @@ MISSING = frozenset({
 })
 # fmt: on
 TRUE, FALSE = frozenset({"true", "yes", "y", "t", "on"}), frozenset({"false", "no", "n", "f", "off"})
+#: Words that occur together: of a column of F and N, both are not false.
+TRUTHS = ({"true", "t", "false", "f"}, {"yes", "y", "no", "n"}, {"on", "off"})
 
-_MONEY = r"(?:[$€£¥₹₽]|USD|EUR|CHF|GBP|JPY|CAD|AUD|SEK|NOK|DKK|PLN|Fr\.|kr)"
+_MONEY = r"(?:[A-Z]{0,2}[$€£¥₹₽₩₪₫₴₦₱₺฿]|USD|EUR|CHF|GBP|JPY|CAD|AUD|SEK|NOK|DKK|PLN|Fr\.|kr)"
 MONEY, DOLLARS = re.compile(_MONEY), re.compile("[$£¥]|USD|GBP|JPY")
 _AMOUNT = re.compile(rf"([+-]?)\s*{_MONEY}?\s*([+-]?)\s*([\d.,'’\s]*\d[.,]?(?:[eE][+-]?\d+)?)\s*(?:{_MONEY}|(%))?(-?)")
 #: Digits with a decimal point and with a decimal comma; the same mark separates all thousands.
@@ -63,14 +65,14 @@ _DIGITS = {
     for mark, other in (".,", ",.")
 }
 #: A number with a unit; a leading zero makes it a code.
-_UNIT = re.compile(r"((?!0\d).*?[\d.,])\s*([^\W\d_]{0,2}[°²³µ/%]?[^\W\d_]+[^\W\d_°²³µ/%.]{0,8})")
+_UNIT = re.compile(r"((?!0\d).*?[\d.,])\s*((?:[^\W\d_]|[°²³µ/%‰″\"^-]){1,12})")
 _SEPARATOR = re.compile(r"[^\d.eE+-]")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 #: The sign before a value beyond the limits of an instrument.
 BOUND = re.compile(r"^(?:[<>]=?|[≤≥])\s*(?=[\d.,+-])")
 _MONTHS = ("", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ISO_DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})(?:\2(\d{1,2}))?(?!\d)")
-_LOCAL_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})(?!\d)")
+LOCAL_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})(?!\d)")
 #: Eight digits that are a date if a whole column of them is.
 COMPACT_DATE = re.compile(r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 _NAMED = r"(?:[A-Za-z]{3},? )?"
@@ -80,7 +82,7 @@ _TIME_OF_DATE = re.compile(
     r"(?:(?:[T :]|, )\s*(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*([AaPp][Mm])?)?"
     r"\s*(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})?"
 )
-_CLOCK = re.compile(r"(\d{1,4}):(\d{2})(?::(\d{2})(?:\.\d+)?)?\s*([AaPp][Mm])?")
+_CLOCK = re.compile(r"(\d{1,4}):(\d{2})(?::(\d{2})(\.\d+)?)?\s*([AaPp][Mm])?")
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,11 @@ class ColumnType:
     Attributes:
         kind: one of :data:`NOUNS`.
         decimal: "." or ",", the decimal mark of numbers; None while nothing has shown it: 1.234 is then refused.
-        day_first: whether 1/3/2024 is in March.
+        day_first: whether 1/3/2024 is in March; None while nothing has shown it: such dates are then refused.
         codes: for text, the code of each text of training.
         ignored: whether the column is left out, as identifiers are.
         missing: texts that stand for a missing value here, in addition to :data:`MISSING`.
-        unit: that follows its numbers, as in 5 kg.
+        unit: that follows its numbers, as in 5 kg and 5 %, and must; or the currency, which may be left out.
 
     >>> ColumnType("number", decimal=",").parse(["1.234,50 €", None])[0].tolist()
     [1234.5, nan]
@@ -102,7 +104,7 @@ class ColumnType:
 
     kind: str = "number"
     decimal: str | None = None
-    day_first: bool = False
+    day_first: bool | None = False
     codes: dict[str, int] | None = None
     ignored: bool = False
     missing: tuple[str, ...] = ()
@@ -111,8 +113,8 @@ class ColumnType:
     def parse(self, texts: Sequence[str | None]) -> tuple[Array, int | None]:
         """Return the numbers that texts stand for, NaN where there is none, and the position of the first misfit.
 
-        >>> ColumnType("number").parse(["$1,234.50", None, "50%"])[0].tolist()
-        [1234.5, nan, 0.5]
+        >>> ColumnType("number").parse(["$1,234.50", None])[0].tolist(), ColumnType(unit="%").parse(["50%"])[0].tolist()
+        ([1234.5, nan], [0.5])
         >>> ColumnType("number").parse(["1", "one"])[1]
         1
         """
@@ -147,6 +149,15 @@ class ColumnType:
         """Every text that stands for a missing value, in lower case."""
         return MISSING | {text.strip().lower() for text in self.missing}
 
+    @cached_property
+    def number_codes(self) -> dict[float, int]:
+        """For text, the code of each number that one text of training stands for; −2 if several do."""
+        result: dict[float, int] = {}
+        for text, code in (self.codes or {}).items():
+            if (number := _amount(text, ".")) is not None:
+                result[number] = -2 if number in result else code
+        return result
+
     def with_codes(self, texts: Iterable[str | None]) -> Self:
         """Return this type with a code for each different text."""
         gaps = self.gaps
@@ -164,7 +175,7 @@ class ColumnType:
             "codes",
             kind=partial(_validation.choice, options=tuple(NOUNS)),
             decimal=_validation.optional(partial(_validation.choice, options=(".", ","))),
-            day_first=_validation.flag,
+            day_first=_validation.optional(_validation.flag),
             ignored=_validation.flag,
             missing=_validation.listed(_validation.text),
             unit=_validation.text,
@@ -178,8 +189,9 @@ class ColumnType:
 def kind_of(text: str) -> tuple[str, str]:
     """Return the kind of a text, and what it shows: the decimal mark of a number, or the order of a date.
 
-    The kind of 5 kg is "unit kg". A number shows "." or ",", "?." or "?," if both readings are numbers and differ, ""
-    if they agree; a date shows which part comes first, "day", "month" or "?", "" if nothing depends on it.
+    The kind of 5 kg is "unit kg", that of 5 % "unit %". A number shows "." or ",", "?." or "?," if both readings are
+    numbers and differ, "" if they agree; a date shows which part comes first, "day", "month" or "?", "" if nothing
+    depends on it.
 
     >>> [kind_of(text) for text in ("20.10", "1.234", "7", "2,5 €", "13/4/2024", "3/4/2024", "no", "Bern")]
     [('number', '.'), ('number', '?.'), ('number', ''), ('number', ','), ('time', 'day'), ('time', '?'), ('truth', \
@@ -188,12 +200,13 @@ def kind_of(text: str) -> tuple[str, str]:
     bare = BOUND.sub("", text, count=1)
     by_point, by_comma = _amount(bare, "."), _amount(bare, ",")
     if by_point is not None or by_comma is not None:
+        kind = "unit %" if "%" in text else "number"
         if by_point == by_comma:
-            return "number", ""
-        return "number", "." if by_comma is None else "," if by_point is None else "?," if "," in text else "?."
+            return kind, ""
+        return kind, "." if by_comma is None else "," if by_point is None else "?," if "," in text else "?."
     for first in ("month", "day"):
         if _time(ColumnType("time", day_first=first == "day"), text) is not None:
-            local = _LOCAL_DATE.match(text)
+            local = LOCAL_DATE.match(text)
             if local is None or local.group(2) == ".":
                 return "time", ""
             return "time", first if first == "day" or int(local.group(3)) > 12 else "?"
@@ -206,24 +219,31 @@ def kind_of(text: str) -> tuple[str, str]:
 
 def _number(column: ColumnType, text: str) -> float | None:
     text = BOUND.sub("", text, count=1)
-    text = text.removesuffix(column.unit).rstrip() if column.unit else text
-    if column.decimal is not None:
-        return _amount(text, column.decimal)
-    readings = {_amount(text, mark) for mark in ".,"} - {None}
-    return readings.pop() if len(readings) == 1 else None
+    unit, bare = column.unit, text
+    if "%" in (unit, text[-1:]) or "%)" in text:
+        right = unit == "%" and "%" in text
+    elif MONEY.fullmatch(unit):
+        right = set(MONEY.findall(text)) <= {unit}
+    else:
+        bare = text.removesuffix(unit).rstrip()
+        right = not unit or bare != text
+    readings = {_amount(bare, mark) for mark in column.decimal or ".,"} - {None}
+    value = readings.pop() if len(readings) == 1 else None
+    return value if right or value == 0 else None
 
 
 def _amount(text: str, mark: str) -> float | None:
     """Return the number that a text is if ``mark`` is its decimal mark."""
-    text = text.replace("−", "-")
+    text = text.replace("−", "-").replace("–", "-")
     if ("," if mark == "." else ".") not in text and "_" not in text:
         try:
             return float(text.replace(mark, "."))
         except ValueError:
             pass
-    inside = text[1:-1] if text.startswith("(") and text.endswith(")") else text
-    match = _AMOUNT.fullmatch(inside.strip())
-    if match is None or sum(map(bool, match.group(1, 2, 5))) > 1 or _ADDRESS.fullmatch(text):
+    # Accountants write amounts owed in brackets.
+    owed = re.fullmatch(rf"({_MONEY}?)\s*\(([^()]+)\)", text)
+    match = _AMOUNT.fullmatch((owed.group(1) + owed.group(2) if owed else text).strip())
+    if match is None or sum(map(bool, (owed, *match.group(1, 2, 5)))) > 1 or _ADDRESS.fullmatch(text):
         return None
     digits = match.group(3).strip()
     grouped = _DIGITS[mark].fullmatch(digits)
@@ -234,9 +254,8 @@ def _amount(text: str, mark: str) -> float | None:
         value = float(_SEPARATOR.sub("", plain))
     except ValueError:
         return None
-    sign = -1.0 if "-" in match.group(1, 2, 5) else 1.0
-    # Accountants write amounts owed in brackets.
-    return sign * (-value if inside is not text else value) / (100.0 if match.group(4) else 1.0)
+    sign = -1.0 if owed or "-" in match.group(1, 2, 5) else 1.0
+    return sign * value / (100.0 if match.group(4) else 1.0)
 
 
 def _truth(column: ColumnType, text: str) -> float | None:
@@ -249,11 +268,15 @@ def _time(column: ColumnType, text: str) -> float | None:
         year, month, day = int(match.group(1)), int(match.group(3)), int(match.group(4) or 1)
         if match.group(4) is None and (match.group(2) == "." or match.end() < len(text)):
             return None  # 2024.10 is a number, and a month has no time of day
-    elif match := _LOCAL_DATE.match(text):
+    elif match := LOCAL_DATE.match(text):
         first, second, year = (int(match.group(i)) for i in (1, 3, 4))
         if len(match.group(4)) == 2 and match.group(2) != "/" and min(map(len, match.group(1, 3))) < 2:
             return None  # 1.2.34 is the version of a program
-        day, month = (first, second) if column.day_first or match.group(2) == "." else (second, first)
+        unknown = column.day_first is None and match.group(2) != "."
+        if unknown and (len(match.group(4)) == 2 or (max(first, second) <= 12 and first != second)):
+            return None
+        by_day = column.day_first or match.group(2) == "." or (unknown and first > 12)
+        day, month = (first, second) if by_day else (second, first)
     elif match := _NAMED_DATE.match(text):
         day, month, year = int(match.group(1)), _month(match.group(2)), int(match.group(3))
     elif match := _MONTH_FIRST.match(text):
@@ -282,7 +305,8 @@ def _clock(column: ColumnType, text: str) -> float | None:
     if match is None:
         return None
     hour, minute, second = _hours(match)
-    return hour + minute / 60 + second / 3600 if hour >= 0 and max(minute, second) < 60 else None
+    seconds = second + float(match.group(4) or 0)
+    return hour + minute / 60 + seconds / 3600 if hour >= 0 and max(minute, second) < 60 else None
 
 
 def _hours(match: re.Match[str]) -> tuple[int, int, int]:
@@ -294,7 +318,11 @@ def _hours(match: re.Match[str]) -> tuple[int, int, int]:
 
 
 def _code(column: ColumnType, text: str) -> float | None:
-    return None if column.codes is None else float(column.codes.get(text, -2))
+    """Return the code of a text; of 700 that of "00700", if no other text of training is the same number."""
+    if column.codes is None:
+        return None
+    other = -2 if (number := _amount(text, ".")) is None else column.number_codes.get(number, -2)
+    return float(column.codes.get(text, other))
 
 
 _PARSERS: dict[str, Callable[[ColumnType, str], float | None]] = {

@@ -128,7 +128,7 @@ def learn_types(frame: Frame, of: int | None = None) -> ColumnTypes:
             continue
         column = decision.types.get(name, ColumnType())
         if values.dtype.kind != "O" and column.kind != "time":
-            column = _typed(values)
+            column = typed(values)
         column = column.with_codes(as_texts(values)) if column.kind == "text" else column
         why = identifier_in(name, values, of) if column.kind == "text" or values.dtype.kind in "iu" else None
         if why is not None and strict:
@@ -148,8 +148,10 @@ def learn_types(frame: Frame, of: int | None = None) -> ColumnTypes:
     return types
 
 
-def _typed(values: NDArray[Any]) -> ColumnType:
-    return ColumnType(KIND_OF.get(values.dtype.kind, "number"))
+def typed(values: NDArray[Any], missing: tuple[str, ...] = ()) -> ColumnType:
+    """Return the type of a column that is not text."""
+    kind = KIND_OF.get(values.dtype.kind, "number")
+    return ColumnType(kind, day_first=None if kind == "time" else False, missing=missing)
 
 
 def _refused(problems: Sequence[Problem]) -> ValueError:
@@ -195,7 +197,7 @@ def read_by(frame: Frame, rows: NDArray[np.int64], of: int) -> tuple[Array, Colu
 def plain_matrix(frame: Frame) -> Array:
     """Return numbers that distinguish rows before any type is learned: a code for each text."""
     types = [
-        ColumnType("text").with_codes(as_texts(values)) if values.dtype.kind == "O" else _typed(values)
+        ColumnType("text").with_codes(as_texts(values)) if values.dtype.kind == "O" else typed(values)
         for values in map(frame.__getitem__, frame.columns)
     ]
     return frame_to_matrix(frame, types, strict=False)
@@ -234,14 +236,14 @@ def frame_to_matrix(frame: Frame, types: ColumnTypes, *, strict: bool = True) ->
 def _numbers(name: Any, values: NDArray[Any], column: ColumnType, problems: list[Problem]) -> Array:
     kind = values.dtype.kind
     if column.kind == "text":
-        codes = column.parse(_as_trained(values, column))[0]
+        codes = column.parse(as_texts(values))[0]
         return np.where(np.isnan(codes), -1.0, codes)
     if kind in {"time": "M", "duration": "m"}.get(column.kind, "biuf") or (kind == "f" and np.isnan(values).all()):
         if kind in "mM":
             unit = "datetime64[us]" if kind == "M" else "timedelta64[ns]"
             seconds = values.astype(unit).astype(np.int64) / (1e6 if kind == "M" else 1e9)
             return np.where(np.isnat(values), np.nan, seconds)
-        return np.asarray(values, dtype=np.float64)
+        return without_gaps(values, column)
     if kind not in ("O" if column.kind != "time" else "Oiuf"):
         problems.append(Problem(name, 0, str(values.dtype), f"must hold {column.noun} as in training", "convert it"))
         return np.full(len(values), np.nan)
@@ -252,20 +254,15 @@ def _numbers(name: Any, values: NDArray[Any], column: ColumnType, problems: list
     return numbers
 
 
-def _as_trained(values: NDArray[Any], column: ColumnType) -> list[str | None]:
-    """Return values as texts; a number as the text of training that is the same number, if only one is.
+def without_gaps(values: NDArray[Any], column: ColumnType) -> Array:
+    """Return numbers as floats, NaN where one is what the owner calls missing, such as −999.
 
-    So 700 is "00700", which pandas reads as a number where the model was trained on it as text.
+    >>> without_gaps(np.array([1, -999]), ColumnType(missing=("-999",))).tolist()
+    [1.0, nan]
     """
-    texts = as_texts(values)
-    if values.dtype.kind not in "iuf":
-        return texts
-    same: dict[float, list[str]] = {}
-    for text in column.codes or ():
-        if (number := ColumnType(decimal=".").parse_one(text)) is not None:
-            same.setdefault(number, []).append(text)
-    written = {f"{number:.15g}": known[0] for number, known in same.items() if len(known) == 1}
-    return [text if text is None or text in (column.codes or ()) else written.get(text, text) for text in texts]
+    gaps = ColumnType(decimal=column.decimal or ".").parse(column.missing)[0]
+    floats = np.asarray(values, dtype=np.float64)
+    return np.where(np.isin(floats, gaps), np.nan, floats) if len(gaps) else floats
 
 
 def identifier_in(name: Any, values: NDArray[Any], of: int | None = None) -> str | None:

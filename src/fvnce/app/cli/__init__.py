@@ -205,7 +205,7 @@ def writable(path: str, option: str, inputs: Sequence[str | Path] = ()) -> None:
     """Refuse a folder, or a file that is read, before any work is done, and make the folder of the file."""
     if Path(path).is_dir():
         raise typer.BadParameter(f"{option} must name a file, {path!r} is a folder")
-    for read in inputs:
+    for read in ("/dev/stdin" if str(read) == "-" else read for read in inputs):
         if Path(read).exists() and Path(path).is_file() and os.path.samefile(path, read):
             raise typer.BadParameter(f"{option} must not name a file that is read, found {path!r}; choose another name")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
