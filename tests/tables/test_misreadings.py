@@ -24,7 +24,7 @@ from fvnce.tables.parsing import ColumnType
 from fvnce.tables.schema import frame_to_matrix, learn_types
 
 N = 60
-QUICK: dict[str, Any] = {"n_trees": 5, "calibration_folds": 0, "members": ("broad_forest",)}
+QUICK: dict[str, Any] = {"n_trees": 5, "calibration_folds": 0, "members": ("isolation_forest",)}
 
 
 def source_of(content: str, **options: Any) -> DelimitedSource:
@@ -240,7 +240,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("misreadings")
     rows = np.random.default_rng(0).normal(size=(N, 2))
     (place / "t.csv").write_text("a,b\n" + "".join(f"{a:.4f},{b:.4f}\n" for a, b in rows))
-    options = ["--set", "n_trees=5", "--set", "members=broad_forest", "--set", "calibration_folds=0"]
+    options = ["--set", "n_trees=5", "--set", "members=isolation_forest", "--set", "calibration_folds=0"]
     fvnce("fit", place / "t.csv", "--out", place / "run", *options)
     return place
 
