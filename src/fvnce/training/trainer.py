@@ -219,8 +219,9 @@ def fit(
     Args:
         objective: a module from a batch of rows to a scalar loss. One with a distribution ``noise`` is also handed
             noise samples and log densities, as ``objective(x, x_noise, log_noise_x=…, log_noise_noise=…)``.
-        data: rows as a tensor, an array, a memory map, or a DataLoader that gives tensors or lists that begin with one.
-        validation: held-out rows, not a DataLoader; the history gains columns ``val_…``.
+        data: rows as a tensor, an array, a memory map, or a DataLoader that gives tensors. For an objective that takes
+            a context, pairs (x, context): a tuple of two of these, a TensorDataset, or a DataLoader that gives pairs.
+        validation: held-out rows or pairs, not a DataLoader; the history gains columns ``val_…``.
         epochs: passes over the data.
         batch_size: rows of a step on each process; a DataLoader has its own.
         optimizer: "adam", "adamw", "sgd", "normalized-sgd", or a function from parameter groups to an optimizer.
@@ -292,8 +293,6 @@ def fit(
         )
     with ExitStack() as held:
         held.enter_context(_random.plain_mode())
-        if isinstance(data, Tensor) and data.is_inference():
-            data = data.clone()
         # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
         with _random.alone():
             fabric = make_fabric(
@@ -363,8 +362,9 @@ class Trainer:
         self.history = History()
         self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: over_processes(fabric, t, "mean"))
         noise: Any = objective.noise if step.takes_noise else None
+        size, pool, takes_context = settings.batch_size, settings.noise_pool, step.takes_context
         self.batches = BatchStream(
-            data, objective, noise, settings.batch_size, settings.noise_pool, seed, fabric, progress
+            data, objective, noise, size, pool, seed, fabric, progress, takes_context=takes_context
         )
         self.sample_rows = self.batches.sample_rows
         self.validation = None
