@@ -349,18 +349,9 @@ class Objective(nn.Module):
         self.check_context(context)
         return self.terms_of(Batch(x, x_noise, log_noise_x, log_noise_noise, context=context))
 
-    def forward(
-        self,
-        x: Tensor,
-        x_noise: Tensor | None = None,
-        *,
-        log_noise_x: Tensor | None = None,
-        log_noise_noise: Tensor | None = None,
-        context: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss −J, a scalar."""
-        self.check_context(context)
-        return self.terms_of(Batch(x, x_noise, log_noise_x, log_noise_noise, context=context)).loss
+    def forward(self, x: Tensor, x_noise: Tensor | None = None, **given: Tensor | None) -> Tensor:
+        """Return the loss −J, a scalar, of what :meth:`terms` takes."""
+        return self.terms(x, x_noise, **given).loss
 
     def check_context(self, context: object) -> None:
         """Raise a ValueError if a context is given that no part of the objective takes."""

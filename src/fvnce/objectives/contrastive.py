@@ -141,9 +141,9 @@ class ContrastiveObjective(ModelObjective):
         noise_samples = noise_ratio if noise_samples is None else noise_samples
         self.noise_samples = _validation.number("noise_samples", noise_samples, low=0.0, open_low=True)
         self.partition = make_partition(partition, log_scale, rule)
-        self._note("noise_encoder", noise_encoder is not None and takes_context(noise_encoder))
-        self._note("noise", conditional)
-        self._note("partition", isinstance(self.partition, Amortized))
+        takes = {"noise": conditional, "partition": isinstance(self.partition, Amortized)}
+        takes["noise_encoder"] = noise_encoder is not None and takes_context(noise_encoder)
+        self._context_parts |= {part for part, it_does in takes.items() if it_does}
         self._can_skip = not any(isinstance(module, _OF_WHOLE_BATCHES) for module in self.modules())
         # Part of the state: what the last batch showed decides how the next one is computed, to the last bit.
         self.register_buffer("live_fraction", torch.ones(()))
@@ -160,13 +160,10 @@ class ContrastiveObjective(ModelObjective):
             return noise
         if context is None:
             raise ValueError("context must be given where the noise is a function of it, found None")
-        made = noise(context)
-        if not isinstance(made, Distribution) or made.batch_shape != context.shape[:1]:
-            shape = f"batch shape {tuple(made.batch_shape)}" if isinstance(made, Distribution) else repr(made)
-            raise ValueError(
-                f"noise must give a torch distribution of batch shape {tuple(context.shape[:1])} for a context of "
-                f"shape {tuple(context.shape)}, found {shape}"
-            )
+        made: Distribution = noise(context)
+        if getattr(made, "batch_shape", None) != context.shape[:1]:
+            expected = f"batch shape ({len(context)},), one for each row of the context"
+            raise ValueError(f"noise must give a torch distribution of {expected}, found {made!r}")
         return made
 
     def context_rows(self, noise_rows: int, rows: int) -> Tensor:
@@ -263,30 +260,18 @@ class ContrastiveObjective(ModelObjective):
 
     def data_log_ratio(self, x: Tensor, log_noise: Tensor, context: Tensor | None = None) -> LogRatio:
         """Return Δ⁰ of data, whose log p_n is ``log_noise``."""
-        return log_ratio(
-            self.model,
-            self._encode(x, context),
-            x,
-            self._with_log_partition(log_noise, context),
-            self.latent_samples,
-            averaged_outside=self._data_is_averaged_outside,
-            context=self._context_of("model", context),
-        )
+        q, log_noise = self._encode(x, context), self._with_log_partition(log_noise, context)
+        outside, context = self._data_is_averaged_outside, self._context_of("model", context)
+        return log_ratio(self.model, q, x, log_noise, self.latent_samples, averaged_outside=outside, context=context)
 
     def noise_log_ratio(
         self, x: Tensor, log_noise: Tensor, context: Tensor | None = None, base_sample: Tensor | None = None
     ) -> LogRatio:
         """Return Δ⁰ of noise samples, whose log p_n is ``log_noise``, at latents of ``base_sample`` if it is given."""
-        ratio = log_ratio(
-            self.model,
-            self._encode(x, context, "encoder" if self.noise_encoder is None else "noise_encoder"),
-            x,
-            self._with_log_partition(log_noise, context),
-            self.importance_samples or self.latent_samples,
-            base_sample=base_sample,
-            marginal=self._noise_is_marginal,
-            context=self._context_of("model", context),
-        )
+        q = self._encode(x, context, "encoder" if self.noise_encoder is None else "noise_encoder")
+        how: Any = {"base_sample": base_sample, "marginal": self._noise_is_marginal}
+        draws, shift = self.importance_samples or self.latent_samples, self._with_log_partition(log_noise, context)
+        ratio = log_ratio(self.model, q, x, shift, draws, context=self._context_of("model", context), **how)
         return check_finite("x_noise", x, ratio, log_noise, may_be_zero=True)
 
     def _with_log_partition(self, log_noise: Tensor, context: Tensor | None) -> Tensor:

@@ -59,8 +59,7 @@ class VAE(_LikelihoodObjective):
     def terms_of(self, batch: Batch) -> Terms:
         """Return the bound on a batch, of which ``x`` and ``context`` are used."""
         x, q, context = batch.x, self._encode(batch.x, batch.context), self._context_of("model", batch.context)
-        draws, closed_form = self.latent_samples, self.closed_form
-        evidence = evidence_of(self.model, q, x, draws=draws, closed_form=closed_form, context=context)
+        evidence = evidence_of(self.model, q, x, context, draws=self.latent_samples, closed_form=self.closed_form)
         gamma = prior_constant(self.model, isinstance(q, PointMass))
         return _terms(batch, evidence - gamma if gamma else evidence)
 
@@ -123,13 +122,7 @@ def _terms(batch: Batch, evidence: Tensor) -> Terms:
 
 
 def evidence_of(
-    model: Any,
-    q: Distribution,
-    x: Tensor,
-    *,
-    draws: int = 1,
-    closed_form: bool = True,
-    context: Tensor | None = None,
+    model: Any, q: Distribution, x: Tensor, context: Tensor | None, *, draws: int = 1, closed_form: bool = True
 ) -> Tensor:
     """Return the evidence lower bound of each point, shape (B,)."""
     if closed_form and isinstance(model, LatentVariableModel) and q.has_rsample and not isinstance(q, PointMass):

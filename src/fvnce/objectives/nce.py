@@ -207,7 +207,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         if not self._known_to_be_covered:
             self._check_covered(q, self.noise_given(batch.context), context)
             self._known_to_be_covered = True
-        evidence = evidence_of(self.model, q, x, closed_form=True, context=context)
+        evidence = evidence_of(self.model, q, x, context)
         weight, _ = power_of(self.rule) or (1.0, 0.0)
         delta = LogRatio(evidence - log_noise_x - math.log(self.noise_ratio))
         delta = check_finite("x", x, delta, log_noise_x, may_be_zero=False)

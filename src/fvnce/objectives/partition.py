@@ -198,10 +198,8 @@ class Amortized(Partition):
         log_z = run(self.network, context)
         log_z = log_z.squeeze(-1) if log_z.dim() == 2 else log_z
         if log_z.shape != context.shape[:1]:
-            raise ValueError(
-                f"network of Amortized must give one log Z for each of {len(context)} contexts, found shape "
-                f"{tuple(log_z.shape)}"
-            )
+            each = f"one log Z for each of {len(context)} contexts"
+            raise ValueError(f"network of Amortized must give {each}, found shape {tuple(log_z.shape)}")
         return log_z
 
     def fitted_log_partition(self) -> Tensor:

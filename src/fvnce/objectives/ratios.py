@@ -42,13 +42,9 @@ class ModelObjective(Objective):
         super().__init__()
         self.model = model
         self.encoder: Any = encoder
-        self._context_parts: set[str] = set()
-        self._note("model", takes_context(model, "log_prob" if encoder is None else "log_joint"))
-        self._note("encoder", encoder is not None and takes_context(encoder))
-
-    def _note(self, part: str, takes: bool) -> None:
-        if takes:
-            self._context_parts.add(part)
+        takes = {"model": takes_context(model, "log_prob" if encoder is None else "log_joint")}
+        takes["encoder"] = encoder is not None and takes_context(encoder)
+        self._context_parts = {part for part, it_does in takes.items() if it_does}
 
     @property
     def takes_context(self) -> bool:  # type: ignore[override]

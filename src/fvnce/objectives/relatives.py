@@ -198,10 +198,8 @@ class RankingNCE(ContrastiveObjective):
         """Return the row of data that each noise sample goes with."""
         count = int(self.noise_samples)
         if noise_rows != rows * count:
-            raise ValueError(
-                f"x_noise must hold {count} noise samples for each of the {rows} rows of x where there is a context, "
-                f"found {noise_rows}"
-            )
+            each = f"{count} noise samples for each of the {rows} rows of x"
+            raise ValueError(f"x_noise must hold {each} where there is a context, found {noise_rows}")
         return torch.arange(noise_rows) // count
 
     def terms_of_ratios(

@@ -166,17 +166,11 @@ class BatchStream:
         self.use_noise(noise)
 
     def rows_of(self, data: object, name: str) -> Rows:
-        """Return data as rows of the dtype and on the device of the objective.
-
-        Raises:
-            ValueError: if they have contexts, which the objective does not take.
-        """
+        """Return data as rows of the dtype and on the device of the objective, which must take their contexts."""
         rows = Rows(data, self.dtype, self.device, name=name)
         if rows.context is not None and not self.takes_context:
-            raise ValueError(
-                f"{name} must be rows x for this {type(self.objective).__name__}, which takes no context, found pairs "
-                "(x, context); pass x alone"
-            )
+            objective = f"this {type(self.objective).__name__}, which takes no context"
+            raise ValueError(f"{name} must be rows x for {objective}, found pairs (x, context)")
         return rows
 
     def use_noise(self, noise: Distribution | None, *path: int) -> None:
