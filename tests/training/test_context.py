@@ -56,6 +56,10 @@ class Shifted(nn.Module):
     def forward(self, context: Tensor) -> Distribution:
         return Independent(Normal(self.linear(context), 2.0), 1)
 
+    def log_prob(self, x: Tensor, context: Tensor) -> Tensor:
+        """A module may have this without being a distribution."""
+        return self(context).log_prob(x)
+
 
 def pairs(rows: int = ROWS, seed: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)

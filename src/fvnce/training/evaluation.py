@@ -66,7 +66,8 @@ class Step(nn.Module):
         names = {p.name for p in parameters}
         #: Whether the objective is handed noise samples, and which of the densities of data and noise.
         #: An objective whose noise is a function of the context draws for itself.
-        self.takes_noise = hasattr(getattr(objective, "noise", None), "log_prob") and ("x_noise" in names or anything)
+        own = getattr(objective, "noise", None) is None or "noise" in getattr(objective, "_context_parts", ())
+        self.takes_noise = not own and ("x_noise" in names or anything)
         self.densities = [
             n for n in ("log_noise_x", "log_noise_noise") if self.takes_noise and (n in names or anything)
         ]
