@@ -30,7 +30,7 @@ from fvnce.paper.figures import new_figure, save
 from fvnce.paper.setting import Options, Result, ResultFigure, ResultTable
 from fvnce.sampling import annealed_log_partition, langevin
 from fvnce.scoring import PowerRule
-from fvnce.training import fit, load
+from fvnce.training import fit, load_module
 from fvnce.training import save as save_objective
 
 from . import main, write_results
@@ -147,7 +147,7 @@ def _one_toy(out: Path, settings: Settings, name: str) -> tuple[dict[str, Any], 
         on_disk = cells.path(f"{name}-{index}").exists()
         cell = cells.get(f"{name}-{index}", train)
         kept += cell["seconds"] if on_disk else 0.0
-        objective: Any = load(place)
+        objective: Any = load_module(place)
         rows[method] = _measure(settings, toy.log_prob(test), test, objective, wide, grid)
         rows[method]["seconds"] = cell["seconds"]
         panels.append((method, rows[method].pop("density")))

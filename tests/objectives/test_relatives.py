@@ -480,7 +480,7 @@ def test_they_train_come_back_and_resume_to_the_bit(name: str, tmp_path: Path) -
     whole, pieces = trained([4], "whole"), trained([2, 4], "pieces")
     assert digest(whole) == digest(pieces)
     fvnce.save(tmp_path / "objective", whole)
-    again = fvnce.training.load(tmp_path / "objective")
+    again = fvnce.load(tmp_path / "objective")
     assert type(again) is type(whole)
     whole.eval()
     torch.manual_seed(4)

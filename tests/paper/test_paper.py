@@ -20,8 +20,7 @@ from fvnce.paper import ITEMS, penalised, reproduce
 from fvnce.paper.cells import Cells, do_all
 from fvnce.paper.setting import DIGITS, MNIST, CachedKernelDensity, Options, load, make_pair, setting_for
 from fvnce.paper.table import cell_name, cells_of, missing, rows
-from fvnce.training import load as load_saved
-from fvnce.training import save
+from fvnce.training import load_module, save
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +172,7 @@ def test_cells_are_the_same_whichever_process_made_them(made, tmp_path):
     name = cell_name(*row)
     one, two = (cells_of(folder, setting) for folder in (out, tmp_path))
     assert one.read(name) | {"seconds": 0} == two.read(name) | {"seconds": 0}
-    weights = [load_saved(cells.path(name, ".safetensors")).state_dict() for cells in (one, two)]
+    weights = [load_module(cells.path(name, ".safetensors")).state_dict() for cells in (one, two)]
     assert all((weights[0][key] == weights[1][key]).all() for key in weights[0])
 
 
@@ -198,7 +197,7 @@ def test_every_choice_measures_the_mean_code(changes, tmp_path):
     expected = 64 * math.log(8 / math.sqrt(2 * math.pi)) - 32 * (pair.reconstruct(x) - x).square().sum(1)
     torch.testing.assert_close(pair.log_likelihood(x), expected)
     save(tmp_path / "a.safetensors", Autoencoder(pair.model, pair.encoder))  # such as cells keep
-    torch.testing.assert_close(load_saved(tmp_path / "a.safetensors").encoder(x).mean, pair.encoder(x).mean)
+    torch.testing.assert_close(load_module(tmp_path / "a.safetensors").encoder(x).mean, pair.encoder(x).mean)
     grey = setting.to_unit(x)
     assert grey.min() >= -1e-6
     assert grey.max() <= 1 + 1e-6

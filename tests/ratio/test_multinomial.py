@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fvnce.models import MultinomialRatio
 from fvnce.ratio import multinomial_bridges
-from fvnce.training import load, save
+from fvnce.training import load_module, save
 
 NOISE = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
 
@@ -115,7 +115,7 @@ def test_it_follows_its_seed_alone_and_comes_back_from_a_file(tmp_path):
     assert torch.equal(first.model.log_ratio(x), second.model.log_ratio(x))
     assert not torch.equal(first.model.log_ratio(x), multinomial_bridges(x, NOISE, epochs=3).model.log_ratio(x))
     save(tmp_path / "ratio", first.model)
-    again = load(tmp_path / "ratio")
+    again = load_module(tmp_path / "ratio")
     assert torch.equal(again.log_prob(x), first.model.log_prob(x))
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
 from fvnce import PowerRule
-from fvnce.models import GaussianEncoder, PointEncoder, mlp
+from fvnce.models import GaussianEncoder, PointEncoder, WithContext, mlp
 from fvnce.objectives import VAE, ConditionalNCE, FullyVariationalNCE, Profiled, RankingNCE
 from fvnce.training import FitOptions, fit
 from fvnce.training.ddp import bounds
@@ -31,12 +31,15 @@ ROWS = 47  # 3 steps of 14 and a last one of 5, of which one process gets 3 and 
 
 
 class Table(Independent):
-    """A Gaussian whose k-th draw is the k-th table; ``far`` puts the second half of each table where r underflows."""
+    """A Gaussian whose k-th draw is the k-th table; ``far`` puts the second half of each table where r underflows.
 
-    def __init__(self, noise_ratio: float, far: bool = False) -> None:
+    With ``of_rows`` a process has the samples of its own rows, as it does where these have contexts.
+    """
+
+    def __init__(self, noise_ratio: float, far: bool = False, of_rows: bool = False) -> None:
         super().__init__(Normal(torch.zeros(WIDTH), torch.full((WIDTH,), 2.0)), 1)
         self.noise_ratio = noise_ratio
-        self.far = far
+        self.far, self.of_rows = far, of_rows
         self.calls = 0
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -50,6 +53,8 @@ class Table(Independent):
         if self.far:
             table[-(wide // 2) :] += 1e3
         low, high = bounds(wide, rank, world)
+        if self.of_rows and step >= 0:
+            low, high = (round(self.noise_ratio * row) for row in bounds(data, rank, world))
         if n != high - low:
             raise RuntimeError(f"process {rank} asked for {n} samples, its part is {high - low}")
         return table[low:high].to(self.base_dist.loc.dtype)
@@ -86,6 +91,12 @@ def ranking() -> nn.Module:
     return RankingNCE(model(), point(), Table(3.0), noise_samples=3)
 
 
+def given_context(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    encoder = PointEncoder(WithContext(mlp([WIDTH + 2, 8, 2])))
+    return RankingNCE(model(), encoder, Table(3.0, of_rows=True), 3) if kind == "ranking" else VAE(model(), encoder)
+
+
 class Plain(nn.Module):
     """A user's own objective."""
 
@@ -103,6 +114,8 @@ CASES: dict[str, Any] = {
     "vae": elbo,
     "conditional": conditional,
     "ranking": ranking,
+    "ranking, context": lambda: given_context("ranking"),
+    "vae, context": lambda: given_context("vae"),
     "fixed": lambda: contrastive(PowerRule(0.1), Table(0.5), noise_ratio=0.5),
     "fixed, one process without live noise": lambda: contrastive(PowerRule(0.1), Table(1.0, far=True)),
     "own encoder of the noise, not live": lambda: contrastive(
@@ -128,12 +141,15 @@ CASES: dict[str, Any] = {
 def trained(name: str, precision: str, processes: int, how: dict[str, Any]) -> tuple[dict[str, Tensor], Any]:
     """Weights after two epochs of plain gradient descent: equal gradients make equal weights."""
     objective = CASES[name]()
+    data: Any = [rows(ROWS).double(), rows(HELD_OUT, seed=3).double()]
+    if name.endswith("context"):
+        data = [(x, x[:, :2].cos()) for x in data]
     history = fit(
         objective,
-        rows(ROWS).double(),
+        data[0],
         epochs=2,
         batch_size=WIDE // processes,
-        validation=None if name == "plain" else rows(HELD_OUT, seed=3).double(),
+        validation=None if name == "plain" else data[1],
         optimizer="sgd",
         lr=0.01,
         seed=1,

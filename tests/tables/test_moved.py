@@ -14,6 +14,7 @@ import pytest
         ("fvnce.data", "DataError", "fvnce.tables.FileError"),
         ("fvnce.data", "load_digits", "fvnce.paper.datasets.load_digits"),
         ("fvnce.runs", "load", "fvnce.load"),
+        ("fvnce.training", "load", "fvnce.load"),
         ("fvnce.runs", "RunError", "fvnce.io.FileError"),
         ("fvnce.runs", "FittedRun", "fvnce.app.runs.FittedRun"),
     ],

@@ -25,7 +25,7 @@ from torch import nn
 import fvnce
 from fvnce.io import flatten, read_record, unflatten, write_record
 from fvnce.io.files import locked
-from fvnce.training import Callback, FileError, FitOptions, FolderInUse, fit, load
+from fvnce.training import Callback, FileError, FitOptions, FolderInUse, fit, load_module
 from fvnce.training.checkpoint import Checkpoints
 from training_runs import digest, rows, vae
 
@@ -226,7 +226,7 @@ def test_a_full_disk_at_the_end_is_an_error(run: Path, monkeypatch: pytest.Monke
         resumed(run)
     assert Checkpoints(run).steps() == [4, 6]
     monkeypatch.undo()
-    assert digest(load(Checkpoints(run).path(6))) == digest(fvnce.load(run).objective)
+    assert digest(load_module(Checkpoints(run).path(6))) == digest(fvnce.load(run).objective)
 
 
 def test_what_a_killed_process_left_is_swept_away(run: Path) -> None:

@@ -30,7 +30,7 @@ from fvnce.models import (
 )
 from fvnce.objectives import IWAE, NCE, VAE, Autoencoder, FullyVariationalNCE, Profiled, VariationalNCE
 from fvnce.scoring import from_weight
-from fvnce.training import FileError, fit, load, load_weights, save
+from fvnce.training import FileError, fit, load_module, load_weights, save
 from training_runs import WIDTH, contrastive, digest, kernels, model, normal, rows, vae
 
 
@@ -101,7 +101,7 @@ def test_every_built_in_objective_comes_back(name: str, tmp_path: Path) -> None:
     x = x.to(next(objective.parameters()).dtype)
     objective.train()
     objective(x)  # an objective's own state, such as a log Z that starts at the first batch, is saved too
-    again = load(save(tmp_path / "objective.safetensors", objective))
+    again = load_module(save(tmp_path / "objective.safetensors", objective))
     assert digest(again) == digest(objective)
     assert str(again) == str(objective)
     objective.eval()
@@ -116,7 +116,7 @@ def test_every_built_in_objective_comes_back(name: str, tmp_path: Path) -> None:
 
 def test_it_can_be_trained_on(tmp_path: Path) -> None:
     first = contrastive(noise=kernels(), partition="profiled")
-    again = load(save(tmp_path / "a.safetensors", first))
+    again = load_module(save(tmp_path / "a.safetensors", first))
     settings: dict[str, Any] = {"epochs": 2, "batch_size": 16, "seed": 1}
     fit(first, rows(40), **settings)
     fit(again, rows(40), **settings)
@@ -128,8 +128,8 @@ def test_another_process_needs_nothing_but_the_file(tmp_path: Path) -> None:
     objective = contrastive(noise=kernels())
     path = save(tmp_path / "a.safetensors", objective)
     code = (
-        "import sys, torch; from fvnce.training import load; "
-        "print(repr(load(sys.argv[1]).model.log_joint(torch.ones(1, 4), torch.ones(1, 2)).item()))"
+        "import sys, torch; from fvnce.training import load_module; "
+        "print(repr(load_module(sys.argv[1]).model.log_joint(torch.ones(1, 4), torch.ones(1, 2)).item()))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, path],
@@ -147,8 +147,8 @@ def test_a_run_can_be_loaded_from_its_folder(tmp_path: Path) -> None:
     trained = contrastive(noise=kernels())
     fit(trained, rows(40), epochs=3, batch_size=10, seed=1, checkpoint_dir=tmp_path / "plain")
     assert digest(fvnce.load(tmp_path / "plain").objective) == digest(trained)
-    assert digest(load(tmp_path / "plain" / "step-000000012.safetensors")) == digest(trained)
-    assert digest(load(tmp_path / "plain" / "objective.safetensors")) == digest(contrastive(noise=kernels()))
+    assert digest(load_module(tmp_path / "plain" / "step-000000012.safetensors")) == digest(trained)
+    assert digest(load_module(tmp_path / "plain" / "objective.safetensors")) == digest(contrastive(noise=kernels()))
 
     best: dict[float, str] = {}
     held_out: dict[str, Any] = {"validation": rows(30, seed=4), "callbacks": [lambda run: _note(run, best)]}
@@ -157,7 +157,7 @@ def test_a_run_can_be_loaded_from_its_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"best\.safetensors"):
         fvnce.load(tmp_path)
     with pytest.raises(IsADirectoryError, match=r"path must be a file, .*plain; .*fvnce.load"):
-        load(tmp_path / "plain")
+        load_module(tmp_path / "plain")
 
 
 def _note(run: Any, best: dict[float, str]) -> None:
@@ -203,7 +203,7 @@ def test_reading_runs_no_code(tmp_path: Path) -> None:
     path = tmp_path / "trap.safetensors"
     path.write_bytes(pickle.dumps(Trap()))
     with pytest.raises(FileError, match=r"trap\.safetensors"):
-        load(path)
+        load_module(path)
     assert not (tmp_path / "sprung").exists()
 
 

@@ -253,7 +253,7 @@ def test_a_run_on_the_device_resumes_bit_for_bit(device, tmp_path, pool):
     trained(again, rows(64), epochs=3, checkpoint_dir=tmp_path, resume=True, **options)
     for name, value in whole.state_dict().items():
         assert torch.equal(value.cpu(), again.state_dict()[name].cpu()), name
-    loaded = fvnce.training.load(tmp_path / "best.safetensors")
+    loaded = fvnce.load(tmp_path / "best.safetensors")
     assert all(p.device.type == "cpu" for p in loaded.parameters())
 
 

@@ -42,7 +42,7 @@ from .latent import (
     LatentVariableModel,
     is_normalized,
 )
-from .networks import convolutional_pair, mlp
+from .networks import WithContext, convolutional_pair, mlp
 
 __all__ = [
     "AveragedRatio",
@@ -68,6 +68,7 @@ __all__ = [
     "PointMass",
     "RestrictedBoltzmannMachine",
     "TelescopedRatio",
+    "WithContext",
     "convolutional_pair",
     "is_normalized",
     "mlp",

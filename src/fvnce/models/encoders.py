@@ -13,7 +13,7 @@ from torch.nn.functional import hardtanh
 from .. import _validation
 from .distributions import BinaryVector, DiagonalNormal, PointMass, log_prob_inside, run, wide
 from .fixed import FixedDistribution
-from .networks import mlp
+from .networks import given, mlp
 
 #: σ of a Gaussian encoder stays within e^±7: wide of what a unit prior needs, short of what overflows.
 LOG_SCALE_LIMIT = 7.0
@@ -24,7 +24,9 @@ MOST_LAYERS = 1000
 
 
 class _NetworkEncoder(nn.Module):
-    """An encoder of one network."""
+    """An encoder of one network, which is also handed a context if it takes one."""
+
+    context_part = "network"
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -41,12 +43,12 @@ class PointEncoder(_NetworkEncoder):
     torch.Size([3, 2])
     """
 
-    def forward(self, x: Tensor) -> PointMass:
+    def forward(self, x: Tensor, context: Tensor | None = None) -> PointMass:
         """Return q(z|x) for rows x."""
-        return PointMass(run(self.network, x))
+        return PointMass(run(self.network, x, *given(context)))
 
 
-class GaussianEncoder(nn.Module):
+class GaussianEncoder(_NetworkEncoder):
     """q(z|x) = N(m(x), diag s(x)²), reparameterized; the network gives m and log s side by side.
 
     Draws of z follow ``generator``, by default torch's global one.
@@ -56,13 +58,12 @@ class GaussianEncoder(nn.Module):
     """
 
     def __init__(self, network: nn.Module, *, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        self.network = network
+        super().__init__(network)
         self._generator = generator
 
-    def forward(self, x: Tensor) -> DiagonalNormal:
-        """Return q(z|x) for rows x."""
-        output = run(self.network, x)
+    def forward(self, x: Tensor, context: Tensor | None = None) -> DiagonalNormal:
+        """Return q(z|x), or q(z|x, c) if the network takes a context, for rows x."""
+        output = run(self.network, x, *given(context))
         if output.shape[-1] % 2:
             raise ValueError(f"network must give means and log-scales, an even number, found {output.shape[-1]}")
         mean, log_scale = output.chunk(2, dim=-1)
@@ -78,9 +79,9 @@ class CategoricalEncoder(_NetworkEncoder):
     torch.Size([4, 3])
     """
 
-    def forward(self, x: Tensor) -> Categorical:
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Categorical:
         """Return q(z|x) for rows x."""
-        return Categorical(logits=run(self.network, x), validate_args=False)
+        return Categorical(logits=run(self.network, x, *given(context)), validate_args=False)
 
 
 class BinaryEncoder(_NetworkEncoder):
@@ -90,9 +91,9 @@ class BinaryEncoder(_NetworkEncoder):
     torch.Size([3])
     """
 
-    def forward(self, x: Tensor) -> BinaryVector:
+    def forward(self, x: Tensor, context: Tensor | None = None) -> BinaryVector:
         """Return q(h|x) for rows x."""
-        return BinaryVector(run(self.network, x))
+        return BinaryVector(run(self.network, x, *given(context)))
 
 
 class CouplingEncoder(nn.Module):
@@ -222,6 +223,8 @@ class CoveringEncoder(nn.Module):
     torch.Size([4, 3])
     """
 
+    context_part = "encoder"
+
     def __init__(self, encoder: nn.Module, prior: Distribution, *, share: float = 0.5) -> None:
         super().__init__()
         _validation.distribution("prior", prior)
@@ -238,9 +241,9 @@ class CoveringEncoder(nn.Module):
         """The distribution p_Z that covers."""
         return self._prior.distribution
 
-    def forward(self, x: Tensor) -> Covered:
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Covered:
         """Return q_0(z|x) for rows x."""
-        q = self.encoder(x)
+        q = self.encoder(x, *given(context))
         _validation.latents(q, self.prior)
         return Covered(q, self.prior, self.share)
 

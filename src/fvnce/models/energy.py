@@ -26,6 +26,7 @@ from .. import _validation
 from .distributions import log_prob_inside, run, wide
 from .fixed import FixedDistribution
 from .latent import warn_of_event_dims
+from .networks import given
 
 Inputs = Literal["joined", "separate"]
 #: Far from every centre a kernel ratio is 0 in floating point; its logarithm stays finite.
@@ -36,6 +37,7 @@ class _Energy(nn.Module):
     """A network that gives energies, with an optional reference over x."""
 
     normalized = False
+    context_part = "network"
 
     def __init__(self, network: nn.Module, reference: Distribution | None, inputs: Inputs) -> None:
         super().__init__()
@@ -49,12 +51,12 @@ class _Energy(nn.Module):
         """The reference p_ref over x."""
         return None if self._reference is None else self._reference.distribution
 
-    def _evaluate(self, x: Tensor, z: Tensor | None, event_dims: int) -> Tensor:
+    def _evaluate(self, x: Tensor, z: Tensor | None, event_dims: int, context: Tensor | None) -> Tensor:
         batch = x.shape[: x.dim() - event_dims]
         if z is None:
-            energy = run(self.network, x)
+            energy = run(self.network, x, *given(context))
         elif self.inputs == "separate":
-            energy = run(self.network, x, z)
+            energy = run(self.network, x, z, *given(context))
             rest = energy.shape[:-1]  # a last 1 is left out, unless it counts the rows of x
             ends = len(rest) >= len(batch) and rest[len(rest) - len(batch) :] == batch
             batch = rest if ends and energy.shape[-1:] == (1,) else energy.shape
@@ -67,7 +69,7 @@ class _Energy(nn.Module):
             batch = z.shape[:-1]
             if batch[-1:] != x.shape[:1]:
                 raise ValueError(f"z must have shape (…, {len(x)}, latents), found shape {tuple(z.shape)}")
-            energy = run(self.network, torch.cat([x.expand(*batch, -1), z], -1))
+            energy = run(self.network, torch.cat([x.expand(*batch, -1), z], -1), *given(context))
         if energy.shape == (*batch, 1):
             energy = energy.squeeze(-1)
         if energy.shape != batch:
@@ -81,6 +83,7 @@ class EnergyModel(_Energy):
 
     ``log_prob(x)`` calls ``network(x)``. ``log_joint(x, z)`` calls the network on x and z side by side, or as
     ``network(x, z)`` with ``inputs="separate"``. The network gives one energy a row, shape (…) or (…, 1).
+    One that takes a context is called as ``network(x, context)``: p⁰(x|c), with a log Z of its own for every c.
 
     Args:
         network: from x, or x and z, to the energy.
@@ -119,21 +122,21 @@ class EnergyModel(_Energy):
         """The reference distribution over z."""
         return None if self._latent_reference is None else self._latent_reference.distribution
 
-    def energy(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+    def energy(self, x: Tensor, z: Tensor | None = None, context: Tensor | None = None) -> Tensor:
         """Return E_θ without the references: shape (B,) for x of shape (B, …), (K, B) for z of shape (K, B, …)."""
         dims = max(0, x.dim() - 1)
         if self.reference is not None:
             _validation.points("x", x, self.reference.event_shape)
             dims = len(self.reference.event_shape)
-        return self._evaluate(x, z, dims)
+        return self._evaluate(x, z, dims, context)
 
-    def log_prob(self, x: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Return log p⁰(x) of a model without latents."""
-        return _referred(-self.energy(x), self.reference, x)
+        return _referred(-self.energy(x, None, context), self.reference, x)
 
-    def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
+    def log_joint(self, x: Tensor, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Return log p⁰(x, z), unnormalized, of rows x and latents z."""
-        return _referred(_referred(-self.energy(x, z), self.reference, x), self.latent_reference, z)
+        return _referred(_referred(-self.energy(x, z, context), self.reference, x), self.latent_reference, z)
 
 
 class EnergyDecoder(_Energy):
@@ -167,13 +170,13 @@ class EnergyDecoder(_Energy):
         super().__init__(network, reference, inputs)
         self.event_shape = tuple(event_shape)
 
-    def energy(self, x: Tensor, z: Tensor) -> Tensor:
+    def energy(self, x: Tensor, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Return E_θ(x, z) without the reference."""
-        return self._evaluate(x, z, len(self.event_shape))
+        return self._evaluate(x, z, len(self.event_shape), context)
 
-    def forward(self, z: Tensor) -> EnergyConditional:
+    def forward(self, z: Tensor, context: Tensor | None = None) -> EnergyConditional:
         """Return p⁰(x|z) for latents z."""
-        return EnergyConditional(self, z)
+        return EnergyConditional(self, z, context)
 
 
 class EnergyConditional(Distribution):
@@ -182,8 +185,8 @@ class EnergyConditional(Distribution):
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
     normalized = False
 
-    def __init__(self, decoder: EnergyDecoder, z: Tensor) -> None:
-        self._decoder, self._z = decoder, z
+    def __init__(self, decoder: EnergyDecoder, z: Tensor, context: Tensor | None = None) -> None:
+        self._decoder, self._z, self._context = decoder, z, context
         super().__init__(z.shape[:-1], Size(decoder.event_shape), validate_args=False)
 
     @property
@@ -194,7 +197,7 @@ class EnergyConditional(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return −E_θ(x, z) + log p_ref(x)."""
-        return _referred(-self._decoder.energy(value, self._z), self._decoder.reference, value)
+        return _referred(-self._decoder.energy(value, self._z, self._context), self._decoder.reference, value)
 
     def sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
         """Raise an error: there is no exact way."""

@@ -25,7 +25,7 @@ TensorMap = Callable[[Tensor], Tensor]
 
 
 class FixedDistribution(nn.Module):
-    """A given distribution as a module.
+    """A given distribution as a module, or a given function from contexts to distributions.
 
     Networks inside the distribution, such as those of a flow, are copied, and the copies fixed: in evaluation mode
     whatever the mode of the objective, not among the ``parameters()`` that an optimizer is given, and without

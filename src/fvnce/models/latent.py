@@ -23,10 +23,13 @@ from .. import _validation
 from ..io import register
 from .distributions import DiagonalNormal, log_prob_inside, over_rows, run, wide
 from .fixed import FixedDistribution, TensorMap, at_least_single, map_tensors
+from .networks import given
 
 
 class LatentVariableModel(nn.Module):
     """p_θ(x, z) = p_Z(z) p_θ(x|z), with a normalized prior and a decoder, normalized unless it is an energy.
+
+    With a decoder that takes a context it is p_θ(x, z|c) = p_Z(z) p_θ(x|z, c): the prior does not depend on c.
 
     Args:
         prior: p_Z, a torch distribution, or a module that returns one when called without arguments.
@@ -42,6 +45,8 @@ class LatentVariableModel(nn.Module):
     >>> model.sample(4).shape
     torch.Size([4, 5])
     """
+
+    context_part = "decoder"
 
     def __init__(
         self, prior: Distribution | nn.Module, decoder: nn.Module, *, highest_log_prior: float | None = None
@@ -71,23 +76,23 @@ class LatentVariableModel(nn.Module):
         _validation.distribution("prior", prior)
         return prior
 
-    def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
+    def log_joint(self, x: Tensor, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Return log p_θ(x, z) for x of shape (B, …) and z of shape (B, …) or (K, B, …)."""
-        return self.log_likelihood(x, z) + log_prob_inside(self.prior, z)
+        return self.log_likelihood(x, z, *given(context)) + log_prob_inside(self.prior, z)
 
-    def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
+    def log_likelihood(self, x: Tensor, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Return log p_θ(x|z) of rows x and latents z."""
-        value: Tensor = self.likelihood_of(x, z).log_prob(wide(x))
+        value: Tensor = self.likelihood_of(x, z, *given(context)).log_prob(wide(x))
         if value.shape != z.shape[: z.dim() - (self._latent_dims or 0)]:
             raise ValueError(f"decoder must give one x for each z of {tuple(z.shape)}, found {tuple(value.shape)}")
         return value
 
-    def likelihood_of(self, x: Tensor, z: Tensor) -> Distribution:
+    def likelihood_of(self, x: Tensor, z: Tensor, context: Tensor | None = None) -> Distribution:
         """Return p_θ(·|z), whose events have the shape of rows of x."""
         if self._latent_dims is None:
             self._latent_dims = len(self.prior.event_shape)
         batch = z.shape[: z.dim() - self._latent_dims]
-        likelihood: Distribution = self.decoder(z)
+        likelihood: Distribution = self.decoder(z, *given(context))
         if len(likelihood.batch_shape) != len(batch):
             likelihood = over_rows(likelihood, len(batch))
         event = likelihood.event_shape
@@ -109,10 +114,10 @@ class LatentVariableModel(nn.Module):
         return self._gamma if self._gamma is not None else _height(self.prior)
 
     @torch.no_grad()
-    def sample(self, n: int, *, return_latent: bool = False) -> Any:
-        """Return n draws of x, or of (x, z)."""
+    def sample(self, n: int, *, context: Tensor | None = None, return_latent: bool = False) -> Any:
+        """Return n draws of x, or of (x, z); with a context of n rows, one draw for each."""
         z = self.prior.sample((n,))
-        x = self.decoder(z).sample()
+        x = self.decoder(z, *given(context)).sample()
         return (x, z) if return_latent else x
 
 
@@ -184,6 +189,8 @@ class GaussianDecoder(nn.Module):
     torch.Size([5])
     """
 
+    context_part = "network"
+
     def __init__(
         self,
         network: nn.Module,
@@ -219,9 +226,9 @@ class GaussianDecoder(nn.Module):
             self._buffers["log_scale"] = at_least_single(fn)(fixed)
         return self
 
-    def forward(self, z: Tensor) -> DiagonalNormal:
-        """Return p(x|z) for latents z."""
-        mean = run(self.network, z)
+    def forward(self, z: Tensor, context: Tensor | None = None) -> DiagonalNormal:
+        """Return p(x|z), or p(x|z, c) if the network takes a context, for latents z."""
+        mean = run(self.network, z, *given(context))
         event_dims = _event_dims(z, mean) if self.event_shape is None else len(self.event_shape)
         if self.event_shape is not None and mean.shape[mean.dim() - event_dims :] != self.event_shape:
             raise ValueError(f"network must give x of event_shape {self.event_shape}, found shape {tuple(mean.shape)}")
@@ -251,6 +258,7 @@ class _BoundedContinuousBernoulli(ContinuousBernoulli):
 class _LogitDecoder(nn.Module):
     """p(x|z) = Π p(x_i; network(z)_i) with logits as parameters."""
 
+    context_part = "network"
     _family: ClassVar[Callable[..., Distribution]]
 
     def __init__(self, network: nn.Module, *, event_dims: int | None = None) -> None:
@@ -258,9 +266,9 @@ class _LogitDecoder(nn.Module):
         self.network = network
         warn_of_event_dims(type(self).__name__, event_dims)
 
-    def forward(self, z: Tensor) -> Independent[Any]:
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Independent[Any]:
         """Return p(x|z) for latents z."""
-        logits = run(self.network, z)
+        logits = run(self.network, z, *given(context))
         return Independent(type(self)._family(logits=logits, validate_args=False), _event_dims(z, logits))
 
 

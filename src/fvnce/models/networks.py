@@ -1,10 +1,13 @@
-"""The networks inside encoders and decoders."""
+"""The networks inside encoders and decoders, and how a context reaches them."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .. import _validation
@@ -33,6 +36,57 @@ def mlp(
     return nn.Sequential(*layers, *([] if output is None else [output]))
 
 
+class WithContext(nn.Module):
+    """A network of a vector and its context side by side: ``network(torch.cat([x, context], -1))``.
+
+    It makes a network of one input take a context, as any module does whose ``forward`` has a parameter ``context``.
+
+    Args:
+        network: a module of vectors: a network, or an encoder or a decoder.
+
+    >>> network = WithContext(mlp([3 + 2, 16, 1]))
+    >>> network(torch.zeros(4, 8, 3), torch.zeros(8, 2)).shape  # four draws for each of eight rows
+    torch.Size([4, 8, 1])
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor, context: Tensor) -> Any:
+        """Return what the network gives for x of shape (…, B, D) and a context of shape (B, C)."""
+        if context.dim() != 2 or context.shape[:1] != x.shape[-2:-1]:
+            raise ValueError(
+                f"context must have shape ({', '.join(map(str, x.shape[-2:-1]))}, C), one vector for each row of x of "
+                f"shape {tuple(x.shape)}, found shape {tuple(context.shape)}; for other contexts write a module with "
+                "forward(x, context)"
+            )
+        return self.network(torch.cat([x, context.to(x.dtype).expand(*x.shape[:-1], -1)], -1))
+
+
+def takes_context(part: object, method: str = "forward") -> bool:
+    """Return whether a method has a parameter ``context``, and whether the ``context_part`` that it is for has one.
+
+    >>> from fvnce import GaussianEncoder
+    >>> takes_context(GaussianEncoder(mlp([5, 4]))), takes_context(GaussianEncoder(WithContext(mlp([7, 4]))))
+    (False, True)
+    """
+    function = getattr(part, method, None)
+    if function is None:  # a plain function in the place of a module
+        function = part
+    try:
+        declared = "context" in inspect.signature(function).parameters  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # not a function, or one of C
+        return False
+    inner = getattr(part, "context_part", None)
+    return declared and (inner is None or takes_context(getattr(part, inner)))
+
+
+def given(context: Tensor | None) -> tuple[Tensor, ...]:
+    """Return a context as arguments of a call: one, or none."""
+    return () if context is None else (context,)
+
+
 class _Images(nn.Module):
     """An image network, run over any number of leading dimensions."""
 
@@ -47,7 +101,7 @@ class _Images(nn.Module):
         return result.reshape(*batch, *result.shape[1:])
 
 
-register(_Images)
+register(WithContext, _Images)
 
 
 def convolutional_pair(

@@ -3,7 +3,7 @@
 ======================  ===============================================================
 ``batch``               a batch, its log-ratios and its terms; how an objective is called
 ``ratios``              log-ratios Δ⁰, at latents drawn or summed over
-``partition``           what c = log Z is: fixed, learned, maximized out
+``partition``           what c = log Z is: fixed, learned, a function of the context, maximized out
 ``contrastive``         J itself, and what the objectives that tell data from noise share
 ``nce``                 NCE, variational NCE, fully variational NCE
 ``relatives``           conditional NCE, ranking NCE
@@ -20,13 +20,14 @@ from .batch import Batch, BatchPart, Objective, Terms
 from .contrastive import ContrastiveObjective
 from .elbo import IWAE, VAE, Autoencoder, log_marginal
 from .nce import NCE, FullyVariationalNCE, VariationalNCE
-from .partition import Fixed, Learned, Partition, Profiled
+from .partition import Amortized, Fixed, Learned, Partition, Profiled
 from .relatives import ConditionalNCE, RankingNCE
 
 __all__ = [
     "IWAE",
     "NCE",
     "VAE",
+    "Amortized",
     "Autoencoder",
     "Batch",
     "BatchPart",
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 # What a file may name. Version 0.2 wrote SNCE for an NCE with a rule. A log-scale is a buffer, restored by the state.
-_CLASSES = (Autoencoder, ConditionalNCE, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, RankingNCE, VAE)
+_CLASSES = (Amortized, Autoencoder, ConditionalNCE, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, RankingNCE, VAE)
 add(Kind("SNCE", NCE, vars, NCE, frozenset(inspect.signature(NCE).parameters)))
 register(*_CLASSES, VariationalNCE, omit=("log_scale",))
 register(Fixed, stand_ins={"log_scale": lambda partition: "auto" if partition.automatic else 0.0})

@@ -66,6 +66,7 @@ class Batch:
         log_noise_x: log p_n of the data, shape (B,); None lets the objective evaluate it.
         log_noise_noise: log p_n of the noise samples, shape (N,); None lets the objective evaluate it.
         part: the part that this is of a batch over several processes, or None for a whole batch.
+        context: c of p(x|c), one for each row of data, shape (B, …).
 
     >>> Batch(torch.zeros(3, 2)).x_noise is None
     True
@@ -76,8 +77,17 @@ class Batch:
     log_noise_x: Tensor | None = None
     log_noise_noise: Tensor | None = None
     part: BatchPart | None = None
+    context: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if self.context is not None:
+            if not isinstance(self.context, Tensor):
+                raise TypeError(f"context must be a torch.Tensor, found {type(self.context).__name__}")
+            if isinstance(self.x, Tensor) and self.context.shape[:1] != self.x.shape[:1]:
+                raise ValueError(
+                    f"context must hold one row for each row of x of shape {tuple(self.x.shape)}, found shape "
+                    f"{tuple(self.context.shape)}"
+                )
         for name, rows in (("x", self.x), ("x_noise", self.x_noise)):
             log_noise = self.log_noise_x if name == "x" else self.log_noise_noise
             if rows is None:
@@ -292,7 +302,10 @@ class Objective(nn.Module):
     ``objective(x)`` draws its own noise. Where log p_n is expensive, noise and its density can be passed in, and so can
     the tabulated density of the data rows: ``objective(x, x_noise=…, log_noise_x=…, log_noise_noise=…)``.
 
-    An objective of one's own defines :meth:`terms_of`; ``objective(x)`` and ``objective.terms(x)`` follow from it.
+    ``objective(x, context=c)`` estimates p(x|c): the parts that take a context are called with it.
+
+    An objective of one's own defines :meth:`terms_of`; ``objective(x)`` and ``objective.terms(x)`` follow from it. One
+    that reads ``batch.context`` sets ``takes_context = True``.
 
     >>> class Spread(Objective):
     ...     def terms_of(self, batch):
@@ -308,6 +321,9 @@ class Objective(nn.Module):
     noise_ratio: float = 0.0
     #: Noise samples drawn for each data sample.
     noise_samples: float = 0.0
+
+    #: Whether a context is used; one that nothing would use is refused.
+    takes_context: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -327,20 +343,23 @@ class Objective(nn.Module):
         *,
         log_noise_x: Tensor | None = None,
         log_noise_noise: Tensor | None = None,
+        context: Tensor | None = None,
     ) -> Terms:
         """Return the loss, the terms per sample, and the statistics."""
-        return self.terms_of(Batch(x, x_noise, log_noise_x, log_noise_noise))
+        self.check_context(context)
+        return self.terms_of(Batch(x, x_noise, log_noise_x, log_noise_noise, context=context))
 
-    def forward(
-        self,
-        x: Tensor,
-        x_noise: Tensor | None = None,
-        *,
-        log_noise_x: Tensor | None = None,
-        log_noise_noise: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss −J, a scalar."""
-        return self.terms_of(Batch(x, x_noise, log_noise_x, log_noise_noise)).loss
+    def forward(self, x: Tensor, x_noise: Tensor | None = None, **given: Tensor | None) -> Tensor:
+        """Return the loss −J, a scalar, of what :meth:`terms` takes."""
+        return self.terms(x, x_noise, **given).loss
+
+    def check_context(self, context: object) -> None:
+        """Raise a ValueError if a context is given that no part of the objective takes."""
+        if context is not None and not self.takes_context:
+            raise ValueError(
+                f"context must be None for this {type(self).__name__}, no part of which takes one, found a context; "
+                "give the model or the encoder a parameter of that name, such as fvnce.models.WithContext(network) does"
+            )
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return groups for an optimizer: all parameters at ``lr``, but a learned log Z at its own rate."""

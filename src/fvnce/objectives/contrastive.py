@@ -2,14 +2,16 @@ r"""J, the objective that tells data from noise, and what the objectives built o
 
     J = E_data f1(Δ) + ν E_noise f0(Δ),      Δ = Δ⁰ − c − log ν,      Δ⁰ = log p⁰_θ(x, z) − log p_n(x) − log q(z|x),
 
-with (f1, f0) a scoring rule, ν the noise ratio and c the log Z of the partition (docs/theory: Eq. noise_ratio).
+with (f1, f0) a scoring rule, ν the noise ratio and c the log Z of the partition (docs/theory: Eq. noise_ratio). With a
+context, data and noise are pairs: p⁰_θ(x, z|c), q(z|x, c), p_n(x) or p_n(x|c), and noise has the contexts of the data.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +20,14 @@ from torch.distributions import Distribution
 from .. import _validation
 from .._random import seeded_by
 from .._stats import LogPartition, estimate_log_mean, log_mean_exp
-from ..models.distributions import wide
+from ..models.distributions import log_prob_inside, wide
 from ..models.fixed import FixedDistribution
+from ..models.networks import given, takes_context
 from ..noise import draw, log_prob_or_minus_inf
 from ..scoring import ScoringRule
-from .batch import Batch, BatchPart, LogRatio, Objective, Scalar, Terms
+from .batch import Batch, BatchPart, LogRatio, Scalar, Terms
 from .partition import (
+    Amortized,
     LogScaleLike,
     Partition,
     PartitionName,
@@ -32,7 +36,10 @@ from .partition import (
     log_noise_weights,
     make_partition,
 )
-from .ratios import LOWEST_RATIO, Encoder, check_finite, check_model, log_ratio, prior_constant
+from .ratios import LOWEST_RATIO, Encoder, ModelObjective, check_finite, check_model, log_ratio, prior_constant
+
+#: p_n, or a function of contexts c, shape (B, …), that gives p_n(·|c) with batch shape (B,).
+NoiseLike = Distribution | Callable[[Tensor], Distribution]
 
 #: Where at most this fraction of the last noise batch counted, samples that do not count are not differentiated.
 SKIP_BELOW = 0.5
@@ -68,13 +75,14 @@ def contrast(
     return torch.add(mean1, mean0, alpha=noise_ratio), f1, f0
 
 
-class ContrastiveObjective(Objective):
+class ContrastiveObjective(ModelObjective):
     """What NCE, VNCE and fvNCE share: noise, rule, log Z, and J.
 
     Args:
         model: p_θ, possibly unnormalized: ``log_joint(x, z)``, or ``log_prob(x)`` where ``encoder`` is None.
         encoder: q1(z|x), and q0 as well unless ``noise_encoder`` is given; None for a model without latents.
-        noise: p_n, a torch distribution over single rows of x.
+        noise: p_n, a torch distribution over single rows of x; or p_n(·|c), a function or a module from contexts of
+            shape (B, …) to a distribution of batch shape (B,), which is drawn from and not trained.
         rule: a scoring rule.
         noise_ratio: ν, the weight of the noise term.
         noise_samples: noise samples drawn for each data sample, by default ν of them.
@@ -83,6 +91,11 @@ class ContrastiveObjective(Objective):
             the data's error (:class:`~fvnce.training.ErrorBudget`); before that, calling the objective is an error.
         noise_encoder: q0(z|x), which must cover p_θ(z|x) of noise.
         latent_samples: draws of each latent. A discrete latent with few values is summed over instead.
+
+    With a context the fixed, learned and profiled partition have one c for all contexts. This is right where
+    log Z(c) is the same for all of them: for a normalized p_θ(x|c), and for a network that is free to add a function of
+    c to log p⁰(x|c), which then learns to absorb log Z(c). Otherwise use :class:`~fvnce.objectives.Amortized`, or
+    :class:`~fvnce.objectives.RankingNCE`, which needs no log Z.
 
     >>> import fvnce
     >>> issubclass(fvnce.FullyVariationalNCE, ContrastiveObjective), issubclass(fvnce.VAE, ContrastiveObjective)
@@ -103,7 +116,7 @@ class ContrastiveObjective(Objective):
         self,
         model: Any,
         encoder: Encoder | None,
-        noise: Distribution,
+        noise: NoiseLike,
         rule: ScoringRule,
         noise_ratio: float = 1.0,
         noise_samples: float | None = None,
@@ -112,28 +125,60 @@ class ContrastiveObjective(Objective):
         noise_encoder: Encoder | None = None,
         latent_samples: int = 1,
     ) -> None:
-        super().__init__()
-        _validation.distribution("noise", noise)
+        super().__init__(model, encoder)
+        conditional = callable(noise) and not isinstance(noise, Distribution)
+        if not conditional:
+            _validation.distribution("noise", noise)
         if not isinstance(rule, ScoringRule):
             raise TypeError(f"rule must be a scoring rule such as PowerRule(alpha=0), found {rule!r}")
         if encoder is None and noise_encoder is not None:
             raise ValueError("noise_encoder must be None for a model without latents (encoder=None), found one")
         check_model(model, encoder)
-        self.model, self.encoder, self.noise_encoder = model, encoder, noise_encoder
-        self._noise, self.rule = FixedDistribution(noise), rule
+        self.noise_encoder = noise_encoder
+        self._noise, self.rule = FixedDistribution(cast("Distribution", noise)), rule
         self.latent_samples = _validation.count("latent_samples", latent_samples)
         self.noise_ratio = _validation.number("noise_ratio", noise_ratio, low=0.0, open_low=True)
         noise_samples = noise_ratio if noise_samples is None else noise_samples
         self.noise_samples = _validation.number("noise_samples", noise_samples, low=0.0, open_low=True)
         self.partition = make_partition(partition, log_scale, rule)
+        takes = {"noise": conditional, "partition": isinstance(self.partition, Amortized)}
+        takes["noise_encoder"] = noise_encoder is not None and takes_context(noise_encoder)
+        self._context_parts |= {part for part, it_does in takes.items() if it_does}
         self._can_skip = not any(isinstance(module, _OF_WHOLE_BATCHES) for module in self.modules())
         # Part of the state: what the last batch showed decides how the next one is computed, to the last bit.
         self.register_buffer("live_fraction", torch.ones(()))
 
     @property
     def noise(self) -> Distribution:  # type: ignore[override]
-        """The noise distribution p_n, which moves with the objective."""
+        """The noise distribution p_n, or the function that gives p_n(·|c), which moves with the objective."""
         return self._noise.distribution
+
+    def noise_given(self, context: Tensor | None) -> Distribution:
+        """Return p_n, or p_n(·|c) with one distribution for each row of the context."""
+        noise: Any = self._noise.distribution
+        if isinstance(noise, Distribution):
+            return noise
+        if context is None:
+            raise ValueError("context must be given where the noise is a function of it, found None")
+        made: Distribution = noise(context)
+        if getattr(made, "batch_shape", None) != context.shape[:1]:
+            expected = f"batch shape ({len(context)},), one for each row of the context"
+            raise ValueError(f"noise must give a torch distribution of {expected}, found {made!r}")
+        return made
+
+    def context_rows(self, noise_rows: int, rows: int) -> Tensor:
+        """Return which row of data each noise sample has its context from: 0, 1, …, and from the first again."""
+        return torch.arange(noise_rows) % rows
+
+    @torch.no_grad()
+    def draw_noise(self, n: int, context: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """Return n noise samples, one of p_n(·|c) for each of the n rows of a context if the noise depends on it."""
+        noise = self.noise_given(context)
+        if not noise.batch_shape:
+            return draw(noise, n, generator)
+        with seeded_by(generator):
+            drawn: Tensor = noise.sample()
+        return drawn
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         if prefix + "live_share" in state_dict:  # its name in files of 0.2
@@ -143,6 +188,8 @@ class ContrastiveObjective(Objective):
     def replace_noise(self, noise: Distribution) -> None:
         """Continue with another p_n over the same rows; log Z, which is the model's, stays."""
         _validation.distribution("noise", noise)
+        if "noise" in self._context_parts:
+            raise ValueError("noise must be a distribution to be replaced, found a function of the context")
         if noise.event_shape != self.noise.event_shape:
             shapes = f"{tuple(self.noise.event_shape)}, found {tuple(noise.event_shape)}"
             raise ValueError(f"noise must have rows of the shape of the noise it replaces, {shapes}")
@@ -151,25 +198,30 @@ class ContrastiveObjective(Objective):
 
     def terms_of(self, batch: Batch) -> Terms:
         """Return J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
-        noise = self._noise.distribution
-        x, x_noise = _validation.rows("x", batch.x, noise.event_shape), batch.x_noise
+        context = noise_context = batch.context
+        event_shape = self.noise_given(context).event_shape
+        x, x_noise = _validation.rows("x", batch.x, event_shape), batch.x_noise
         if self.variance_reduced:
             return self._variance_reduced_terms(batch)
+        samples = max(1, round(self.noise_samples * len(x))) if x_noise is None else len(x_noise)
+        if context is not None:
+            noise_context = context.index_select(0, self.context_rows(samples, len(x)).to(context.device))
         if x_noise is None:
-            x_noise = draw(noise, max(1, round(self.noise_samples * len(x)))).to(x.dtype)
+            x_noise = self.draw_noise(samples, noise_context).to(x.dtype)
         else:
-            _validation.rows("x_noise", x_noise, noise.event_shape)
-        log_noise_noise = self._log_noise(x_noise) if batch.log_noise_noise is None else batch.log_noise_noise
-        log_noise_x = self._log_noise(x) if batch.log_noise_x is None else batch.log_noise_x
-        data = check_finite("x", x, self.data_log_ratio(x, log_noise_x), log_noise_x, may_be_zero=False)
+            _validation.rows("x_noise", x_noise, event_shape)
+        log_noise_noise = batch.log_noise_noise
+        log_noise_noise = self.log_noise(x_noise, noise_context) if log_noise_noise is None else log_noise_noise
+        log_noise_x = self.log_noise(x, context) if batch.log_noise_x is None else batch.log_noise_x
+        data = check_finite("x", x, self.data_log_ratio(x, log_noise_x, context), log_noise_x, may_be_zero=False)
         # In high dimension e^Δ of most noise samples is 0 in the working precision. Where the last batch was like that,
         # this one is first evaluated without a graph. An accelerator would have to wait to know which samples count.
         watched = self._can_skip and torch.is_grad_enabled() and x.device.type == "cpu"
         watched = watched and not _validation.values_are_hidden()
         if watched and float(self.live_fraction) <= SKIP_BELOW:
-            noise_ratios = self._live_noise_log_ratio(data, x_noise, log_noise_noise)
+            noise_ratios = self._live_noise_log_ratio(data, x_noise, log_noise_noise, noise_context)
         else:
-            noise_ratios = self.noise_log_ratio(x_noise, log_noise_noise)
+            noise_ratios = self.noise_log_ratio(x_noise, log_noise_noise, noise_context)
             # Without a base sample no draw could be repeated in the next batch.
             if watched and (not noise_ratios.drawn or noise_ratios.base_sample is not None):
                 self._live_samples(data, noise_ratios)
@@ -206,32 +258,40 @@ class ContrastiveObjective(Objective):
     def _variance_reduced_terms(self, batch: Batch) -> Terms:
         raise NotImplementedError(f"{type(self).__name__} has a noise term that is estimated from draws")
 
-    def data_log_ratio(self, x: Tensor, log_noise: Tensor) -> LogRatio:
+    def data_log_ratio(self, x: Tensor, log_noise: Tensor, context: Tensor | None = None) -> LogRatio:
         """Return Δ⁰ of data, whose log p_n is ``log_noise``."""
-        q = None if self.encoder is None else self.encoder(x)
-        return log_ratio(
-            self.model, q, x, log_noise, self.latent_samples, averaged_outside=self._data_is_averaged_outside
-        )
+        q, log_noise = self._encode(x, context), self._with_log_partition(log_noise, context)
+        outside, context = self._data_is_averaged_outside, self._context_of("model", context)
+        return log_ratio(self.model, q, x, log_noise, self.latent_samples, averaged_outside=outside, context=context)
 
-    def noise_log_ratio(self, x: Tensor, log_noise: Tensor, base_sample: Tensor | None = None) -> LogRatio:
+    def noise_log_ratio(
+        self, x: Tensor, log_noise: Tensor, context: Tensor | None = None, base_sample: Tensor | None = None
+    ) -> LogRatio:
         """Return Δ⁰ of noise samples, whose log p_n is ``log_noise``, at latents of ``base_sample`` if it is given."""
-        encoder = self.encoder if self.noise_encoder is None else self.noise_encoder
-        q = None if encoder is None else encoder(x)
-        draws = self.importance_samples or self.latent_samples
-        ratio = log_ratio(self.model, q, x, log_noise, draws, base_sample=base_sample, marginal=self._noise_is_marginal)
+        q = self._encode(x, context, "encoder" if self.noise_encoder is None else "noise_encoder")
+        how: Any = {"base_sample": base_sample, "marginal": self._noise_is_marginal}
+        draws, shift = self.importance_samples or self.latent_samples, self._with_log_partition(log_noise, context)
+        ratio = log_ratio(self.model, q, x, shift, draws, context=self._context_of("model", context), **how)
         return check_finite("x_noise", x, ratio, log_noise, may_be_zero=True)
+
+    def _with_log_partition(self, log_noise: Tensor, context: Tensor | None) -> Tensor:
+        """Return log p_n + log Z(c), by which Δ⁰ is that of the normalized model where log Z depends on the context."""
+        if not isinstance(self.partition, Amortized):
+            return log_noise
+        log_z: Tensor = self.partition(context)
+        return log_noise + log_z
 
     def evidence_offset(self, data: LogRatio, log_noise: Tensor) -> Tensor:
         """Return what turns Δ⁰ of data into the evidence: log p_n − γ."""
         return log_noise - prior_constant(self.model, True) if data.point else log_noise
 
-    def _live_noise_log_ratio(self, data: LogRatio, x: Tensor, log_noise: Tensor) -> LogRatio:
+    def _live_noise_log_ratio(self, data: LogRatio, x: Tensor, log_noise: Tensor, context: Tensor | None) -> LogRatio:
         """Return Δ⁰ of the noise batch, with a graph only for the samples whose gradient is not exactly zero.
 
         An encoder of the noise alone always gets one sample, so that its parameters have a gradient, if only of zeros.
         """
         with torch.no_grad():
-            ratio = self.noise_log_ratio(x, log_noise)
+            ratio = self.noise_log_ratio(x, log_noise, context)
         chosen = self._live_samples(data, ratio)
         if len(chosen) == 0:
             if self.noise_encoder is None:
@@ -239,7 +299,8 @@ class ContrastiveObjective(Objective):
             chosen = ratio.mean.argmax().unsqueeze(0)
         lead = 0 if ratio.draws is None else 1
         same = None if ratio.base_sample is None else ratio.base_sample.index_select(lead, chosen)
-        again = self.noise_log_ratio(x[chosen], log_noise[chosen], same)
+        context = None if context is None else context[chosen]
+        again = self.noise_log_ratio(x[chosen], log_noise[chosen], context, same)
         if ratio.draws is not None and again.draws is not None:
             return LogRatio(log_mean_exp(ratio.draws.index_copy(1, chosen, again.draws)))
         values = ratio.values.index_copy(-1, chosen, again.values)
@@ -256,10 +317,13 @@ class ContrastiveObjective(Objective):
             self.live_fraction.fill_(live)
         return chosen
 
-    def _log_noise(self, x: Tensor) -> Tensor:
-        noise, hidden = self._noise.distribution, _validation.values_are_hidden()
-        with torch.no_grad():
-            return noise.log_prob(wide(x)) if hidden else log_prob_or_minus_inf(noise, x)
+    @torch.no_grad()
+    def log_noise(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Return log p_n of rows, shape (B,), with p_n(·|c) at the context of each row if the noise depends on it."""
+        noise = self.noise_given(context)
+        if noise.batch_shape:
+            return log_prob_inside(noise, wide(x))
+        return noise.log_prob(wide(x)) if _validation.values_are_hidden() else log_prob_or_minus_inf(noise, x)
 
     def fitted_log_partition(self) -> Tensor:
         """Return c, the log-scale the objective works with: given, learned, or c* of the last training batch.
@@ -277,6 +341,7 @@ class ContrastiveObjective(Objective):
         log_noise_noise: Tensor | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 1000,
+        context: Tensor | None = None,
     ) -> LogPartition:
         """Return log Z of the model, log E_noise[e^Δ⁰] (Eq. log_Z), and its standard error, from noise samples.
 
@@ -284,19 +349,27 @@ class ContrastiveObjective(Objective):
         noise encoder cover. The standard error is that of the delta method. Beside ``value, error = …`` the pair has
         ``effective_samples``, (Σw)²/Σw² for w = e^Δ⁰, and ``trusted``, which is False if they are fewer than 100: then
         few draws carry the mean, and value and error may both be far too small.
+
+        With a ``context``, one row without a first dimension, it is log Z(c) of that context.
         """
+        self.check_context(context)
         if x_noise is None and log_noise_noise is not None:
             raise ValueError("log_noise_noise must come with x_noise, found it alone")
+        samples = _validation.count("samples", samples, low=2) if x_noise is None else len(x_noise)
+        context = None if context is None else context.expand(samples, *context.shape)
         if x_noise is None:
-            x_noise = draw(self.noise, _validation.count("samples", samples, low=2), generator)
+            x_noise = self.draw_noise(samples, context, generator)
             x_noise = x_noise.to(next((p.dtype for p in self.parameters()), x_noise.dtype))
-        _validation.rows("x_noise", Batch(x_noise, x_noise, None, log_noise_noise).x, self.noise.event_shape)
+        event_shape = self.noise_given(context).event_shape
+        _validation.rows("x_noise", Batch(x_noise, x_noise, None, log_noise_noise).x, event_shape)
         if len(x_noise) < 2:
             raise ValueError("x_noise must hold at least 2 rows for a standard error, found 1")
-        log_noise_noise = self._log_noise(x_noise) if log_noise_noise is None else log_noise_noise
-        parts = zip(x_noise.split(batch_size), log_noise_noise.split(batch_size), strict=True)
+        log_noise_noise = self.log_noise(x_noise, context) if log_noise_noise is None else log_noise_noise
+        rows = [x_noise, log_noise_noise, *given(context)]
         with seeded_by(generator):
-            log_w = torch.cat([self.noise_log_ratio(x, log_noise).mean for x, log_noise in parts])
+            parts = zip(*(each.split(batch_size) for each in rows), strict=True)
+            log_w = torch.cat([self.noise_log_ratio(*part).mean for part in parts])
+        log_w = log_w + self._with_log_partition(torch.zeros_like(log_w), context)
         return estimate_log_mean(log_w.masked_fill(log_w <= LOWEST_RATIO / 2, -math.inf))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:

@@ -19,20 +19,20 @@ from torch.distributions import Distribution
 from .. import _validation
 from ..models import LatentVariableModel, is_normalized
 from ..models.distributions import PointMass, divergence_of
-from .batch import Batch, LogRatio, Objective, Terms, mean_over_data
-from .ratios import Encoder, check_finite, checked_prior, log_ratio, narrowed, prior_constant
+from ..models.networks import given, takes_context
+from .batch import Batch, LogRatio, Terms, mean_over_data
+from .ratios import Encoder, ModelObjective, check_finite, checked_prior, log_ratio, narrowed, prior_constant
 
 
-class _LikelihoodObjective(Objective):
+class _LikelihoodObjective(ModelObjective):
     def __init__(self, model: Any, encoder: Encoder) -> None:
-        super().__init__()
+        super().__init__(model, encoder)
         # Without its constant a likelihood is unbounded; only a noise term bounds it.
         if not is_normalized(model):
             raise ValueError(
                 f"model of {type(self).__name__} must be normalized, found {type(model).__name__}, an energy, whose "
                 "likelihood is unbounded; use FullyVariationalNCE with partition='profiled'"
             )
-        self.model, self.encoder = model, encoder
 
 
 class VAE(_LikelihoodObjective):
@@ -57,10 +57,9 @@ class VAE(_LikelihoodObjective):
         self.closed_form = closed_form
 
     def terms_of(self, batch: Batch) -> Terms:
-        """Return the bound on a batch, of which only ``x`` is used."""
-        x = batch.x
-        q = self.encoder(x)
-        evidence = evidence_of(self.model, q, x, draws=self.latent_samples, closed_form=self.closed_form)
+        """Return the bound on a batch, of which ``x`` and ``context`` are used."""
+        x, q, context = batch.x, self._encode(batch.x, batch.context), self._context_of("model", batch.context)
+        evidence = evidence_of(self.model, q, x, context, draws=self.latent_samples, closed_form=self.closed_form)
         gamma = prior_constant(self.model, isinstance(q, PointMass))
         return _terms(batch, evidence - gamma if gamma else evidence)
 
@@ -85,9 +84,9 @@ class IWAE(_LikelihoodObjective):
         self.latent_samples = _validation.count("latent_samples", latent_samples)
 
     def terms_of(self, batch: Batch) -> Terms:
-        """Return the bound on a batch, of which only ``x`` is used."""
-        x = batch.x
-        ratio = log_ratio(self.model, self.encoder(x), x, x.new_zeros(len(x)), self.latent_samples)
+        """Return the bound on a batch, of which ``x`` and ``context`` are used."""
+        x, q, context = batch.x, self._encode(batch.x, batch.context), self._context_of("model", batch.context)
+        ratio = log_ratio(self.model, q, x, x.new_zeros(len(x)), self.latent_samples, context=context)
         ratio = check_finite("x", x, ratio, may_be_zero=False)
         return _terms(batch, ratio.mean - prior_constant(self.model, ratio.point))
 
@@ -107,10 +106,10 @@ class Autoencoder(_LikelihoodObjective):
     """
 
     def terms_of(self, batch: Batch) -> Terms:
-        """Return the reconstruction term on a batch, of which only ``x`` is used."""
-        x, q = batch.x, self.encoder(batch.x)
+        """Return the reconstruction term on a batch, of which ``x`` and ``context`` are used."""
+        x, q, context = batch.x, self._encode(batch.x, batch.context), self._context_of("model", batch.context)
         checked_prior(q, x, self.model)
-        return _terms(batch, self.model.log_likelihood(x, narrowed(q.mean, x)))
+        return _terms(batch, self.model.log_likelihood(x, narrowed(q.mean, x), *given(context)))
 
 
 def _terms(batch: Batch, evidence: Tensor) -> Terms:
@@ -122,7 +121,9 @@ def _terms(batch: Batch, evidence: Tensor) -> Terms:
     return Terms(loss, evidence.detach())
 
 
-def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, closed_form: bool = True) -> Tensor:
+def evidence_of(
+    model: Any, q: Distribution, x: Tensor, context: Tensor | None, *, draws: int = 1, closed_form: bool = True
+) -> Tensor:
     """Return the evidence lower bound of each point, shape (B,)."""
     if closed_form and isinstance(model, LatentVariableModel) and q.has_rsample and not isinstance(q, PointMass):
         try:
@@ -131,14 +132,22 @@ def evidence_of(model: Any, q: Distribution, x: Tensor, *, draws: int = 1, close
             pass
         else:
             z = q.rsample() if draws == 1 else q.rsample((draws,))
-            fit = model.log_likelihood(x, narrowed(z, x))
+            fit = model.log_likelihood(x, narrowed(z, x), *given(context))
             return (fit if draws == 1 else fit.mean(0)) - divergence
-    ratio = log_ratio(model, q, x, x.new_zeros(len(x)), draws, averaged_outside=True)
+    ratio = log_ratio(model, q, x, x.new_zeros(len(x)), draws, averaged_outside=True, context=context)
     return ratio.average(ratio.values)
 
 
 @torch.no_grad()
-def log_marginal(model: Any, encoder: Encoder, x: Tensor, *, latent_samples: int = 1000, chunk: int = 64) -> Tensor:
+def log_marginal(
+    model: Any,
+    encoder: Encoder,
+    x: Tensor,
+    *,
+    latent_samples: int = 1000,
+    chunk: int = 64,
+    context: Tensor | None = None,
+) -> Tensor:
     """Return log p_θ(x) of each point by importance sampling with K draws of q(z|x), shape (B,).
 
     It is a lower bound in expectation, tight as K grows, and exact for a latent that is summed over.
@@ -149,6 +158,7 @@ def log_marginal(model: Any, encoder: Encoder, x: Tensor, *, latent_samples: int
         x: rows, shape (B, …).
         latent_samples: K.
         chunk: draws that are made at once.
+        context: c of p_θ(x|c), one for each row, shape (B, …); the model and the encoder are given it if they take it.
 
     >>> from fvnce.models import LinearGaussianModel
     >>> model = LinearGaussianModel(torch.ones(3, 2), torch.zeros(3), 0.5)
@@ -158,12 +168,16 @@ def log_marginal(model: Any, encoder: Encoder, x: Tensor, *, latent_samples: int
     """
     latent_samples = _validation.count("latent_samples", latent_samples)
     zeros = x.new_zeros(len(x))
-    q = encoder(x)
+    takes = takes_context(model, "log_joint"), takes_context(encoder)
+    if context is not None and not any(takes):
+        raise ValueError("context must be None for a model and an encoder that do not take one, found a context")
+    q = encoder(x, *given(context if takes[1] else None))
+    context = context if takes[0] else None
     total = torch.full_like(zeros, -torch.inf)
     done = 0
     while done < latent_samples:
         draws = min(chunk, latent_samples - done)
-        ratio = log_ratio(model, q, x, zeros, draws, marginal=True)
+        ratio = log_ratio(model, q, x, zeros, draws, marginal=True, context=context)
         if not ratio.drawn:
             return ratio.mean
         total = torch.logaddexp(total, ratio.mean + math.log(draws))

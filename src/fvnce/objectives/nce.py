@@ -25,7 +25,7 @@ from ..models import LatentVariableModel, is_normalized
 from ..models.distributions import PointMass
 from ..scoring import Logarithmic, ScoringRule
 from .batch import Batch, LogRatio, Terms
-from .contrastive import ContrastiveObjective
+from .contrastive import ContrastiveObjective, NoiseLike
 from .elbo import evidence_of
 from .partition import Fixed, LogScaleLike, Partition, PartitionName, power_of
 from .ratios import Encoder, check_finite
@@ -61,7 +61,7 @@ class NCE(ContrastiveObjective):
     def __init__(
         self,
         model: Any,
-        noise: Distribution,
+        noise: NoiseLike,
         rule: ScoringRule | None = None,
         *,
         noise_ratio: float = 1.0,
@@ -99,7 +99,7 @@ class VariationalNCE(ContrastiveObjective):
         self,
         model: Any,
         encoder: Encoder,
-        noise: Distribution,
+        noise: NoiseLike,
         *,
         noise_encoder: Encoder | None = None,
         latent_samples: int = 1,
@@ -144,7 +144,7 @@ class FullyVariationalNCE(ContrastiveObjective):
         self,
         model: Any,
         encoder: Encoder | None,
-        noise: Distribution,
+        noise: NoiseLike,
         rule: ScoringRule,
         *,
         noise_encoder: Encoder | None = None,
@@ -187,29 +187,27 @@ class FullyVariationalNCE(ContrastiveObjective):
             if is_one:
                 raise ValueError(f"variance_reduced=True: {problem}")
 
-    def _check_covered(self, q: Distribution) -> None:
+    def _check_covered(self, q: Distribution, noise: Distribution, context: Tensor | None) -> None:
         """Raise an error unless q covers p_θ(x, ·) and the noise covers p_θ, without which E_noise[r] is not 1."""
         if isinstance(q, PointMass):
             raise ValueError(
                 "variance_reduced=True: encoder must be stochastic, found a deterministic one, whose noise term varies"
             )
-        likelihood = self.model.decoder(q.mean[:1])
-        if not _covers(self.noise, likelihood):
+        likelihood = self.model.decoder(q.mean[:1], *(() if context is None else (context[:1],)))
+        if not _covers(noise, likelihood):
             raise ValueError(
-                f"variance_reduced=True: noise must cover the model, found {self.noise!r} for a decoder that gives "
+                f"variance_reduced=True: noise must cover the model, found {noise!r} for a decoder that gives "
                 f"{type(getattr(likelihood, 'base_dist', likelihood)).__name__}"
             )
 
     def _variance_reduced_terms(self, batch: Batch) -> Terms:
         """Return the evidence lower bound, less log p_n and with a noise term of ν E_noise f0(r/ν) = −1 (Eq. VAE)."""
-        x, encoder = batch.x, self.encoder
-        assert encoder is not None
-        log_noise_x = self._log_noise(x) if batch.log_noise_x is None else batch.log_noise_x
-        q = encoder(x)
+        x, q, context = batch.x, self._encode(batch.x, batch.context), self._context_of("model", batch.context)
+        log_noise_x = self.log_noise(x, batch.context) if batch.log_noise_x is None else batch.log_noise_x
         if not self._known_to_be_covered:
-            self._check_covered(q)
+            self._check_covered(q, self.noise_given(batch.context), context)
             self._known_to_be_covered = True
-        evidence = evidence_of(self.model, q, x, closed_form=True)
+        evidence = evidence_of(self.model, q, x, context)
         weight, _ = power_of(self.rule) or (1.0, 0.0)
         delta = LogRatio(evidence - log_noise_x - math.log(self.noise_ratio))
         delta = check_finite("x", x, delta, log_noise_x, may_be_zero=False)

@@ -2,6 +2,7 @@ r"""What c is in Δ = Δ⁰ − c − log ν, for p_θ = e^(−c) p⁰_θ, and h
 
 * :class:`Fixed`: c is given, 0 for a normalized model.
 * :class:`Learned`: c is a parameter, as in the original NCE.
+* :class:`Amortized`: log Z is a function of the context, in Δ⁰ itself, and c is 0.
 * :class:`Profiled`: c maximizes J on every batch. For (α, 0), with A = E_data[e^(αΔ⁰)] and B = E_noise[e^((1+α)Δ⁰)],
 
       c* = log B − log A,    max J = (1/α) log A − log B/(1+α)    up to a monotone map (Eq. profiled).
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from .. import _validation
 from .._stats import log_mean_exp, log_power_mean
+from ..models.distributions import run
 from ..scoring import PowerRule, ScoringRule
 from ..scoring.rule import Combination, Normalized
 from .batch import BatchPart, LogRatio, Scalar
@@ -170,6 +172,39 @@ class Learned(Partition):
     def parameter_groups(self, lr: float) -> list[dict[str, object]]:
         """Return log Z with its own rate, and never decayed towards 0."""
         return [{"params": [self.log_z], "lr": lr * self.lr_factor, "weight_decay": 0.0}]
+
+
+class Amortized(Partition):
+    """log Z(c) of an unnormalized p⁰(x|c) is a function of the context c, learned with the model (Eq. amortized).
+
+    Args:
+        network: a module from contexts, shape (B, …), to log Z, shape (B,) or (B, 1).
+
+    >>> from fvnce import mlp
+    >>> Amortized(mlp([2, 16, 1]))(torch.zeros(5, 2)).shape
+    torch.Size([5])
+    """
+
+    c = 0.0  # what is left of it: Δ⁰ is that of e^(−log Z(c)) p⁰(x|c)
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, context: Tensor | None) -> Tensor:
+        """Return log Z(c) of each row of a context, shape (B,)."""
+        if context is None:
+            raise ValueError("context must be given where log Z is a function of it, found None")
+        log_z = run(self.network, context)
+        log_z = log_z.squeeze(-1) if log_z.dim() == 2 else log_z
+        if log_z.shape != context.shape[:1]:
+            each = f"one log Z for each of {len(context)} contexts"
+            raise ValueError(f"network of Amortized must give {each}, found shape {tuple(log_z.shape)}")
+        return log_z
+
+    def fitted_log_partition(self) -> Tensor:
+        """Raise an error: there is one for each context, ``objective.partition(context)``."""
+        raise RuntimeError("log Z depends on the context; call objective.partition(context)")
 
 
 @dataclass

@@ -19,14 +19,45 @@ from .. import _validation
 from .._stats import log_mean_exp
 from ..models import LatentVariableModel
 from ..models.distributions import PointMass, all_values, number_of_values, rsample_with_log_ratio, wide
-from .batch import LogRatio
+from ..models.networks import given, takes_context
+from .batch import LogRatio, Objective
 
 #: A discrete latent with at most this many values is summed over.
 MOST_VALUES = 4096
 #: Δ⁰ of a noise sample to which the model gives no probability.
 LOWEST_RATIO = -1e30
 
-Encoder = Callable[[Tensor], Distribution]
+Encoder = Callable[..., Distribution]
+
+
+class ModelObjective(Objective):
+    """An objective of a model and its encoder. Which parts take a context is decided by their signatures, once.
+
+    Args:
+        model: ``log_joint(x, z)`` or ``log_joint(x, z, context)``; ``log_prob`` where ``encoder`` is None.
+        encoder: from x, or x and its context, to q(z|x); None for a model without latents.
+    """
+
+    def __init__(self, model: Any, encoder: Encoder | None) -> None:
+        super().__init__()
+        self.model = model
+        self.encoder: Any = encoder
+        takes = {"model": takes_context(model, "log_prob" if encoder is None else "log_joint")}
+        takes["encoder"] = encoder is not None and takes_context(encoder)
+        self._context_parts = {part for part, it_does in takes.items() if it_does}
+
+    @property
+    def takes_context(self) -> bool:  # type: ignore[override]
+        """Whether a part of the objective takes a context."""
+        return bool(self._context_parts)
+
+    def _context_of(self, part: str, context: Tensor | None) -> Tensor | None:
+        return context if part in self._context_parts else None
+
+    def _encode(self, x: Tensor, context: Tensor | None, part: str = "encoder") -> Any:
+        """Return q(z|x), or None for a model without latents."""
+        encoder = getattr(self, part)
+        return None if encoder is None else encoder(x, *given(self._context_of(part, context)))
 
 
 def log_ratio(
@@ -39,6 +70,7 @@ def log_ratio(
     averaged_outside: bool = False,
     marginal: bool = False,
     base_sample: Tensor | None = None,
+    context: Tensor | None = None,
 ) -> LogRatio:
     """Return Δ⁰ at the points x, whose log p_n is ``log_noise``.
 
@@ -51,9 +83,10 @@ def log_ratio(
         averaged_outside: average f over the draws instead of averaging the ratios inside f.
         marginal: sum a discrete latent inside f, which gives log p_θ(x)/p_n(x) itself, whatever ``draws`` is.
         base_sample: that of an earlier pass, to draw the same latents again with gradients.
+        context: c of p⁰(x, z|c), for a model that takes it.
     """
     if q is None:
-        return LogRatio(wide(_checked(model.log_prob(x), (len(x),), "log_prob")) - log_noise)
+        return LogRatio(wide(_checked(model.log_prob(x, *given(context)), (len(x),), "log_prob")) - log_noise)
     count = number_of_values(q)
     summed_over = count is not None and count <= MOST_VALUES
     if summed_over and draws > 1 and not marginal:
@@ -64,7 +97,7 @@ def log_ratio(
     if summed_over:
         z = all_values(q)
         log_q = q.log_prob(z)
-        joint = wide(_checked(model.log_joint(x, narrowed(z, x)), tuple(log_q.shape), "log_joint"))
+        joint = wide(_checked(model.log_joint(x, narrowed(z, x), *given(context)), tuple(log_q.shape), "log_joint"))
         summed = LogRatio(joint - log_noise - log_q, wide(log_q))
         return LogRatio(summed.mean) if marginal else summed
     if base_sample is None and not q.has_rsample:
@@ -78,7 +111,7 @@ def log_ratio(
         base_sample = q.base_sample(lead)  # type: ignore[attr-defined]
     if base_sample is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
         z, log_prior_ratio = rsample_with_log_ratio(q, prior, base_sample)
-        likelihood = _checked(model.log_likelihood(x, narrowed(z, x)), shape, "log_likelihood")
+        likelihood = _checked(model.log_likelihood(x, narrowed(z, x), *given(context)), shape, "log_likelihood")
         values = wide(likelihood) - log_noise + wide(log_prior_ratio)
     else:
         if base_sample is not None:
@@ -86,7 +119,8 @@ def log_ratio(
         else:
             z = q.rsample(lead)
             log_q = q.log_prob(z)
-        values = wide(_checked(model.log_joint(x, narrowed(z, x)), shape, "log_joint")) - log_noise - wide(log_q)
+        joint = wide(_checked(model.log_joint(x, narrowed(z, x), *given(context)), shape, "log_joint"))
+        values = joint - log_noise - wide(log_q)
     ratio = LogRatio(values, base_sample=base_sample, drawn=True, point=isinstance(q, PointMass))
     if draws > 1 and averaged_outside:
         ratio.log_weights = torch.full_like(values, -math.log(draws))

@@ -24,19 +24,19 @@ from .. import _validation
 from .._stats import log_mean_exp
 from ..noise.simple import Steps
 from ..scoring import Logarithmic
-from .batch import Batch, BatchPart, LogRatio, Objective, Scalar, Terms, gather, mean_over_data
-from .contrastive import ContrastiveObjective
-from .ratios import Encoder, check_finite, check_model, log_ratio
+from .batch import Batch, BatchPart, LogRatio, Scalar, Terms, gather, mean_over_data
+from .contrastive import ContrastiveObjective, NoiseLike
+from .ratios import Encoder, ModelObjective, check_finite, check_model, log_ratio
 
 #: Steps of this many standard deviations over √D: those at which a random walk on a Gaussian mixes fastest.
 STEP = 2.38
 
 
-class ConditionalNCE(Objective):
+class ConditionalNCE(ModelObjective):
     r"""Conditional NCE (Ceylan & Gutmann 2018): which of x and a step u away from it is the datum (Eq. conditional).
 
     The model need not be normalized, and there is no noise distribution to choose. The objective does not see the
-    weights of modes that no step connects.
+    weights of modes that no step connects. With a context, x and u have the same one, and log Z(c) cancels as well.
 
     With latents p⁰(x) = E_q[p⁰(x, z)/q(z|x)] is estimated from draws. J is concave in p⁰(x), so that the data's side is
     a lower bound; in p⁰(u) it is convex, and no proper loss of pairs is concave in both (Eq. no_pairs). There it is an
@@ -70,9 +70,9 @@ class ConditionalNCE(Objective):
         steps: int = 1,
         latent_samples: int = 1,
     ) -> None:
-        super().__init__()
+        super().__init__(model, encoder)
         check_model(model, encoder)
-        self.model, self.encoder, self.conditional = model, encoder, conditional
+        self.conditional = conditional
         self.steps = _validation.count("steps", steps)
         self.latent_samples = _validation.count("latent_samples", latent_samples)
         # Part of the state: the first batch decides the steps of all others.
@@ -87,14 +87,15 @@ class ConditionalNCE(Objective):
                     f"{name} must be None for ConditionalNCE, whose noise are steps from x, found shape "
                     f"{tuple(given.shape)}; pass conditional to choose the steps"
                 )
-        values = -2 * softplus(-self.log_odds(x, batch.part)).mean(0)
+        values = -2 * softplus(-self.log_odds(x, batch.part, batch.context)).mean(0)
         return Terms(-mean_over_data(values, batch.part), values.detach())
 
-    def log_odds(self, x: Tensor, part: BatchPart | None = None) -> Tensor:
+    def log_odds(self, x: Tensor, part: BatchPart | None = None, context: Tensor | None = None) -> Tensor:
         """Return L of each data point and each of its steps, shape (κ, B), at steps that are drawn now."""
         u, log_step_ratio = self._step(x, part)
-        log_p = self._log_p("x", x, may_be_zero=False)
-        odds = log_p - self._log_p("u", u.flatten(0, 1), may_be_zero=True).reshape(self.steps, len(x))
+        log_p = self._log_p("x", x, context, may_be_zero=False)
+        repeated = None if context is None else context.repeat(self.steps, *[1] * (context.dim() - 1))
+        odds = log_p - self._log_p("u", u.flatten(0, 1), repeated, may_be_zero=True).reshape(self.steps, len(x))
         return odds if log_step_ratio is None else odds + log_step_ratio
 
     @torch.no_grad()
@@ -112,9 +113,9 @@ class ConditionalNCE(Objective):
         returned = back.log_prob(x.repeat(self.steps, *[1] * (x.dim() - 1)))
         return u, forth.log_prob(u) - returned.reshape(self.steps, len(x))
 
-    def _log_p(self, name: str, x: Tensor, *, may_be_zero: bool) -> Tensor:
-        q = None if self.encoder is None else self.encoder(x)
-        ratio = log_ratio(self.model, q, x, x.new_zeros(len(x)), self.latent_samples, marginal=True)
+    def _log_p(self, name: str, x: Tensor, context: Tensor | None, *, may_be_zero: bool) -> Tensor:
+        q, context = self._encode(x, context), self._context_of("model", context)
+        ratio = log_ratio(self.model, q, x, x.new_zeros(len(x)), self.latent_samples, marginal=True, context=context)
         return check_finite(name, x, ratio, may_be_zero=may_be_zero).mean
 
     @torch.no_grad()
@@ -150,7 +151,8 @@ class RankingNCE(ContrastiveObjective):
     r"""Ranking NCE (Ma & Collins 2018; Eq. ranking): find the datum among K noise samples of its own.
 
     Noise rows i·K … (i+1)·K − 1 go with row i of the data; where there are fewer, they are used again from the first,
-    and more are refused.
+    and more are refused. With a context they have that of row i, none may be used again, and log Z(c) cancels: a model
+    p⁰(x|c) is learned up to a function of c.
 
     With latents both kinds of ratio are estimated from draws. J is concave in r(x), so that the data's side is a lower
     bound; in the r(y_k) it is convex, and the estimate is too high by what a finite number of draws leaves. A bound on
@@ -160,7 +162,7 @@ class RankingNCE(ContrastiveObjective):
     Args:
         model: p_θ, unnormalized or not: ``log_prob(x)``, or ``log_joint(x, z)`` with an encoder.
         encoder: q(z|x), which must cover p_θ(z|x); None for a model without latents.
-        noise: p_n.
+        noise: p_n, or a function from contexts to p_n(·|c).
         noise_samples: K.
         latent_samples: draws of each latent.
 
@@ -176,7 +178,7 @@ class RankingNCE(ContrastiveObjective):
         self,
         model: Any,
         encoder: Encoder | None = None,
-        noise: Distribution | None = None,
+        noise: NoiseLike | None = None,
         noise_samples: int = 1,
         *,
         latent_samples: int = 1,
@@ -191,6 +193,14 @@ class RankingNCE(ContrastiveObjective):
         self.noise_samples = count
         # The weight of a noise sample depends on its rivals, not on the logarithmic rule.
         self._can_skip = False
+
+    def context_rows(self, noise_rows: int, rows: int) -> Tensor:
+        """Return the row of data that each noise sample goes with."""
+        count = int(self.noise_samples)
+        if noise_rows != rows * count:
+            each = f"{count} noise samples for each of the {rows} rows of x"
+            raise ValueError(f"x_noise must hold {each} where there is a context, found {noise_rows}")
+        return torch.arange(noise_rows) // count
 
     def terms_of_ratios(
         self, data: LogRatio, noise: LogRatio, evidence_offset: Scalar, part: BatchPart | None = None

@@ -27,8 +27,7 @@ from torch import Tensor
 from ..noise import KernelDensity, NoiseMixture, smoothed
 from ..objectives import VAE, FullyVariationalNCE, Objective, Profiled
 from ..scoring import PowerRule
-from ..training import fit
-from ..training import load as load_objective
+from ..training import fit, load_module
 from ..training import save as save_objective
 from ..training.budget import BUDGET
 from .cells import Cells, Work, do_all, made_by, mean_and_error, measured, write_json
@@ -194,7 +193,7 @@ def _figure(out: Path, penalty: Penalty, data: DataName) -> list[Path]:
     samples = noise.draw(64, torch.Generator().manual_seed(0))
     parts = [("test inputs", inputs), ("samples from $p_n$", samples)]
     for method, title in (("vae", "VAE"), ("fixed", "log-scale by hand"), ("auto", "log-scale by a budget")):
-        saved: Any = load_objective(_cells(out, penalty, data).path(f"{method}_seed0", ".safetensors"))
+        saved: Any = load_module(_cells(out, penalty, data).path(f"{method}_seed0", ".safetensors"))
         parts.append((title, Pair(saved.model, saved.encoder).reconstruct(inputs)))
     return panels(out, "penalised", parts, images.shape, rows=[f"'{digit}'" for digit in digits])
 

@@ -31,7 +31,7 @@ from ..diagnostics import FRACTIONS, diagnose
 from ..io import write_text
 from ..objectives import VAE, Autoencoder, ContrastiveObjective, FullyVariationalNCE, Objective
 from ..scoring import PowerRule, ScoringRule
-from ..training import fit, load, save
+from ..training import fit, load_module, save
 from .cells import Cells, Work, do_all, made_by, mean_and_error, measured, ordered, write_json
 from .figures import panels
 from .setting import Options, Pair, Result, ResultFigure, ResultTable, Setting, data_and_noise, make_pair, setting_for
@@ -115,7 +115,7 @@ def noise_reconstructions(out: Path, options: Options) -> Result:
     samples = noise.draw(setting.noise_samples, torch.Generator().manual_seed(1000))
     nats, pictures = {}, {}
     for row, label in SHOWN.items():
-        saved: Any = load(cells_of(out, setting).path(cell_name(network, row, 0), ".safetensors"))
+        saved: Any = load_module(cells_of(out, setting).path(cell_name(network, row, 0), ".safetensors"))
         pair = Pair(saved.model, saved.encoder)
         nats[label] = pair.log_likelihood(samples).mean().item()
         pictures[label] = setting.to_unit(pair.reconstruct(samples[:64])).clamp(0, 1)

@@ -8,7 +8,7 @@
 ``history``             the record of steps and epochs
 ``callbacks``           early stopping, a user's functions; the progress bar
 ``budget``              a log-scale found while training
-``checkpoint``          the files of a run; ``save`` and ``load``; the checkpoint to continue from
+``checkpoint``          the files of a run; ``save`` and ``load_module``; the checkpoint to continue from
 ``ddp``                 devices, precision, processes and signals
 ``refit``               flows fitted to data, and noise that follows the model
 ======================  ===============================================================
@@ -18,7 +18,7 @@ from .._moved import moved
 from ..io import FileError, FolderInUse
 from .budget import Baseline, ErrorBudget
 from .callbacks import Callback, EarlyStopping
-from .checkpoint import load, load_weights, save
+from .checkpoint import load_module, load_weights, save
 from .history import History, HistoryTable
 from .optimizer import NormalizedSGD
 from .refit import DecodedNoise, FlowRefit, RefitNoise, fit_flow
@@ -42,10 +42,10 @@ __all__ = [
     "RefitNoise",
     "fit",
     "fit_flow",
-    "load",
+    "load_module",
     "load_weights",
     "save",
 ]
 
 _OLD = {"NormalisedSGD": "NormalizedSGD", "RecordError": "FileError", "Table": "HistoryTable"}
-__getattr__ = moved(__name__, {old: f"fvnce.training.{new}" for old, new in _OLD.items()})
+__getattr__ = moved(__name__, {old: f"fvnce.training.{new}" for old, new in _OLD.items()} | {"load": "fvnce.load"})

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from .. import _random, _validation
 from ..noise import NoisePool, draw_with_log_prob, log_prob_of_rows, log_prob_or_minus_inf, row_flops
@@ -48,18 +48,22 @@ FRESH_FRACTION = 0.2
 RENEWAL_FRACTION = 0.08
 _ROWS_AT_ONCE = 8192
 
-#: Rows of a step on this process, their index (None if they come from a DataLoader), and how many all processes have.
-_Drawn = tuple[Tensor, Tensor | None, int]
+#: Rows of a step on this process and their context, their index (None if they come from a DataLoader), and how many
+#: rows all processes have.
+_Drawn = tuple[Tensor, Tensor | None, Tensor | None, int]
 
 
 class Rows:
-    """Rows of a tensor, an array or a memory map.
+    """Rows of a tensor, an array or a memory map, and their contexts if they have any.
 
     Args:
-        data: shape (n, …).
+        data: shape (n, …), or a pair (x, context) as a tuple or a TensorDataset.
         dtype: floating data are given out in this dtype.
         device: where batches are given out; data in memory move there at once.
         name: how errors call the data.
+
+    Attributes:
+        context: the rows of the contexts, or None.
 
     >>> Rows(np.arange(6.0).reshape(3, 2), torch.float32).take(torch.tensor([2, 0]))
     tensor([[4., 5.],
@@ -67,6 +71,7 @@ class Rows:
     """
 
     def __init__(self, data: object, dtype: torch.dtype, device: Any = "cpu", *, name: str = "data") -> None:
+        data, context = _pair(data, name)
         tensor = _as_tensor(data, name)
         if tensor.ndim == 0 or len(tensor) == 0:
             raise ValueError(f"{name} must have at least one row, found shape {tuple(tensor.shape)}")
@@ -74,6 +79,9 @@ class Rows:
         self.device = torch.device(device)
         self.dtype = dtype if tensor.is_floating_point() else tensor.dtype
         self.source = tensor if self.on_disk else tensor.to(self.device, self.dtype)
+        self.context = None if context is None else Rows(context, dtype, device, name=f"context of {name}")
+        if self.context is not None and len(self.context) != len(self):
+            raise ValueError(f"{name} must have a context for each of {len(self)} rows, found {len(self.context)}")
 
     def take(self, index: Tensor) -> Tensor:
         """Return the rows at ``index``."""
@@ -91,6 +99,8 @@ class Rows:
         rows = self.source.index_select(0, index.to(self.source.device)).cpu().contiguous()
         digest = hashlib.sha256(f"{tuple(self.source.shape)} {self.dtype}".encode())
         digest.update(rows.reshape(-1).view(torch.uint8).numpy().data)
+        if self.context is not None:
+            digest.update(self.context.fingerprint().encode())
         return digest.hexdigest()
 
     def __len__(self) -> int:
@@ -101,7 +111,7 @@ class BatchStream:
     """The batch of every step, on this process.
 
     Args:
-        data: rows or a DataLoader.
+        data: rows, pairs (x, context), or a DataLoader of either.
         objective: the module that is trained.
         noise: p_n, or None if the objective takes no noise.
         batch_size: rows of a step on each process.
@@ -109,6 +119,7 @@ class BatchStream:
         seed: the seed of the training.
         fabric: devices and processes.
         progress: shows how far the table of log p_n and the pool are; ``notes`` holds the seconds that these took.
+        takes_context: whether the objective takes contexts.
     """
 
     def __init__(
@@ -121,7 +132,10 @@ class BatchStream:
         seed: int,
         fabric: Fabric,
         progress: Progress,
+        *,
+        takes_context: bool = False,
     ) -> None:
+        self.takes_context = takes_context
         self.objective, self.fabric, self.seed, self.progress = objective, fabric, seed, progress
         self.rank, self.world, self.device = fabric.global_rank, fabric.world_size, fabric.device
         self.noise_pool = noise_pool
@@ -135,13 +149,13 @@ class BatchStream:
         self.steps: int | None = None  # in an epoch; None for a stream of unknown length
         if isinstance(data, DataLoader):
             dealt: Any = fabric.setup_dataloaders(data, move_to_device=False) if self.world > 1 else data
-            self.loader = _Loader(dealt, self.dtype, self.device, self.world)
+            self.loader = _Loader(dealt, self.dtype, self.device, self.world, takes_context=takes_context)
             self.fingerprint = "DataLoader"
             with contextlib.suppress(TypeError):
                 self.steps = len(dealt)
             self.batch_size_of_all = (data.batch_size or batch_size) * self.world
         else:
-            self.rows = Rows(data, self.dtype, self.device)
+            self.rows = self.rows_of(data, "data")
             n, self.batch_size_of_all = len(self.rows), batch_size * self.world
             if n < self.world:
                 raise ValueError(f"data must have a row for each of the {self.world} processes, found {n}")
@@ -150,6 +164,14 @@ class BatchStream:
                 self.rows.fingerprint(),
             )
         self.use_noise(noise)
+
+    def rows_of(self, data: object, name: str) -> Rows:
+        """Return data as rows of the dtype and on the device of the objective, which must take their contexts."""
+        rows = Rows(data, self.dtype, self.device, name=name)
+        if rows.context is not None and not self.takes_context:
+            objective = f"this {type(self.objective).__name__}, which takes no context"
+            raise ValueError(f"{name} must be rows x for {objective}, found pairs (x, context)")
+        return rows
 
     def use_noise(self, noise: Distribution | None, *path: int) -> None:
         """Tabulate log p_n of the data, and choose whether samples are drawn afresh or come from a pool.
@@ -216,7 +238,7 @@ class BatchStream:
         for drawn in self._draw(epoch, start) if self.loader is None else self.loader.draw(epoch, start):
             with _validation.deferred(self.device.type != "cpu"):
                 batch = self._batch(*drawn)
-            yield batch, drawn[2]
+            yield batch, drawn[-1]
 
     def _draw(self, epoch: int, start: int) -> Iterator[_Drawn]:
         assert self.rows is not None
@@ -228,10 +250,11 @@ class BatchStream:
             if self.world > 1:
                 low, high = bounds(len(index_of_all), self.rank, self.world)
                 index = index_of_all[low:high]
-            yield self.rows.take(index), index, len(index_of_all)
+            context = None if self.rows.context is None else self.rows.context.take(index)
+            yield self.rows.take(index), context, index, len(index_of_all)
 
-    def _batch(self, x: Tensor, index: Tensor | None, total: int) -> Batch:
-        batch = Batch(x)
+    def _batch(self, x: Tensor, context: Tensor | None, index: Tensor | None, total: int) -> Batch:
+        batch = Batch(x, context=context)
         samples_of_all = samples = 0
         if self.noise is not None:
             if self.log_noise is not None and index is not None:
@@ -242,6 +265,8 @@ class BatchStream:
             fraction = getattr(self.objective, "live_fraction", None)
             live = fraction is None or fraction.device.type != "cpu" or float(fraction) > 0
             samples_of_all, samples = self._noise_rows(total)
+            if context is not None and self.noise_samples.is_integer():  # as many for the context of each row
+                samples = int(self.noise_samples) * len(x)
             x_noise, log_noise = self.draw_noise(samples, live=live)
             batch.x_noise = x_noise.to(self.device, self.dtype, non_blocking=True)
             batch.log_noise_noise = log_noise.to(self.device, non_blocking=True)
@@ -296,8 +321,11 @@ class _Loader:
     promised for a dataset with randomness or state of its own, nor for a stream that does not begin again.
     """
 
-    def __init__(self, loader: DataLoader[Any], dtype: torch.dtype, device: torch.device, world: int) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], dtype: torch.dtype, device: torch.device, world: int, *, takes_context: bool
+    ) -> None:
         self.loader, self.dtype, self.device, self.world = loader, dtype, device, world
+        self.takes_context = takes_context
         #: Random states at the start of the epoch that is under way, or of the next.
         self.begun: dict[str, Any] | None = None
 
@@ -317,12 +345,21 @@ class _Loader:
         if start:
             _random.restore(now["global"], self.device)
         for item in batches:
-            x = item[0] if isinstance(item, list | tuple) and item else item
-            if not isinstance(x, Tensor):
-                raise TypeError(f"data must give tensors, or lists that begin with one, found {type(x).__name__}")
-            x = x.to(self.device, self.dtype if x.is_floating_point() else x.dtype, non_blocking=True)
-            yield x, None, len(x) * self.world
+            x, *rest = item if isinstance(item, list | tuple) and item else [item]
+            if rest and not self.takes_context:
+                message = f"data must give x alone for an objective that takes no context, found {1 + len(rest)} items"
+                warnings.warn(f"{message}; the others are ignored, and will be refused", FutureWarning, stacklevel=2)
+                rest = []
+            if len(rest) > 1:
+                raise ValueError(f"data must give x or pairs (x, context), found {1 + len(rest)} items")
+            x, context = self._moved(x), self._moved(rest[0]) if rest else None
+            yield x, context, None, len(x) * self.world
         self.begun = self._states()
+
+    def _moved(self, value: object) -> Tensor:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"data must give tensors, or pairs of them, found {type(value).__name__}")
+        return value.to(self.device, self.dtype if value.is_floating_point() else value.dtype, non_blocking=True)
 
     def resume(self, states: dict[str, Any] | None) -> None:
         self.begun = states
@@ -341,11 +378,23 @@ def _is_mapped(data: object) -> bool:
     return isinstance(data, np.memmap)
 
 
+def _pair(data: object, name: str) -> tuple[object, object]:
+    """Return x and the context, None if there is none."""
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if not isinstance(data, tuple):
+        return data, None
+    if not 1 <= len(data) <= 2:
+        raise ValueError(f"{name} must be x or a pair (x, context), found {len(data)} items")
+    return data[0], data[1] if len(data) == 2 else None
+
+
 def _as_tensor(data: object, name: str) -> Tensor:
     if isinstance(data, Tensor):
-        return data.detach()
+        return data.clone() if data.is_inference() else data.detach()
     if not hasattr(data, "__array__"):
-        raise TypeError(f"{name} must be a tensor, an array, a memory map or a DataLoader, found {type(data).__name__}")
+        kinds = "a tensor, an array, a memory map, a pair of them or a DataLoader"
+        raise TypeError(f"{name} must be {kinds}, found {type(data).__name__}")
     array = data if isinstance(data, np.ndarray) else np.asarray(data)
     if array.dtype == object:
         raise TypeError(f"{name} must be an array of numbers, found dtype object")

@@ -145,6 +145,10 @@ class ErrorBudget(Callback):
         objective = trainer.objective
         if not is_automatic(objective):
             raise ValueError("objective must be made with log_scale='auto' for an ErrorBudget, found another partition")
+        if trainer.settings.accumulate > 1:
+            raise ValueError(f"accumulate must be 1 for log_scale='auto', found {trainer.settings.accumulate}")
+        if getattr(objective, "takes_context", False):
+            raise ValueError("log_scale must be a number for an objective that takes a context, found 'auto'")
         if not is_normalized(objective.model):
             raise ValueError(
                 f"model must be normalized for log_scale='auto', found {type(objective.model).__name__}, an energy, "

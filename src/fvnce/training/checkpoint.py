@@ -72,13 +72,13 @@ def save(path: str | Path, objective: nn.Module) -> Path:
     """Write an objective, a model or a network made of built-in parts to one file, atomically.
 
     Raises:
-        TypeError: if a part is of a class that :func:`load` could not rebuild; the part is named. Its weights can be
-            kept with ``safetensors.torch.save_model``.
+        TypeError: if a part is of a class that :func:`fvnce.load` could not rebuild; the part is named. Its weights can
+            be kept with ``safetensors.torch.save_model``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = save(f"{folder}/network.safetensors", nn.Sequential(nn.Linear(2, 3), nn.Tanh()))
-    ...     load(path)
+    ...     load_module(path)
     Sequential(
       (0): Linear(in_features=2, out_features=3, bias=True)
       (1): Tanh()
@@ -89,7 +89,7 @@ def save(path: str | Path, objective: nn.Module) -> Path:
     return Path(path)
 
 
-def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
+def load_module(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
     """Return the module that :func:`save` wrote, or the objective of a run, in evaluation mode. Nothing is unpickled.
 
     Args:
@@ -102,7 +102,7 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     load(save(f"{folder}/network.safetensors", nn.Linear(2, 3))).training
+    ...     load_module(save(f"{folder}/network.safetensors", nn.Linear(2, 3))).training
     False
     """
     place = Path(path)
@@ -115,7 +115,7 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
     whole = place.with_name(OBJECTIVE_NAME)
     if not whole.is_file():
         raise FileError(f"{place} holds only weights, of a user's classes; build the module and call load_weights")
-    return load_weights(place, load(whole, max_bytes=max_bytes))
+    return load_weights(place, load_module(whole, max_bytes=max_bytes))
 
 
 def load_weights(path: str | Path, module: nn.Module) -> nn.Module:

@@ -34,7 +34,7 @@ from .._stats import log_mean_exp
 from ..noise import draw_with_log_prob
 from ..objectives import Batch, BatchPart, ContrastiveObjective, Objective, Profiled, Terms
 from ..objectives.batch import LogRatio, gather
-from .batches import BatchStream, Rows
+from .batches import BatchStream
 from .ddp import bounds, over_processes
 
 #: Noise samples a validation set has at most.
@@ -65,10 +65,13 @@ class Step(nn.Module):
         anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
         names = {p.name for p in parameters}
         #: Whether the objective is handed noise samples, and which of the densities of data and noise.
-        self.takes_noise = getattr(objective, "noise", None) is not None and ("x_noise" in names or anything)
+        #: An objective whose noise is a function of the context draws for itself.
+        own = getattr(objective, "noise", None) is None or "noise" in getattr(objective, "_context_parts", ())
+        self.takes_noise = not own and ("x_noise" in names or anything)
         self.densities = [
             n for n in ("log_noise_x", "log_noise_noise") if self.takes_noise and (n in names or anything)
         ]
+        self.takes_context = bool(objective.takes_context) if self.knows_batches else "context" in names
 
     def forward(self, evaluated: EvaluatedBatch) -> Tensor:
         """Return the loss, a scalar."""
@@ -79,7 +82,8 @@ class Step(nn.Module):
             loss: Tensor = evaluated.terms.loss
         else:
             arguments = (batch.x, batch.x_noise) if self.takes_noise else (batch.x,)
-            loss = objective(*arguments, **{name: getattr(batch, name) for name in self.densities})
+            names = [*self.densities, *(["context"] if self.takes_context else [])]
+            loss = objective(*arguments, **{name: getattr(batch, name) for name in names})
             if not isinstance(loss, Tensor) or loss.numel() != 1:
                 kind = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
                 raise TypeError(f"objective must return a scalar tensor, found {kind}")
@@ -94,7 +98,7 @@ class Step(nn.Module):
 def describe_batch(batch: Batch) -> str:
     """Return shapes and ranges of a batch, for an error."""
     parts = []
-    for name in ("x", "x_noise", "log_noise_x", "log_noise_noise"):
+    for name in ("x", "x_noise", "log_noise_x", "log_noise_noise", "context"):
         value = getattr(batch, name)
         if value is not None:
             finite = value[torch.isfinite(value)]
@@ -116,7 +120,7 @@ class Validation:
     def __init__(self, data: object, step: Step, batches: BatchStream, *, seed_globals: bool) -> None:
         if isinstance(data, DataLoader):
             raise TypeError("validation must be a tensor, an array or a memory map, found DataLoader")
-        self.rows = Rows(data, batches.dtype, batches.device, name="validation")
+        self.rows = batches.rows_of(data, "validation")
         if len(self.rows) < batches.world:
             raise ValueError(f"validation must have a row for each process, {batches.world}, found {len(self.rows)}")
         self.step, self.batches, self.fabric, self.seed_globals = step, batches, batches.fabric, seed_globals
@@ -128,11 +132,16 @@ class Validation:
         self.log_noise = batches.tabulate(self.rows, "validation")
         self.noise: tuple[Tensor, Tensor] | None = None
         if batches.noise is not None:
-            total = max(2, batches.world, min(round(batches.noise_samples * len(self.rows)), MOST_NOISE))
-            low, high = bounds(total, batches.rank, batches.world)
+            low, high = bounds(self._noise_rows(), batches.rank, batches.world)
             generator = _random.generator(batches.seed, _random.HELD_OUT_NOISE, batches.rank)
             x, log_prob = draw_with_log_prob(batches.noise, high - low, generator)
             self.noise = x.to(batches.device, self.rows.dtype), log_prob.to(batches.device)
+
+    def _noise_rows(self) -> int:
+        """Return the number of noise samples of all processes; with contexts, every row has those of its own."""
+        total = round(self.batches.noise_samples * len(self.rows))
+        least = self.batches.world
+        return max(least, total) if self.rows.context is not None else max(2, least, min(total, MOST_NOISE))
 
     def __call__(self) -> dict[str, float]:
         """Return the criteria by name, the same on every process."""
@@ -154,16 +163,32 @@ class Validation:
             objective.train(was_training)
 
     def _contrastive(self, objective: ContrastiveObjective) -> dict[str, float]:
-        assert self.noise is not None
-        noise = zip(*(torch.split(part, _CHUNK) for part in self.noise), strict=True)
-        data = ((x, log_noise) for x, log_noise in self._chunks() if log_noise is not None)
-        terms = evaluate(objective, data, noise, BatchPart() if self.fabric.world_size > 1 else None)
+        part = BatchPart() if self.fabric.world_size > 1 else None
+        data = (
+            (x, objective.log_noise(x, context) if log_noise is None else log_noise, context)
+            for x, log_noise, context in self._chunks()
+        )
+        terms = evaluate(objective, data, self._noise_chunks(objective), part)
         return {"loss": float(terms.loss), **_floats(terms), **comparable(objective, terms)}
+
+    def _noise_chunks(self, objective: ContrastiveObjective) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        total, contexts = self._noise_rows(), self.rows.context
+        first, last = bounds(total, self.batches.rank, self.batches.world)
+        for low in range(first, last, _CHUNK):
+            high, context = min(low + _CHUNK, last), None
+            if contexts is not None:
+                context = contexts.take(objective.context_rows(total, len(self.rows))[low:high])
+            if self.noise is not None:
+                x, log_noise = (part[low - first : high - first] for part in self.noise)
+            else:
+                x = objective.draw_noise(high - low, context).to(self.rows.device, self.rows.dtype)
+                log_noise = objective.log_noise(x, context)
+            yield x, log_noise, context
 
     def _mean(self) -> dict[str, float]:
         sums: dict[str, float] = {}
-        for x, log_noise in self._chunks():
-            batch = Batch(x, log_noise_x=log_noise)
+        for x, log_noise, context in self._chunks():
+            batch = Batch(x, log_noise_x=log_noise, context=context)
             if self.noise is not None:
                 batch.x_noise, batch.log_noise_noise = (part[: len(x)] for part in self.noise)
             evaluated = EvaluatedBatch(batch)
@@ -172,18 +197,20 @@ class Validation:
         totals = over_processes(self.fabric, torch.tensor(list(sums.values()), dtype=torch.float64), "sum")
         return {name: float(total) / len(self.rows) for name, total in zip(sums, totals, strict=True)}
 
-    def _chunks(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def _chunks(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
         first, last = bounds(len(self.rows), self.batches.rank, self.batches.world)
         for low in range(first, last, _CHUNK):
             high = min(low + _CHUNK, last)
-            yield self.rows.slice(low, high), None if self.log_noise is None else self.log_noise[low:high]
+            log_noise = None if self.log_noise is None else self.log_noise[low:high]
+            context = None if self.rows.context is None else self.rows.context.slice(low, high)
+            yield self.rows.slice(low, high), log_noise, context
 
 
 def _floats(terms: Any) -> dict[str, float]:
     return {} if terms is None else {name: float(value) for name, value in terms.statistics.items()}
 
 
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batches = Iterable[tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]]
 
 
 @torch.no_grad()
@@ -192,15 +219,15 @@ def evaluate(objective: ContrastiveObjective, data: Batches, noise: Batches, par
 
     Args:
         objective: in evaluation mode, unless its own state shall change.
-        data: pairs (x, log p_n(x)).
-        noise: pairs (x, log p_n(x)) of noise samples.
+        data: pairs (x, log p_n(x)), with the contexts of x if there are any.
+        noise: the same of noise samples.
         part: where every process has batches of its own.
     """
     data_ratios, offsets = [], []
-    for x, log_noise in data:
-        data_ratios.append(objective.data_log_ratio(x, log_noise))
-        offsets.append(objective.evidence_offset(data_ratios[-1], log_noise))
-    noise_ratios = [objective.noise_log_ratio(x, log_noise) for x, log_noise in noise]
+    for rows in data:
+        data_ratios.append(objective.data_log_ratio(*rows))
+        offsets.append(objective.evidence_offset(data_ratios[-1], rows[1]))
+    noise_ratios = [objective.noise_log_ratio(*rows) for rows in noise]
     whole = _joined(data_ratios).gathered(part), _joined(noise_ratios).gathered(part)
     return objective.terms_of_ratios(*whole, gather(torch.cat(offsets), part))
 

@@ -29,8 +29,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from .. import _validation
 
-OptimizerLike = str | Callable[[list[dict[str, Any]]], Optimizer]
-ScheduleLike = str | Callable[[Optimizer, int], LRScheduler] | None
+OptimizerLike = str | Optimizer | Callable[[list[dict[str, Any]]], Optimizer]
+ScheduleLike = str | LRScheduler | Callable[[Optimizer, int], LRScheduler] | None
 
 
 class NormalizedSGD(Optimizer):
@@ -93,7 +93,8 @@ def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float) ->
     """Return an optimizer of the objective's parameters.
 
     Args:
-        optimizer: "adam", "adamw", "sgd" or "normalized-sgd", or a function from parameter groups to an optimizer.
+        optimizer: "adam", "adamw", "sgd" or "normalized-sgd", a function from parameter groups to an optimizer, or an
+            optimizer of parameters of the objective.
         objective: its ``parameter_groups(lr)``, where it has that method, may give parts of it their own rates.
         lr: learning rate.
     """
@@ -103,6 +104,11 @@ def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float) ->
     parameters = [p for group in groups for p in group["params"]]
     if not parameters:
         raise ValueError(f"objective must have parameters to train, found none in {type(objective).__name__}")
+    if isinstance(optimizer, Optimizer):
+        known = {id(p) for p in parameters}
+        if not all(id(p) in known for group in optimizer.param_groups for p in group["params"]):
+            raise ValueError("optimizer must be of parameters of the objective, found one that also has others")
+        return optimizer
     if optimizer == "normalised-sgd":
         warnings.warn(
             "optimizer='normalised-sgd' is deprecated; use 'normalized-sgd'", DeprecationWarning, stacklevel=4
@@ -131,21 +137,27 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
     """
     if schedule is None or schedule == "constant":
         return None
-    if total_steps is None:
+    if isinstance(schedule, LRScheduler):
+        made = schedule
+    elif total_steps is None:
         raise ValueError(f"schedule must be None for data of unknown length, found {schedule!r}")
-    if isinstance(schedule, str):
+    elif isinstance(schedule, str):
         factor = _SCHEDULES[_validation.choice("schedule", schedule, ("constant", *_SCHEDULES))]
         # A warm-up that began at rate 0 would waste its first step.
         shift = 1 if schedule.startswith("warmup") else 0
         return LambdaLR(optimizer, lambda step: factor(min(1.0, (step + shift) / total_steps)))
-    try:
-        made = schedule(optimizer, total_steps)
-    except TypeError as error:
-        text = "schedule must be a name or a function such as lambda optimizer, steps: LinearLR(optimizer, 1, 0, steps)"
-        raise TypeError(f"{text}, found {schedule!r} ({error})") from error
+    else:
+        try:
+            made = schedule(optimizer, total_steps)
+        except TypeError as error:
+            example = "lambda optimizer, steps: LinearLR(optimizer, 1, 0, steps)"
+            text = f"schedule must be a name, a scheduler of torch, or a function such as {example}"
+            raise TypeError(f"{text}, found {schedule!r} ({error})") from error
     if not isinstance(made, LRScheduler) or isinstance(made, ReduceLROnPlateau):
         kind = type(made).__name__
         raise TypeError(f"schedule must return a torch LRScheduler that needs nothing but steps, found {kind}")
+    if made.optimizer is not optimizer:
+        raise ValueError("schedule must be of the optimizer that is passed to fit, found one of another optimizer")
     return made
 
 

@@ -14,12 +14,14 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
@@ -111,6 +113,8 @@ class FitOptions:
 
     Args:
         noise_pool: rows of the pool of noise, 0 for fresh noise at every step, None to choose by cost.
+        accumulate: batches whose gradients are averaged, each by its number of rows, for one step: for a batch that
+            does not fit into memory. Statistics are those of the last. A profiled log Z is profiled on each of them.
         checkpoint_every: steps between checkpoints, by default an epoch.
         keep_last: how many checkpoints are kept.
         log_every: steps between two that record the objective's statistics, besides the last of each epoch. The loss
@@ -131,6 +135,7 @@ class FitOptions:
     """
 
     noise_pool: int | None = None
+    accumulate: int = 1
     checkpoint_every: int | None = None
     keep_last: int = 2
     log_every: int = 50
@@ -142,7 +147,7 @@ class FitOptions:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("noise_pool", "checkpoint_every", "keep_last", "log_every", "validate_every"):
+        for name in ("noise_pool", "accumulate", "checkpoint_every", "keep_last", "log_every", "validate_every"):
             if getattr(self, name) is not None:
                 _validation.count(name, getattr(self, name), low=0 if name == "noise_pool" else 1)
         if self.timeout is not None:
@@ -219,14 +224,16 @@ def fit(
     Args:
         objective: a module from a batch of rows to a scalar loss. One with a distribution ``noise`` is also handed
             noise samples and log densities, as ``objective(x, x_noise, log_noise_x=…, log_noise_noise=…)``.
-        data: rows as a tensor, an array, a memory map, or a DataLoader that gives tensors or lists that begin with one.
-        validation: held-out rows, not a DataLoader; the history gains columns ``val_…``.
+        data: rows as a tensor, an array, a memory map, or a DataLoader that gives tensors. For an objective that takes
+            a context, pairs (x, context): a tuple of two of these, a TensorDataset, or a DataLoader that gives pairs.
+        validation: held-out rows or pairs, not a DataLoader; the history gains columns ``val_…``.
         epochs: passes over the data.
         batch_size: rows of a step on each process; a DataLoader has its own.
-        optimizer: "adam", "adamw", "sgd", "normalized-sgd", or a function from parameter groups to an optimizer.
+        optimizer: "adam", "adamw", "sgd", "normalized-sgd", a function from parameter groups to an optimizer, such as
+            ``torch.optim.RAdam``, or an optimizer of the objective's parameters, which has a rate of its own.
         lr: learning rate.
-        schedule: None or "constant", "cosine", "linear", "warmup-cosine", or a function (optimizer, total steps) →
-            LRScheduler, stepped every step.
+        schedule: None or "constant", "cosine", "linear", "warmup-cosine", a function (optimizer, total steps) →
+            LRScheduler, or an LRScheduler of the optimizer that is given; stepped every step.
         grad_clip: the largest norm of the gradient.
         seed: an integer; by default drawn from torch's global generator. The caller's random states are the same after
             as before.
@@ -292,8 +299,6 @@ def fit(
         )
     with ExitStack() as held:
         held.enter_context(_random.plain_mode())
-        if isinstance(data, Tensor) and data.is_inference():
-            data = data.clone()
         # Filters of warnings and levels of loggers belong to the whole process: two threads would leave them changed.
         with _random.alone():
             fabric = make_fabric(
@@ -363,15 +368,19 @@ class Trainer:
         self.history = History()
         self.recorder = Recorder(self.history, None if self.world == 1 else lambda t: over_processes(fabric, t, "mean"))
         noise: Any = objective.noise if step.takes_noise else None
+        size, pool, takes_context = settings.batch_size, settings.noise_pool, step.takes_context
         self.batches = BatchStream(
-            data, objective, noise, settings.batch_size, settings.noise_pool, seed, fabric, progress
+            data, objective, noise, size, pool, seed, fabric, progress, takes_context=takes_context
         )
         self.sample_rows = self.batches.sample_rows
         self.validation = None
         if validation is not None:
             self.validation = Validation(validation, step, self.batches, seed_globals=settings.seed_globals)
         self.history.notes = self.batches.notes
-        self.total_steps = None if self.batches.steps is None else self.batches.steps * settings.epochs
+        self.steps_of_epoch = None if self.batches.steps is None else -(-self.batches.steps // settings.accumulate)
+        if self.steps_of_epoch is None and settings.accumulate > 1:
+            raise ValueError(f"accumulate must be 1 for data of unknown length, found {settings.accumulate}")
+        self.total_steps = None if self.steps_of_epoch is None else self.steps_of_epoch * settings.epochs
         self.scheduler = make_schedule(settings.schedule, self.raw_optimizer, self.total_steps)
 
     def train(self, resume: bool | str | Path) -> History:
@@ -396,32 +405,37 @@ class Trainer:
         every = self.settings.checkpoint_every
         self._call("before_epoch")
         self.recorder.begin_epoch()
-        for batch, rows in self.batches.epoch(self.epoch, self.position):
-            self._train_step(batch, rows)
+        count = self.settings.accumulate
+        batches = self.batches.epoch(self.epoch, self.position * count)
+        while group := list(islice(batches, count)):
+            self._train_step(group)
             self._leave_if_interrupted(signals)
             # At the end of an epoch the checkpoint waits until the epoch has been validated and recorded.
-            if every is not None and self.step % every == 0 and self.position != self.batches.steps:
+            if every is not None and self.step % every == 0 and self.position != self.steps_of_epoch:
                 self._save()
         self._end_epoch()
         if every is None or self.step % every == 0:
             self._save()
 
-    def _train_step(self, batch: Batch, rows: int) -> None:
-        evaluated = EvaluatedBatch(batch)
+    def _train_step(self, group: list[tuple[Batch, int]]) -> None:
+        rows, value = sum(count for _, count in group), 0.0
         tensors = {key: getattr(module, name) for key, module, name in self.changing}
         before = {key: value.detach().clone() for key, value in tensors.items() if value.numel() <= _LARGEST_STATE}
         try:
-            with _validation.deferred(self.device.type != "cpu"):
-                loss = self._evaluate(evaluated, self.callbacks)
-            (Tensor.backward if self.direct else self.fabric.backward)(loss)
-            value = self._finite_loss(evaluated)
+            for batch, count in group:
+                evaluated = EvaluatedBatch(batch)
+                with _validation.deferred(self.device.type != "cpu"):
+                    loss = self._evaluate(evaluated, self.callbacks)
+                loss = loss if count == rows else loss * (count / rows)
+                (Tensor.backward if self.direct else self.fabric.backward)(loss)
+                value += self._finite_loss(evaluated) * (count / rows)
         except BaseException:
             self.objective.load_state_dict(before, strict=False)
             self.objective.zero_grad()
             raise
         lr = float(self.raw_optimizer.param_groups[0]["lr"])
         self.descend(self.module, self.optimizer, self.scheduler)
-        logged = self.step % self.settings.log_every == 0 or self.position + 1 == self.batches.steps
+        logged = self.step % self.settings.log_every == 0 or self.position + 1 == self.steps_of_epoch
         row = {"step": float(self.step), "epoch": float(self.epoch), "rows": float(rows), "loss": value, "lr": lr}
         self.recorder.step(row, evaluated.terms, logged=logged)
         self.step += 1
@@ -648,4 +662,5 @@ class Trainer:
 
 
 def _name(value: object) -> object:
-    return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
+    named = callable(value) or isinstance(value, Optimizer | LRScheduler)
+    return getattr(value, "__qualname__", type(value).__name__) if named else value

@@ -143,7 +143,7 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Any:
     for detector in (NoiseContrastiveDetector, LatentDetector):
         if kind_of(place) == detector.KIND:
             return detector.load(place, **({} if max_bytes is None else {"max_bytes": max_bytes}))
-    return training.load(place, max_bytes=max_bytes)
+    return training.load_module(place, max_bytes=max_bytes)
 
 
 def load_run(folder: Path) -> FittedRun:
@@ -177,7 +177,7 @@ def _layout(detector: NoiseContrastiveDetector) -> Layout:
 
 
 def _load_checkpoints(folder: Path, max_bytes: int | None) -> Run:
-    objective = training.load(Checkpoints(folder).weights(), max_bytes=max_bytes)
+    objective = training.load_module(Checkpoints(folder).weights(), max_bytes=max_bytes)
     latest = Checkpoints(folder).latest()
     if latest is None:
         raise FileNotFoundError(f"{folder} must hold a run, found no checkpoint in it; load its weights file instead")
