@@ -151,6 +151,18 @@ def test_far_groups_are_found_without_labels(shape: str, width: int, n: int) -> 
             assert scores.flagged[y == 0].mean() < 0.08, (share, spread)
 
 
+@pytest.mark.parametrize("away", [8.0, 1000.0])
+def test_a_far_group_is_found_beside_rare_categories(away: float) -> None:
+    # A tenth of the rows sets the deviation of a number, and so lies no farther away than a rare category does.
+    rng = np.random.default_rng(0)
+    categories = np.eye(4)[rng.choice(4, 2000, p=[0.5, 0.3, 0.15, 0.05])]
+    X = np.concatenate([rng.normal(size=(2000, 2)), categories], 1)
+    X[:200] = [away, -away, 1, 0, 0, 0]
+    flagged = NoiseContrastiveDetector(calibration_folds=0).fit_predict(X) == -1
+    assert flagged[:200].all()
+    assert flagged[200:].mean() < 0.08
+
+
 @pytest.mark.parametrize("width", [2, 5, 20])
 @pytest.mark.parametrize("n_groups", [2, 3, 5])
 def test_equal_groups_are_all_normal(n_groups: int, width: int) -> None:

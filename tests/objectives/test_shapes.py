@@ -314,11 +314,10 @@ def test_compiles_whole_without_a_plain_call_before(name: str) -> None:
 def test_optimizers_and_schedules_of_the_wrong_kind_are_named() -> None:
     layer = nn.Linear(2, 1)
     made = torch.optim.SGD(layer.parameters(), lr=0.1)
-    with pytest.raises(TypeError, match=r"optimizer must .*found SGD"):
-        make_optimizer(made, layer, 0.1)  # type: ignore[arg-type]
-    for schedule in (lambda optimizer: None, torch.optim.lr_scheduler.ConstantLR(made)):
-        with pytest.raises(TypeError, match=r"schedule must .*found"):
-            make_schedule(schedule, made, 10)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"optimizer must .*found"):
+        make_optimizer(lambda parameters: layer, layer, 0.1)  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match=r"schedule must .*found"):
+        make_schedule(lambda optimizer: None, made, 10)  # type: ignore[arg-type]
 
 
 def test_gaps_below_zero_have_one_sign() -> None:

@@ -58,8 +58,8 @@ AUTO = ("neighbors", "isolation_forest", "outlier_forest", "mixture_forest", "ne
 #: Likewise without the isolation forest: on images, on wide tables, where random splits of single columns see little of
 #: what is unlike all others, and on clean rows, where a small group is as normal as any.
 AUTO_LOCAL = ("neighbors", "outlier_forest", "mixture_forest", "network")
-#: Encoded columns from which a table is wide, and ratio networks are linear in its leading components.
-WIDE = 100
+#: Encoded columns from which a table is wide, and how many of its leading components ratio networks see.
+WIDE, WIDE_COMPONENTS = 100, 16
 #: c: how many spreads beyond the median novelty must lie to rank a row with one that is typical by K.
 NOVELTY_PRIOR = 6.0
 #: Known outliers that the neighbors are worth on tables, and their weight on images.
@@ -193,10 +193,10 @@ class Ensemble:
         wide = settings.image is None and rows.X.shape[1] >= WIDE
         reduced = [kind.sees_components if wide else not (settings.image is None or kind.sees_pixels) for kind in kinds]
         if any(reduced):
-            from .members.images import OnComponents, PrincipalComponents
+            from .members.images import COMPONENTS, OnComponents, PrincipalComponents
 
-            hidden = () if wide and settings.hidden is None else settings.hidden
-            pca, on_columns = PrincipalComponents.learn(rows, seed), replace(settings, image=None, hidden=hidden)
+            pca = PrincipalComponents.learn(rows, seed, WIDE_COMPONENTS if wide else COMPONENTS)
+            on_columns = replace(settings, image=None)
         for position, kind in enumerate(kinds):
             member_seed = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
             member: Scorer

@@ -48,7 +48,7 @@ MIN_ALPHA = 1e-4
 
 _COUNT, _POSITIVE = Interval(Integral, 1, None, closed="left"), Interval(Real, 0, None, closed="neither")
 _EXPERT: dict[str, tuple[Any, list[Any]]] = {
-    "hidden": (None, ["array-like", None]),
+    "hidden": ((64, 64), ["array-like"]),
     "batch_size": (128, [Interval(Integral, 2, None, closed="left")]),
     "learning_rate": (3e-3, [_POSITIVE]),
     "weight_decay": (1.0, [Interval(Real, 0, None, closed="left")]),
@@ -132,8 +132,7 @@ class NoiseContrastiveDetector(OutlierDetector):
             score its rows, and these scores make P(outlier | x) and ``evidence_``. With 0 there are none: P is what it
             is without known outliers, and there are no p-values.
         max_rows: the most unlabelled rows used in training, chosen at random.
-        expert: rarely needed settings, by name: of ratio networks ``hidden`` (sizes of hidden layers; by
-            default (64, 64), and none on tables of 100 encoded columns or more, whose 32 components they see),
+        expert: rarely needed settings, by name: of ratio networks ``hidden`` ((64, 64), sizes of hidden layers),
             ``batch_size`` (128), ``learning_rate`` (3e-3) and ``weight_decay`` (1.0) of AdamW, and ``device`` ("cpu",
             "cuda", "mps" or "auto"); of the noise ``outlier_bandwidth`` (0.5, the largest around known outliers, in
             deviations of a column) and ``data_bandwidth`` (1.0, a typical one around training rows).
@@ -378,9 +377,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         expert = {**EXPERT, **given}
         constraints = {name: allowed for name, (_, allowed) in _EXPERT.items()}
         validate_parameter_constraints(constraints, expert, caller_name=f"{type(self).__name__}.expert")
-        hidden = expert["hidden"]
-        if hidden is not None:
-            hidden = [count(f"hidden[{i}]", size) for i, size in enumerate(hidden)]
+        hidden = [count(f"hidden[{i}]", size) for i, size in enumerate(expert["hidden"])]
         values = {**self.get_params(deep=False), **expert, "hidden": hidden, "members": _checked_members(self.members)}
         names = [field.name for field in fields(MemberSettings) if field.name != "image"]
         return MemberSettings(**{name: plain(values[name]) for name in names})

@@ -165,6 +165,8 @@ class Part:
 
 def is_frame(X: Any) -> bool:
     """Return whether X is a data frame, of whatever library, or columns by name."""
+    if hasattr(X, "tocsr"):  # a sparse matrix may be a dict
+        return False
     if isinstance(X, Frame | Mapping | nw.DataFrame | nw.LazyFrame) or nw.dependencies.is_into_dataframe(X):
         return True
     return bool(nw.dependencies.is_polars_lazyframe(X)) or type(X).__name__ in ("RecordBatch", "LazyFrame", "DataFrame")

@@ -46,7 +46,7 @@ class MemberSettings:
     steps: int
     alpha: float
     outlier_share: float
-    hidden: Sequence[int] | None
+    hidden: Sequence[int]
     batch_size: int
     learning_rate: float
     weight_decay: float

@@ -248,10 +248,10 @@ class PrincipalComponents:
     scale: Array
 
     @classmethod
-    def learn(cls, rows: TrainingRows, seed: int) -> Self:
-        """Learn the components of training images, flattened."""
+    def learn(cls, rows: TrainingRows, seed: int, n_components: int = COMPONENTS) -> Self:
+        """Learn the components of training images, flattened, or of a wide table."""
         X, weights = _sample(rows, np.random.default_rng([seed, 79]))
-        mean, directions, variance = _directions(X, weights, COMPONENTS, seed)
+        mean, directions, variance = _directions(X, weights, n_components, seed)
         count = len(directions) + 1
         plain = cls(mean, directions, FLOOR * variance or 1.0, np.zeros(count), np.ones(count))
         raw = plain.transform(X)
@@ -327,7 +327,7 @@ class OnComponents(Scorer):
         others = []
         for fold in range(folds.count):
             kept, own_seed = rows.without(folds.rows == fold, folds.outliers == fold), seed + 1 + fold
-            components = PrincipalComponents.learn(kept, own_seed)
+            components = PrincipalComponents.learn(kept, own_seed, len(pca.directions))
             other, _ = cls.fit(kind, components, kept, settings.smaller(), own_seed)
             others.append((other, *standard(other.anomaly(kept.X), kept.weights)))
 

@@ -50,6 +50,8 @@ TRIMMED, CROWD = 0.2, 100
 #: Rows by which far groups are found; the fraction of them that is near a normal row; and how many times farther from
 #: the median than the quantile 0.8 of that distance a far group lies.
 BULK_ROWS, BULK, FAR = 256, 0.2, 2.4
+#: The smallest spread, in deviations, by which a column is divided to find far groups, which may widen its deviation.
+LEAST_SPREAD = 0.3
 #: Reference rows are moved by this much at random, so that no two of them lie at the same distance from anything.
 JITTER = 1e-6
 #: Neighbors that are searched beyond k: the fast search rounds, and one may be the row itself.
@@ -275,6 +277,7 @@ def _counts(weights: Array, total: int) -> Array:
 
 def _far_groups(points: Array, weights: Array, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Return which rows are far from the bulk of them: at most a fifth, as the fence is above the quantile 0.8."""
+    points = points / _spreads(points, weights)
     # With scipy, whose distances do not depend on the other rows in their last digits.
     bulk = points[rng.choice(len(points), min(BULK_ROWS, len(points)), p=weights / weights.sum())]
     nearest = max(0, math.ceil(BULK * len(bulk)) - 1)
@@ -286,6 +289,19 @@ def _far_groups(points: Array, weights: Array, rng: np.random.Generator) -> NDAr
     distance = np.concatenate(away)
     middle, upper = (weighted_quantile(distance, weights, level) for level in (0.5, 1 - BULK))
     return np.asarray(distance > middle + FAR * (upper - middle) + 10 * JITTER)
+
+
+def _spreads(points: Array, weights: Array) -> Array:
+    """Return the spread of each column between the quantiles 0.2 and 0.8, in [LEAST_SPREAD, 1]; 1 where it is zero.
+
+    >>> _spreads(np.array([[-0.5, 0.0], [-0.4, 0.0], [0.0, 0.0], [0.4, 0.0], [50.0, 9.0]]), np.ones(5)).round(2)
+    array([0.6, 1. ])
+    """
+    low, middle, high = (
+        np.array([weighted_quantile(column, weights, level) for column in points.T]) for level in (BULK, 0.5, 1 - BULK)
+    )
+    spread = np.maximum(high - middle, middle - low) / 0.84
+    return np.where(spread > 10 * JITTER, np.clip(spread, LEAST_SPREAD, 1.0), 1.0)
 
 
 def _average(values: Array, mass: Array) -> Array:

@@ -32,8 +32,6 @@ from ..noise import Support, draw_mixture
 from ..rows import Array, Folds, TrainingRows, with_bar
 from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, standard
 
-#: Sizes of hidden layers, where they are not set.
-HIDDEN = (64, 64)
 #: Inputs are cut here: a row a thousand deviations away is an outlier, not a thousand times one.
 INPUT_LIMIT = 4.0
 #: Draws of the noise that networks are trained against, and the most numbers in them.
@@ -81,9 +79,7 @@ class RatioNetworks(Member):
         if folds is not None:
             left_out = (torch.arange(count) % folds.count)[:, None]
             row_weights, allowed = row_weights * (torch.from_numpy(folds.rows) != left_out), noise_folds != left_out
-        weights, biases = initial_layers(
-            [width, *(HIDDEN if settings.hidden is None else settings.hidden), 1], count, seed
-        )
+        weights, biases = initial_layers([width, *settings.hidden, 1], count, seed)
         history = train(weights, biases, torch.from_numpy(rows.X).float(), row_weights, noise, allowed, settings, seed)
         plain = cls(weights, biases, [0.0] * count, [1.0] * count)
         units = [standard(anomaly, rows.weights) for anomaly in plain._each(torch.from_numpy(rows.X)).numpy()]
