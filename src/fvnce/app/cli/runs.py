@@ -293,7 +293,7 @@ def evaluate(
     array: Array = None,
     quiet: Quiet = False,
 ) -> None:
-    """Prints AUROC, average precision, and precision and recall at the threshold of the run and among the k
+    """Prints AUROC, average precision, and precision and recall of the flagged rows and among the k
     highest-scoring rows, each with a 95 % interval that holds for few outliers too. LABELLED should hold rows that the
     run was not trained on: on training rows, a model looks better than it is. Unlabelled rows count as no outliers.
 

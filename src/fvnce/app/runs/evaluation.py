@@ -37,8 +37,8 @@ Array = NDArray[np.float64]
 NUMBERS = {
     "auroc": "AUROC",
     "average_precision": "average precision",
-    "precision_at_threshold": "precision at the threshold {threshold:.4g}",
-    "recall_at_threshold": "recall at the threshold",
+    "precision_at_threshold": "precision of flagged rows",
+    "recall_at_threshold": "recall of flagged rows",
     "precision_at_k": "precision at k = {k:,}",
     "recall_at_k": "recall at k = {k:,}",
 }
@@ -80,7 +80,7 @@ class Evaluation:
         """Return a caption and rows of name, value and interval, the header first."""
         rows = [["", "value", "95 % interval"]]
         for name, number in self.numbers.items():
-            label = NUMBERS[name].format(threshold=self.threshold, k=self.k)
+            label = NUMBERS[name].format(k=self.k)
             value, interval = "–", "no row is flagged"
             if number is not None:
                 value, interval = f"{number.value:.3f}", f"{number.low:.3f} to {number.high:.3f}"
@@ -133,7 +133,7 @@ class Evaluation:
         title = f"average precision\n{self.numbers['average_precision']}"
         right.set(xlabel="share of outliers found", ylabel="precision", ylim=(0, 1.05), title=title)
         if self.flagged:
-            right.plot(self.found / self.outlier.sum(), self.found / self.flagged, "o", color=bright, label="threshold")
+            right.plot(self.found / self.outlier.sum(), self.found / self.flagged, "o", color=bright, label="flagged rows")
             right.legend(frameon=False, fontsize=8)
         return figures.save_as(figure, path)
 
