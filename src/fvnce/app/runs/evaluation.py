@@ -133,7 +133,8 @@ class Evaluation:
         title = f"average precision\n{self.numbers['average_precision']}"
         right.set(xlabel="share of outliers found", ylabel="precision", ylim=(0, 1.05), title=title)
         if self.flagged:
-            right.plot(self.found / self.outlier.sum(), self.found / self.flagged, "o", color=bright, label="flagged rows")
+            at = self.found / self.outlier.sum(), self.found / self.flagged
+            right.plot(*at, "o", color=bright, label="flagged rows")
             right.legend(frameon=False, fontsize=8)
         return figures.save_as(figure, path)
 
