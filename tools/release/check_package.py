@@ -41,10 +41,11 @@ def check_contents(wheel: Path, sdist: Path) -> None:
     modules = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src" / "fvnce").rglob("*")
-        if path.is_file() and path.suffix in (".py", ".js", ".html", ".css", ".typed")
+        if path.is_file() and path.suffix in (".py", ".html", ".css", ".typed")
     }
-    if not any(name.endswith(".js") for name in modules):
-        sys.exit("the package must hold the scripts of its pages, found none")
+    for suffix in (".html", ".css"):
+        if not any(name.endswith(suffix) for name in modules):
+            sys.exit(f"the package must hold the templates of its pages, found no {suffix} file")
     with zipfile.ZipFile(wheel) as archive:
         inside = set(archive.namelist())
     with tarfile.open(sdist) as archive:
@@ -92,8 +93,9 @@ def use(python: Path, folder: Path) -> None:
         done = subprocess.run(
             [command[0], *words], cwd=folder, env=clean, check=True, stdout=subprocess.PIPE, text=True
         )
-    if len(done.stdout.splitlines()) != 41 or "plane-items" not in (folder / "run" / "report.html").read_text("utf-8"):
-        sys.exit("fvnce fit and score must give 40 scores and a page with its scripts, found neither or one")
+    lines, page = len(done.stdout.splitlines()), (folder / "run" / "report.html").read_text("utf-8")
+    if lines != 41 or "Top anomalies" not in page:
+        sys.exit(f"fvnce fit and score must give 41 lines and a page with its top anomalies, found {lines} lines")
 
 
 def keep(wheel: Path, sdist: Path, folder: Path) -> None:
