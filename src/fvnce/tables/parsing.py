@@ -95,7 +95,7 @@ class ColumnType:
         day_first: whether 1/3/2024 is in March; None while nothing has shown it: such dates are then refused.
         codes: for text, the code of each text of training.
         ignored: whether the column is left out, as identifiers are.
-        missing: texts that stand for a missing value here, in addition to :data:`MISSING`.
+        missing: texts that stand for a missing value here, in addition to the texts that are gaps in every column.
         unit: that follows its numbers, as in 5 kg and 5 %, and must; or the currency, which may be left out.
 
     >>> ColumnType("number", decimal=",").parse(["1.234,50 €", None])[0].tolist()

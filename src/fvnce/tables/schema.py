@@ -50,7 +50,7 @@ class ReadOptions:
     Attributes:
         delimiter: of a text table; found in its first lines if None.
         header: whether the first line of a text table names the columns; found if None.
-        missing: texts that stand for a missing value, in addition to :data:`fvnce.tables.parsing.MISSING`.
+        missing: texts that stand for a missing value, in addition to those that are gaps in every column.
         decimal: "." or ",", the decimal mark where no value of a column shows it.
         categorical: columns to read as text whatever they hold.
         schema: how some columns are read, as their owner says; one that is ``ignored`` is left out.
