@@ -171,7 +171,7 @@ def test_how_far_the_prior_and_probabilities_can_be_trusted(
     found = []
     for _ in range(40):
         scores = rng.normal(size=300) + 2.5 * (rng.random(300) < share)
-        made = calibrate_with_outliers(scores, np.ones(300), rng.normal(2.5, 1, size=known), np.ones(known), None)
+        made = calibrate_with_outliers(scores, np.ones(300), rng.normal(2.5, 1, size=known), np.ones(known), None)[0]
         outlier = rng.random(2000) < share
         claimed = made.probability(rng.normal(size=2000) + 2.5 * outlier)
         bins = np.minimum((10 * claimed).astype(int), 9)

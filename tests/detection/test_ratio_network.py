@@ -237,7 +237,7 @@ def test_probabilities_from_folds_left_out_are_those_of_refits() -> None:
         Ensemble.fit(data.without(folds.rows == fold, folds.outliers == fold), settings, fold)[0] for fold in range(3)
     ]
     held = HeldOutScores.by(lambda rows, fold: refits[fold].anomaly(rows), data, folds)
-    theirs = calibrate_with_outliers(held.rows, data.weights, held.outliers, data.outlier_weights, None)
+    theirs = calibrate_with_outliers(held.rows, data.weights, held.outliers, data.outlier_weights, None)[0]
     ours = detector.calibration_
     # Two estimates from the same 20 known outliers: the bound on π has a relative deviation of about a quarter.
     assert 0.5 < ours.prior / theirs.prior < 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, Options, StrOptions, validate_parameter_constraints
 from torch import Tensor, from_numpy
 
-from .._validation import choice, count, require
+from .._validation import choice, count, listed, require
 from .._validation import fields as entries
 from ..tables.frame import Frame
 from ..tables.schema import plain_matrix, read_by
@@ -146,6 +146,9 @@ class NoiseContrastiveDetector(OutlierDetector):
         offset_: ``decision_function`` is ``score_samples − offset_``.
         evidence_: how good it is by held-out rows (:class:`~fvnce.detection.Evidence`); ``print(detector.evidence_)``.
         prior_: π, an estimate that is rough with few known outliers (docs: *The threshold, and where π comes from*).
+        prior_interval_: its 90 % interval, or None where π is given or no outliers were held out.
+        doubtful_labels_: places in X of known outliers that score like normal rows when held out, and whose label is
+            therefore more likely wrong than right.
         calibration_: how scores become probabilities.
         novelty_calibration_: how novelty does, with known outliers; None without.
         novelty_threshold_: the novelty above which a row is flagged, whatever outliers are known.
@@ -212,6 +215,7 @@ class NoiseContrastiveDetector(OutlierDetector):
     novelty_gaps_: Gaps | None = field(init=False, default=None)
     history_: list[History] = field(init=False)
     prior_: float = field(init=False)
+    doubtful_labels_: NDArray[np.int64] = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, mostly_outliers: bool = False) -> Self:
         """Learn from rows, of which y marks the known outliers.
@@ -270,7 +274,12 @@ class NoiseContrastiveDetector(OutlierDetector):
         if unseen is not None and len(rows.outliers) > 1:
             weighted = bool((weights != weights.max()).any())
             held_out = replace(trained, scores=unseen.rows, known=unseen.outliers, weighted=weighted)
-        self.calibration_ = self._calibrate(trained.scores if unseen is None else unseen.rows, rows.weights, held_out)
+        held_out_rows = trained.scores if unseen is None else unseen.rows
+        self.calibration_, wrong = self._calibrate(held_out_rows, rows.weights, held_out)
+        doubtful = np.zeros(len(raw), dtype=bool)
+        doubtful[np.flatnonzero(is_known)[: len(wrong)]] = wrong
+        there = np.arange(len(matrix))[chosen]
+        self.doubtful_labels_ = there[weights[there] > 0][doubtful[place]]
         self.prior_ = self.calibration_.prior
         offset = -self.calibration_.threshold
         if self.contamination != "auto":
@@ -354,6 +363,12 @@ class NoiseContrastiveDetector(OutlierDetector):
         return np.maximum(probability, self.novelty_calibration_.probability(scores.novelty))
 
     @property
+    def prior_interval_(self) -> tuple[float, float] | None:
+        """The 90 % interval of π; None where π is given or no known outliers were held out."""
+        low, high = self.calibration_.low, self.calibration_.high
+        return (low, high) if low <= high else None
+
+    @property
     def novelty_threshold_(self) -> float | None:
         """The novelty above which a row is flagged, whatever outliers are known; None where the score alone decides."""
         return None if self.novelty_calibration_ is None else self.novelty_calibration_.threshold
@@ -405,13 +420,20 @@ class NoiseContrastiveDetector(OutlierDetector):
             return None
         return Folds.drawn(n_folds, len(rows.X), len(rows.outliers), np.random.default_rng([seed, 78]))
 
-    def _calibrate(self, scores: Array, weights: Array, held_out: RowScores | None) -> Calibration:
-        """Turn scores into probabilities: by informative held-out scores of known outliers, else by the rows' alone."""
+    def _calibrate(
+        self, scores: Array, weights: Array, held_out: RowScores | None
+    ) -> tuple[Calibration, NDArray[np.bool_]]:
+        """Turn scores into probabilities, and find labels that look wrong, by held-out scores of known outliers.
+
+        Without these, by the rows' scores alone.
+        """
         if held_out is not None:
             both = held_out.scores, held_out.weights, held_out.known, held_out.known_weights
             if labels_tell(*both):
-                return calibrate_with_outliers(*both, self.prior)
-        return calibrate_without(scores, weights, self._assumed_share() if self.prior is None else self.prior)
+                calibration, right = calibrate_with_outliers(*both, self.prior)
+                return calibration, right < 0.5
+        share = self._assumed_share() if self.prior is None else self.prior
+        return calibrate_without(scores, weights, share), np.zeros(0, dtype=bool)
 
     def _assumed_share(self) -> float | None:
         """Return the fraction of training rows that is flagged without known outliers, if it is not estimated."""
@@ -502,16 +524,19 @@ class NoiseContrastiveDetector(OutlierDetector):
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         ensemble, arrays = self.ensemble_.state()
         histories, tensors = histories_state(self.history_)
-        novelty = None if self.novelty_calibration_ is None else asdict(self.novelty_calibration_)
-        calibrations = {"calibration": asdict(self.calibration_), "novelty": novelty}
+        novelty = None if self.novelty_calibration_ is None else self.novelty_calibration_.state()
+        calibrations = {"calibration": self.calibration_.state(), "novelty": novelty}
         gaps = {"novelty_gaps": None if self.novelty_gaps_ is None else self.novelty_gaps_.state()}
         content = {**calibrations, **gaps, "ensemble": ensemble, "histories": histories}
+        content["doubtful"] = self.doubtful_labels_.tolist()
         return content, tensors | {name: from_numpy(value) for name, value in arrays.items()}
 
     def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        names = ("calibration", "novelty", "novelty_gaps", "ensemble", "histories")
-        added = {"novelty": None, "novelty_gaps": None}  # version 0.2 had neither
-        calibration, novelty, gaps, ensemble, histories = entries({**added, **content}, "a detector", *names)
+        names = ("calibration", "novelty", "novelty_gaps", "ensemble", "histories", "doubtful")
+        added = {"novelty": None, "novelty_gaps": None, "doubtful": []}  # version 0.2 had none of them
+        calibration, novelty, gaps, ensemble, histories, doubtful = entries({**added, **content}, "a detector", *names)
+        places = listed(partial(count, low=0))("the labels that look wrong", doubtful)
+        self.doubtful_labels_ = np.array(places, dtype=np.int64)
         self.novelty_gaps_ = Gaps.from_state(gaps, self.preprocessor_)
         require((gaps is None) == (self.gaps_ is None), "have gaps of the score and of novelty or neither", gaps)
         self.calibration_ = Calibration.from_state(calibration)

@@ -1,9 +1,11 @@
 r"""Calibration: from scores to P(outlier | x) (Eq. outlier_probability), to π and to a threshold.
 
 *With known outliers*, log p_out/p_θ = a s + b is fitted to held-out scores by logistic regression of known outliers
-against unlabelled rows, each weighed by its probability of being no outlier; the two are iterated. π is the smallest
-ratio of Eq. prior_ratio over the quartiles of the known outliers' scores: a rough estimate that bounds nothing. If
-known outliers do not score higher than other rows, scores are calibrated as if none were known.
+against unlabelled rows, each weighed by its probability of being no outlier, and each known outlier by its probability
+of being labelled rightly; these are iterated. π is the smallest ratio of Eq. prior_ratio over the quartiles of the
+known outliers' scores, each drawn toward :data:`USUAL_SHARE` the more the fewer rows it rests on, and b is such that
+P(outlier | x) averages to π over the unlabelled rows. If known outliers do not score higher than other rows, scores are
+calibrated as if none were known.
 
 *Without*, the spread of inliers is read between the median and the quantile 0.8 of the scores; what lies :data:`FENCE`
 such deviations above the median, or above every training row, is called an outlier. This is a convention, not an
@@ -14,20 +16,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import expit, logit
 
-from ..._validation import fields, flag, number
+from ..._validation import fields, flag, number, optional
 from ..rows import Array, as_counts
 
 #: Prior deviation of the slope, in units of the scores' own: it matters while known outliers are few.
 SLOPE = 5.0
-QUARTILES = (0.25, 0.5, 0.75)
-#: Known outliers above a quartile below which only the lowest quartile is used.
-MIN_ABOVE = 4
+QUARTILES = (0.0, 0.25, 0.5, 0.75)
+#: The share of outliers that is expected before any is seen, and the deviation of its logarithm: a factor e.
+USUAL_SHARE, SHARE_DEVIATION = 0.05, 1.0
+#: How many times the variance of independent draws known outliers have: they tend to come in kinds.
+CLUSTERED = 3.0
+#: The deviation of a log-ratio for scores that do not separate at all, of which 1 − AUROC is a fraction.
+OVERLAPPING = 3.0
+#: Deviations of log π on both sides of its estimate, for an interval of 90 %: hidden outliers differ from known ones.
+INTERVAL = 1.96
+#: The fraction of known outliers that is expected to be labelled wrongly.
+WRONG_LABELS = 0.05
 #: The quantile up to which the spread of scores is read without known outliers, the same of a normal distribution, and
 #: how many deviations away an outlier lies.
 UPPER, NORMAL_UPPER, FENCE = 0.8, 0.8416212335729143, 2.5
@@ -48,17 +59,20 @@ class Calibration:
         intercept: b, which holds log π/(1 − π).
         prior: π.
         known: whether it was fitted to known outliers.
+        low: lower end of the interval of π, or NaN where π is given or a convention.
+        high: its upper end.
     """
 
     slope: float
     intercept: float
     prior: float
     known: bool
+    low: float = math.nan
+    high: float = math.nan
 
     def probability(self, score: Array) -> Array:
         """Return P(outlier | s) of anomaly scores."""
-        logit = self.slope * score + self.intercept
-        return np.asarray(1 / (1 + np.exp(-np.clip(logit, -700, 700))))
+        return np.asarray(expit(self.slope * score + self.intercept))
 
     @property
     def threshold(self) -> float:
@@ -69,22 +83,36 @@ class Calibration:
     def from_state(cls, content: Mapping[str, Any]) -> Self:
         """Make the calibration of a state that may be forged."""
         positive, unit = partial(number, low=0.0, open_low=True), partial(number, low=0.0, high=1.0)
-        return cls(*fields(content, "the calibration", slope=positive, intercept=number, prior=unit, known=flag))
+        share = optional(unit)
+        names = {"slope": positive, "intercept": number, "prior": unit, "known": flag, "low": share, "high": share}
+        values = fields({"low": None, "high": None, **content}, "the calibration", **names)
+        return cls(*(math.nan if value is None else value for value in values))
+
+    def state(self) -> dict[str, Any]:
+        """Return what JSON can hold."""
+        return {name: None if value != value else value for name, value in asdict(self).items()}
 
 
 def calibrate_with_outliers(
     unlabelled: Array, weights: Array, known: Array, known_weights: Array, prior: float | None
-) -> Calibration:
-    """Calibrate by held-out scores of unlabelled rows and of known outliers."""
+) -> tuple[Calibration, Array]:
+    """Calibrate by held-out scores of unlabelled rows and of known outliers.
+
+    Returns:
+        The calibration, and the probability that each known outlier is labelled rightly, shape (m,).
+    """
     weights, known_weights = as_counts(weights), as_counts(known_weights)
-    pi = estimate_prior(unlabelled, weights, known, known_weights) if prior is None else prior
-    odds = math.log(pi / (1 - pi))
-    inlier = np.ones_like(unlabelled)
+    pi, low, high = estimate_prior(unlabelled, weights, known, known_weights)
+    if prior is not None:
+        pi, low, high = prior, math.nan, math.nan
+    inlier, right = np.ones_like(unlabelled), np.ones_like(known)
     slope = intercept = 0.0
     for _ in range(ROUNDS):
-        slope, intercept = _logistic(unlabelled, weights, inlier, known, known_weights)
-        inlier = 1 / (1 + np.exp(np.clip(slope * unlabelled + intercept + odds, -30, 30)))
-    return Calibration(slope, intercept + odds, pi, True)
+        slope, b = _logistic(unlabelled, weights, inlier, known, known_weights, right)
+        intercept = _intercept(slope * unlabelled, weights, pi)
+        inlier = expit(-slope * unlabelled - intercept)
+        right = expit(slope * known + b + math.log(1 / WRONG_LABELS - 1))
+    return Calibration(slope, intercept, pi, True, low, high), right
 
 
 def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> bool:
@@ -96,10 +124,7 @@ def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: 
     >>> labels_tell(rows, ones, np.array([80.0, 90.0, 99.0]), np.ones(3))
     True
     """
-    order = np.argsort(unlabelled, kind="stable")
-    mass = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
-    below, up_to = (mass[np.searchsorted(unlabelled[order], known, side=side)] for side in ("left", "right"))
-    auroc = float(np.average((below + up_to) / 2, weights=known_weights))
+    auroc = _auroc(unlabelled, weights, known, known_weights)
     variance = sum(float((w**2).sum() / w.sum() ** 2) for w in (weights, known_weights)) / 12
     return auroc - 0.5 > BEYOND_CHANCE * math.sqrt(variance)
 
@@ -119,20 +144,25 @@ def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Cal
     return Calibration(2 / spread, -2 * cut / spread, prior, False)
 
 
-def estimate_prior(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:
-    """Estimate π by the smallest of P_u(s > t)/P_out(s > t) over a few t, within (0, ½], from counts of rows."""
-    order = np.argsort(known, kind="stable")
-    cumulative = np.cumsum(known_weights[order]) / known_weights.sum()
-    ratios: list[float] = []
-    for level in QUARTILES:
-        t = known[order][min(len(known) - 1, int(np.searchsorted(cumulative, level)))]
-        if ratios and float(known_weights[known >= t].sum()) < MIN_ABOVE:
-            break  # the smallest of several ratios is too small if one of them rests on very few rows
-        among_known = float(known_weights[known >= t].sum() / known_weights.sum())
-        # One row more: a tail that happens to be empty does not prove that there are no outliers.
-        tail = float(weights[unlabelled >= t].sum() / weights.sum()) + 1 / (1 + float(weights.sum()))
-        ratios.append(tail / among_known)
-    return float(np.clip(min(ratios), 1e-6, 0.5))
+def estimate_prior(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float, float]:
+    """Estimate π within (0, ½] by ratios of tails above known outliers' scores; return it and its interval."""
+    order, ranked = np.argsort(known, kind="stable"), np.argsort(unlabelled, kind="stable")
+    n, m = float(weights.sum()), float(known_weights.sum())
+    up_to = np.cumsum(known_weights[order])
+    places = np.searchsorted(up_to, m * np.array(QUARTILES) * (1 - 1e-12), side="right")
+    t, above = known[order][places], m - up_to[places] + known_weights[order][places]
+    below = np.concatenate([[0.0], np.cumsum(weights[ranked])])
+    tail = np.maximum(n - below[np.searchsorted(unlabelled[ranked], t, side="left")], 0.0)
+    # Half a row more: a tail that happens to be empty does not prove that there are no outliers.
+    ratio = np.log((tail + 0.5) / n) - np.log((above - 0.5 * np.minimum(1.0, above)) / m)
+    overlap = 1 - _auroc(unlabelled, weights, known, known_weights)
+    precision = 1 / (CLUSTERED / above + 1 / (tail + 1) + (OVERLAPPING * overlap) ** 2)
+    total = precision + SHARE_DEVIATION**-2
+    estimate = (ratio * precision + math.log(USUAL_SHARE) * SHARE_DEVIATION**-2) / total
+    lowest = int(np.argmin(estimate))
+    wide = INTERVAL / math.sqrt(float(total[lowest]))
+    pi, low, high = np.clip(np.exp(estimate[lowest] + np.array([0.0, -wide, wide])), 1e-6, [0.5, 0.5, 1.0])
+    return float(pi), float(low), float(high)
 
 
 def threshold_at(scores: Array, weights: Array, fraction: float) -> float:
@@ -147,21 +177,27 @@ def threshold_at(scores: Array, weights: Array, fraction: float) -> float:
     return float((scores[order[last - 1]] + scores[order[last]]) / 2)
 
 
+def _auroc(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:
+    order = np.argsort(unlabelled, kind="stable")
+    mass = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
+    below, up_to = (mass[np.searchsorted(unlabelled[order], known, side=side)] for side in ("left", "right"))
+    return float(np.average((below + up_to) / 2, weights=known_weights))
+
+
 def _logistic(
-    unlabelled: Array, counts: Array, inlier: Array, known: Array, known_counts: Array
+    unlabelled: Array, counts: Array, inlier: Array, known: Array, known_counts: Array, right: Array
 ) -> tuple[float, float]:
     """Fit two parameters by Newton's method, both kinds of row with total weight one; the slope stays positive."""
     s, count = np.concatenate([unlabelled, known]), np.concatenate([counts, known_counts])
     y = np.repeat([0.0, 1.0], [len(unlabelled), len(known)])
-    weights = counts * inlier
-    w = np.concatenate([weights / weights.sum(), known_counts / known_counts.sum()])
+    w = np.concatenate([each / each.sum() for each in (counts * inlier, known_counts * right)])
     ridge = 1 / (SLOPE**2 * float(known_counts.sum()))
     center = float(np.average(s, weights=count))
     scale = math.sqrt(float(np.average((s - center) ** 2, weights=count))) or 1.0
     design = np.stack([(s - center) / scale, np.ones_like(s)], 1)
     beta = np.zeros(2)
     for _ in range(50):
-        p = 1 / (1 + np.exp(-np.clip(design @ beta, -30, 30)))
+        p = expit(design @ beta)
         gradient = design.T @ (w * (y - p)) - ridge * np.array([beta[0], 0.0])
         hessian = (design * (w * p * (1 - p))[:, None]).T @ design + np.diag([ridge, 1e-9])
         step = np.linalg.solve(hessian, gradient)
@@ -170,3 +206,12 @@ def _logistic(
             break
     a = max(float(beta[0]), 1e-2)
     return a / scale, float(beta[1]) - a * center / scale
+
+
+def _intercept(logits: Array, counts: Array, mean: float) -> float:
+    """Return b such that σ(logit + b) has the given mean over rows, by bisection."""
+    low, high = (float(logit(mean)) - float(end) for end in (logits.max(), logits.min()))
+    for _ in range(100):
+        b = (low + high) / 2
+        low, high = (low, b) if np.average(expit(logits + b), weights=counts) > mean else (b, high)
+    return (low + high) / 2
