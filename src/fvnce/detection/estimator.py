@@ -533,7 +533,7 @@ class NoiseContrastiveDetector(OutlierDetector):
 
     def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         names = ("calibration", "novelty", "novelty_gaps", "ensemble", "histories", "doubtful")
-        added = {"novelty": None, "novelty_gaps": None, "doubtful": []}  # version 0.2 had none of them
+        added: dict[str, Any] = {"novelty": None, "novelty_gaps": None, "doubtful": []}  # version 0.2 had none of them
         calibration, novelty, gaps, ensemble, histories, doubtful = entries({**added, **content}, "a detector", *names)
         places = listed(partial(count, low=0))("the labels that look wrong", doubtful)
         self.doubtful_labels_ = np.array(places, dtype=np.int64)

@@ -31,6 +31,8 @@ SLOPE = 5.0
 QUARTILES = (0.0, 0.25, 0.5, 0.75)
 #: The share of outliers that is expected before any is seen, and the deviation of its logarithm: a factor e.
 USUAL_SHARE, SHARE_DEVIATION = 0.05, 1.0
+#: A lower end of the interval below this is given as zero: inliers reach the tails as well.
+NO_SHARE = 0.01
 #: How many times the variance of independent draws known outliers have: they tend to come in kinds.
 CLUSTERED = 3.0
 #: The deviation of a log-ratio for scores that do not separate at all, of which 1 − AUROC is a fraction.
@@ -84,9 +86,17 @@ class Calibration:
         """Make the calibration of a state that may be forged."""
         positive, unit = partial(number, low=0.0, open_low=True), partial(number, low=0.0, high=1.0)
         share = optional(unit)
-        names = {"slope": positive, "intercept": number, "prior": unit, "known": flag, "low": share, "high": share}
-        values = fields({"low": None, "high": None, **content}, "the calibration", **names)
-        return cls(*(math.nan if value is None else value for value in values))
+        slope, intercept, prior, known, low, high = fields(
+            {"low": None, "high": None, **content},
+            "the calibration",
+            slope=positive,
+            intercept=number,
+            prior=unit,
+            known=flag,
+            low=share,
+            high=share,
+        )
+        return cls(slope, intercept, prior, known, *(math.nan if end is None else end for end in (low, high)))
 
     def state(self) -> dict[str, Any]:
         """Return what JSON can hold."""
@@ -145,7 +155,11 @@ def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Cal
 
 
 def estimate_prior(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float, float]:
-    """Estimate π within (0, ½] by ratios of tails above known outliers' scores; return it and its interval."""
+    """Estimate π within (0, ½] by ratios of tails above known outliers' scores; return it and its interval.
+
+    Inliers reach the tails as well, so a lower end below one row in a hundred does not exclude that there is no outlier:
+    it is given as zero.
+    """
     order, ranked = np.argsort(known, kind="stable"), np.argsort(unlabelled, kind="stable")
     n, m = float(weights.sum()), float(known_weights.sum())
     up_to = np.cumsum(known_weights[order])
@@ -162,7 +176,7 @@ def estimate_prior(unlabelled: Array, weights: Array, known: Array, known_weight
     lowest = int(np.argmin(estimate))
     wide = INTERVAL / math.sqrt(float(total[lowest]))
     pi, low, high = np.clip(np.exp(estimate[lowest] + np.array([0.0, -wide, wide])), 1e-6, [0.5, 0.5, 1.0])
-    return float(pi), float(low), float(high)
+    return float(pi), float(low) if low > NO_SHARE else 0.0, float(high)
 
 
 def threshold_at(scores: Array, weights: Array, fraction: float) -> float:
