@@ -139,7 +139,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     @property
     def feature_importances_(self) -> Array:
-        """The part of each column in the variance of the score over the training rows, shape (n_features_in_,)."""
+        """The share of each column in the deviations of parts of scores over training rows, shape (n_features_in_,)."""
         return self.findings_.importances
 
     @property
@@ -244,12 +244,15 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return roc_auc(self, X, y)
 
     def explain(self, X: Any) -> Explanation:
-        """Return what each column adds to the anomaly score of each row; for images, a heat map."""
+        """Return what each column adds to the mean score of training rows in each row's score; for images, a heat map."""
         check_is_fitted(self)
         rows, how = self._checked(X), self.preprocessor_
         explanation = self._explain(how.encode(rows))
         if self.gaps_ is not None and isinstance(how, TablePreprocessor):
             explanation = replace(explanation, ratio=explanation.ratio + self.gaps_.parts(how.gaps(rows)))
+        if (mean := self.findings_.mean_parts) is not None:
+            centered = explanation.ratio - mean.reshape(explanation.ratio.shape[1:])
+            explanation = replace(explanation, ratio=centered, base=explanation.base + float(mean.sum()))
         names = getattr(self, "feature_names_in_", None)
         return explanation if names is None else replace(explanation, names=tuple(map(str, names)))
 

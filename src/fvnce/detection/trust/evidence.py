@@ -252,6 +252,7 @@ class Findings:
         scores: anomaly scores of the training rows as they were given, shape (n,), or None.
         no_scores: why there are none; None if there are.
         baseline: what batches are compared with; None in files of version 0.2.
+        mean_parts: of each column in the scores of training rows, shape (D,); None in files before them.
     """
 
     evidence: Evidence
@@ -261,10 +262,13 @@ class Findings:
     scores: Array | None
     no_scores: str | None = None
     baseline: Baseline | None = None
+    mean_parts: Array | None = None
 
     def state(self) -> State:
         """Return what JSON can hold, and arrays."""
         arrays = {"importances": self.importances} | ({} if self.scores is None else {"scores": self.scores})
+        if self.mean_parts is not None:
+            arrays["mean_parts"] = self.mean_parts
         baseline = None
         if self.baseline is not None:
             baseline, quantiles = self.baseline.state()
@@ -298,14 +302,16 @@ class Findings:
         for value, reason in ((conformal, no_p_value), (rows, no_scores)):
             require((value is None) == (reason is not None), "give the reason for what is missing only", reason)
         importances = stored_array("importances of columns", arrays["importances"], np.float64, (features,))
-        scores = None
+        scores = mean_parts = None
+        if "mean_parts" in arrays:
+            mean_parts = stored_array("mean parts of columns", arrays["mean_parts"], np.float64, (features,))
         if rows is not None:
             scores = stored_array("scores of the training rows", arrays["scores"], np.float64, (rows,))
         made = None
         if conformal is not None:
             made = Conformal.from_state(conformal, part_of(arrays, "conformal"), features)
         compared = Baseline.from_state(baseline, part_of(arrays, "baseline"))
-        return cls(Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores, compared)
+        return cls(Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores, compared, mean_parts)
 
 
 def intervals(held_out: RowScores, seed: int) -> tuple[Interval, Interval]:
