@@ -53,7 +53,7 @@ from .members.base import (
     robust_standard,
     standard,
 )
-from .preprocessing import cut, surprise
+from .preprocessing import cut
 from .rows import Array, Folds, TrainingRows
 
 #: Members that "auto" means; those that use known outliers only with some.
@@ -73,8 +73,6 @@ MAX_EXCESS = 30.0
 MEAN_ROWS, MEAN_NUMBERS = 128, 2**17
 #: What is left of a sum of parts by rounding, relative to the score.
 ROUNDING = 1e-12
-#: Arrays of the ensemble that files before them lack.
-EXPLAINED = ("rare", "means")
 #: Members of version 0.2 under another name today.
 RENAMED = {"neighbours": "neighbors", "broad_forest": "isolation_forest"}
 
@@ -153,22 +151,6 @@ class Span:
         return cls(**arrays)
 
 
-def rare_marks(X: Array, weights: Array) -> Array:
-    """Return what each mark, an encoded column of 0 and 1, adds to N where it is 1, shape (D,).
-
-    Marks are values of categories and gaps. Distances and splits see all of them alike, however rare. With p the
-    fraction of training rows that have a mark as rare as this one, or rarer, it adds the surprise of p. A mark that no
-    row has is as rare as those that one row has, which say how often new marks come.
-
-    >>> rare_marks(np.eye(3)[[0] * 1000 + [1]], np.ones(1001)).round(1)
-    array([0. , 2.9, 2.9])
-    """
-    counts, total = weights @ X, float(weights.sum())
-    mark = ((X == 0) | (X == 1)).all(0)
-    rarer = np.array([counts[mark & (counts <= max(1.0, count))].sum() for count in counts])
-    return np.where(mark, surprise((rarer + 1) / (total + 2)), 0.0)
-
-
 def _blend(change: Array, one: Array, other: Array) -> Array:
     """Return v in [0, 1] with change = v one + (1 − v) other; half where these are equal."""
     apart = np.abs(one - other) > 1e-9
@@ -191,7 +173,6 @@ class Ensemble:
         novelty: median and spread of the anomaly of each member that enters N; None for others.
         known: median and spread of K; None without known outliers, and where there is no N.
         span: ranges of columns, for a table.
-        rare: what each mark adds to N, for a table (:func:`rare_marks`); None in files before it.
         means: of each member's parts over training rows, shape (members, D); None in files before them.
     """
 
@@ -202,7 +183,6 @@ class Ensemble:
     novelty: list[Unit | None]
     known: Unit | None
     span: Span | None
-    rare: Array | None = None
     means: Array | None = None
 
     @classmethod
@@ -219,10 +199,8 @@ class Ensemble:
         n_known = len(rows.outliers)
         weights = member_weights(settings.members, n_known, image=settings.image is not None)
         span = Span.learn(rows.X) if settings.image is None else None
-        rare = rare_marks(rows.X, rows.weights) if settings.image is None else None
-        ensemble = cls(list(settings.members), [], [], weights, [], None, span, rare)
-        excess, of_rows = ensemble._excess(rows.outliers).sum(1), ensemble._excess(rows.X).sum(1)
-        rows = rows.transformed(ensemble._seen)
+        ensemble = cls(list(settings.members), [], [], weights, [], None, span)
+        excess, rows = ensemble._excess(rows.outliers).sum(1), rows.transformed(ensemble._seen)
         unseen: list[HeldOutScores] = []
         kinds = [member_class(name) for name in settings.members]
         wide = settings.image is None and rows.X.shape[1] >= WIDE
@@ -255,7 +233,8 @@ class Ensemble:
         ensemble.means = ensemble._mean_parts(rows, seed)
         if folds is None:
             return ensemble, None
-        both = ([each.rows for each in unseen], of_rows), ([each.outliers for each in unseen], excess)
+        nothing = np.zeros(len(rows.X))
+        both = ([each.rows for each in unseen], nothing), ([each.outliers for each in unseen], excess)
         return ensemble, HeldOutScores(*(ensemble._combined(*each)[:, 0] for each in both))
 
     def anomaly(self, X: Array) -> Array:
@@ -302,11 +281,8 @@ class Ensemble:
         return X if self.span is None else cut(X)
 
     def _excess(self, X: Array) -> Array:
-        """Return what numbers far outside of the training rows, and rare marks, add, shape (n, D)."""
-        if self.span is None:
-            return np.zeros((len(X), 1))
-        excess = self.span.excess(np.ascontiguousarray(X))
-        return excess if self.rare is None else excess + X * self.rare
+        """Return what numbers far outside of the training rows add, shape (n, D)."""
+        return np.zeros((len(X), 1)) if self.span is None else self.span.excess(np.ascontiguousarray(X))
 
     @plain_mode()
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
@@ -368,7 +344,7 @@ class Ensemble:
     def state(self) -> State:
         """Return every member by its name, its arrays numbered."""
         members, arrays = [], {} if self.span is None else prefixed("span", vars(self.span))
-        arrays |= {name: value for name in EXPLAINED if (value := getattr(self, name)) is not None}
+        arrays |= {} if self.means is None else {"means": self.means}
         for position, (name, member) in enumerate(zip(self.names, self.members, strict=True)):
             content, member_arrays = member.state()
             members.append({"name": name, "state": content})
@@ -412,14 +388,10 @@ class Ensemble:
             else:
                 members.append(kind.from_state(state, part, width, image))
         span = Span.from_state(part_of(arrays, "span"), width) if image is None else None
-        shapes = {"rare": (width,), "means": (len(members), width)}
-        added = {
-            name: stored_array(f"{name} of the ensemble", arrays[name], np.float64, shapes[name])
-            for name in EXPLAINED
-            if name in arrays
-        }
-        require(image is None or "rare" not in added, "have marks in tables only", "some in images")
-        return cls(names, members, units, weights, novelty, known, span, **added)
+        means = None
+        if "means" in arrays:
+            means = stored_array("means of parts", arrays["means"], np.float64, (len(members), width))
+        return cls(names, members, units, weights, novelty, known, span, means)
 
 
 def _unit(name: str, value: Any) -> Unit:

@@ -7,7 +7,6 @@ the score of a row that is filled in so, G its gaps, and D columns,
 
 lift_j is the mean fall of u over training rows when column j is filled in, after others in random order; rows without
 a value in j do not fall, so a column that is seldom filled has a small lift: there a gap is normal and a value rare.
-Where training rows never lack a number, a gap adds as many deviations as a normal number with p = 1/(n + 2) lies away.
 Columns that mark gaps for models are not touched in this measurement: what models learned from gaps of training stays
 in u. floor rises just enough that with more and more gaps neither mean nor median of the training rows' scores falls,
 and at most a quarter of the rows falls from one level to the next. ``usual`` is the number of gaps that 99 % of
@@ -30,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._validation import count, fields, listed, number, require
-from .preprocessing import Preprocessor, TablePreprocessor, surprise
+from .preprocessing import Preprocessor, TablePreprocessor
 from .rows import Array
 
 #: What a row without any value has in addition, in deviations of the score, unless that is usual.
@@ -112,10 +111,6 @@ class Gaps:
         orders = np.stack([rng.permutation(columns) for _ in chosen])
         lifts = _mean_falls(preprocessor, anomaly, chosen, orders)
         each = [cls(lift, np.zeros(len(columns) + 1), usual, UNUSUAL * deviation) for lift in lifts]
-        # Models see no gap where training had none: there it is as surprising as a value that no training row has.
-        never = preprocessor.used & np.array([not c.missing and c.categories is None for c in preprocessor.columns])
-        for gaps in each:
-            gaps.lift[never] += deviation * surprise(1 / (weights.sum() + 2))
         levels, losing = _losing(preprocessor, chosen, orders)
         scores = [(anomaly(preprocessor.encode(left)), preprocessor.gaps(left)) for left in losing]
         return [

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from .._validation import Check, count, fields, flag, listed, number, optional, require
 from ..tables.arrays import channels_last
@@ -33,8 +32,6 @@ from .rows import Array, rows_at_once
 MAX_DEVIATIONS, MAX_RANGE = 10.0, 1e6
 #: The most values of a category with a column each.
 MAX_CATEGORIES = 32
-#: The largest fraction of training rows with a value that is called rare.
-RARE = 0.01
 #: Parts of a date: month, weekday, hour, and the days after which each comes again. A cycle that training has not seen
 #: twice cannot be distinguished from the passing of time: after half a year, the next month would look new.
 CYCLES = (365.25, 7.0, 1.0)
@@ -370,15 +367,6 @@ def preprocessor_from_state(content: Mapping[str, Any], features: int) -> Prepro
 def cut(encoded: Array) -> Array:
     """Return an encoded matrix as models see it: a single huge number must not hide the others."""
     return np.clip(encoded, -MAX_DEVIATIONS, MAX_DEVIATIONS)
-
-
-def surprise(p: Array) -> Array:
-    """Return the deviations beyond which a normal number lies with probability p; zero if p is above 1 %.
-
-    >>> surprise(np.array([0.02, 0.001])).round(2)
-    array([0.  , 3.09])
-    """
-    return np.where(p <= RARE, -ndtri(np.minimum(p, RARE)), 0.0)
 
 
 def _is_constant(values: Array) -> bool:
