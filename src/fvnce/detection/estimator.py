@@ -30,6 +30,7 @@ from .gaps import Gaps, score_rows
 from .members import NAMES
 from .members.base import HeldOutScores, MemberSettings
 from .preprocessing import TablePreprocessor, learn_preprocessor
+from .reasons import Usual
 from .rows import Array, Folds, TrainingRows, check_labels, check_weights, hash_words, in_parts, merge, take
 from .trust.calibration import (
     Calibration,
@@ -307,6 +308,9 @@ class NoiseContrastiveDetector(OutlierDetector):
         if held_out is None and unseen is not None:
             unlabelled = self._line(unseen.rows, novelty[~is_known], -offset)
         importances, mean_parts = average_parts(rows, self._explain, seed)
+        usual = None
+        if isinstance(self.preprocessor_, TablePreprocessor):
+            usual = Usual.learn(self.preprocessor_, raw[~is_known], rows.weights)
         if self.gaps_ is not None:
             mean_parts += np.average(self.gaps_.parts(gone), 0, weight)
         no_p_value = REASONS["few to split" if self.calibration_folds else "no split"]
@@ -325,6 +329,7 @@ class NoiseContrastiveDetector(OutlierDetector):
             no_p_value=no_p_value if conformal is None else None,
             importances=importances,
             mean_parts=mean_parts,
+            usual=usual,
             scores=None if len(spare) else self._in_order(matrix, weights, lines_of_all[place], -offset),
             no_scores=REASONS["thinned"].format(max_rows=self.max_rows) if len(spare) else None,
             baseline=self._baseline(

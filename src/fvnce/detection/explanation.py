@@ -102,6 +102,22 @@ class Explanation:
                 parts[name if name not in parts else f"({name})"] = value
         return parts
 
+    def reasons(self, row: int = 0, top: int = 3) -> list[int]:
+        """Return the columns, or flat places of an image, with the largest positive parts, largest first.
+
+        Parts of the size of rounding errors, and parts that several columns of a table share, are no reasons.
+
+        >>> Explanation(np.array([[0.0, 2.0, -1.0, 3.0]]), np.zeros((1, 4)), np.zeros(1), 0.0).reasons()
+        [3, 1]
+        """
+        values = self.total[row].reshape(-1)
+        positive = values > 1e-9 * max(1.0, float(np.abs(values).max(initial=0.0)))
+        if self.ratio.ndim == 2:
+            _, place, copies = np.unique(values, return_inverse=True, return_counts=True)
+            positive &= copies[place] == 1
+        order = np.argsort(-values, kind="stable")
+        return [int(j) for j in order[positive[order]][:top]]
+
     def plot(self, row: int | None = None, *, top: int = 10, ax: Axes | None = None) -> Axes:
         """Draw bars for one row, dots for many, or a heat map for images, on ``ax`` or on a new figure.
 

@@ -38,6 +38,7 @@ from .blocks import in_blocks
 from .explanation import Explanation, average_parts
 from .gaps import Gaps
 from .preprocessing import TablePreprocessor, cut, learn_preprocessor
+from .reasons import Usual
 from .rows import Array, TrainingRows, check_labels, hash_words, in_parts
 from .trust.calibration import threshold_at
 from .trust.conformal import Conformal
@@ -197,6 +198,9 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         measured = held_out if n_held_out else kept
         of_rows = RowScores(scores[~known], rows.weights, scores[known], rows.outlier_weights)
         importances, mean_parts = average_parts(rows, self._explain, seed)
+        usual = None
+        if isinstance(self.preprocessor_, TablePreprocessor):
+            usual = Usual.learn(self.preprocessor_, matrix[~known], rows.weights)
         if self.gaps_ is not None and isinstance(self.preprocessor_, TablePreprocessor):
             mean_parts += self.gaps_.parts(self.preprocessor_.gaps(matrix)).mean(0)
         self.findings_ = Findings(
@@ -214,6 +218,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
             no_p_value=REASONS["no validation"] if conformal is None else None,
             importances=importances,
             mean_parts=mean_parts,
+            usual=usual,
             scores=scores,
             baseline=self._baseline(
                 matrix[~known][measured],
