@@ -3,7 +3,7 @@
 A reason is a column with a positive part (:meth:`~fvnce.detection.Explanation.reasons`). What is said about its value
 comes from :class:`Usual`: the training rows without known outliers, column by column. All sentences are in
 :data:`SENTENCES`. A value that is common by itself raises a score only together with others, or because known outliers
-have it, and the sentence says no more than that.
+have it, and the sentence says only that it adds to the score.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SENTENCES = {
     "lower": "{shown}: lower than {percent} of rows; usual {low} to {high}",
     "one value": "{shown}: {low} in {percent} of rows",
     "date": "{shown}: {part} in {count} of {rows}",
-    "common": "{shown}: common by itself, not with the other values of the row",
+    "common": "{shown}: common by itself; adds to the score here",
     "name": "{shown}",
 }
 #: Levels of the stored quantiles, finer in both tails, and between which levels a number is usual.
