@@ -58,7 +58,7 @@ def fit(kind: str, known: int, n: int = 1500) -> tuple[NoiseContrastiveDetector,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "known"), product(CAUSES, (0, 10)))
+@pytest.mark.parametrize(("kind", "known"), list(product(CAUSES, (0, 10))))
 def test_a_planted_cause_is_the_first_reason(kind: str, known: int) -> None:
     detector, X, new = fit(kind, known)
     found, column = detector.explain(new), X.columns.get_loc(CAUSES[kind])
@@ -91,7 +91,13 @@ GRAMMAR: list[tuple[Any, float, str, ColumnType, str]] = [
     (_NUMBERS, 3.0, "3", ColumnType(), "x 3: lower than 99.8 % of rows; usual 50 to 1950"),
     (_NUMBERS, 700.0, "700", ColumnType(), "x 700: common by itself; adds to the score here"),
     (_NUMBERS, np.nan, "", ColumnType(), "x missing: 0 of 2,000 rows"),
-    (np.where(_NUMBERS < 1000, np.nan, 1.0), np.nan, "", ColumnType(), "x missing: common by itself; adds to the score here"),
+    (
+        np.where(_NUMBERS < 1000, np.nan, 1.0),
+        np.nan,
+        "",
+        ColumnType(),
+        "x missing: common by itself; adds to the score here",
+    ),
     (np.where(_NUMBERS > 1, np.nan, 1.0), 2.0, "2", ColumnType(), "x 2: a value in 1 of 2,000 rows"),
     (np.where(_NUMBERS > 1990, _NUMBERS, 0.0), 1995.0, "1995", ColumnType(), "x 1995: 0 in 99.5 % of rows"),
     (_CODES, -2.0, "KP", _FILES, "x KP: never seen"),
@@ -126,4 +132,6 @@ def test_a_saved_detector_gives_the_same_reasons(tmp_path: Path) -> None:
     new = planted(rng, 5, "number")
     path = detector.save(tmp_path / "detector.safetensors")
     assert NoiseContrastiveDetector.load(path).reasons(new) == detector.reasons(new)
-    assert all(row[0].endswith("usual 19 to 78") or "higher than all 200 rows" in row[0] for row in detector.reasons(new))
+    assert all(
+        row[0].endswith("usual 19 to 78") or "higher than all 200 rows" in row[0] for row in detector.reasons(new)
+    )

@@ -320,7 +320,7 @@ class Ensemble:
         return np.stack([m.contributions(seen) if use else nothing for m, use in zip(self.members, used, strict=True)])
 
     def _mean_parts(self, rows: TrainingRows, seed: int) -> Array:
-        """Return the mean of each column's part in each member over some of the unlabelled rows, as members see them."""
+        """Return the mean of each column's part in each member over some unlabelled rows, as members see them."""
         most = max(2, min(MEAN_ROWS, MEAN_NUMBERS // rows.X.shape[1]))
         some = np.sort(np.random.default_rng([seed, 84]).permutation(len(rows.X))[:most])
         return np.asarray(np.average(self._parts(np.ascontiguousarray(rows.X[some])), 1, rows.weights[some]))

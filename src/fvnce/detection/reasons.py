@@ -62,7 +62,8 @@ class Usual:
         columns: by column, quantiles of numbers at :data:`LEVELS`, rows with each code of texts, or rows with each
             month, weekday and hour of dates; of no length where no row has a value.
 
-    >>> usual = Usual.learn(TablePreprocessor.learn(X := np.arange(1000.0)[:, None], np.ones(1000), None), X, np.ones(1000))
+    >>> X, weights = np.arange(1000.0)[:, None], np.ones(1000)
+    >>> usual = Usual.learn(TablePreprocessor.learn(X, weights, None), X, weights)
     >>> usual.sentence(0, "amount", 2000.0, "$2,000", ColumnType(unit="$"), ())
     'amount $2,000: higher than all 1,000 rows; usual $25 to $975'
     """

@@ -251,7 +251,7 @@ def _scored(
 
 
 def _reasons(run: FittedRun, rows: Any, chosen: Any) -> Iterator[tuple[dict[str, float], list[str]]]:
-    """Yield for each chosen row the columns, or places of an image, that raise its score most, and the same in words."""
+    """Yield for each chosen row the columns, or places of an image, that raise its score most, also in words."""
     for start in range(0, len(chosen), EXPLAINED):
         positions = chosen[start : start + EXPLAINED]
         part = rows.take(positions) if isinstance(rows, Frame) else rows[positions]

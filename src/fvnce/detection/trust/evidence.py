@@ -322,12 +322,16 @@ class Findings:
         made = None
         if conformal is not None:
             made = Conformal.from_state(conformal, part_of(arrays, "conformal"), features)
-        require(usual is None or isinstance(how, TablePreprocessor), "have usual values of tables only", "some of images")
+        require(
+            usual is None or isinstance(how, TablePreprocessor), "have usual values of tables only", "some of images"
+        )
         words = None
         if isinstance(how, TablePreprocessor) and usual is not None:
             words = Usual.from_state(usual, part_of(arrays, "usual"), how)
         compared = Baseline.from_state(baseline, part_of(arrays, "baseline"))
-        return cls(Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores, compared, mean_parts, words)
+        return cls(
+            Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores, compared, mean_parts, words
+        )
 
 
 def intervals(held_out: RowScores, seed: int) -> tuple[Interval, Interval]:
