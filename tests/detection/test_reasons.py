@@ -85,10 +85,10 @@ _CODES = np.repeat([0.0, 1.0], [1999, 1])
 _FILES = ColumnType("text", codes={"DE": 0, "FR": 1})
 _DATES = (np.arange(2000) // 5 * 7 + np.arange(2000) % 5 + 4) * _DAY  # from a Monday, without weekends
 GRAMMAR: list[tuple[Any, float, str, ColumnType, str]] = [
-    (_NUMBERS, 9999.0, "$9,999", ColumnType(unit="$"), "x $9,999: higher than all 2,000 rows; usual $50 to $1,950"),
-    (_NUMBERS, 1999.0, "1999", ColumnType(), "x 1999: higher than 99.9 % of rows; usual 50 to 1950"),
-    (_NUMBERS, -5.0, "-5 kg", ColumnType(unit="kg"), "x -5 kg: lower than all 2,000 rows; usual 50 kg to 1950 kg"),
-    (_NUMBERS, 3.0, "3", ColumnType(), "x 3: lower than 99.8 % of rows; usual 50 to 1950"),
+    (_NUMBERS, 9999.0, "$9,999", ColumnType(unit="$"), "x $9,999: higher than all 2,000 rows; usual $40 to $1,960"),
+    (_NUMBERS, 1999.0, "1999", ColumnType(), "x 1999: higher than 99.9 % of rows; usual 40 to 1960"),
+    (_NUMBERS, -5.0, "-5 kg", ColumnType(unit="kg"), "x -5 kg: lower than all 2,000 rows; usual 40 kg to 1960 kg"),
+    (_NUMBERS, 3.0, "3", ColumnType(), "x 3: lower than 99.8 % of rows; usual 40 to 1960"),
     (_NUMBERS, 700.0, "700", ColumnType(), "x 700: common by itself; adds to the score here"),
     (_NUMBERS, np.nan, "", ColumnType(), "x missing: 0 of 2,000 rows"),
     (
