@@ -103,10 +103,12 @@ def test_top_explain_and_json_agree_with_all_scores(table, run_folder):
     frame = open_source(table).read().without(["id", "fraud"])
     detector = NoiseContrastiveDetector.load(run_folder / "model.safetensors")
     parts = detector.explain(frame.take([top[0]["row"] - 1])).total[0]
-    assert top[0]["reasons"] == pytest.approx(dict(zip(["amount", "age", "town"], parts, strict=True)))
+    wanted = {name: part for name, part in zip(["amount", "age", "town"], parts, strict=True) if part > 0}
+    assert top[0]["reasons"] == pytest.approx(wanted)
+    assert [words.split()[0] for words in top[0]["words"]] == list(top[0]["reasons"])
     assert list(top[0]["reasons"].values()) == sorted(top[0]["reasons"].values(), reverse=True)
     first = rows_of(fvnce("score", run_folder, table, "--top", 1, "--explain")[0])[0]
-    assert first["reason_1"] == next(iter(top[0]["reasons"]))
+    assert first["reason_1"] == top[0]["words"][0]
 
 
 def test_a_config_repeats_the_weights(run_folder, tmp_path):

@@ -35,6 +35,7 @@ from .explanation import Explanation, plot_scores
 from .gaps import Gaps, score_rows
 from .members.base import part_of, prefixed
 from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, cut, preprocessor_from_state
+from .reasons import said, value_text
 from .rows import Array, check_images, in_parts, release, require_values, rows_at_once
 from .scorers import roc_auc, warn_if_scored
 from .trust.conformal import Conformal, reject
@@ -139,7 +140,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     @property
     def feature_importances_(self) -> Array:
-        """The part of each column in the variance of the score over the training rows, shape (n_features_in_,)."""
+        """The share of each column in the deviations of parts of scores over training rows, shape (n_features_in_,)."""
         return self.findings_.importances
 
     @property
@@ -244,14 +245,59 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return roc_auc(self, X, y)
 
     def explain(self, X: Any) -> Explanation:
-        """Return what each column adds to the anomaly score of each row; for images, a heat map."""
+        """Return how each column raises or lowers the score of each row, relative to the mean score of training rows.
+
+        For images, the parts are a heat map.
+        """
         check_is_fitted(self)
         rows, how = self._checked(X), self.preprocessor_
         explanation = self._explain(how.encode(rows))
         if self.gaps_ is not None and isinstance(how, TablePreprocessor):
             explanation = replace(explanation, ratio=explanation.ratio + self.gaps_.parts(how.gaps(rows)))
+        if (mean := self.findings_.mean_parts) is not None:
+            centered = explanation.ratio - mean.reshape(explanation.ratio.shape[1:])
+            explanation = replace(explanation, ratio=centered, base=explanation.base + float(mean.sum()))
         names = getattr(self, "feature_names_in_", None)
         return explanation if names is None else replace(explanation, names=tuple(map(str, names)))
+
+    def reasons(self, X: Any, top: int = 3) -> list[list[str]]:
+        """Return why each row scores high, in words: a sentence for each of the columns that add most to its score.
+
+        Args:
+            X: rows.
+            top: sentences for each row at most; fewer, or none, where fewer columns add to the score.
+
+        Returns:
+            For each row its sentences, such as "amount $78,110: higher than 99.9 % of rows; usual $20 to $450", the
+            column that adds most first. For images, the names of pixels.
+        """
+        explanation = self.explain(X)
+        return self._in_words(X, explanation, [explanation.reasons(i, top) for i in range(len(explanation))])
+
+    def _in_words(self, X: Any, explanation: Explanation, reasons: Sequence[Sequence[int]]) -> list[list[str]]:
+        """Return a sentence for each of the columns that are reasons of each row."""
+        how, names, usual = self.preprocessor_, explanation.columns, self.findings_.usual
+        if isinstance(how, ImagePreprocessor) or usual is None:
+            return [[said("name", shown=names[j]) for j in of_row] for of_row in reasons]
+        rows, readings = self._checked(X), how.readings or [ColumnType()] * len(names)
+        given: Any = rows.T
+        if is_frame(X):
+            frame = self._aligned(X)[0]
+            given = [frame[name] for name in frame.columns]
+        return [
+            [
+                usual.sentence(
+                    j,
+                    names[j],
+                    float(rows[i, j]),
+                    value_text(given[j][i], readings[j]),
+                    readings[j],
+                    [part for part, _, _ in how.columns[j].times or ()],
+                )
+                for j in of_row
+            ]
+            for i, of_row in enumerate(reasons)
+        ]
 
     def preprocess(self, X: Any) -> Array:
         """Return rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
@@ -343,7 +389,9 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 detector._take_fitted(fitted)
                 detector._take_state(learned, {n: x for n, x in tensors.items() if not n.startswith(f"{FINDINGS}.")})
                 arrays = part_of({name: value.numpy() for name, value in tensors.items()}, FINDINGS)
-                detector.findings_ = Findings.from_state(findings, arrays, detector.n_features_in_)
+                detector.findings_ = Findings.from_state(
+                    findings, arrays, detector.n_features_in_, detector.preprocessor_
+                )
             except FileError as error:
                 raise FileError(f"{place} is no detector that fvnce wrote: {error}") from None
             return detector

@@ -17,12 +17,15 @@ with c = :data:`NOVELTY_PRIOR` = −log((1 − λ)/λ): novelty decides only whe
 rows is that of K. Without known outliers s = N. No known outlier enters N: those that are labelled only leave the rows
 that it learns from.
 
-Each member explains its anomaly as a sum over columns, and so does the score:
+Each member explains its anomaly as a sum over columns: a forest by how far each column moved the share of noise between
+root and leaf (exact), networks by integrated gradients (up to quadrature). Less their means over training rows, these
+parts sum to anomaly − mean. On the straight line from the means K₀, N₀ to K, N the score changes by
 
-    s(x) = base + rest(x) + Σ_j ratio_j(x),    ratio_j = v K_j + (1 − v) N_j,   v = e^(K − s).
+    s − s₀ = v (K − K₀) + (1 − v) (N − N₀),        v the mean of ∂s/∂K on that line, in [0, 1],
 
-For a forest K_j is how far each column moved the share of noise between root and leaf (exact); for networks, integrated
-gradients from the typical row (up to quadrature, which is in the rest).
+and likewise for the maximum in N, so that v, the only unknown, needs no integral, and parts of columns sum:
+
+    s(x) = s₀ + rest(x) + Σ_j ratio_j(x),    ratio_j = v K_j + (1 − v) N_j.
 """
 
 from __future__ import annotations
@@ -66,6 +69,8 @@ NOVELTY_PRIOR = 6.0
 NEIGHBORS_WORTH, NEIGHBORS_ON_IMAGES = 1.0, 0.95
 #: The largest excess of a column.
 MAX_EXCESS = 30.0
+#: Training rows over which parts of members are averaged, and the most numbers in them.
+MEAN_ROWS, MEAN_NUMBERS = 128, 2**17
 #: What is left of a sum of parts by rounding, relative to the score.
 ROUNDING = 1e-12
 #: Members of version 0.2 under another name today.
@@ -146,6 +151,12 @@ class Span:
         return cls(**arrays)
 
 
+def _blend(change: Array, one: Array, other: Array) -> Array:
+    """Return v in [0, 1] with change = v one + (1 − v) other; half where these are equal."""
+    apart = np.abs(one - other) > 1e-9
+    return np.where(apart, np.clip((change - other) / np.where(apart, one - other, 1.0), 0.0, 1.0), 0.5)
+
+
 #: Center and scale of a score.
 Unit = tuple[float, float]
 
@@ -162,6 +173,7 @@ class Ensemble:
         novelty: median and spread of the anomaly of each member that enters N; None for others.
         known: median and spread of K; None without known outliers, and where there is no N.
         span: ranges of columns, for a table.
+        means: of each member's parts over training rows, shape (members, D); None in files before them.
     """
 
     names: list[str]
@@ -171,6 +183,7 @@ class Ensemble:
     novelty: list[Unit | None]
     known: Unit | None
     span: Span | None
+    means: Array | None = None
 
     @classmethod
     @plain_mode()
@@ -217,6 +230,7 @@ class Ensemble:
             ensemble.novelty.append(robust_standard(scores.rows, rows.weights) if novel else None)
         if any(weights) and any(ensemble.novelty):
             ensemble.known = robust_standard(ensemble._like_known([each.rows for each in unseen]), rows.weights)
+        ensemble.means = ensemble._mean_parts(rows, seed)
         if folds is None:
             return ensemble, None
         nothing = np.zeros(len(rows.X))
@@ -273,49 +287,64 @@ class Ensemble:
     @plain_mode()
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
         """Explain encoded rows; ``fold`` brings their columns back to the original ones."""
-        scores, seen = self.scores(X), self._seen(X)
-        anomaly, known = scores[:, 0], scores[:, 1]
-        ratio, base = np.zeros(X.shape), 0.0
-        weight_of_known = np.zeros(len(X)) if np.isnan(known).any() else np.ones(len(X))
-        if self.known is not None:
-            weight_of_known = np.exp(known - anomaly)
-        if weight_of_known.any():
-            center, scale = self.known or (0.0, 1.0)
-            base -= center / scale
-            for member, unit, weight in zip(self.members, self.units, self.weights, strict=True):
-                if weight:
-                    factor = weight / unit[1] / scale
-                    ratio += factor * member.contributions(seen)
-                    base += factor * (member.base - unit[0])
-            ratio *= weight_of_known[:, None]
-        ratio += self._explained_novelty(X, seen) * (1 - weight_of_known)[:, None]
-        if not any(self.novelty):
-            ratio += self._excess(X)
+        seen, excess = self._seen(X), self._excess(X)
+        anomalies = [member.anomaly(seen) for member in self.members]
+        parts = self._parts(seen)
+        # The means that parts start from, as the anomalies of one row.
+        start = [np.array([member.base]) for member in self.members]
+        if self.means is not None:
+            parts -= self.means[:, None]
+            start = [base + mean.sum() for base, mean in zip(start, self.means, strict=True)]
+        first, last = self._combined(start, np.zeros(1))[0], self._combined(anomalies, excess.sum(1))
+        base, anomaly, scale = float(first[0]), last[:, 0], 1.0 if self.known is None else self.known[1]
+        factors = [weight / unit[1] / scale for weight, unit in zip(self.weights, self.units, strict=True)]
+        ratio = np.einsum("m,mnd->nd", np.array(factors), parts)
+        novelty = self._explained_novelty(start, anomalies, parts)
+        if novelty is None:
+            ratio = ratio + excess
         elif self.known is None:
-            first = next(i for i, unit in enumerate(self.novelty) if unit is not None)
-            base = (self.members[first].base - self.novelty[first][0]) / self.novelty[first][1]  # type: ignore[index]
+            ratio = novelty + excess
+        else:
+            v = _blend(anomaly - base, last[:, 1] - first[1], last[:, 2] - first[2])[:, None]
+            ratio = v * ratio + (1 - v) * (novelty + excess)
         folded = fold(ratio)
-        # What a quadrature leaves, the padding of images, and what the soft maximum adds belong to no column.
+        # What a quadrature leaves and the padding of images belong to no column.
         rest = anomaly - base - folded.reshape(len(folded), -1).sum(1)
         rest[np.abs(rest) <= ROUNDING * np.maximum(1.0, np.abs(anomaly))] = 0.0
         return Explanation(folded, np.zeros_like(folded), rest, base)
 
-    def _explained_novelty(self, X: Array, seen: Array) -> Array:
-        """Return what each column adds to N, by the member that decides it for each row, shape (n, D)."""
-        units = [(member, unit) for member, unit in zip(self.members, self.novelty, strict=True) if unit is not None]
-        parts = np.zeros(X.shape)
-        if not units:
-            return parts
-        decides = np.argmax([(member.anomaly(seen) - unit[0]) / unit[1] for member, unit in units], axis=0)
-        for i, (member, unit) in enumerate(units):
-            here = decides == i
-            if here.any():
-                parts[here] = member.contributions(np.ascontiguousarray(seen[here])) / unit[1]
-        return parts + self._excess(X)
+    def _parts(self, seen: Array) -> Array:
+        """Return what each column adds to the anomaly of each member that is used, shape (members, n, D)."""
+        used = [weight > 0 or unit is not None for weight, unit in zip(self.weights, self.novelty, strict=True)]
+        nothing = np.zeros(seen.shape)
+        return np.stack([m.contributions(seen) if use else nothing for m, use in zip(self.members, used, strict=True)])
+
+    def _mean_parts(self, rows: TrainingRows, seed: int) -> Array:
+        """Return the mean of each column's part in each member over some unlabelled rows, as members see them."""
+        most = max(2, min(MEAN_ROWS, MEAN_NUMBERS // rows.X.shape[1]))
+        some = np.sort(np.random.default_rng([seed, 84]).permutation(len(rows.X))[:most])
+        return np.asarray(np.average(self._parts(np.ascontiguousarray(rows.X[some])), 1, rows.weights[some]))
+
+    def _explained_novelty(self, start: Sequence[Array], anomalies: Sequence[Array], parts: Array) -> Array | None:
+        """Return what each column adds to N but for the excess, shape (n, D), one member after the other."""
+        result: Array | None = None
+        first, last = np.zeros(1), np.zeros(1)
+        for (center, scale), *ends, part in (
+            (unit, *each) for unit, *each in zip(self.novelty, start, anomalies, parts, strict=True) if unit is not None
+        ):
+            low, high = ((end - center) / scale for end in ends)
+            if result is None:
+                result, first, last = part / scale, low, high
+                continue
+            higher_first, higher_last = np.maximum(first, low), np.maximum(last, high)
+            v = _blend(higher_last - higher_first, last - first, high - low)[:, None]
+            result, first, last = v * result + (1 - v) * part / scale, higher_first, higher_last
+        return result
 
     def state(self) -> State:
         """Return every member by its name, its arrays numbered."""
         members, arrays = [], {} if self.span is None else prefixed("span", vars(self.span))
+        arrays |= {} if self.means is None else {"means": self.means}
         for position, (name, member) in enumerate(zip(self.names, self.members, strict=True)):
             content, member_arrays = member.state()
             members.append({"name": name, "state": content})
@@ -359,7 +388,10 @@ class Ensemble:
             else:
                 members.append(kind.from_state(state, part, width, image))
         span = Span.from_state(part_of(arrays, "span"), width) if image is None else None
-        return cls(names, members, units, weights, novelty, known, span)
+        means = None
+        if "means" in arrays:
+            means = stored_array("means of parts", arrays["means"], np.float64, (len(members), width))
+        return cls(names, members, units, weights, novelty, known, span, means)
 
 
 def _unit(name: str, value: Any) -> Unit:

@@ -25,11 +25,12 @@ from ..tables.schema import plain_matrix, read_by
 from ..training.history import History
 from .base import OutlierDetector, Scores, histories_from_state, histories_state, plain, seed_of
 from .ensemble import RENAMED, Ensemble, settings_for
-from .explanation import Explanation, importances_over
+from .explanation import Explanation, average_parts
 from .gaps import Gaps, score_rows
 from .members import NAMES
 from .members.base import HeldOutScores, MemberSettings
 from .preprocessing import TablePreprocessor, learn_preprocessor
+from .reasons import Usual
 from .rows import Array, Folds, TrainingRows, check_labels, check_weights, hash_words, in_parts, merge, take
 from .trust.calibration import (
     Calibration,
@@ -155,7 +156,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         ensemble_: the members.
         history_: a :class:`fvnce.History` for each training; ratio networks are trained together.
         n_known_: known outliers in training.
-        feature_importances_: the part of each column in the variance of the score.
+        feature_importances_: the share of each column in the deviations of parts of the score.
         decision_scores_: ``−score_samples`` of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
         n_features_in_: columns.
         feature_names_in_: their names, if X was a data frame.
@@ -315,6 +316,12 @@ class NoiseContrastiveDetector(OutlierDetector):
         unlabelled = lines.scores
         if held_out is None and unseen is not None:
             unlabelled = self._line(unseen.rows, novelty[~is_known], -offset)
+        importances, mean_parts = average_parts(rows, self._explain, seed)
+        usual = None
+        if isinstance(self.preprocessor_, TablePreprocessor):
+            usual = Usual.learn(self.preprocessor_, raw[~is_known], rows.weights)
+        if self.gaps_ is not None:
+            mean_parts += np.average(self.gaps_.parts(gone), 0, weight)
         no_p_value = REASONS["few to split" if self.calibration_folds else "no split"]
         self.findings_ = Findings(
             evidence=make_evidence(
@@ -329,7 +336,9 @@ class NoiseContrastiveDetector(OutlierDetector):
             ),
             conformal=conformal,
             no_p_value=no_p_value if conformal is None else None,
-            importances=importances_over(rows, self._explain, seed),
+            importances=importances,
+            mean_parts=mean_parts,
+            usual=usual,
             scores=None if len(spare) else self._in_order(matrix, weights, lines_of_all[place], -offset),
             no_scores=REASONS["thinned"].format(max_rows=self.max_rows) if len(spare) else None,
             baseline=self._baseline(

@@ -2,13 +2,14 @@ r"""Explanations: what each column adds to the anomaly score of a row, as number
 
     anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
 
-Every part is given, negative ones too, so that they sum to the score. The importance of column j is its part of the
-variance of the score over the training rows,
+Every part is given, negative ones too, so that they sum to the score. Parts are relative to their means over training
+rows, known outliers included, so base is the mean score of these rows (but for the mean of the rest), and a column that
+is the same in every row has the part 0. A *reason* for a score is a column whose part is positive. The importance of a
+column is its share in the standard deviations of the parts over training rows,
 
-    Cov(contribution_j, anomaly) / Var(anomaly),
+    importance_j = sd(part_j) / Σ_i sd(part_i),
 
-so that importances, with that of what belongs to no column, sum to one. Rows with extreme scores count most. A column
-that lowers the score of strange rows has a negative importance, and one that no member uses has none.
+so that importances are at least 0 and sum to one. Rows with extreme scores count most.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Explanation:
         ratio: parts of the density ratio between noise and data, shape (n, D), for images (n, …).
         reconstruction: errors of the reconstruction, of the same shape; zeros without a latent-variable model.
         rest: what belongs to no column, such as the error of a quadrature, shape (n,).
-        base: the score that all rows start from.
+        base: the mean score of training rows, from which all rows start.
         names: of the columns, if they have names.
 
     >>> explanation = Explanation(np.array([[2.0, -0.5]]), np.zeros((1, 2)), np.zeros(1), 0.25, ("pressure", "flow"))
@@ -100,6 +101,22 @@ class Explanation:
                 # A column may have that name itself.
                 parts[name if name not in parts else f"({name})"] = value
         return parts
+
+    def reasons(self, row: int = 0, top: int = 3) -> list[int]:
+        """Return the columns, or flat places of an image, with the largest positive parts, largest first.
+
+        Parts of the size of rounding errors, and parts that several columns of a table share, are no reasons.
+
+        >>> Explanation(np.array([[0.0, 2.0, -1.0, 3.0]]), np.zeros((1, 4)), np.zeros(1), 0.0).reasons()
+        [3, 1]
+        """
+        values = self.total[row].reshape(-1)
+        positive = values > 1e-9 * max(1.0, float(np.abs(values).max(initial=0.0)))
+        if self.ratio.ndim == 2:
+            _, place, copies = np.unique(values, return_inverse=True, return_counts=True)
+            positive &= copies[place] == 1
+        order = np.argsort(-values, kind="stable")
+        return [int(j) for j in order[positive[order]][:top]]
 
     def plot(self, row: int | None = None, *, top: int = 10, ax: Axes | None = None) -> Axes:
         """Draw bars for one row, dots for many, or a heat map for images, on ``ax`` or on a new figure.
@@ -164,23 +181,20 @@ class Explanation:
         return ax
 
 
-def importances_of(explanation: Explanation, weights: Array) -> Array:
-    """Return the part of each column in the variance of the score over weighted rows, shape (D,).
+def importances_of(parts: Array, weights: Array) -> Array:
+    """Return the share of each column in the deviations of parts over weighted rows, shape (D,); zeros without any.
 
-    >>> parts = np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]])
-    >>> importances_of(Explanation(parts, np.zeros((3, 2)), np.zeros(3), 0.0), np.ones(3))
-    array([1., 0.])
+    >>> importances_of(np.array([[0.0, 1.0, 3.0], [2.0, 1.0, 2.0], [4.0, 1.0, 1.0]]), np.ones(3)).round(3)
+    array([0.667, 0.   , 0.333])
     """
     probability = weights / weights.sum()
-    parts = explanation.total.reshape(len(weights), -1)
-    parts = parts - probability @ parts
-    score = explanation.anomaly - probability @ explanation.anomaly
-    variance = float(probability @ score**2)
-    return np.asarray((probability * score) @ parts / variance) if variance > 1e-24 else np.zeros(parts.shape[1])
+    deviations = np.sqrt(probability @ (parts - probability @ parts) ** 2)
+    total = float(deviations.sum())
+    return np.asarray(deviations / total) if total > 1e-12 else np.zeros(parts.shape[1])
 
 
-def importances_over(rows: TrainingRows, explain: Callable[[Array], Explanation], seed: int) -> Array:
-    """Return importances over at most :data:`IMPORTANCE_ROWS` rows of each kind, which represent all of that kind."""
+def average_parts(rows: TrainingRows, explain: Callable[[Array], Explanation], seed: int) -> tuple[Array, Array]:
+    """Return importances and mean parts over at most :data:`IMPORTANCE_ROWS` rows of each kind, each of shape (D,)."""
     rng = np.random.default_rng([seed, 81])
     most = max(2, min(IMPORTANCE_ROWS, IMPORTANCE_NUMBERS // rows.X.shape[1]))
     chosen, chosen_weights = [], []
@@ -189,7 +203,9 @@ def importances_over(rows: TrainingRows, explain: Callable[[Array], Explanation]
         if len(some):
             chosen.append(X[some])
             chosen_weights.append(weights[some] * (weights.sum() / weights[some].sum()))
-    return importances_of(explain(np.concatenate(chosen)), np.concatenate(chosen_weights))
+    weights = np.concatenate(chosen_weights)
+    parts = explain(np.concatenate(chosen)).total.reshape(len(weights), -1)
+    return importances_of(parts, weights), np.average(parts, 0, weights)
 
 
 def plot_scores(anomaly: Array, threshold: float, y: Any = None, ax: Axes | None = None) -> Axes:

@@ -35,9 +35,10 @@ from ..tables.schema import read_by
 from ..training import FitOptions, History, fit
 from .base import OutlierDetector, histories_from_state, histories_state, seed_of
 from .blocks import in_blocks
-from .explanation import Explanation, importances_over
+from .explanation import Explanation, average_parts
 from .gaps import Gaps
 from .preprocessing import TablePreprocessor, cut, learn_preprocessor
+from .reasons import Usual
 from .rows import Array, TrainingRows, check_labels, hash_words, in_parts
 from .trust.calibration import threshold_at
 from .trust.conformal import Conformal
@@ -84,7 +85,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         settings_: the settings, with what "auto" stood for.
         offset_: ``decision_function`` is ``score_samples − offset_``.
         evidence_: how good it is, as far as that is known (:class:`~fvnce.detection.Evidence`).
-        feature_importances_: the part of each column in the variance of the score.
+        feature_importances_: the share of each column in the deviations of parts of the score.
         decision_scores_: anomaly scores of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
         n_known_: known outliers in training.
         n_features_in_: columns.
@@ -196,6 +197,12 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         conformal = Conformal.of(scores[~known][held_out], np.ones(n_held_out)) if n_held_out else None
         measured = held_out if n_held_out else kept
         of_rows = RowScores(scores[~known], rows.weights, scores[known], rows.outlier_weights)
+        importances, mean_parts = average_parts(rows, self._explain, seed)
+        usual = None
+        if isinstance(self.preprocessor_, TablePreprocessor):
+            usual = Usual.learn(self.preprocessor_, matrix[~known], rows.weights)
+        if self.gaps_ is not None and isinstance(self.preprocessor_, TablePreprocessor):
+            mean_parts += self.gaps_.parts(self.preprocessor_.gaps(matrix)).mean(0)
         self.findings_ = Findings(
             evidence=make_evidence(
                 of_rows,
@@ -209,7 +216,9 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
             ),
             conformal=conformal,
             no_p_value=REASONS["no validation"] if conformal is None else None,
-            importances=importances_over(rows, self._explain, seed),
+            importances=importances,
+            mean_parts=mean_parts,
+            usual=usual,
             scores=scores,
             baseline=self._baseline(
                 matrix[~known][measured],

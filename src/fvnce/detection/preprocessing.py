@@ -91,7 +91,7 @@ class ColumnEncoding:
             center, scale, constant = _robust(values, weights)
             return cls(center, scale, missing, unused=reading.ignored or (constant and not missing))
         span = float(values.max() - values.min())
-        for part, (numbers, days) in enumerate(zip(_time_parts(values), CYCLES, strict=True)):
+        for part, (numbers, days) in enumerate(zip(time_parts(values), CYCLES, strict=True)):
             center, scale, constant = _robust(numbers, weights)
             if span >= 2 * days * 86400 and not constant:
                 times.append((part, center, scale))
@@ -108,7 +108,7 @@ class ColumnEncoding:
         if self.times is None:
             columns = [_scaled(np.where(gone, self.center, values), self.center, self.scale)]
         else:
-            parts = _time_parts(np.where(gone, 0.0, values))
+            parts = time_parts(np.where(gone, 0.0, values))
             columns = [_scaled(np.where(gone, c, parts[part]), c, scale) for part, c, scale in self.times]
         return [*columns, gone.astype(float)] if self.missing else columns
 
@@ -373,7 +373,7 @@ def _is_constant(values: Array) -> bool:
     return bool((values == values[0]).all() or np.isnan(values).all())
 
 
-def _time_parts(seconds: Array) -> tuple[Array, Array, Array]:
+def time_parts(seconds: Array) -> tuple[Array, Array, Array]:
     """Return month, weekday from Monday, and hour of dates."""
     days = np.floor(seconds / 86400)
     with np.errstate(invalid="ignore"):

@@ -187,7 +187,7 @@ def score(
     out: Annotated[str, typer.Option(metavar="FILE", help="Write to FILE; - for standard output.")] = "-",
     top: Annotated[int | None, typer.Option(min=1, help="Output only this many of the highest-scoring rows.")] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Name the three columns that add most to each score.")
+        bool, typer.Option("--explain", help="Give up to three reasons for each score, in words.")
     ] = False,
     id: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Name rows by this column; by default that of the run.")

@@ -1,8 +1,8 @@
 """Sections on why rows score high: the highest-scoring rows with every part of their scores, and columns by importance.
 
-The score of a row is base + rest + Σ parts of columns, negative parts included. The importance of a column is its share
-in the variance of the score over the training rows; the shares of all columns, and of what belongs to no column, sum to
-one (:mod:`fvnce.detection.explanation`). For images both are maps: red pixels raise the score, blue ones lower it.
+The score of a row is base + rest + Σ parts of columns, negative parts included. Base is the mean score of training
+rows. The importance of a column is its share in the deviations of parts over training rows; the shares sum to one
+(:mod:`fvnce.detection.explanation`). For images both are maps: red pixels raise the score, blue ones lower it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def sections(analysis: Analysis) -> Iterator[Section]:
     """Yield the highest-scoring unlabelled rows, and columns, or pixels, by importance."""
     parts = (
         "Each score is the sum of its parts: bars to the right raise the score, bars to the left lower it. All rows "
-        "start from base; rest belongs to no single column."
+        "start from base, the mean score of training rows; rest belongs to no single column."
     )
     scores, two = analysis.scores, analysis.run.detector.novelty_threshold_ is not None
     lists = [("Top anomalies", "The highest-scoring unlabelled training rows.", scores.anomaly)]
@@ -51,18 +51,17 @@ def sections(analysis: Analysis) -> Iterator[Section]:
     shares = np.asarray(analysis.run.detector.feature_importances_, dtype=np.float64)
     if analysis.is_image:
         heat = heat_uri(shares.reshape(analysis.rows.shape[1:]))
-        reading = ["Red pixels raise the scores of anomalous images; blue ones lower them."]
+        reading = ["Pixels in which scores differ most between images are red."]
         yield Section("Pixels by importance", reading, blocks=[block("importance_map", uri=heat)])
         return
     reading = [
         "How much of the difference in score between rows each column makes. High-scoring rows differ most, and so "
-        "count most. Below zero: the column lowers the scores of high-scoring rows."
+        "count most. The shares of all columns sum to one."
     ]
     order, columns = np.argsort(-shares, kind="stable").tolist(), analysis.run.layout.columns
     largest = float(np.abs(shares).max()) or 1.0
-    from_left = bool((shares >= 0).all())  # without bars to the left, all of the width is for those to the right
-    lines = [_bar(columns[i], float(shares[i]), largest, f"{shares[i]:.1%}", from_left=from_left) for i in order]
-    bars = block("importance", lines=lines[:SHOWN], others=lines[SHOWN:], from_left=from_left)
+    lines = [_bar(columns[i], float(shares[i]), largest, f"{shares[i]:.1%}", from_left=True) for i in order]
+    bars = block("importance", lines=lines[:SHOWN], others=lines[SHOWN:], from_left=True)
     yield Section("Columns by importance", reading, blocks=[bars])
 
 
@@ -76,7 +75,9 @@ def top_rows(analysis: Analysis, ranking: Array) -> list[dict[str, Any]]:
     chosen = np.array([group[0] for group in groups], dtype=np.int64)
     rows, run = take(analysis.rows, chosen), analysis.run
     probability = run.detector.probability_of(analysis.scores)[chosen]
-    explanation = run.detector.explain(run.layout.prepare(rows))
+    prepared = run.layout.prepare(rows)
+    explanation = run.detector.explain(prepared)
+    words = [[] for _ in chosen] if analysis.is_image else run.detector.reasons(prepared)
     entries, cells = [], [[] for _ in chosen] if analysis.is_image else analysis.cells(chosen.tolist())
     for i, group in enumerate(groups):
         index, rest, base = group[0], float(explanation.rest[i]), float(explanation.base)
@@ -86,6 +87,7 @@ def top_rows(analysis: Analysis, ranking: Array) -> list[dict[str, Any]]:
             "score": float(analysis.anomaly[index]),
             "probability": float(probability[i]),
             "parts": _parts(analysis, explanation, i, cells[i]),
+            "words": words[i],
             "whole": [*([("rest", rest, "")] if rest else []), ("base", base, "")],
         }
         if analysis.is_image:
@@ -132,6 +134,7 @@ def _shown(entry: dict[str, Any], largest: float) -> dict[str, Any]:
     return {
         "name": entry["name"],
         "score": f"score {entry['score']:.4g}, P(outlier) = {entry['probability']:.2f}",
+        "words": entry["words"],
         "sum": f"{entry['score']:.3f}",
         "parts": lines[:seen],
         "others": lines[seen:],

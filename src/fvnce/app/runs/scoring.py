@@ -132,7 +132,7 @@ def stream_scores(
         source: the file.
         file: where the table (csv) or the lines (JSON) go.
         top: write only this many of the highest-scoring rows, highest first.
-        explain: name the columns that add most to a score.
+        explain: give the reasons of a score, the columns that add most to it, in words.
         as_json: write one JSON object on each line.
         id: the column that names rows, which :func:`add_id` found.
         strict: refuse rows that are unlike those of training, instead of a warning in the summary.
@@ -246,19 +246,22 @@ def _scored(
             }
         row["outlier"] = bool(flagged[i])
         if reasons is not None:
-            row["reasons"] = next(reasons)
+            row["reasons"], row["words"] = next(reasons)
         yield row["score"], -(part.start + i), row
 
 
-def _reasons(run: FittedRun, rows: Any, chosen: Any) -> Iterator[dict[str, float]]:
-    """Yield for each chosen row the columns, or places of an image, that add most to its score."""
+def _reasons(run: FittedRun, rows: Any, chosen: Any) -> Iterator[tuple[dict[str, float], list[str]]]:
+    """Yield for each chosen row the columns, or places of an image, that raise its score most, also in words."""
     for start in range(0, len(chosen), EXPLAINED):
         positions = chosen[start : start + EXPLAINED]
         part = rows.take(positions) if isinstance(rows, Frame) else rows[positions]
-        for values in run.detector.explain(part).total:
-            flat = values.ravel()
-            order = np.argsort(-flat, kind="stable")[:REASONS].tolist()
-            yield {_place(i, values.shape, run.layout.columns): float(flat[i]) for i in order}
+        explanation = run.detector.explain(part)
+        reasons = [explanation.reasons(i, REASONS) for i in range(len(explanation))]
+        words = run.detector._in_words(part, explanation, reasons)
+        for values, columns, sentences in zip(explanation.total, reasons, words, strict=True):
+            places = [_place(i, values.shape, run.layout.columns) for i in columns]
+            parts = {place: float(values.flat[i]) for place, i in zip(places, columns, strict=True)}
+            yield parts, sentences if run.layout.columns else places
 
 
 def _place(index: int, shape: tuple[int, ...], columns: list[str]) -> str:
@@ -287,7 +290,8 @@ def _csv_writer(file: IO[str], run: FittedRun, *, named: bool, explain: bool) ->
 
     def write(row: dict[str, Any]) -> None:
         cells = [cell(row[name]) if isinstance(row[name], str) else repr(row[name]) for name in columns[:-1]]
-        parts = [text for name, part in row.get("reasons", {}).items() for text in (cell(name), f"{part:.6g}")]
+        both = zip(row.get("words", ()), row.get("reasons", {}).values(), strict=True)
+        parts = [text for words, part in both for text in (cell(words), f"{part:.6g}")]
         table.writerow([*cells, int(row["outlier"]), *parts, *[""] * (len(reasons) - len(parts))])
 
     return write

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 from ..._validation import Check, count, fields, flag, number, optional, require, stored_array, text
 from ..members.base import State, part_of, prefixed
+from ..preprocessing import Preprocessor, TablePreprocessor
+from ..reasons import Usual
 from ..rows import Array, as_counts, effective_counts
 from .calibration import FENCE, UPPER
 from .conformal import MIN_SPLIT, Conformal
@@ -252,6 +254,8 @@ class Findings:
         scores: anomaly scores of the training rows as they were given, shape (n,), or None.
         no_scores: why there are none; None if there are.
         baseline: what batches are compared with; None in files of version 0.2.
+        mean_parts: of each column in the scores of training rows, shape (D,); None in files before them.
+        usual: what training rows have in each column of a table; None for images and in files before it.
     """
 
     evidence: Evidence
@@ -261,10 +265,18 @@ class Findings:
     scores: Array | None
     no_scores: str | None = None
     baseline: Baseline | None = None
+    mean_parts: Array | None = None
+    usual: Usual | None = None
 
     def state(self) -> State:
         """Return what JSON can hold, and arrays."""
         arrays = {"importances": self.importances} | ({} if self.scores is None else {"scores": self.scores})
+        if self.mean_parts is not None:
+            arrays["mean_parts"] = self.mean_parts
+        usual = None
+        if self.usual is not None:
+            usual, of_columns = self.usual.state()
+            arrays |= prefixed("usual", of_columns)
         baseline = None
         if self.baseline is not None:
             baseline, quantiles = self.baseline.state()
@@ -280,17 +292,21 @@ class Findings:
             "rows": None if self.scores is None else len(self.scores),
             "no_scores": self.no_scores,
             "baseline": baseline,
+            "usual": usual,
         }, arrays
 
     @classmethod
-    def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int) -> Self:
-        """Make them from a state that may be forged, for rows with ``features`` columns."""
-        saved, conformal, baseline, rows, no_p_value, no_scores = fields(
-            {"baseline": None, **content},  # version 0.2 had none
+    def from_state(
+        cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int, how: Preprocessor
+    ) -> Self:
+        """Make them from a state that may be forged, for rows with ``features`` columns that are encoded so."""
+        saved, conformal, baseline, usual, rows, no_p_value, no_scores = fields(
+            {"baseline": None, "usual": None, **content},  # version 0.2 had none
             "the findings",
             "evidence",
             "conformal",
             "baseline",
+            "usual",
             rows=optional(count),
             no_p_value=optional(text),
             no_scores=optional(text),
@@ -298,14 +314,24 @@ class Findings:
         for value, reason in ((conformal, no_p_value), (rows, no_scores)):
             require((value is None) == (reason is not None), "give the reason for what is missing only", reason)
         importances = stored_array("importances of columns", arrays["importances"], np.float64, (features,))
-        scores = None
+        scores = mean_parts = None
+        if "mean_parts" in arrays:
+            mean_parts = stored_array("mean parts of columns", arrays["mean_parts"], np.float64, (features,))
         if rows is not None:
             scores = stored_array("scores of the training rows", arrays["scores"], np.float64, (rows,))
         made = None
         if conformal is not None:
             made = Conformal.from_state(conformal, part_of(arrays, "conformal"), features)
+        require(
+            usual is None or isinstance(how, TablePreprocessor), "have usual values of tables only", "some of images"
+        )
+        words = None
+        if isinstance(how, TablePreprocessor) and usual is not None:
+            words = Usual.from_state(usual, part_of(arrays, "usual"), how)
         compared = Baseline.from_state(baseline, part_of(arrays, "baseline"))
-        return cls(Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores, compared)
+        return cls(
+            Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores, compared, mean_parts, words
+        )
 
 
 def intervals(held_out: RowScores, seed: int) -> tuple[Interval, Interval]:

@@ -1,0 +1,231 @@
+"""Reasons in words: what the columns that raise a score most have that training rows seldom have.
+
+A reason is a column with a positive part (:meth:`~fvnce.detection.Explanation.reasons`). What is said about its value
+comes from :class:`Usual`: the training rows without known outliers, column by column. All sentences are in
+:data:`SENTENCES`. A value that is common by itself raises a score only together with others, or because known outliers
+have it, and the sentence says only that it adds to the score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._validation import fields, listed, number, require, stored_array
+from ..tables.parsing import MONEY, ColumnType
+from .members.base import State
+from .preprocessing import TablePreprocessor, time_parts
+from .rows import Array
+
+#: Every sentence, by what is said; ``shown`` is the name of a column and its value.
+SENTENCES = {
+    "unseen": "{shown}: never seen",
+    "rare": "{shown}: {count} of {rows}",
+    "missing": "{shown}: {count} of {rows}",
+    "filled": "{shown}: a value in {count} of {rows}",
+    "highest": "{shown}: higher than all {rows}; usual {low} to {high}",
+    "higher": "{shown}: higher than {percent} of rows; usual {low} to {high}",
+    "lowest": "{shown}: lower than all {rows}; usual {low} to {high}",
+    "lower": "{shown}: lower than {percent} of rows; usual {low} to {high}",
+    "one value": "{shown}: {low} in {percent} of rows",
+    "date": "{shown}: {part} in {count} of {rows}",
+    "common": "{shown}: common by itself; adds to the score here",
+    "name": "{shown}",
+}
+#: Levels of the stored quantiles, finer in both tails, and between which levels a number is usual.
+_TAIL = np.arange(10) / 1000
+LEVELS = np.concatenate([_TAIL, np.arange(1, 100) / 100, 1 - _TAIL[::-1]])
+LOW, HIGH = 0.02, 0.98
+#: The fraction of training rows up to which a category, a gap, a value or a part of a date is called rare.
+RARE = 0.05
+#: Parts of dates as :func:`time_parts` returns them: how many values each has, and what they are called.
+MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November")
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+DATE_PARTS = (
+    [f"month {name}" for name in (*MONTHS, "December")],
+    [f"weekday {name}" for name in DAYS],
+    [f"hour {hour}" for hour in range(24)],
+)
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What unlabelled training rows have in each column.
+
+    Attributes:
+        rows: their number.
+        present: of them with a value, by column, shape (D,).
+        columns: by column, quantiles of numbers at :data:`LEVELS`, rows with each code of texts, or rows with each
+            month, weekday and hour of dates; of no length where no row has a value.
+
+    >>> X, weights = np.arange(1000.0)[:, None], np.ones(1000)
+    >>> usual = Usual.learn(TablePreprocessor.learn(X, weights, None), X, weights)
+    >>> usual.sentence(0, "amount", 2000.0, "$2,000", ColumnType(unit="$"), ())
+    'amount $2,000: higher than all 1,000 rows; usual $19 to $979'
+    """
+
+    rows: float
+    present: Array
+    columns: list[Array]
+
+    @classmethod
+    def learn(cls, preprocessor: TablePreprocessor, rows: Array, weights: Array) -> Self:
+        """Learn from weighted rows as the preprocessor takes them."""
+        columns, present = [], []
+        for values, how in zip(np.asarray(rows, dtype=np.float64).T, preprocessor.columns, strict=True):
+            there = ~np.isnan(values) & ((how.categories is None) | (values != -1))
+            known, weight = values[there], weights[there]
+            present.append(float(weight.sum()))
+            if not len(known):
+                columns.append(np.empty(0))
+            elif how.categories is not None:
+                columns.append(np.bincount(np.maximum(known, 0).astype(int), weight))
+            elif how.times is not None:
+                columns.append(
+                    np.concatenate(
+                        [np.bincount(p, weight, len(n)) for p, n in zip(_places(known), DATE_PARTS, strict=True)]
+                    )
+                )
+            else:
+                order = np.argsort(known, kind="stable")
+                cumulative = np.cumsum(weight[order]) / weight.sum()
+                places = np.searchsorted(cumulative, LEVELS - 1e-12)
+                columns.append(known[order][np.minimum(places, len(known) - 1)])
+        return cls(float(weights.sum()), np.array(present), columns)
+
+    def sentence(
+        self,
+        column: int,
+        name: str,
+        value: float,
+        text: str,
+        reading: ColumnType,
+        cycles: Sequence[int],
+    ) -> str:
+        """Return the sentence on a value.
+
+        Args:
+            column: its position.
+            name: what the column is called.
+            value: as the preprocessor takes it.
+            text: the value as it is shown.
+            reading: how the column is read.
+            cycles: parts of a date that models see.
+        """
+        usual, present = self.columns[column], float(self.present[column])
+        rows = counted(self.rows)
+        gone = np.isnan(value) or (reading.kind == "text" and value == -1)
+        shown = f"{name} missing" if gone else f"{name} {text}"
+        entries: dict[str, str] = {"shown": shown, "rows": rows}
+        if gone:
+            missing = self.rows - present
+            which = "missing" if missing <= RARE * self.rows else "common"
+            return said(which, **entries, count=f"{missing:,.0f}")
+        if present <= RARE * self.rows:
+            return said("filled", **entries, count=f"{present:,.0f}")
+        if reading.kind == "text":
+            count = float(usual[int(value)]) if 0 <= value < len(usual) else 0.0
+            which = "unseen" if not count else "rare" if count <= RARE * self.rows else "common"
+            return said(which, **entries, count=f"{count:,.0f}")
+        if reading.kind == "time":
+            starts = np.cumsum([0, *map(len, DATE_PARTS)])
+            places = [int(place[0]) for place in _places(np.array([value]))]
+            counts = {DATE_PARTS[part][places[part]]: float(usual[starts[part] + places[part]]) for part in cycles}
+            part, count = min(counts.items(), key=lambda item: item[1], default=("", np.inf))
+            return said("date" if count <= RARE * self.rows else "common", **entries, part=part, count=f"{count:,.0f}")
+        low, high = (float(usual[np.searchsorted(LEVELS, level)]) for level in (LOW, HIGH))
+        entries |= {"low": value_text(low, reading), "high": value_text(high, reading)}
+        below, above = LEVELS[usual < value], LEVELS[usual > value]
+        if low == high != value and usual[0] <= value <= usual[-1]:
+            same = LEVELS[usual == low]
+            return said("one value", **entries, percent=percent(float(same[-1] - same[0])))
+        if value > usual[-1] or value < usual[0]:
+            return said("highest" if value > usual[-1] else "lowest", **(entries | {"rows": counted(present)}))
+        if value > high:
+            return said("higher", **entries, percent=percent(float(below[-1])))
+        if value < low:
+            return said("lower", **entries, percent=percent(1 - float(above[0])))
+        return said("common", **entries)
+
+    def state(self) -> State:
+        """Return what JSON can hold, and arrays."""
+        lengths = [len(column) for column in self.columns]
+        return {"rows": self.rows, "lengths": lengths}, {
+            "present": self.present,
+            "columns": np.concatenate([np.empty(0), *self.columns]),
+        }
+
+    @classmethod
+    def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]], preprocessor: TablePreprocessor) -> Self:
+        """Make it from a state that may be forged."""
+        rows, lengths = fields(content, "usual values", rows=number, lengths=listed(number, len(preprocessor.columns)))
+        fixed = {"time": sum(map(len, DATE_PARTS))}
+        for length, how in zip(lengths, preprocessor.readings or [ColumnType()] * len(lengths), strict=True):
+            allowed = range(len(how.codes or ()) + 1) if how.kind == "text" else (0, fixed.get(how.kind, len(LEVELS)))
+            require(length in allowed, "have usual values of each column", length)
+        ends = np.cumsum([int(length) for length in lengths])
+        require(set(arrays) == {"present", "columns"}, "have usual values", sorted(arrays))
+        stored_array("rows with values", arrays["present"], np.float64, (len(lengths),))
+        values = stored_array("usual values", arrays["columns"], np.float64, (int(ends[-1]),))
+        return cls(rows, arrays["present"], np.split(values, ends[:-1]))
+
+
+def said(which: str, **entries: str) -> str:
+    """Return one of :data:`SENTENCES`.
+
+    >>> said("rare", shown="country KP", count="1", rows="2,310 rows")
+    'country KP: 1 of 2,310 rows'
+    """
+    return SENTENCES[which].format(**entries)
+
+
+def counted(rows: float) -> str:
+    """Return a number of rows in words.
+
+    >>> counted(2310.0), counted(1.0)
+    ('2,310 rows', '1 row')
+    """
+    return f"{rows:,.0f} row{'' if round(rows) == 1 else 's'}"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction of rows in per cent, with one digit in the tails.
+
+    >>> percent(0.999), percent(0.98)
+    ('99.9 %', '98 %')
+    """
+    return f"{100 * fraction:.1f}".removesuffix(".0") + " %"
+
+
+def value_text(value: Any, reading: ColumnType) -> str:
+    """Return a value as a file would have it: a text as it is, a number with its unit.
+
+    >>> value_text(78110.0, ColumnType(unit="$")), value_text(0.5, ColumnType(unit="%")), value_text("KP", ColumnType())
+    ('$78,110', '50%', 'KP')
+    >>> value_text(9.5, ColumnType("clock")), value_text(0.0, ColumnType("time"))
+    ('9:30', '1970-01-01')
+    """
+    if reading.kind == "time" and isinstance(value, float):
+        value = np.datetime64(round(value), "s")
+    if isinstance(value, np.datetime64):
+        return str(value.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
+    if reading.kind == "clock" and isinstance(value, float):
+        minutes = round(60 * value)
+        return f"{minutes // 60}:{minutes % 60:02d}"
+    if isinstance(value, float | np.floating) and reading.kind != "text":
+        if reading.unit == "%":
+            return f"{100 * value:.10g}%"
+        if reading.unit and MONEY.fullmatch(reading.unit):
+            return f"{'-' * (value < 0)}{reading.unit}{' ' * reading.unit[-1].isalpha()}{abs(value):,.10g}"
+        return f"{value:.10g} {reading.unit}".rstrip()
+    return str(value)
+
+
+def _places(seconds: Array) -> list[NDArray[np.int64]]:
+    """Return the places of dates among :data:`DATE_PARTS`."""
+    month, day, hour = time_parts(seconds)
+    return [part.astype(np.int64) for part in (month - 1, day, np.minimum(hour, 23))]

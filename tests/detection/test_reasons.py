@@ -1,0 +1,137 @@
+"""Reasons of scores: the column that was planted comes first, and sentences are true and well formed."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fvnce import NoiseContrastiveDetector
+from fvnce.detection import Explanation
+from fvnce.detection.preprocessing import TablePreprocessor
+from fvnce.detection.reasons import SENTENCES, Usual
+from fvnce.tables.parsing import ColumnType
+
+CAUSES = {"number": "age", "category": "country", "gap": "income", "date": "when"}
+
+
+def table(rng: np.random.Generator, n: int) -> pd.DataFrame:
+    amount = np.exp(rng.normal(4.6, 0.5, n)).round(2)
+    seconds = (rng.integers(0, 100, n) * 7 + rng.integers(0, 5, n)) * 86400 + rng.integers(8 * 3600, 18 * 3600, n)
+    columns = {
+        "amount": amount,
+        "fee": (0.02 * amount + rng.normal(0, 0.3, n)).round(3),
+        "age": rng.integers(18, 80, n).astype(float),
+        "branch": rng.choice(list("ABCD"), n, p=[0.4, 0.3, 0.2, 0.1]),
+        "country": rng.choice(["DE", "FR", "NL"], n, p=[0.6, 0.25, 0.15]),
+        "when": pd.Timestamp("2024-01-01") + pd.to_timedelta(seconds, unit="s"),
+        "income": rng.normal(3000, 500, n).round(),
+        "site": 1.0,
+    }
+    return pd.DataFrame(columns)
+
+
+def planted(rng: np.random.Generator, n: int, kind: str) -> pd.DataFrame:
+    rows = table(rng, n)
+    if kind == "number":
+        rows["age"] = rng.uniform(200, 400, n).round()
+    elif kind == "category":
+        rows["country"] = "KP"
+    elif kind == "gap":
+        rows["income"] = np.nan
+    else:
+        rows["when"] = rows["when"].dt.normalize() + pd.to_timedelta(rng.integers(0, 4, n), unit="h")
+    return rows
+
+
+def fit(kind: str, known: int, n: int = 1500) -> tuple[NoiseContrastiveDetector, pd.DataFrame, pd.DataFrame]:
+    """Fit on rows with 5 unlabelled planted ones among them, and ``known`` labelled ones."""
+    rng = np.random.default_rng([0, known])
+    X = pd.concat([table(rng, n), planted(rng, 5 + known, kind)], ignore_index=True)
+    y = np.repeat([0, 1], [n + 5, known])
+    return NoiseContrastiveDetector().fit(X, y), X, planted(rng, 60, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "known"), list(product(CAUSES, (0, 10))))
+def test_a_planted_cause_is_the_first_reason(kind: str, known: int) -> None:
+    detector, X, new = fit(kind, known)
+    found, column = detector.explain(new), X.columns.get_loc(CAUSES[kind])
+    first = [found.reasons(i)[:1] == [column] for i in range(60)]
+    assert np.mean(first) >= 0.9
+    np.testing.assert_allclose(found.anomaly, detector.anomaly_score(new), atol=1e-9)
+    of_training = detector.anomaly_score(X)
+    assert abs(found.base - of_training.mean()) < 0.25 * of_training.std()
+    assert (found.total[:, X.columns.get_loc("site")] == 0).all()  # a constant column is no reason
+    words = detector.reasons(new)
+    assert np.mean([bool(of_row) and of_row[0].startswith(CAUSES[kind]) for of_row in words]) >= 0.9
+
+
+def test_zero_negative_and_equal_parts_are_no_reasons() -> None:
+    parts = np.array([[0.0, 0.0, -1.0], [2.0, 2.0, 1.0], [1e-12, 1.0, 3.0]])
+    found = Explanation(parts, np.zeros_like(parts), np.zeros(3), 0.0)
+    assert [found.reasons(i) for i in range(3)] == [[], [2], [2, 1]]
+    assert found.reasons(2, top=1) == [2]
+
+
+#: Training values, a value as it is read and as it is shown, how it is read, and the sentence.
+_NUMBERS, _DAY = np.arange(1.0, 2001.0), 86400.0
+_CODES = np.repeat([0.0, 1.0], [1999, 1])
+_FILES = ColumnType("text", codes={"DE": 0, "FR": 1})
+_DATES = (np.arange(2000) // 5 * 7 + np.arange(2000) % 5 + 4) * _DAY  # from a Monday, without weekends
+GRAMMAR: list[tuple[Any, float, str, ColumnType, str]] = [
+    (_NUMBERS, 9999.0, "$9,999", ColumnType(unit="$"), "x $9,999: higher than all 2,000 rows; usual $40 to $1,960"),
+    (_NUMBERS, 1999.0, "1999", ColumnType(), "x 1999: higher than 99.9 % of rows; usual 40 to 1960"),
+    (_NUMBERS, -5.0, "-5 kg", ColumnType(unit="kg"), "x -5 kg: lower than all 2,000 rows; usual 40 kg to 1960 kg"),
+    (_NUMBERS, 3.0, "3", ColumnType(), "x 3: lower than 99.8 % of rows; usual 40 to 1960"),
+    (_NUMBERS, 700.0, "700", ColumnType(), "x 700: common by itself; adds to the score here"),
+    (_NUMBERS, np.nan, "", ColumnType(), "x missing: 0 of 2,000 rows"),
+    (
+        np.where(_NUMBERS < 1000, np.nan, 1.0),
+        np.nan,
+        "",
+        ColumnType(),
+        "x missing: common by itself; adds to the score here",
+    ),
+    (np.where(_NUMBERS > 1, np.nan, 1.0), 2.0, "2", ColumnType(), "x 2: a value in 1 of 2,000 rows"),
+    (np.where(_NUMBERS > 1990, _NUMBERS, 0.0), 1995.0, "1995", ColumnType(), "x 1995: 0 in 99.5 % of rows"),
+    (_CODES, -2.0, "KP", _FILES, "x KP: never seen"),
+    (_CODES, 1.0, "FR", _FILES, "x FR: 1 of 2,000 rows"),
+    (_CODES, 0.0, "DE", _FILES, "x DE: common by itself; adds to the score here"),
+    (_CODES, -1.0, "", _FILES, "x missing: 0 of 2,000 rows"),
+    (_DATES, 3 * _DAY, "1970-01-04", ColumnType("time"), "x 1970-01-04: weekday Sun in 0 of 2,000 rows"),
+    (_DATES, 4 * _DAY, "1970-01-05", ColumnType("time"), "x 1970-01-05: common by itself; adds to the score here"),
+]
+
+
+@pytest.mark.parametrize(("values", "value", "text", "reading", "wanted"), GRAMMAR, ids=[case[-1] for case in GRAMMAR])
+def test_sentences_say_what_training_rows_have(
+    values: Any, value: float, text: str, reading: ColumnType, wanted: str
+) -> None:
+    X, weights = np.asarray(values)[:, None], np.ones(2000)
+    usual = Usual.learn(TablePreprocessor.learn(X, weights, [reading]), X, weights)
+    assert usual.sentence(0, "x", value, text, reading, (1,)) == wanted
+
+
+def test_every_sentence_is_one_phrase_and_is_tested() -> None:
+    for which, sentence in SENTENCES.items():
+        assert re.fullmatch(r"\{shown\}(: [^.:]*[^.: ])?", sentence), which
+        if which != "name":
+            pattern = re.sub(r"\\\{\w+\\\}", ".+", re.escape(sentence))
+            assert any(re.fullmatch(pattern, case[-1]) for case in GRAMMAR), which
+
+
+def test_a_saved_detector_gives_the_same_reasons(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    detector = NoiseContrastiveDetector(n_trees=20, calibration_folds=2).fit(table(rng, 200))
+    new = planted(rng, 5, "number")
+    path = detector.save(tmp_path / "detector.safetensors")
+    assert NoiseContrastiveDetector.load(path).reasons(new) == detector.reasons(new)
+    assert all(
+        row[0].endswith("usual 19 to 78") or "higher than all 200 rows" in row[0] for row in detector.reasons(new)
+    )
