@@ -279,8 +279,8 @@ def test_a_spreadsheet_computes_nothing(named):
     out, _ = fvnce("score", named / "run", named / "t.csv", "--explain")
     rows = list(csv.reader(io.StringIO(out)))
     reasons = {cell for row in rows[1:] for cell in (row[4], row[6], row[8])}
-    assert '\'=HYPERLINK("x")' in reasons
-    assert "\\x1b[31mred\\x9b0m" in reasons
+    assert any(reason.startswith('\'=HYPERLINK("x") ') for reason in reasons)
+    assert any(reason.startswith("\\x1b[31mred\\x9b0m ") for reason in reasons)
     for row in rows:
         for cell in row:
             assert not cell.startswith(("=", "+", "@", "\t", "\r")), cell

@@ -272,9 +272,9 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             column that adds most first. For images, the names of pixels.
         """
         explanation = self.explain(X)
-        return self._in_words(X, explanation, [explanation.reasons(i, top) for i in range(len(explanation))])
+        return self.in_words(X, explanation, [explanation.reasons(i, top) for i in range(len(explanation))])
 
-    def _in_words(self, X: Any, explanation: Explanation, reasons: Sequence[Sequence[int]]) -> list[list[str]]:
+    def in_words(self, X: Any, explanation: Explanation, reasons: Sequence[Sequence[int]]) -> list[list[str]]:
         """Return a sentence for each of the columns that are reasons of each row."""
         how, names, usual = self.preprocessor_, explanation.columns, self.findings_.usual
         if isinstance(how, ImagePreprocessor) or usual is None:

@@ -83,7 +83,7 @@ class Usual:
             if not len(known):
                 columns.append(np.empty(0))
             elif how.categories is not None:
-                columns.append(np.bincount(np.maximum(known, 0).astype(int), weight))
+                columns.append(np.bincount(np.maximum(known, 0).astype(int), weight).astype(np.float64))
             elif how.times is not None:
                 columns.append(
                     np.concatenate(
@@ -206,9 +206,13 @@ def value_text(value: Any, reading: ColumnType) -> str:
 
     >>> value_text(78110.0, ColumnType(unit="$")), value_text(0.5, ColumnType(unit="%")), value_text("KP", ColumnType())
     ('$78,110', '50%', 'KP')
-    >>> value_text(9.5, ColumnType("clock")), value_text(0.0, ColumnType("time"))
-    ('9:30', '1970-01-01')
+    >>> value_text(9.5, ColumnType("clock")), value_text(0.0, ColumnType("time")), value_text(5.0, ColumnType("duration"))
+    ('9:30', '1970-01-01', '5 seconds')
     """
+    if isinstance(value, np.timedelta64):
+        value = float(value / np.timedelta64(1, "s"))
+    if reading.kind == "duration" and isinstance(value, float):
+        return f"{value:.6g} seconds"
     if reading.kind == "time" and isinstance(value, float):
         value = np.datetime64(round(value), "s")
     if isinstance(value, np.datetime64):
@@ -218,10 +222,12 @@ def value_text(value: Any, reading: ColumnType) -> str:
         return f"{minutes // 60}:{minutes % 60:02d}"
     if isinstance(value, float | np.floating) and reading.kind != "text":
         if reading.unit == "%":
-            return f"{100 * value:.10g}%"
+            return f"{100 * value:.6g}%"
         if reading.unit and MONEY.fullmatch(reading.unit):
-            return f"{'-' * (value < 0)}{reading.unit}{' ' * reading.unit[-1].isalpha()}{abs(value):,.10g}"
-        return f"{value:.10g} {reading.unit}".rstrip()
+            return f"{'-' * bool(value < 0)}{reading.unit}{' ' * reading.unit[-1].isalpha()}{abs(value):,.10g}"
+        # All digits of whole numbers, as in a file; six of others are enough to find the row.
+        digits = f"{value:.15g}" if value == round(value) else f"{value:.6g}"
+        return f"{digits} {reading.unit}".rstrip()
     return str(value)
 
 

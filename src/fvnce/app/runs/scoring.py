@@ -257,7 +257,7 @@ def _reasons(run: FittedRun, rows: Any, chosen: Any) -> Iterator[tuple[dict[str,
         part = rows.take(positions) if isinstance(rows, Frame) else rows[positions]
         explanation = run.detector.explain(part)
         reasons = [explanation.reasons(i, REASONS) for i in range(len(explanation))]
-        words = run.detector._in_words(part, explanation, reasons)
+        words = run.detector.in_words(part, explanation, reasons)
         for values, columns, sentences in zip(explanation.total, reasons, words, strict=True):
             places = [_place(i, values.shape, run.layout.columns) for i in columns]
             parts = {place: float(values.flat[i]) for place, i in zip(places, columns, strict=True)}

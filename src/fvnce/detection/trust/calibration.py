@@ -157,8 +157,7 @@ def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Cal
 def estimate_prior(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float, float]:
     """Estimate π within (0, ½] by ratios of tails above known outliers' scores; return it and its interval.
 
-    Inliers reach the tails as well, so a lower end below one row in a hundred does not exclude that there is no outlier:
-    it is given as zero.
+    Inliers reach the tails as well, so a lower end below one row in a hundred is given as zero.
     """
     order, ranked = np.argsort(known, kind="stable"), np.argsort(unlabelled, kind="stable")
     n, m = float(weights.sum()), float(known_weights.sum())
