@@ -206,8 +206,8 @@ def value_text(value: Any, reading: ColumnType) -> str:
 
     >>> value_text(78110.0, ColumnType(unit="$")), value_text(0.5, ColumnType(unit="%")), value_text("KP", ColumnType())
     ('$78,110', '50%', 'KP')
-    >>> value_text(9.5, ColumnType("clock")), value_text(0.0, ColumnType("time")), value_text(5.0, ColumnType("duration"))
-    ('9:30', '1970-01-01', '5 seconds')
+    >>> value_text(9.5, ColumnType("clock")), value_text(0.0, ColumnType("time"))
+    ('9:30', '1970-01-01')
     """
     if isinstance(value, np.timedelta64):
         value = float(value / np.timedelta64(1, "s"))
