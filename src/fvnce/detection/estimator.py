@@ -331,6 +331,7 @@ class NoiseContrastiveDetector(OutlierDetector):
                 float(rows.outlier_weights.sum()),
                 lines_of_all[~is_known],
             ),
+            cells=self._cells(raw[~is_known], rows.weights, raw[is_known], rows.outlier_weights, seed),
         )
         self.offset_ = offset
         return self

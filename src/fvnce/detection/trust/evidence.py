@@ -26,6 +26,7 @@ from ..rows import Array, as_counts, effective_counts
 from .calibration import FENCE, UPPER
 from .conformal import MIN_SPLIT, Conformal
 from .drift import Baseline
+from .monitor import Cells
 
 #: What an interval covers.
 LEVEL = 0.95
@@ -252,6 +253,7 @@ class Findings:
         scores: anomaly scores of the training rows as they were given, shape (n,), or None.
         no_scores: why there are none; None if there are.
         baseline: what batches are compared with; None in files of version 0.2.
+        cells: what columns are compared with; None for images and in files of version 0.2.
     """
 
     evidence: Evidence
@@ -261,6 +263,7 @@ class Findings:
     scores: Array | None
     no_scores: str | None = None
     baseline: Baseline | None = None
+    cells: Cells | None = None
 
     def state(self) -> State:
         """Return what JSON can hold, and arrays."""
@@ -269,6 +272,10 @@ class Findings:
         if self.baseline is not None:
             baseline, quantiles = self.baseline.state()
             arrays |= prefixed("baseline", quantiles)
+        cells = None
+        if self.cells is not None:
+            cells, counts = self.cells.state()
+            arrays |= prefixed("cells", counts)
         conformal = None
         if self.conformal is not None:
             conformal, split_arrays = self.conformal.state()
@@ -280,17 +287,19 @@ class Findings:
             "rows": None if self.scores is None else len(self.scores),
             "no_scores": self.no_scores,
             "baseline": baseline,
+            "cells": cells,
         }, arrays
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int) -> Self:
         """Make them from a state that may be forged, for rows with ``features`` columns."""
-        saved, conformal, baseline, rows, no_p_value, no_scores = fields(
-            {"baseline": None, **content},  # version 0.2 had none
+        saved, conformal, baseline, cells, rows, no_p_value, no_scores = fields(
+            {"baseline": None, "cells": None, **content},  # version 0.2 had neither
             "the findings",
             "evidence",
             "conformal",
             "baseline",
+            "cells",
             rows=optional(count),
             no_p_value=optional(text),
             no_scores=optional(text),
@@ -305,7 +314,8 @@ class Findings:
         if conformal is not None:
             made = Conformal.from_state(conformal, part_of(arrays, "conformal"), features)
         compared = Baseline.from_state(baseline, part_of(arrays, "baseline"))
-        return cls(Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores, compared)
+        counted = None if cells is None else Cells.from_state(cells, part_of(arrays, "cells"), features)
+        return cls(Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores, compared, counted)
 
 
 def intervals(held_out: RowScores, seed: int) -> tuple[Interval, Interval]:
