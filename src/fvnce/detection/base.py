@@ -260,7 +260,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         False
         >>> changes = detector.monitor(rng.normal(size=(300, 2)) + [1, 0])
         >>> print(changes.sentences[0])
-        54.0% of 'column 1' are at most 1.0, 80.0% were (p = 1e-9)
+        25.7% of 'column 1' are at most 0.331116, 65.0% were (p = 7.4e-23)
         """
         watch = self.new_watch()
         self.watch(watch, X)

@@ -4,12 +4,13 @@ Fit keeps, for each column of a table, how many training rows lie in each of som
 some quantiles of a number, the most frequent texts and all others, and missing values. New rows are counted in the same
 cells, and each difference has a p-value that is valid if training rows and new rows come from one source:
 
-* a share (missing values, a text): twice the smaller tail of the hypergeometric distribution, over texts times their
-  number. The texts are chosen by half of the training rows and counted in the other half, so the choice has no bias;
+* a share (missing values, a text): twice the smaller tail of the hypergeometric distribution. The texts are chosen by
+  half of the training rows and counted in the other half, so the choice has no bias; the smallest p-value counts
+  twice their number, that of all other texts together, unseen ones among them, two;
 * numbers: two-sample Kolmogorov-Smirnov, by the bound of Dvoretzky, Kiefer and Wolfowitz;
 * scores: the same test against the scores of the held-out rows that make p-values, by the model that has not seen them;
-* p-values: P(p ≤ :data:`LEVEL_P`) may be that level at most. Of m new rows, those with p ≤ k / (n + 1) follow the
-  beta-binomial distribution of m, k and n + 1 − k, for n held-out rows.
+* p-values: P(p ≤ t) may be t at most, at two levels (:data:`LEVELS_P`). Of m new rows, those with p ≤ k / (n + 1)
+  follow the beta-binomial distribution of m, k and n + 1 − k, for n held-out rows.
 
 New rows may hold as many outliers like the known ones as the training rows did, or none: of both p-values the larger
 counts. Holm's procedure accounts for the number of tests: a batch of the same source causes an alarm with probability
@@ -35,8 +36,8 @@ from .drift import Baseline
 
 #: Quantiles of a column that separate cells.
 LEVELS = np.linspace(0.0, 1.0, 21)
-#: The level at which conformal p-values are tested, and what the interval of the share flagged covers.
-LEVEL_P, COVERED = 0.05, 0.95
+#: The levels at which conformal p-values are tested, and what the interval of the share flagged covers.
+LEVELS_P, COVERED = (0.05, 0.01), 0.95
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class Changes:
         score_difference: the largest difference of the distribution functions of scores; None without p-values.
         p_scores: of it, adjusted for all tests.
         small_p_values: the share of new rows with p ≤ 0.05; None without p-values.
-        p_p_values: of that share being above 0.05, adjusted for all tests; small if p-values are not valid any more.
+        p_p_values: of p-values at most 0.05 or 0.01 being too many, adjusted for all tests; small if they are invalid.
         columns: one entry for each column of a table.
     """
 
@@ -186,7 +187,7 @@ class Changes:
         if self.score_difference is not None and self.small_p_values is not None:
             text = f"scores differ from those of held-out training rows by {self.score_difference:.2f} in distribution"
             found.append((self.p_scores, text))
-            text = f"p-values are not valid any more: {self.small_p_values:.1%} are at most {LEVEL_P}"
+            text = f"p-values are not valid any more: {self.small_p_values:.1%} are at most {LEVELS_P[0]}"
             found.append((self.p_p_values, text))
         alarms = sorted((p, text) for p, text in found if p is not None and p <= self.alpha)
         return [f"{text} (p = {p:.2g})" for p, text in alarms]
@@ -217,7 +218,9 @@ class Watch:
     ) -> None:
         self._baseline, self._cells, self._conformal = baseline, cells, conformal
         self._names, self._texts = names, texts
-        self._rows = self._flagged = self._small = 0
+        self._rows = self._flagged = 0
+        self._ranks = [] if conformal is None else _ranks(float(conformal.weights.sum()))
+        self._small = np.zeros(len(LEVELS_P), dtype=np.int64)
         self._counts = [] if cells is None else [np.zeros(c.shape[1]) for c in cells.counts]
         self._unseen = np.zeros(len(self._counts))
         self._below = np.zeros(0 if conformal is None else len(conformal.scores))
@@ -231,8 +234,8 @@ class Watch:
             counts += self._cells.count(i, values) if self._cells else 0
         if self._conformal is not None and scores is not None:
             self._below += np.searchsorted(np.sort(scores), self._conformal.scores, side="right")
-            n = float(self._conformal.weights.sum())
-            self._small += int((self._conformal.p_value(scores) <= _rank(n) / (n + 1) + 1e-12).sum())
+            p = self._conformal.p_value(scores) * (1 + self._conformal.weights.sum())
+            self._small += [int((p <= k + 1e-9).sum()) for k in self._ranks]
 
     def changes(self, alpha: float = 0.01) -> Changes:
         """Return what has changed, with an alarm at probability ``alpha`` at most if nothing has."""
@@ -245,9 +248,15 @@ class Watch:
             last = np.append(conformal.scores[1:] > conformal.scores[:-1], True)  # of equal scores
             difference = float(np.abs(below - self._below / self._rows)[last].max())
             p_scores = _kolmogorov(max(0.0, difference - known), n, self._rows)
-            small, hidden = self._small / self._rows, n * known / (1 - known)
-            if k := _rank(n):
-                p_small = float(betabinom.sf(self._small - 1, self._rows, k + hidden, n + 1 - k))
+            small, hidden = float(self._small[0] / self._rows), n * known / (1 - known)
+            tested = [(k, count) for k, count in zip(self._ranks, self._small.tolist(), strict=True) if k]
+            if tested:
+                # Sums keep small probabilities, which 1 − cdf would round to 0.
+                tails = [
+                    betabinom.pmf(np.arange(c, self._rows + 1), self._rows, k + hidden, n + 1 - k).sum()
+                    for k, c in tested
+                ]
+                p_small = min(1.0, len(tested) * float(min(tails)))
         p = [value for c in columns for value in (c.p_missing, c.p_difference)]
         adjusted = _holm([*p, p_scores, p_small])
         pairs = zip(columns, adjusted[:-2:2], adjusted[1:-2:2], strict=True)
@@ -278,9 +287,11 @@ class Watch:
         if len(edges) and now[:-1].any() and before[:-1].any():
             sizes = [(float(b[:-1].sum()), float(now[:-1].sum())) for b in each]
             if self._cells.text[i]:
-                p = [_share_test(b[:-1], s[0], now[:-1], s[1]) for b, s in zip(each, sizes, strict=True)]
-                apart, p_difference = np.abs(shown_now - shown_before), min(1.0, len(p[0]) * np.max(p, 0).min())
-                at = int(np.max(p, 0).argmin())
+                p = np.max([_share_test(b[:-1], s[0], now[:-1], s[1]) for b, s in zip(each, sizes, strict=True)], 0)
+                p[:-1] *= 2 * len(edges)
+                p[-1] *= 2
+                apart, at = np.abs(shown_now - shown_before), int(p.argmin())
+                p_difference = min(1.0, float(p[at]))
                 named = {code: text for text, code in (self._texts[i] or {}).items()}
                 what = f"are {named.get(int(edges[at]), '?')!r}" if at < len(edges) else "are other texts"
                 first, second = shown_now[at], shown_before[at]
@@ -312,9 +323,13 @@ class Watch:
         )
 
 
-def _rank(n: float) -> int:
-    """Return how many of n held-out rows may score above a row with a p-value at the level, plus one."""
-    return int(LEVEL_P * (n + 1) + 1e-9)
+def _ranks(n: float) -> list[int]:
+    """Return k for each level t: p ≤ t where fewer than k of n held-out rows score at least as high.
+
+    >>> _ranks(199)
+    [10, 2]
+    """
+    return [int(level * (n + 1) + 1e-9) for level in LEVELS_P]
 
 
 def _share_test(before: Array, of_before: float, now: Array, of_now: float) -> Array:
