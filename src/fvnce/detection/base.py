@@ -8,6 +8,7 @@ Names are those of other libraries: ``decision_scores_``, ``labels_`` and ``thre
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -264,7 +265,10 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """
         watch = self.new_watch()
         self.watch(watch, X)
-        return watch.changes(alpha)
+        changes = watch.changes(alpha)
+        if changes.alarm:
+            logging.getLogger("fvnce").warning("rows have changed since training: %s", "; ".join(changes.sentences))
+        return changes
 
     def new_watch(self) -> Watch:
         """Return counts of new rows that come in parts, none yet, for :meth:`watch`."""
@@ -398,6 +402,9 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 detector.findings_ = Findings.from_state(findings, arrays, detector.n_features_in_)
             except FileError as error:
                 raise FileError(f"{place} is no detector that fvnce wrote: {error}") from None
+            logging.getLogger("fvnce").info(
+                "read a %s with %d columns from %s", cls.KIND, detector.n_features_in_, place
+            )
             return detector
 
     @classmethod
