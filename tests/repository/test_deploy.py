@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def test_the_service_answers_with_the_bits_of_the_detector(tmp_path: Path, recor
             parts = list(pool.map(ask, [range(first, REQUESTS, THREADS) for first in range(THREADS)]))
         answers = sorted(answer for part in parts for answer in part)
         assert [score for _, score, _ in answers] == expected.tolist()
-        status, found = _post(http.client.HTTPConnection("127.0.0.1", port, timeout=300), {"rows": [{"town": "Rome"}]})
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
+            status, found = _post(connection, {"rows": [{"town": "Rome"}]})
         assert status == 422
         assert "amount" in found["detail"]
         p50, p99 = 1000 * np.quantile([seconds for _, _, seconds in answers], [0.5, 0.99])

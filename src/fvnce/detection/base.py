@@ -266,8 +266,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         watch = self.new_watch()
         self.watch(watch, X)
         changes = watch.changes(alpha)
-        if changes.alarm:
-            logging.getLogger("fvnce").warning("rows have changed since training: %s", "; ".join(changes.sentences))
+        logging.getLogger("fvnce").info("monitored %s", "; ".join(str(changes).splitlines()))
         return changes
 
     def new_watch(self) -> Watch:
