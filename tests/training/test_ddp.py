@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,3 +213,33 @@ def test_a_run_of_one_process_waits_for_nobody(tmp_path: Path, monkeypatch: pyte
     finally:
         dist.destroy_process_group()
     assert len(history["val_loss"]) == 1
+
+
+def test_no_process_stays_where_the_main_one_cannot_start(tmp_path: Path) -> None:
+    """The port is taken: the main process fails, and the other must not try to reach it for half an hour."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import torch\nfrom fvnce.training import FitOptions, fit\n"
+        "class Square(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.w = torch.nn.Parameter(torch.ones(2))\n"
+        "    def forward(self, x):\n        return (x * self.w).square().mean()\n"
+        "fit(Square(), torch.ones(8, 2), epochs=1, accelerator='cpu', options=FitOptions(devices=2, strategy='ddp'))\n"
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1]), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [sys.executable, program], env={**os.environ, **address}, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            assert process.wait(300) != 0
+            for _ in range(600):  # both are one group, which is gone when both are
+                os.killpg(process.pid, 0)
+                time.sleep(0.1)
+            pytest.fail("a process of the training is still there")
+        except ProcessLookupError:
+            return
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -9,7 +9,7 @@
 ``members``                    what the detector is made of, one file each
 ``noise``, ``blocks``          what members are trained against; products that keep every bit
 ``ensemble``                   the members together: two scores, the one that ranks, and its explanation
-``trust``                      probabilities, held-out evidence, p-values
+``trust``                      probabilities, held-out evidence, p-values, changes since training
 ``explanation``                what each column adds to a score, and pictures of both
 ``scorers``                    for searches and cross-validation, with the right sign
 ``batch_scorer``               scores of batches, on the workers of an engine
@@ -26,12 +26,13 @@ from .members import NAMES as MEMBERS
 from .scorers import InvertedScoreWarning
 from .scorers import average_precision as outlier_average_precision
 from .scorers import roc_auc as outlier_auroc
-from .trust import Conformal, Evidence, Interval
+from .trust import Changes, Conformal, Evidence, Interval
 from .trust.drift import UnlikeTrainingWarning
 
 __all__ = [
     "MEMBERS",
     "BatchScorer",
+    "Changes",
     "Conformal",
     "Evidence",
     "Explanation",

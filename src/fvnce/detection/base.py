@@ -8,6 +8,7 @@ Names are those of other libraries: ``decision_scores_``, ``labels_`` and ``thre
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -41,6 +42,7 @@ from .scorers import roc_auc, warn_if_scored
 from .trust.conformal import Conformal, reject
 from .trust.drift import MIN_ROWS, Baseline, Batch, UnlikeTrainingWarning
 from .trust.evidence import Evidence, Findings
+from .trust.monitor import Cells, Changes, Watch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -225,13 +227,66 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 outliers hide; it needs known outliers, and makes the guarantee an estimate.
         """
         check_is_fitted(self)
-        conformal = self._p_values
+        conformal, rows = self._p_values, self._checked(X)
+        anomaly = self._scores_of(rows).anomaly if conformal.model is None else None
+        return conformal.p_value(self._unseen_scores(conformal, X, rows, anomaly), discount=discount)
+
+    def _unseen_scores(self, conformal: Conformal, X: Any, rows: Any, anomaly: Array | None) -> Array:
+        """Return the scores of rows that make p-values; ``rows`` are X as the preprocessor takes them."""
         if conformal.model is None:
-            return conformal.p_value(self.anomaly_score(X), discount=discount)
-        rows, how = self._checked(X), conformal.model.preprocessor
+            assert anomaly is not None
+            return anomaly
+        how = conformal.model.preprocessor
         if isinstance(how, TablePreprocessor) and how.readings is not None and is_frame(X):
             rows = frame_to_matrix(self._aligned(X)[0], how.readings, strict=False)  # as the held-out rows were read
-        return conformal.p_value(in_parts(rows, conformal.model.anomaly, n_jobs=self.n_jobs), discount=discount)
+        return in_parts(rows, conformal.model.anomaly, n_jobs=self.n_jobs)
+
+    def monitor(self, X: Any, *, alpha: float = 0.01) -> Changes:
+        """Return what has changed since training: missing values, columns, scores, p-values, the share flagged.
+
+        Args:
+            X: new rows, such as those of a day.
+            alpha: the probability of an alarm, at most, if the rows come from the source of the training rows. It holds
+                for each batch: of 100 batches without a change, one may cause an alarm at 0.01.
+
+        Returns:
+            :class:`~fvnce.detection.Changes`: in words by ``print``, for JSON by ``as_dict()``, with ``alarm``.
+
+        Raises:
+            ValueError: if the detector was saved by a version that kept nothing to compare columns with.
+
+        >>> from fvnce import NoiseContrastiveDetector
+        >>> rng = np.random.default_rng(0)
+        >>> detector = NoiseContrastiveDetector(n_trees=20).fit(rng.normal(size=(400, 2)))
+        >>> detector.monitor(rng.normal(size=(300, 2))).alarm
+        False
+        >>> changes = detector.monitor(rng.normal(size=(300, 2)) + [1, 0])
+        >>> print(changes.sentences[0])
+        25.7% of 'column 1' are at most 0.331116, 65.0% were (p = 7.4e-23)
+        """
+        watch = self.new_watch()
+        self.watch(watch, X)
+        changes = watch.changes(alpha)
+        logging.getLogger("fvnce").info("monitored %s", "; ".join(str(changes).splitlines()))
+        return changes
+
+    def new_watch(self) -> Watch:
+        """Return counts of new rows that come in parts, none yet, for :meth:`watch`."""
+        check_is_fitted(self)
+        findings, how = self.findings_, self.preprocessor_
+        if findings.baseline is None or (findings.cells is None and isinstance(how, TablePreprocessor)):
+            raise ValueError("the detector must be of this version to monitor rows, found an earlier one; fit it again")
+        names = getattr(self, "feature_names_in_", [f"column {i + 1}" for i in range(self.n_features_in_)])
+        readings = how.readings if isinstance(how, TablePreprocessor) else None
+        texts = [None if readings is None else readings[i].codes for i in range(self.n_features_in_)]
+        return Watch(findings.baseline, findings.cells, findings.conformal, list(map(str, names)), texts)
+
+    def watch(self, watch: Watch, X: Any) -> None:
+        """Count new rows by their columns and scores."""
+        rows = self._checked(X)
+        scores, conformal = self._scores_of(rows), self.findings_.conformal
+        unseen = None if conformal is None else self._unseen_scores(conformal, X, rows, scores.anomaly)
+        watch.add(rows, scores.flagged, unseen)
 
     @property
     def _p_values(self) -> Conformal:
@@ -394,6 +449,9 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 )
             except FileError as error:
                 raise FileError(f"{place} is no detector that fvnce wrote: {error}") from None
+            logging.getLogger("fvnce").info(
+                "read a %s with %d columns from %s", cls.KIND, detector.n_features_in_, place
+            )
             return detector
 
     @classmethod
@@ -442,6 +500,13 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Return what batches are compared with, from unlabelled training rows and their scores."""
         usual = 0 if self.gaps_ is None else self.gaps_.usual
         return Baseline.of(scores, weights, threshold, self._count_gaps(rows) > usual, known_weight, trained)
+
+    def _cells(self, rows: Any, weights: Array, known: Any, known_weights: Array, seed: int) -> Cells | None:
+        """Return what columns are compared with; None for images."""
+        how = self.preprocessor_
+        return (
+            Cells.learn(how, rows, weights, known, known_weights, seed) if isinstance(how, TablePreprocessor) else None
+        )
 
     def _compared_scores(self, X: Any) -> Scores:
         """Return scores, and warn if the rows are far from those of training; its caller's caller is named."""

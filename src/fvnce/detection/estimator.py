@@ -6,6 +6,7 @@ It averages several models of that ratio (:mod:`fvnce.detection.members`).
 from __future__ import annotations
 
 import functools
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -349,8 +350,10 @@ class NoiseContrastiveDetector(OutlierDetector):
                 float(rows.outlier_weights.sum()),
                 lines_of_all[~is_known],
             ),
+            cells=self._cells(raw[~is_known], rows.weights, raw[is_known], rows.outlier_weights, seed),
         )
         self.offset_ = offset
+        logging.getLogger("fvnce").info("fitted %d rows, %d of them known outliers", len(matrix), self.n_known_)
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:

@@ -227,6 +227,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
                 -offset,
                 known_weight=len(measured) * self.n_known_ / n_rows,
             ),
+            cells=self._cells(matrix[~known], np.ones(n_rows), matrix[known], np.ones(self.n_known_), seed),
         )
         self.offset_ = offset
         return self

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,8 +34,10 @@ PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
 #: The signals that ask a process to end; Windows has no SIGHUP.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-#: How long a process that is done waits for the others.
-_LEAVING_SECONDS = 5
+#: The variable by which the main process tells those that it starts its number.
+_MAIN = "FVNCE_MAIN_PROCESS"
+#: How long a process that is done waits for the others, and how long it may take to leave them at all.
+_LEAVING_SECONDS, _LEFT_SECONDS = 5, 60
 
 
 def make_fabric(
@@ -75,12 +79,39 @@ def make_fabric(
     logger.setLevel(logging.WARNING)  # it logs how it starts processes
     joined = torch.distributed.is_available() and torch.distributed.is_initialized()
     try:
-        fabric.launch()
+        with _ending_with_main():
+            fabric.launch()
     finally:
         logger.setLevel(level)
     if fabric.world_size > 1 and not joined:
         atexit.register(_leave_group)
     return fabric
+
+
+@contextlib.contextmanager
+def _ending_with_main() -> Iterator[None]:
+    """End this process if it was started by the main one of Fabric and that ends before all have joined.
+
+    The main process starts the others and then listens for them. If it fails there, as when another program took its
+    port, the others would try to reach it for half an hour.
+    """
+    # The main process may end while the others still import torch, so its number comes by the environment.
+    main, joined = os.environ.pop(_MAIN, None), threading.Event()
+
+    def watch() -> None:
+        while not joined.wait(0.5):
+            if str(os.getppid()) != main:
+                os._exit(1)
+
+    if main is None:
+        os.environ[_MAIN] = str(os.getpid())
+    else:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        joined.set()
+        os.environ.pop(_MAIN, None)
 
 
 def _leave_group() -> None:
@@ -90,6 +121,9 @@ def _leave_group() -> None:
     sometimes abort a finished process, and torchrun then reports the whole run as failed.
     """
     if torch.distributed.is_initialized():
+        if sys.__stderr__ is not None:
+            # Should a thread of gloo not end, the process does, with the stacks of its threads.
+            faulthandler.dump_traceback_later(_LEFT_SECONDS, exit=True, file=sys.__stderr__)
         # An object that still refers to the group, such as a wrapped module in a cycle, would keep its threads alive.
         gc.collect()
         if torch.distributed.get_backend() == "gloo":
@@ -99,6 +133,7 @@ def _leave_group() -> None:
                 torch.distributed.monitored_barrier(timeout=timedelta(seconds=_LEAVING_SECONDS))
         torch.distributed.destroy_process_group()
         gc.collect()
+        faulthandler.cancel_dump_traceback_later()
 
 
 def first_failure(fabric: Fabric, failure: Exception | None) -> Exception | None:

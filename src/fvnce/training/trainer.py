@@ -8,8 +8,8 @@ before it changes the weights. Ctrl-C, SIGTERM and SIGHUP end it between two ste
 from __future__ import annotations
 
 import functools
+import logging
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -657,7 +657,7 @@ class Trainer:
             line += f"; saved in {self.checkpoints.folder}, resume=True continues"
         self.progress.close()
         if self.is_main:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
+            logging.getLogger("fvnce").warning(line)
         raise Interrupted(number, self.history)
 
 

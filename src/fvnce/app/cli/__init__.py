@@ -2,7 +2,7 @@
 
 Everything heavy is imported by the command that needs it, so ``--help`` starts at once. Messages and a progress bar go
 to standard error, results to standard output. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outliers found by ``score
---check``, 130 interrupted.
+--check`` or a change by ``monitor``, 130 interrupted.
 
 A command is a function of its name, whose docstring follows its summary in the help. Modules of commands do without
 postponed annotations, which typer would evaluate three times at every start.
@@ -31,12 +31,14 @@ SUMMARIES = {
     "fit": "Train on DATA and write a run folder: the model, config.toml and report.html.",
     "score": "Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability, p_value and outlier.",
     "evaluate": "Measure how well a run finds the outliers that the labels of LABELLED mark.",
+    "monitor": "Test whether the rows of DATA have changed since training, and exit with 3 if so.",
     "rules": "List the scoring rules, or check one for the double-ELBO property.",
     "data": "Describe how a file is read; or fetch a data set (mnist) and print its folder; or list the data sets.",
     "reproduce": "Reproduce the paper: the items named, or all and a page, report.html.",
 }
 #: The module of each command.
-MODULES = {"fit": "runs", "score": "runs", "evaluate": "runs", "rules": "paper", "data": "data", "reproduce": "paper"}
+MODULES = dict.fromkeys(("fit", "score", "evaluate", "monitor"), "runs")
+MODULES |= {"rules": "paper", "data": "data", "reproduce": "paper"}
 #: Options of ``fvnce fit`` until 0.2, and the settings of the detector that ``--set`` gives now.
 RENAMED = {
     "--trees": "n_trees",
@@ -74,7 +76,8 @@ app = typer.Typer(
     cls=DeferredGroup,
     help="Estimate latent-variable and energy-based models by telling data from noise.\n\n"
     "Start with: fvnce fit table.csv --out run, then fvnce score run new.csv, and open run/report.html.\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outliers found by score --check, 130 interrupted.",
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outliers found by score --check or a change by monitor, "
+    "130 interrupted.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

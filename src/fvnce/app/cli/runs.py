@@ -1,4 +1,4 @@
-"""``fvnce fit``, ``score`` and ``evaluate``: make a run, and use it."""
+"""``fvnce fit``, ``score``, ``evaluate`` and ``monitor``: make a run, and use it."""
 
 import json as json_module
 import sys
@@ -327,3 +327,68 @@ def evaluate(
     typer.echo(json_module.dumps(evaluation.content()) if json else text_table(*evaluation.table()))
     if plot is not None:
         typer.echo(evaluation.plot(plot), err=json)
+
+
+def monitor(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that fvnce fit wrote.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="The rows, laid out as in training; - for standard input.")
+    ],
+    alpha: Annotated[float, typer.Option(help="Allow this probability of an alarm if nothing has changed.")] = 0.01,
+    json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON to FILE.")] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures to FILE.")] = None,
+    delimiter: Delimiter = None,
+    header: Header = None,
+    missing: Missing = None,
+    decimal: Decimal = None,
+    array: Array = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compares each column and the scores with those of training: the share of missing values, texts never seen, the
+    distribution, the share flagged with a 95 % interval, and whether p-values are still valid. p-values account for
+    the number of tests, so rows of the same source cause an alarm with probability alpha at most, for each file. Exit
+    codes for a scheduler: 0 no change found, 3 changed, 1 and 2 errors. DATA may be larger than memory.
+
+    Examples:
+
+    fvnce monitor run today.csv --page today.html || mail -s changed me@example.com < today.html
+
+    fvnce monitor run today.csv --alpha 0.001 --out today.json --quiet
+    """
+    from contextlib import closing
+
+    from ..escaping import line_json, visible
+    from ..runs import load_run
+    from ..runs.training_data import check_finite_part, read_like
+
+    for path, option in ((out, "--out"), (page, "--page")):
+        if path is not None:
+            writable(str(path), option, [data, *(run.iterdir() if run.is_dir() else ())])
+    fitted, say = load_run(run), make_echo(quiet)
+    settings = like_training(
+        fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
+    )
+    watch, rows = fitted.detector.new_watch(), 0
+    with closing(read_like(fitted.layout, data, settings)) as source, progress("scoring", quiet) as tick:
+        for part in source.parts():
+            check_finite_part(part.rows, source.name, part.start)
+            fitted.detector.watch(watch, fitted.layout.prepare(part.rows))
+            rows += len(part.rows)
+            if tick is not None:
+                tick(rows, part.done)
+    changes = watch.changes(alpha)
+    if out is not None:
+        with writing(out) as file:
+            file.write(line_json(changes.as_dict()) + "\n")
+    if page is not None:
+        from ..report.monitoring import write_monitoring_page
+
+        say(f"open {write_monitoring_page(page, data, changes)}")
+    if json:
+        typer.echo(line_json(changes.as_dict()))
+    elif not quiet:
+        for line in str(changes).splitlines():
+            typer.echo(visible(line))
+    if changes.alarm:
+        raise typer.Exit(3)

@@ -6,6 +6,7 @@
 ``plane``           rows in two dimensions
 ``columns``         how each column was read, what is missing, what was left out
 ``analysis``        shared: the run, the training rows and their scores; images
+``monitoring``      the page of ``fvnce monitor``
 ``charts``          shared: charts as SVG
 ``page``            shared: sections as one HTML file
 ==================  ===============================================================

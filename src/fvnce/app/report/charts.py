@@ -38,7 +38,7 @@ class Axes:
 
 def histogram_chart(
     edges: Sequence[float],
-    counts: Mapping[str, Sequence[int]],
+    counts: Mapping[str, Sequence[float]],
     *,
     label: str,
     mark: tuple[float, str],
@@ -49,13 +49,13 @@ def histogram_chart(
 
     Args:
         edges: of the bins.
-        counts: rows in each bin, by group.
+        counts: rows in each bin, or shares, by group.
         label: of the horizontal axis.
         mark: where a vertical line is drawn, and its name.
         caption: what the chart shows.
         alt: what the chart shows, for readers who do not see it.
     """
-    shares = {group: [count / max(1, sum(values)) for count in values] for group, values in counts.items()}
+    shares = {group: [count / (sum(values) or 1) for count in values] for group, values in counts.items()}
     highest = max((share for values in shares.values() for share in values), default=1.0)
     low, high = min(edges[0], mark[0]), max(edges[-1], mark[0])
     # The name of the mark needs a place above the bars.

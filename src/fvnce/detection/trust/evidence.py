@@ -28,6 +28,7 @@ from ..rows import Array, as_counts, effective_counts
 from .calibration import FENCE, UPPER
 from .conformal import MIN_SPLIT, Conformal
 from .drift import Baseline
+from .monitor import Cells
 
 #: What an interval covers.
 LEVEL = 0.95
@@ -256,6 +257,7 @@ class Findings:
         baseline: what batches are compared with; None in files of version 0.2.
         mean_parts: of each column in the scores of training rows, shape (D,); None in files before them.
         usual: what training rows have in each column of a table; None for images and in files before it.
+        cells: what columns are compared with; None for images and in files of version 0.2.
     """
 
     evidence: Evidence
@@ -267,6 +269,7 @@ class Findings:
     baseline: Baseline | None = None
     mean_parts: Array | None = None
     usual: Usual | None = None
+    cells: Cells | None = None
 
     def state(self) -> State:
         """Return what JSON can hold, and arrays."""
@@ -281,6 +284,10 @@ class Findings:
         if self.baseline is not None:
             baseline, quantiles = self.baseline.state()
             arrays |= prefixed("baseline", quantiles)
+        cells = None
+        if self.cells is not None:
+            cells, counts = self.cells.state()
+            arrays |= prefixed("cells", counts)
         conformal = None
         if self.conformal is not None:
             conformal, split_arrays = self.conformal.state()
@@ -293,6 +300,7 @@ class Findings:
             "no_scores": self.no_scores,
             "baseline": baseline,
             "usual": usual,
+            "cells": cells,
         }, arrays
 
     @classmethod
@@ -300,13 +308,14 @@ class Findings:
         cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int, how: Preprocessor
     ) -> Self:
         """Make them from a state that may be forged, for rows with ``features`` columns that are encoded so."""
-        saved, conformal, baseline, usual, rows, no_p_value, no_scores = fields(
-            {"baseline": None, "usual": None, **content},  # version 0.2 had none
+        saved, conformal, baseline, usual, cells, rows, no_p_value, no_scores = fields(
+            {"baseline": None, "usual": None, "cells": None, **content},  # version 0.2 had none
             "the findings",
             "evidence",
             "conformal",
             "baseline",
             "usual",
+            "cells",
             rows=optional(count),
             no_p_value=optional(text),
             no_scores=optional(text),
@@ -329,9 +338,9 @@ class Findings:
         if isinstance(how, TablePreprocessor) and usual is not None:
             words = Usual.from_state(usual, part_of(arrays, "usual"), how)
         compared = Baseline.from_state(baseline, part_of(arrays, "baseline"))
-        return cls(
-            Evidence.from_dict(saved), made, no_p_value, importances, scores, no_scores, compared, mean_parts, words
-        )
+        counted = None if cells is None else Cells.from_state(cells, part_of(arrays, "cells"), features)
+        evidence = Evidence.from_dict(saved)
+        return cls(evidence, made, no_p_value, importances, scores, no_scores, compared, mean_parts, words, counted)
 
 
 def intervals(held_out: RowScores, seed: int) -> tuple[Interval, Interval]:

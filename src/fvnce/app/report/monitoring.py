@@ -1,0 +1,78 @@
+"""The page of ``fvnce monitor``: what has changed since training, with a picture of each column that has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from ...detection import Changes
+from ...detection.trust.monitor import ColumnChange
+from .charts import histogram_chart
+from .page import PageTable, Section, block, write_page
+
+#: Columns with a picture and columns in the table, the surest changes first.
+DRAWN, SHOWN = 12, 60
+
+
+def write_monitoring_page(path: Path, source: str, changes: Changes) -> Path:
+    """Write the page of a comparison of new rows with the training rows."""
+    columns = sorted(changes.columns, key=_surest)
+    headline, share, *others = str(changes).splitlines()
+    steps = ["Look at the columns below: a new unit, a new spelling or a sensor that fails is mended at the source."]
+    steps.append("If the change is here to stay, train again on recent rows: `fvnce fit DATA --out RUN`.")
+    words = block("verdict", headline=headline, sentences=[share, *others], steps=steps if changes.alarm else [])
+    header = ["column", "missing", "in training", "p", "unseen texts", "difference", "p"]
+    table = PageTable("Columns; p-values account for the number of tests", header, [_line(c) for c in columns[:SHOWN]])
+    charts = [_chart(c) for c in columns if len(c.edges) > 1 and len(c.before) > len(c.edges) + 1][:DRAWN]
+    some = f"{len(columns) - SHOWN:,} columns with the least change are left out." if len(columns) > SHOWN else ""
+    scores = "No p-values: the detector held no rows out."
+    if changes.score_difference is not None:
+        scores = (
+            f"Scores and those of held-out training rows differ by {changes.score_difference:.3f} "
+            f"in distribution (p = {_number(changes.p_scores)}). {_share(changes.small_p_values)} of the rows have a "
+            f"p-value of at most 0.05 (p = {_number(changes.p_p_values)} if p-values are valid)."
+        )
+    sections = [Section("Verdict", blocks=[words]), Section("Scores and p-values", [scores])]
+    if columns:
+        sections.append(Section("Columns", [some] if some else [], charts=charts, tables=[table]))
+    made = f"{changes.rows:,} rows, compared with those of training. Made {time.strftime('%Y-%m-%d %H:%M:%S')}."
+    return write_page(path, Path(source).name, made, sections)
+
+
+def _surest(column: ColumnChange) -> tuple[float, float]:
+    p = [value for value in (column.p_missing, column.p_difference) if value is not None]
+    return min(p, default=2.0), -(column.difference or 0.0)
+
+
+def _line(c: ColumnChange) -> Sequence[str]:
+    tests = [_share(c.missing), _share(c.missing_before), _number(c.p_missing)]
+    return [c.name, *tests, _share(c.unseen), _number(c.difference), _number(c.p_difference)]
+
+
+def _chart(c: ColumnChange) -> Markup:
+    """Draw shares of rows between quantiles of training; those beyond are in the end bins."""
+    counts = {}
+    for group, shares in (("training", c.before), ("new rows", c.now)):
+        counts[group] = [shares[2 * i] + shares[2 * i + 1] for i in range(1, len(c.edges))]
+        counts[group][0] += shares[0] + shares[1]  # below and at the first edge
+        counts[group][-1] += shares[-1]
+    middle = c.edges[len(c.edges) // 2]
+    return histogram_chart(
+        c.edges,
+        counts,
+        label=c.name,
+        mark=(middle, "middle of training"),
+        caption=c.words or c.name,
+        alt=f"Shares of training rows and of new rows in bins of {c.name}: {c.words}",
+    )
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
