@@ -226,7 +226,7 @@ def value_text(value: Any, reading: ColumnType) -> str:
         if reading.unit and MONEY.fullmatch(reading.unit):
             return f"{'-' * bool(value < 0)}{reading.unit}{' ' * reading.unit[-1].isalpha()}{abs(value):,.10g}"
         # All digits of whole numbers, as in a file; six of others are enough to find the row.
-        digits = f"{value:.15g}" if value == round(value) else f"{value:.6g}"
+        digits = f"{value:.15g}" if float(value).is_integer() else f"{value:.6g}"
         return f"{digits} {reading.unit}".rstrip()
     return str(value)
 
