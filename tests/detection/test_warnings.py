@@ -78,14 +78,14 @@ def test_who_says_so_on_the_command_line_is_not_asked_again(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS)
-def test_a_rate_below_every_p_value_is_warned_of(make: Callable[[], Any]) -> None:
+def test_rows_above_the_threshold_without_an_alarm_are_warned_of(make: Callable[[], Any]) -> None:
     detector = make().fit(rows(100))
-    held = len(detector.conformal_.scores)
-    least = 1 / (held + 1)
-    with pytest.warns(UserWarning, match=rf"fdr.*{least:.3g}.*{held} ") as told:
+    least = 1 / (len(detector.conformal_.scores) + 1)
+    with pytest.warns(UserWarning, match=rf"no alarm.*5 of 5 rows.*{least:.2g}, enough for fdr {least:.2g}") as told:
         found = detector.predict(rows(5) + 50, fdr=0.99 * least)
     assert (found == 1).all()
     assert len(told) == 1
+    assert (detector.predict(rows(5) + 50, fdr=1.01 * least) == -1).all()
 
 
 def test_a_rate_at_which_nothing_is_found_is_not() -> None:
@@ -93,17 +93,3 @@ def test_a_rate_at_which_nothing_is_found_is_not() -> None:
     least = 1 / (len(detector.conformal_.scores) + 1)
     usual = np.zeros((5, 2))
     assert (detector.predict(usual, fdr=least) == 1).all()  # warnings are errors in tests
-
-
-def test_discounted_rows_count_less_in_what_can_be_reached() -> None:
-    X, y = np.concatenate([rows(40), rows(20) + 8]), np.repeat([0, 1], [50, 10])
-    detector = NoiseContrastiveDetector(n_trees=9, members="outlier_forest").fit(X, y)
-    conformal = detector.conformal_
-    assert conformal is not None
-    assert conformal.inlier is not None
-    count = float((conformal.weights * conformal.inlier).sum())
-    between = (1 / (1 + len(conformal.scores)) + 1 / (1 + count)) / 2
-    assert count < len(conformal.scores)
-    detector.predict(X, fdr=between)
-    with pytest.warns(UserWarning, match=rf"fdr.*{1 / (1 + count):.3g}.*{count:.6g} "):
-        detector.predict(X, fdr=between, discount=True)

@@ -39,7 +39,7 @@ from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, c
 from .reasons import said, value_text
 from .rows import Array, check_images, in_parts, release, require_values, rows_at_once
 from .scorers import roc_auc, warn_if_scored
-from .trust.conformal import Conformal, reject
+from .trust.conformal import Conformal, flag_by
 from .trust.drift import MIN_ROWS, Baseline, Batch, UnlikeTrainingWarning
 from .trust.evidence import Evidence, Findings
 from .trust.monitor import Cells, Changes, Watch
@@ -67,6 +67,7 @@ class Scores:
         like_known: how like the known outliers a row is; NaN without any.
         novelty: how unlike the training rows a row is, whatever outliers are known; NaN where no member says.
         threshold: above which ``line`` is flagged.
+        chosen: which rows are flagged instead, if a budget was given.
 
     >>> nan = np.full(2, np.nan)
     >>> scores = Scores(np.array([0.3, 2.0]), np.array([0.3, 2.5]), np.array([0.1, 0.2]), nan, threshold=2.1)
@@ -79,16 +80,19 @@ class Scores:
     like_known: Array
     novelty: Array
     threshold: float
+    chosen: NDArray[np.bool_] | None = None
 
     @property
     def flagged(self) -> NDArray[np.bool_]:
         """Which rows are called outliers, shape (n,)."""
-        return self.line > self.threshold
+        return self.line > self.threshold if self.chosen is None else self.chosen
 
     @property
     def kind(self) -> NDArray[np.str_]:
         """What each flagged row is, shape (n,): "known" if like the known outliers, else "novel"; empty for others."""
-        return np.where(self.like_known > self.threshold, "known", np.where(self.flagged, "novel", ""))
+        by_known = (self.line <= self.anomaly) & ~np.isnan(self.like_known)
+        kind = np.where(by_known | (self.like_known > self.threshold), "known", "novel")
+        return np.where(self.flagged, kind, "")
 
 
 class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -193,7 +197,15 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         warn_if_scored("decision_function")
         return -self._compared_scores(X).line - self.offset_
 
-    def predict(self, X: Any, *, fdr: float | None = None, discount: bool = False) -> NDArray[np.int64]:
+    def predict(
+        self,
+        X: Any,
+        *,
+        alarms: int | None = None,
+        threshold: float | None = None,
+        fdr: float | None = None,
+        discount: bool | None = None,
+    ) -> NDArray[np.int64]:
         """Return +1 for inliers and −1 for outliers.
 
         Warns (:class:`~fvnce.detection.UnlikeTrainingWarning`) if the rows are 20 or more and far from
@@ -201,19 +213,25 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Args:
             X: rows.
-            fdr: instead of the threshold, the fraction of false alarms among all alarms that is allowed on average over
+            alarms: flag this many rows, the strangest, instead of those above ``threshold_``; all if there are fewer.
+            threshold: flag rows that score above it instead of ``threshold_``.
+            fdr: instead of a threshold, the fraction of false alarms among all alarms that is allowed on average over
                 training sets and rows, such as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. Which
-                rows are flagged depends on those given together. If no p-value can be as small, a warning says so.
-            discount: for ``fdr``, as in :meth:`p_value`.
+                rows are flagged depends on those given together. If none is, though some are above ``threshold_``, a
+                warning says why.
+            discount: for ``fdr``, as in :meth:`p_value`; by default wherever known outliers allow it.
         """
         warn_if_scored("predict")
-        if fdr is not None:
-            flagged = reject(self.p_value(X, discount=discount), fdr)
-            self._p_values.warn_if_silent(fdr, discount=discount)
-            return np.where(flagged, -1, 1)
-        if discount:
-            raise ValueError("discount must be False without fdr, found True: the threshold uses no p-values")
-        return np.where(self._compared_scores(X).flagged, -1, 1)
+        if fdr is None and discount is not None:
+            raise ValueError(f"discount must be None without fdr, found {discount}: the threshold uses no p-values")
+        p = None if fdr is None else self.p_value(X, discount=self.discounts if discount is None else discount)
+        scores = self._scores_of(self._checked(X)) if fdr is not None else self._compared_scores(X)
+        return np.where(flag_by(scores.line, scores.flagged, p, alarms=alarms, threshold=threshold, fdr=fdr), -1, 1)
+
+    @property
+    def discounts(self) -> bool:
+        """Whether p-values can leave out held-out rows that are outliers, by known ones."""
+        return self._p_values.inlier is not None
 
     def p_value(self, X: Any, *, discount: bool = False) -> Array:
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
@@ -223,8 +241,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Args:
             X: rows.
-            discount: count each held-out row with its probability of being no outlier. For training rows among which
-                outliers hide; it needs known outliers, and makes the guarantee an estimate.
+            discount: leave out held-out rows that are outliers with a probability of ¾ or more. For training rows among
+                which outliers hide; it needs known outliers, and makes the guarantee an estimate.
         """
         check_is_fitted(self)
         conformal, rows = self._p_values, self._checked(X)

@@ -2,6 +2,7 @@
 
 import json as json_module
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -186,6 +187,13 @@ def score(
     ],
     out: Annotated[str, typer.Option(metavar="FILE", help="Write to FILE; - for standard output.")] = "-",
     top: Annotated[int | None, typer.Option(min=1, help="Output only this many of the highest-scoring rows.")] = None,
+    alarms: Annotated[
+        int | None, typer.Option(min=1, help="Flag this many rows instead of those above the line.")
+    ] = None,
+    fdr: Annotated[
+        float | None, typer.Option(help="Flag rows such that at most this share of alarms is false on average.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Flag rows that score above this.")] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Give up to three reasons for each score, in words.")
     ] = False,
@@ -212,6 +220,9 @@ def score(
     share of outliers, of missing values or scores far from those of training cause warnings at the end; with --json
     they are in a last line, whose only entry is "summary", and with --strict they are an error.
 
+    --alarms, --fdr or --threshold replace the threshold of the run; the first two read DATA twice, so it must be a
+    file. If known outliers allow it, --fdr leaves training rows that look like them out of its comparison.
+
     In csv, a name that a spreadsheet would compute (one that begins with =, +, - or @) has ' before it, and control
     characters are shown as \\x1b; --json writes names as they are.
 
@@ -221,21 +232,35 @@ def score(
 
     fvnce score run huge.npy --top 20 --json
 
+    fvnce score run new.csv --alarms 50 --out scores.csv
+
     cat new.csv | fvnce score run - --check > scores.csv || echo outliers found
     """
     from contextlib import closing, nullcontext
 
     from ..runs import load_run
     from ..runs.evaluation import label_column
-    from ..runs.scoring import add_id, say_how, stream_scores
+    from ..runs.scoring import add_id, budget_at, budget_of, say_how, stream_scores
     from ..runs.training_data import read_like
 
     fitted = load_run(run)
     settings = like_training(
         fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
     )
-    source = read_like(fitted.layout, data, settings)
     say = make_echo(quiet)
+    if data == "-" and not alarms is fdr is None:
+        raise ValueError("--alarms and --fdr compare all rows before any is written: DATA must be a file, found -")
+    budget = None if threshold is None else budget_at(threshold)
+    if not alarms is fdr is None:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            closing(read_like(fitted.layout, data, settings)) as source,
+        ):
+            warnings.simplefilter("always", UserWarning)
+            budget = budget_of(fitted, source, alarms=alarms, threshold=threshold, fdr=fdr)
+        for message in caught:
+            say(f"warning: {message.message}")
+    source = read_like(fitted.layout, data, settings)
     with closing(source):
         if out != "-":
             writable(out, "--out", [data, *run.iterdir()])
@@ -251,14 +276,24 @@ def score(
             nullcontext(sys.stdout) if out == "-" else writing(Path(out)) as file,
         ):
             summary = stream_scores(
-                fitted, source, file, top=top, explain=explain, as_json=json, id=name, strict=strict, tick=tick
+                fitted,
+                source,
+                file,
+                top=top,
+                explain=explain,
+                as_json=json,
+                id=name,
+                strict=strict,
+                tick=tick,
+                budget=budget,
             )
     say_how(source, say, {label, name})
     for warning in summary.warnings:
         say(f"warning: {warning}")
     where = "" if out == "-" else f", written to {out}"
     count = f"; {len(summary.warnings)} warnings above" if summary.warnings else ""
-    above = f"{summary.outliers - summary.novel:,} above the threshold {fitted.threshold:.4g}"
+    line = f" above the threshold {fitted.threshold if threshold is None else threshold:.4g}"
+    above = f"{summary.outliers - summary.novel:,}{' flagged' if alarms or fdr else line}"
     novel = f" and {summary.novel:,} unlike all others" if summary.novel else ""
     say(f"{summary.rows:,} rows, {above}{novel}{where}{count}")
     if check and summary.outliers:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import IO, Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from ...detection import NoiseContrastiveDetector
 from ...detection.base import Scores
 from ...detection.preprocessing import TablePreprocessor
+from ...detection.trust.conformal import flag_by
 from ...tables import FileError, Frame, TableSource
 from ...tables.errors import listed
 from ...tables.frame import Part
@@ -32,6 +33,8 @@ from .training_data import Say, check_finite_part, find_column
 Tick = Callable[[int, float | None], None]
 #: A row: its score, minus its position, so that the earlier of two equals wins, and its entries.
 Scored = tuple[float, int, dict[str, Any]]
+#: Changes which scores of a part, which begins at a row of the file, are flagged.
+Budget = Callable[[Scores, int], Scores]
 #: Columns named as reasons for a score.
 REASONS = 3
 #: Rows explained at once: integrated gradients hold many copies of a row.
@@ -124,6 +127,7 @@ def stream_scores(
     id: str | None = None,
     strict: bool = False,
     tick: Tick | None = None,
+    budget: Budget | None = None,
 ) -> Summary:
     """Score every row of a file.
 
@@ -137,22 +141,26 @@ def stream_scores(
         id: the column that names rows, which :func:`add_id` found.
         strict: refuse rows that are unlike those of training, instead of a warning in the summary.
         tick: reports progress.
+        budget: which rows are flagged instead of those above the threshold of the run, by :func:`budget_of`.
     """
     summary, unlike, few, batch = Summary(), Unlike(run), FewValues(run.detector), run.detector.new_batch()
     write = _json_writer(file) if as_json else _csv_writer(file, run, named=id is not None, explain=explain)
     best: list[Scored] = []
+    two = run.detector.novelty_threshold_ is not None
     for part in source.parts():
         rows, ids = part.rows, None
         if id is not None and isinstance(rows, Frame):
             rows, ids = rows.without([id]), rows[id]
         rows, scores = score_part(run, rows, part, source.name, unlike)
+        if budget is not None:
+            scores = budget(scores, part.start)
         anomaly = scores.anomaly
         few.add(rows, partial(_name, part))
         if batch is not None:
             run.detector.count_batch(batch, rows, scores)
         summary.rows += len(anomaly)
         summary.outliers += int(scores.flagged.sum())
-        summary.novel += int((scores.flagged & (anomaly <= scores.threshold)).sum())
+        summary.novel += int((scores.kind == "novel").sum()) if two else 0
         chosen = np.arange(len(anomaly))
         if top is not None:
             # No more of this part than the top can matter, and none below the worst that is kept.
@@ -178,6 +186,29 @@ def stream_scores(
     if summary.warnings and strict:
         raise FileError(f"{source.name} is unlike the training rows: {'; '.join(summary.warnings)}")
     return summary
+
+
+def budget_at(threshold: float) -> Budget:
+    """Return what flags scores above a threshold."""
+    return lambda scores, start: replace(scores, threshold=threshold)
+
+
+def budget_of(
+    run: FittedRun, source: Source, *, alarms: int | None, threshold: float | None, fdr: float | None
+) -> Budget:
+    """Return what flags a number of rows or bounds the rate of false alarms, for which it reads the whole file."""
+    detector, unlike = run.detector, Unlike(run)
+    lines, p_values, above = [np.empty(0)], [np.empty(0)], [np.empty(0, dtype=bool)]
+    for part in source.parts():
+        rows, scores = score_part(run, part.rows, part, source.name, unlike)
+        lines.append(scores.line)
+        above.append(scores.flagged)
+        if fdr is not None:
+            p_values.append(detector.p_value(rows, discount=detector.discounts))
+    p = None if fdr is None else np.concatenate(p_values)
+    both = np.concatenate(lines), np.concatenate(above)
+    flagged = flag_by(*both, p, alarms=alarms, threshold=threshold, fdr=fdr)
+    return lambda scores, start: replace(scores, chosen=flagged[start : start + len(scores.line)])
 
 
 def score_part(run: FittedRun, rows: Any, part: Part, name: str, unlike: Unlike) -> tuple[Any, Scores]:

@@ -33,6 +33,8 @@ from ..rows import Array, TrainingRows, are_counts, as_counts, hash_words
 
 #: The fewest unlabelled rows that are split.
 MIN_SPLIT = 8
+#: The probability of being an outlier from which a held-out row is left out: three times as likely as not.
+SURE = 0.75
 #: The most rows of a data frame that are repeated by their weights to learn how columns are read.
 MAX_READ = 10**6
 
@@ -57,7 +59,7 @@ class Conformal:
     Attributes:
         scores: ascending, shape (n,).
         weights: how often each counts, shape (n,); of sum n where they are counts of rows.
-        inlier: the probability that each is no outlier, shape (n,), or None where that is unknown.
+        inlier: by how much each counts as an inlier, shape (n,), or None where that is unknown.
         model: the model that gave the scores; None for the detector itself.
 
     >>> conformal = Conformal(np.arange(9.0), np.ones(9), None, None)
@@ -86,16 +88,6 @@ class Conformal:
         weights = self.weights * self.inlier if discount and self.inlier is not None else self.weights
         above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
         return np.asarray((1 + above[np.searchsorted(self.scores, anomaly, side="left")]) / (1 + above[0]))
-
-    def warn_if_silent(self, fdr: float, *, discount: bool = False) -> None:
-        """Warn if no p-value can be as small as ``fdr``: then nothing is rejected, whatever the rows."""
-        least = float(self.p_value(np.array([np.inf]), discount=discount)[0])
-        if least > fdr:
-            warnings.warn(
-                f"fdr must be at least {least:.3g} to raise an alarm, found {fdr:g}: no p-value by "
-                f"{1 / least - 1:,.6g} held-out rows is smaller; allow more false alarms, or fit on more rows",
-                stacklevel=3,
-            )
 
     def state(self) -> State:
         """Return what JSON can hold, and arrays."""
@@ -168,7 +160,7 @@ def fit_split(
             columns are read is learned without the other half.
         known: which rows are known outliers.
         weights: how often each row counts.
-        inlier: for each row, the probability that it is no outlier, or None.
+        inlier: for each row, by how much it counts as an inlier, or None.
         settings: of the detector.
         seed: of the split and of the training.
     """
@@ -206,3 +198,50 @@ def reject(p: Array, fdr: float) -> NDArray[np.bool_]:
     """
     level = number("fdr", fdr, low=0.0, high=1.0, open_low=True)
     return np.asarray(false_discovery_control(p, method="bh") <= level)
+
+
+def flag_by(
+    line: Array,
+    above: NDArray[np.bool_],
+    p: Array | None,
+    *,
+    alarms: int | None = None,
+    threshold: float | None = None,
+    fdr: float | None = None,
+) -> NDArray[np.bool_]:
+    """Return which rows are flagged, shape (n,); warn if a false discovery rate flags none of those above the line.
+
+    Args:
+        line: what is compared with a threshold, shape (n,).
+        above: which rows are flagged without a budget, shape (n,).
+        p: p-values, for ``fdr``.
+        alarms: flag this many of the highest, of equal ones the first.
+        threshold: flag what is above.
+        fdr: flag what :func:`reject` rejects.
+
+    >>> flag_by(np.array([1.0, 3.0, 3.0]), np.array([False, True, True]), None, alarms=1)
+    array([False,  True, False])
+    """
+    if sum(budget is not None for budget in (alarms, threshold, fdr)) > 1:
+        raise ValueError("pass one of alarms, threshold and fdr, found more")
+    if alarms is not None:
+        flagged = np.zeros(len(line), dtype=bool)
+        flagged[np.argsort(-line, kind="stable")[: count("alarms", alarms)]] = True
+        return flagged
+    if threshold is not None:
+        return line > number("threshold", threshold)
+    if fdr is None or p is None:
+        return above
+    flagged = reject(p, fdr)
+    if above.any() and not flagged.any():
+        ranked = np.sort(p)
+        needed = ranked * len(p) / np.arange(1, len(p) + 1)
+        first = int(np.argmin(needed))
+        warnings.warn(
+            f"no alarm at fdr {fdr:g}, but {int(above.sum()):,} of {len(p):,} rows are above the threshold: the "
+            f"{first + 1:,} smallest p-values reach {ranked[first]:.2g}, enough for fdr {min(1.0, needed[first]):.2g}. "
+            "Too few training rows were held out, or some of them score as high, as hidden outliers do; fit on more "
+            "rows, label outliers, or pass alarms or threshold instead",
+            stacklevel=3,
+        )
+    return flagged
