@@ -92,7 +92,6 @@ _OLD_NAMES = {
     "ContinuousBernoulliDecoder": "models.ContinuousBernoulliDecoder",
     "CouplingEncoder": "models.CouplingEncoder",
     "CoveringEncoder": "models.CoveringEncoder",
-    "EnergyDecoder": "models.EnergyDecoder",
     "Exponential": "scoring.Exponential",
     "NoisePool": "noise.NoisePool",
     "SNCE": "objectives.NCE",

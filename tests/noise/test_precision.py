@@ -29,7 +29,6 @@ from fvnce.models import (
     ContinuousBernoulliDecoder,
     CouplingEncoder,
     CoveringEncoder,
-    EnergyDecoder,
     GaussianMixtureModel,
     KernelRatio,
     LinearGaussianModel,
@@ -134,9 +133,6 @@ JOINTS = {
     "grey": lambda: LatentVariableModel(normal(2), ContinuousBernoulliDecoder(nn.Linear(2, 784))),
     "energy": lambda: EnergyModel(mlp([786, 8, 1]), reference=normal(784)),
     "energy-separate": lambda: EnergyModel(Energy(), reference=normal(784), inputs="separate"),
-    "energy-decoder": lambda: LatentVariableModel(
-        normal(2), EnergyDecoder(mlp([786, 8, 1]), (784,), reference=normal(784))
-    ),
     "linear": lambda: LinearGaussianModel(torch.randn(784, 2), torch.zeros(784), 0.5),
     "boltzmann": lambda: RestrictedBoltzmannMachine(torch.randn(784, 2), torch.zeros(784), torch.zeros(2)),
 }

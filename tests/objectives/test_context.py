@@ -40,7 +40,6 @@ from fvnce.models import (
     CategoricalEncoder,
     CouplingEncoder,
     CoveringEncoder,
-    EnergyDecoder,
     LinearGaussianModel,
     WithContext,
 )
@@ -250,7 +249,7 @@ def test_parts_hand_the_context_on(part: nn.Module) -> None:
 
 def test_an_energy_of_latents_takes_a_context() -> None:
     network = WithContext(mlp([X + Z + C, 6, 1]))
-    model = LatentVariableModel(normal(Z), EnergyDecoder(network, (X,), reference=normal(X)))
+    model = EnergyModel(network, reference=normal(X), latent_reference=normal(Z))
     objective = FullyVariationalNCE(model, encoder(WithContext, X + C), shifted, PowerRule(0), partition="profiled")
     objective(torch.randn(ROWS, X), context=torch.randn(ROWS, C)).backward()
     joint = EnergyModel(network).log_joint(torch.randn(ROWS, X), torch.randn(4, ROWS, Z), torch.randn(ROWS, C))

@@ -27,7 +27,6 @@ from .encoders import (
 from .energy import (
     AveragedRatio,
     DistributionRatio,
-    EnergyDecoder,
     EnergyModel,
     KernelRatio,
     MultinomialRatio,
@@ -55,7 +54,6 @@ __all__ = [
     "CoveringEncoder",
     "DiagonalNormal",
     "DistributionRatio",
-    "EnergyDecoder",
     "EnergyModel",
     "GaussianDecoder",
     "GaussianEncoder",
@@ -76,7 +74,7 @@ __all__ = [
 
 # What a file may name. A scale is a parameter, which the state restores.
 register(
-    *(BinaryEncoder, CategoricalEncoder, CoveringEncoder, EnergyDecoder, GaussianEncoder, KernelRatio, PointEncoder),
+    *(BinaryEncoder, CategoricalEncoder, CoveringEncoder, GaussianEncoder, KernelRatio, PointEncoder),
     *(AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio),
 )
 register(CouplingEncoder, sized=True)
