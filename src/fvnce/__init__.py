@@ -90,7 +90,6 @@ _OLD_MODULES = ("data", "runs")
 _OLD_NAMES = {
     "BernoulliNoise": "noise.BernoulliNoise",
     "ContinuousBernoulliDecoder": "models.ContinuousBernoulliDecoder",
-    "CouplingEncoder": "models.CouplingEncoder",
     "CoveringEncoder": "models.CoveringEncoder",
     "Exponential": "scoring.Exponential",
     "NoisePool": "noise.NoisePool",

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 from experiments.vnce import lbfgs
+from experiments.vnce.couplings import CouplingEncoder
 from fvnce import (
     NCE,
     VAE,
@@ -20,6 +21,7 @@ from fvnce import (
     GaussianEncoder,
     LatentVariableModel,
     PowerRule,
+    fit,
     load,
     mlp,
     save,
@@ -27,7 +29,6 @@ from fvnce import (
 from fvnce.models import (
     BinaryEncoder,
     BinaryVector,
-    CouplingEncoder,
     CoveringEncoder,
     KernelRatio,
     RestrictedBoltzmannMachine,
@@ -230,6 +231,17 @@ def test_a_coupled_draw_can_be_taken_again(draws):
         torch.testing.assert_close(one, other)
 
 
+def test_a_conditional_flow_of_zuko_is_an_encoder():
+    zuko = pytest.importorskip("zuko")
+    torch.manual_seed(0)
+    encoder = zuko.flows.NSF(2, 3, transforms=1, hidden_features=(8,))
+    model = LatentVariableModel(normal(2), GaussianDecoder(nn.Linear(2, 3)))
+    objective = FullyVariationalNCE(model, encoder, normal(3, 2.0), PowerRule(0), latent_samples=2)
+    before = [value.clone() for value in encoder.parameters()]
+    fit(objective, torch.randn(32, 3), epochs=2, seed=0)
+    assert any(not torch.equal(old, new) for old, new in zip(before, encoder.parameters(), strict=True))
+
+
 def test_a_covering_encoder_is_a_mixture_and_bounds_the_ratio():
     """Density the weighted mean, draws with its moments; log Z right where the encoder alone misses the posterior."""
     narrow = GaussianEncoder(nn.Linear(1, 2))
@@ -269,7 +281,7 @@ def test_saved_and_loaded(tmp_path, which):
         objective = FullyVariationalNCE(model, GaussianEncoder(nn.Linear(2, 6)), normal(2, 2.0), PowerRule(0))
     elif which == "covering":
         model = EnergyModel(mlp([4, 4, 1]), latent_reference=normal(2))
-        encoder = CouplingEncoder(2, 2)
+        encoder = GaussianEncoder(nn.Linear(2, 4))
         covering = CoveringEncoder(encoder, normal(2), share=0.3)
         objective = FullyVariationalNCE(model, encoder, normal(2, 2.0), PowerRule(0), noise_encoder=covering)
     else:

@@ -27,7 +27,6 @@ from fvnce import (
 from fvnce.models import (
     BinaryEncoder,
     ContinuousBernoulliDecoder,
-    CouplingEncoder,
     CoveringEncoder,
     GaussianMixtureModel,
     KernelRatio,
@@ -177,9 +176,8 @@ def test_joints_of_half_precision_networks_are_summed_in_single(make) -> None:
         lambda: PointEncoder(mlp([5, 4])),
         lambda: GaussianEncoder(mlp([5, 4])),
         lambda: CoveringEncoder(GaussianEncoder(mlp([5, 4])), normal(2)),
-        lambda: CouplingEncoder(5, 2),
     ],
-    ids=["point", "gaussian", "covering", "coupling"],
+    ids=["point", "gaussian", "covering"],
 )
 def test_encoders_in_half_precision(make) -> None:
     torch.manual_seed(0)

@@ -19,7 +19,6 @@ from .distributions import BinaryVector, DiagonalNormal, PointMass
 from .encoders import (
     BinaryEncoder,
     CategoricalEncoder,
-    CouplingEncoder,
     CoveringEncoder,
     GaussianEncoder,
     PointEncoder,
@@ -50,7 +49,6 @@ __all__ = [
     "BinaryVector",
     "CategoricalEncoder",
     "ContinuousBernoulliDecoder",
-    "CouplingEncoder",
     "CoveringEncoder",
     "DiagonalNormal",
     "DistributionRatio",
@@ -77,7 +75,6 @@ register(
     *(BinaryEncoder, CategoricalEncoder, CoveringEncoder, GaussianEncoder, KernelRatio, PointEncoder),
     *(AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio),
 )
-register(CouplingEncoder, sized=True)
 register(GaussianDecoder, omit=("scale",), retired=("event_dims",), sized=True)
 register(BernoulliDecoder, ContinuousBernoulliDecoder, EnergyModel, retired=("event_dims",))
 register(RestrictedBoltzmannMachine, methods=("posterior",))
