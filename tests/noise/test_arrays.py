@@ -89,16 +89,6 @@ def test_moments_and_storage_keep_the_shape(make: Make, tmp_path) -> None:
     assert torch.equal(back.log_prob(at), noise.log_prob(at))
 
 
-@pytest.mark.parametrize("name", ["kernel", "kernel-weighted", "bernoulli"])
-def test_expanding_arrays(name: str) -> None:
-    x = data(60, WIDTH, torch.float64)
-    noise = MEMBERS[name](x.reshape(60, 2, 3, 4))
-    wide, at = noise.expand((5, 4)), draw(noise, 4)
-    assert torch.equal(wide.log_prob(at), noise.log_prob(at).expand(5, 4))
-    assert wide.sample((2,)).shape == (2, 5, 4, 2, 3, 4)
-    assert wide.mean.shape == (5, 4, 2, 3, 4)
-
-
 @pytest.mark.parametrize("n", [3, 2000])
 def test_gradients_of_arrays(n: int) -> None:
     """Both routes, few numbers and tiles: gradients are those of the vectors, and match finite differences."""

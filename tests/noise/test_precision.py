@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
+from exact_models import GaussianMixtureModel, LinearGaussianModel
 from fvnce import (
     BernoulliDecoder,
     CategoricalEncoder,
@@ -28,9 +29,7 @@ from fvnce.models import (
     BinaryEncoder,
     ContinuousBernoulliDecoder,
     CoveringEncoder,
-    GaussianMixtureModel,
     KernelRatio,
-    LinearGaussianModel,
     TelescopedRatio,
 )
 from fvnce.models.exact import RestrictedBoltzmannMachine

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 import fvnce
+from exact_models import LinearGaussianModel
 from fvnce import (
     IWAE,
     NCE,
@@ -39,7 +40,6 @@ from fvnce.models import (
     BinaryEncoder,
     CategoricalEncoder,
     CoveringEncoder,
-    LinearGaussianModel,
     WithContext,
 )
 from fvnce.noise import GaussianSteps

@@ -18,7 +18,7 @@ from .._random import place
 from ..io import register
 from ._logsum import AXES, LONGEST_DISTANCE, Centres, Sketch, log_sums
 from .bandwidth import select_bandwidth
-from .base import Noise, check_unbatched
+from .base import Noise
 
 #: Default bound on the working memory of one evaluation, in bytes.
 BLOCK_BYTES = 128 * 2**20
@@ -125,23 +125,20 @@ class KernelDensity(Noise):
 
     @property
     def mean(self) -> Tensor:
-        """Mean of the density, shape batch_shape + event_shape."""
-        mean = self._average(self.centres.double()).to(self.centres.dtype)
-        return mean.expand(self.batch_shape + self.event_shape)
+        """Mean of the density, shape event_shape."""
+        return self._average(self.centres.double()).to(self.centres.dtype)
 
     @property
     def variance(self) -> Tensor:
-        """Variance of each dimension, shape batch_shape + event_shape."""
+        """Variance of each dimension, shape event_shape."""
         centre = self._average(self.centres.double()).to(self.centres.dtype).double()
         spread = self._average((self.centres.double() - centre).square())
-        variance = (spread + self.bandwidth.double().square()).to(self.centres.dtype)
-        return variance.expand(self.batch_shape + self.event_shape)
+        return (spread + self.bandwidth.double().square()).to(self.centres.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p_n of points of shape (...) + event_shape; the result has shape (...)."""
         x = _validation.points("x", value, self.event_shape)
         x = x.to(torch.promote_types(x.dtype, self.centres.dtype))
-        x = self._over_batch(x)
         differentiated = x.requires_grad and torch.is_grad_enabled()
         if not differentiated and not _validation.values_are_hidden():
             return self._evaluate(x, False)[0]
@@ -264,7 +261,7 @@ def smoothed(
 
 
 # Weights are saved as they were given, before they are made to sum to one.
-register(KernelDensity, stand_ins={"weights": lambda noise: noise.given_weights}, check=check_unbatched)
+register(KernelDensity, stand_ins={"weights": lambda noise: noise.given_weights})
 
 
 class _LogDensity(torch.autograd.Function):
