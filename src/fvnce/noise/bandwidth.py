@@ -27,10 +27,10 @@ from .. import _validation
 
 #: Rows that are left out in turn for ``"loo"``, evenly spaced among all.
 MOST_LEFT_OUT = 4096
-RELATIVE_CHANGE = 1e-6
+BLOCK_BYTES, RELATIVE_CHANGE = 64 * 2**20, 1e-6
 
 
-def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_bytes: int = 64 * 2**20) -> Tensor:
+def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None) -> Tensor:
     """Return a bandwidth of a Gaussian kernel density on the rows of X.
 
     Args:
@@ -38,7 +38,6 @@ def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_
         rule: ``"scott"`` or ``"silverman"``, of the shape of a row, or ``"loo"``, a scalar.
         floor: rules of thumb only: raise the deviation of each column to this share of the root mean square
             deviation of all columns. Without it a constant column is an error, as its bandwidth would be 0.
-        block_bytes: working memory for ``"loo"``.
 
     Duplicated rows count as neighbors at distance 0 in ``"loo"``; it is an error if every row has a
     duplicate, as the likelihood then grows without bound as h falls.
@@ -48,13 +47,12 @@ def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None, block_
     [0.29, 0.3, 0.28]
     """
     _validation.choice("bandwidth", rule, ("scott", "silverman", "loo"))
-    block_bytes = _validation.count("block_bytes", block_bytes, low=2**16)
     rows = _validation.samples("X", X, rows=2)
     data = rows.flatten(1)
     if rule == "loo":
         if floor is not None:
             raise ValueError(f"floor applies to 'scott' and 'silverman' only, found floor={floor!r} with 'loo'")
-        return torch.tensor(_leave_one_out(data, block_bytes), dtype=data.dtype, device=data.device)
+        return torch.tensor(_leave_one_out(data), dtype=data.dtype, device=data.device)
     n, width = data.shape
     factor = float(n) if rule == "scott" else n * (width + 2) / 4
     return _deviations(data, floor).mul_(factor ** (-1.0 / (width + 4))).reshape(rows.shape[1:])
@@ -70,11 +68,11 @@ def _deviations(data: Tensor, floor: float | None) -> Tensor:
     return deviations.to(data.dtype)
 
 
-def _leave_one_out(data: Tensor, block_bytes: int) -> float:
+def _leave_one_out(data: Tensor) -> float:
     n, width = data.shape
     points = data.double() - data.double().mean(0)
     chosen = torch.arange(0, n, -(-n // MOST_LEFT_OUT), device=data.device)
-    step = max(1, block_bytes // (32 * n))
+    step = max(1, BLOCK_BYTES // (32 * n))
 
     def distances() -> Iterator[Tensor]:
         """Yield squared distances of chosen rows to all rows, infinite to themselves."""

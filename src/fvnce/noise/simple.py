@@ -121,11 +121,6 @@ class BernoulliNoise(Noise):
         """Probabilities of ones, shape event_shape."""
         return self.probs
 
-    @property
-    def variance(self) -> Tensor:
-        """Variance of each variable, shape event_shape."""
-        return self.mean * (1 - self.mean)
-
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p_n of points of shape (...) + event_shape with entries 0 and 1; the result has shape (...)."""
         x = _validation.finite_rows("x", _validation.points("x", value, self.event_shape))
