@@ -35,6 +35,7 @@ from .reasons import Usual
 from .rows import Array, Folds, TrainingRows, check_labels, check_weights, hash_words, in_parts, merge, take
 from .trust.calibration import (
     Calibration,
+    Finds,
     calibrate_with_outliers,
     calibrate_without,
     labels_tell,
@@ -373,6 +374,35 @@ class NoiseContrastiveDetector(OutlierDetector):
         if self.novelty_calibration_ is None:
             return probability
         return np.maximum(probability, self.novelty_calibration_.probability(scores.novelty))
+
+    def expected_finds(self, scores: Scores) -> dict[str, Finds]:
+        """Return how many outliers to expect among the highest rows of each list, for any number of alarms.
+
+        Each row is in one list: "known", like the known outliers, or "novel", unlike anything; without known outliers
+        there is only the second. Expected numbers are sums of ``outlier_probability``, so they are as good as it is: on
+        new rows like those of training, with the share of outliers ``prior_``. Without known outliers, and in "novel",
+        probabilities are a convention (docs: *The threshold, and where π comes from*).
+
+        Args:
+            scores: of the rows, as ``detector.scores(X)`` returns them.
+
+        Returns:
+            A list by its name, "known" first: :class:`~fvnce.detection.Finds`.
+
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(300, 2)), np.repeat([0, 1], [295, 5])
+        >>> X[280:] += 6                                       # 20 outliers, 5 of them known
+        >>> detector = NoiseContrastiveDetector(n_trees=30, n_networks=1, steps=50).fit(X, y)
+        >>> known = detector.expected_finds(detector.scores(X))["known"]
+        >>> known.flagged, bool(15 < known.finds[known.flagged - 1] <= known.flagged)
+        (20, True)
+        """
+        probability, novel = self.probability_of(scores), scores.is_novel
+        lists = {"known": ~novel} if self.calibration_.known or self.novelty_threshold_ is not None else {}
+        return {
+            name: Finds.of(np.flatnonzero(there), probability, scores.line, scores.flagged)
+            for name, there in {**lists, "novel": novel}.items()
+        }
 
     @property
     def prior_interval_(self) -> tuple[float, float] | None:

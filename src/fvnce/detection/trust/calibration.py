@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from ..._validation import fields, flag, number, optional
@@ -101,6 +102,34 @@ class Calibration:
     def state(self) -> dict[str, Any]:
         """Return what JSON can hold."""
         return {name: None if value != value else value for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Finds:
+    """How many outliers to expect among the highest rows of a list, for any number of alarms.
+
+    Attributes:
+        rows: places of the rows of the list, the most probable outliers first, shape (n,).
+        alarms: 1, 2, …, n: how many of them are looked at.
+        finds: how many outliers are expected among these, shape (n,).
+        flagged: how many are flagged, which need not be the first.
+    """
+
+    rows: NDArray[np.int64]
+    alarms: NDArray[np.int64]
+    finds: Array
+    flagged: int
+
+    @classmethod
+    def of(cls, rows: NDArray[np.int64], probability: Array, line: Array, flagged: NDArray[np.bool_]) -> Self:
+        """Make it from the places of a list and from P(outlier | x), the line and the flag of all rows.
+
+        >>> Finds.of(np.array([0, 2]), np.array([0.25, 0.5, 0.75]), np.arange(3.0), np.array([False, True, True])).finds
+        array([0.75, 1.  ])
+        """
+        ordered = rows[np.lexsort((-line[rows], -probability[rows]))]
+        finds = np.cumsum(probability[ordered])
+        return cls(ordered, np.arange(1, len(rows) + 1), finds, int(flagged[rows].sum()))
 
 
 def calibrate_with_outliers(
