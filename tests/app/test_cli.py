@@ -75,7 +75,7 @@ def rows_of(text):
 
 def test_a_run_folder_holds_what_it_promises(run_folder):
     names = {path.name for path in run_folder.iterdir()}
-    assert names == {"model.safetensors", "config.toml", "report.html"}
+    assert names == {"model.safetensors", "config.toml", "report.html", "card.md"}
 
 
 def test_scores_are_those_of_the_detector_and_find_the_outliers(table, run_folder, tmp_path):

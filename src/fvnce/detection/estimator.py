@@ -398,7 +398,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         (20, True)
         """
         probability, novel = self.probability_of(scores), scores.is_novel
-        lists = {"known": ~novel} if self.calibration_.known or self.novelty_threshold_ is not None else {}
+        lists = {"known": ~novel} if self.n_known_ else {}
         return {
             name: Finds.of(np.flatnonzero(there), probability, scores.line, scores.flagged)
             for name, there in {**lists, "novel": novel}.items()
