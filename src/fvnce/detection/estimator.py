@@ -41,7 +41,7 @@ from .trust.calibration import (
     labels_tell,
     threshold_at,
 )
-from .trust.conformal import SURE, Conformal, fit_split
+from .trust.conformal import Conformal, fit_split
 from .trust.evidence import REASONS, Findings, RowScores, make_evidence
 
 #: The fraction of rows known to be clean that lies above the threshold.
@@ -303,12 +303,12 @@ class NoiseContrastiveDetector(OutlierDetector):
         if len(spare):
             anomaly = partial(score_rows, self._anomaly, self.preprocessor_, self.gaps_)
             new = in_parts(take(matrix, spare), anomaly)
-            inlier = None if held_out is None else (self.calibration_.probability(new) < SURE).astype(np.float64)
+            inlier = None if held_out is None else 1 - self.calibration_.probability(new)
             conformal = Conformal.of(new, weights[spare], inlier)
         elif self.calibration_folds:
             if held_out is not None:
                 inlier = np.zeros(len(raw))
-                inlier[~is_known] = self.calibration_.probability(held_out.scores) < SURE
+                inlier[~is_known] = 1 - self.calibration_.probability(held_out.scores)
             split = raw, is_known, weight, inlier
             if frame is not None:
                 split = _different_rows(frame, known, weights, None if inlier is None else inlier[place])
