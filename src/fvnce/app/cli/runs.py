@@ -295,9 +295,12 @@ def score(
         say(f"warning: {warning}")
     where = "" if out == "-" else f", written to {out}"
     count = f"; {len(summary.warnings)} warnings above" if summary.warnings else ""
-    line = f" above the threshold {fitted.threshold if threshold is None else threshold:.4g}"
-    above = f"{summary.outliers - summary.novel:,}{' flagged' if twice else line}"
-    novel = f" and {summary.novel:,} unlike all others" if summary.novel else ""
+    above = f"{summary.outliers:,} flagged"
+    novel = f", {summary.novel:,} of them unlike all others" if summary.novel else ""
+    if not twice:
+        limit = fitted.threshold if threshold is None else threshold
+        above = f"{summary.outliers - summary.novel:,} above the threshold {limit:.4g}"
+        novel = f" and {summary.novel:,} unlike all others" if summary.novel else ""
     say(f"{summary.rows:,} rows, {above}{novel}{where}{count}")
     if check and summary.outliers:
         raise typer.Exit(3)

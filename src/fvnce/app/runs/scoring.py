@@ -198,7 +198,7 @@ def budget_of(run: FittedRun, source: Source, *, alarms: int | None, fdr: float 
     of each row."""
     detector, unlike = run.detector, Unlike(run)
     lines, p_values, above = [np.empty(0)], [np.empty(0)], [np.empty(0, dtype=bool)]
-    discount = fdr if fdr is not None and detector.discounts else False
+    discount = False if fdr is None else detector.discount_at(fdr)
     for part in source.parts():
         rows, scores = score_part(run, part.rows, part, source.name, unlike)
         lines.append(scores.line)

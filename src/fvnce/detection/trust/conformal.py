@@ -33,8 +33,8 @@ from ..rows import Array, TrainingRows, are_counts, as_counts, hash_words
 
 #: The fewest unlabelled rows that are split.
 MIN_SPLIT = 8
-#: The probability of being no outlier up to which a held-out row is left out, if no rate of false alarms decides it.
-DOUBT = 0.1
+#: The largest probability of being no outlier at which a held-out row is left out: outliers are three times as likely.
+DOUBT = 0.25
 #: The most rows of a data frame that are repeated by their weights to learn how columns are read.
 MAX_READ = 10**6
 
