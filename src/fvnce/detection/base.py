@@ -67,7 +67,6 @@ class Scores:
         like_known: how like the known outliers a row is; NaN without any.
         novelty: how unlike the training rows a row is, whatever outliers are known; NaN where no member says.
         threshold: above which ``line`` is flagged.
-        novelty_threshold: above which novelty is, whatever outliers are known; NaN where the score alone decides.
         chosen: which rows are flagged instead, if a budget was given.
 
     >>> nan = np.full(2, np.nan)
@@ -81,7 +80,6 @@ class Scores:
     like_known: Array
     novelty: Array
     threshold: float
-    novelty_threshold: float = np.nan
     chosen: NDArray[np.bool_] | None = None
 
     @property
@@ -92,15 +90,9 @@ class Scores:
     @property
     def kind(self) -> NDArray[np.str_]:
         """What each flagged row is, shape (n,): "known" if like the known outliers, else "novel"; empty for others."""
-        return np.where(self.flagged, np.where(self.is_novel, "novel", "known"), "")
-
-    @property
-    def is_novel(self) -> NDArray[np.bool_]:
-        """Which rows belong to the list "unlike anything", flagged or not, shape (n,): the threshold of novelty is
-        nearer than that of the score, and they are not like the known outliers."""
-        beyond = self.novelty - self.novelty_threshold > self.anomaly - self.threshold
-        by_novelty = beyond | (self.line > self.anomaly) | np.isnan(self.like_known)
-        return by_novelty & ~(self.like_known > self.threshold)
+        by_known = (self.line <= self.anomaly) & ~np.isnan(self.like_known)
+        kind = np.where(by_known | (self.like_known > self.threshold), "known", "novel")
+        return np.where(self.flagged, kind, "")
 
 
 class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -169,11 +161,6 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return -self.offset_
 
     @property
-    def novelty_threshold_(self) -> float | None:
-        """The novelty above which a row is flagged, whatever outliers are known; None where the score alone decides."""
-        return None
-
-    @property
     def decision_scores_(self) -> Array:
         """``−score_samples`` of the training rows, in their order, shape (n,); high for outliers, as in PyOD."""
         if self.findings_.scores is None:
@@ -194,8 +181,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         progress = None if self.verbose is None else self.verbose > 0
         columns = in_parts(rows, self._score_rows, n_jobs=self.n_jobs, progress=progress)
         anomaly, line, like_known, novelty = np.ascontiguousarray(columns.T)
-        own = np.nan if self.novelty_threshold_ is None else self.novelty_threshold_
-        return Scores(anomaly, line, like_known, novelty, self.threshold_, own)
+        return Scores(anomaly, line, like_known, novelty, self.threshold_)
 
     def anomaly_score(self, X: Any) -> Array:
         """Return scores by which to rank rows, higher for stranger ones, shape (n,)."""
@@ -239,8 +225,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 training sets and rows, such as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. Which
                 rows are flagged depends on those given together. If none is, though some are above ``threshold_``, a
                 warning says why.
-            discount: leave out held-out rows that are no outliers with a probability of ``fdr`` at most, or ¼ if that is
-                less, as in :meth:`p_value`; by default wherever known outliers allow it.
+            discount: leave out held-out rows that are no outliers with a probability of at most ``fdr``, or ¼ if that
+                is less, as in :meth:`p_value`; by default wherever known outliers allow it.
 
         Raises:
             ValueError: if more than one of ``alarms``, ``threshold`` and ``fdr`` is given.
