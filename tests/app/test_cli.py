@@ -165,6 +165,53 @@ def test_check_ends_with_three_where_there_are_outliers(table, run_folder, tmp_p
     assert rows_of(fvnce("score", run_folder, tame, "--check", "--decimal", ".")[0])[0]["outlier"] == "0"
 
 
+def flagged(text: str) -> list[int]:
+    return [int(row["row"]) for row in rows_of(text) if row["outlier"] == "1"]
+
+
+def test_a_budget_flags_what_predict_flags(table, run_folder):
+    detector = NoiseContrastiveDetector.load(run_folder / "model.safetensors")
+    frame = open_source(table).read().without(["id", "fraud"])
+    for option, value in (("alarms", 7), ("alarms", 10**6), ("threshold", 3.5), ("fdr", 0.2)):
+        expected = np.flatnonzero(detector.predict(frame, **{option: value}) == -1) + 1
+        out, said = fvnce("score", run_folder, table, f"--{option}", value)
+        assert flagged(out) == expected.tolist()
+        assert option == "threshold" or f"300 rows, {len(expected):,} flagged" in said
+        kinds = [row["kind"] for row in rows_of(out)]
+        assert [i + 1 for i, kind in enumerate(kinds) if kind] == expected.tolist()
+    assert len(flagged(fvnce("score", run_folder, table, "--alarms", 10**6)[0])) == 300
+
+
+def test_a_budget_with_other_options(table, run_folder):
+    all_of = flagged(fvnce("score", run_folder, table, "--alarms", 7)[0])
+    assert len(all_of) == 7
+    lines = fvnce("score", run_folder, table, "--alarms", 7, "--top", 9, "--json")[0].splitlines()
+    top = [json.loads(line) for line in lines]
+    assert len(top) == 9
+    assert {row["row"] for row in top if row["outlier"]} <= set(all_of)
+    fvnce("score", run_folder, table, "--alarms", 1, "--check", code=3)
+    fvnce("score", run_folder, table, "--threshold", 1e9, "--check")
+    _, said = fvnce("score", run_folder, table, "--fdr", 1e-6)
+    assert "warning: no alarm at fdr 1e-06" in said
+
+
+def test_budgets_that_are_refused(table, run_folder):
+    for options in (("--alarms", 3, "--fdr", 0.1), ("--threshold", 1, "--alarms", 3)):
+        _, said = fvnce("score", run_folder, table, *options, code=1)
+        assert "only one of alarms, threshold and fdr must be given" in said
+    for option, value in (("--alarms", 3), ("--fdr", 0.1)):
+        assert "DATA must be a file, found -" in fvnce("score", run_folder, "-", option, value, code=1)[1]
+    assert "fdr" in fvnce("score", run_folder, table, "--fdr", 1.5, code=1)[1]
+
+
+@pytest.mark.slow
+def test_a_threshold_reads_standard_input(table, run_folder):
+    command = [sys.executable, "-m", "fvnce", "score", str(run_folder), "-", "--threshold", "3.5"]
+    with table.open("rb") as file:
+        run = subprocess.run(command, stdin=file, capture_output=True, check=True, text=True)
+    assert flagged(run.stdout) == flagged(fvnce("score", run_folder, table, "--threshold", 3.5)[0])
+
+
 @pytest.mark.slow
 def test_pipes(table, run_folder, tmp_path):
     command = [sys.executable, "-m", "fvnce", "score", str(run_folder), "-"]

@@ -132,8 +132,7 @@ def test_what_does_not_apply_is_not_shown(pages):
     }
     steps, last = "What to do next", ["Scores", "Rows in two dimensions", "How it was made"]
     columns = ["Columns by importance", "Columns and their health"]
-    # All outliers are known, so that no other row is like them.
-    assert headings["table"] == ["Verdict", "Unlike anything", steps, *columns, *last]
+    assert headings["table"] == ["Verdict", "Like the known outliers", "Unlike anything", steps, *columns, *last]
     # Images have no columns, and of these none is a known outlier.
     assert headings["images"] == ["Verdict", "Top anomalies", steps, "Pixels by importance", *last]
     table = (pages / "table" / "report.html").read_text()
@@ -174,7 +173,9 @@ def test_charts_put_numbers_where_they_belong():
 
 
 def test_a_curve_goes_through_its_points():
-    chart = curve_chart([0, 1, 2], [0.0, 0.9, 1.5], labels=("rows", "finds"), mark=(1, "flagged"), caption="<c>")
+    chart = curve_chart(
+        [0, 1, 2], [0.0, 0.9, 1.5], [0, 0, 1], [0, 1, 2], labels=("rows", "finds"), mark=(1, "flagged"), caption="<c>"
+    )
     curve = [
         tuple(map(float, point.split())) for point in re.search(r'class="s0" d="M([^"]*)"', chart).group(1).split("L")
     ]
@@ -195,5 +196,5 @@ def test_identical_rows_are_one_entry_that_says_how_many(tmp_path):
         main(["fit", str(path), "--label", "fraud", "--out", str(tmp_path / "run"), "-q", *settings])
     assert not stop.value.code
     page = (tmp_path / "run" / "report.html").read_text()
-    assert page.count("one of 15 identical rows") == 1
-    assert page.count("identical rows") == 1
+    assert "one of 15 identical rows" in page
+    assert set(re.findall(r"one of (\d+) identical", page)) == {"15"}

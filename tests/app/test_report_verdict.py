@@ -57,11 +57,12 @@ def test_lists_and_the_verdict_count_the_same_rows(payments):
             assert not analysis.known[finds.rows].any()
             sentence = " ".join(lists.about(analysis, kind, finds))
             calibrated = kind == "known" and analysis.run.detector.calibration_.known
-            # A number of outliers is expected where labels say how rare they are, and nowhere else.
-            assert ("cannot be said" in sentence) == (not calibrated and finds.flagged > 0)
-            assert ("expected" in sentence) == (calibrated and finds.flagged > 0)
-            if calibrated and finds.flagged:
-                assert f"about {finds.finds[finds.flagged - 1]:.0f} of them" in sentence
+            # Where no label says how rare outliers are, the number is called a guide.
+            assert ("cannot be estimated" in sentence) == (not calibrated and finds.flagged > 0)
+            if finds.flagged:
+                at = finds.flagged - 1
+                assert f"about {finds.finds[at]:.0f} outlier" in sentence
+                assert f"interval {finds.low[at]:.0f} to {finds.high[at]:.0f}" in sentence
 
 
 def evidence_of(known, found, auroc, flagged, rows=1000, prior=0.02, reason=None):

@@ -6,7 +6,7 @@ Groups differ in dash or size as well as in hue. Each chart carries a sentence f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,16 +116,33 @@ def scatter_chart(
 def curve_chart(
     x: Sequence[float],
     y: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
     *,
     labels: tuple[str, str],
     mark: tuple[float, str],
     caption: str,
 ) -> Markup:
-    """Draw a curve, which its caption describes to readers who do not see it; a vertical line is at the mark."""
-    low, high = min(0.0, *y), max(y)
-    axes = Axes(0.0, max(1.0, *x), low, high + 0.08 * (high - low) or 1.0)
-    points = "L".join(f"{axes.x(a):.1f} {axes.y(b):.1f}" for a, b in zip(x, y, strict=True))
-    return _figure([_axes(axes, labels), f'<path class="s0" d="M{points}"/>', _mark(axes, *mark)], caption, caption)
+    """Draw a curve from zero with a band, which its caption describes to readers who do not see it.
+
+    Args:
+        x: horizontal coordinates.
+        y: of the curve.
+        low: lower ends of the band.
+        high: its upper ends.
+        labels: of the axes.
+        mark: where a vertical line is drawn, and its name.
+        caption: what the chart shows.
+    """
+    axes = Axes(0.0, max(1.0, *x), 0.0, 1.16 * max(1.0, *high))
+
+    def path(ends: Iterable[tuple[float, float]]) -> str:
+        return "M" + "L".join(f"{axes.x(a):.1f} {axes.y(b):.1f}" for a, b in ends)
+
+    around = [*zip(x, high, strict=True), *reversed([*zip(x, low, strict=True)])]
+    parts = [_axes(axes, labels), f'<path class="area s0" d="{path(around)}"/>']
+    parts += [f'<path class="s0" d="{path(zip(x, y, strict=True))}"/>', _mark(axes, *mark)]
+    return _figure(parts, caption, caption)
 
 
 def bar(

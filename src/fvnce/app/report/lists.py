@@ -1,7 +1,6 @@
 """The lists of rows to look at: like the known outliers, and unlike anything; without known outliers one list.
 
-Each has its own line, and a curve of what moving that line costs: the outliers to expect among the highest rows where
-known outliers say how probable they are, else the scores themselves. The score of a row is base + rest + Σ parts of
+Each has its own line, and a curve of what moving that line costs: the outliers to expect among the highest rows. The score of a row is base + rest + Σ parts of
 columns, negative parts included. Base is the mean score of training rows. For images the parts are maps: red pixels
 raise the score, blue ones lower it.
 """
@@ -19,7 +18,6 @@ from ...detection.rows import Array
 from .analysis import Analysis, heat_uri, percent, picture_uri, plural, take
 from .charts import bar, curve_chart
 from .page import Section, block
-from .steps import FEW_KNOWN
 
 #: Rows of a list.
 TOP = 10
@@ -40,7 +38,7 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         entries = top_rows(analysis, finds.rows, ranking)
         largest = max((abs(part) for entry in entries for _, part, _ in entry["parts"]), default=1.0) or 1.0
         shown = [_shown(entry, largest, measure) for entry in entries]
-        chart = _curve(finds, None if is_calibrated(analysis, name) else ranking, measure)
+        chart = _curve(finds)
         reading = [*about(analysis, name, finds), *([PARTS] if first else [])]
         title, first = TITLES[name] if two else "Top anomalies", False
         yield Section(title, reading, charts=[chart], blocks=[block("top_anomalies", entries=shown)])
@@ -74,49 +72,39 @@ def about(analysis: Analysis, name: str, finds: Finds) -> list[str]:
     sentences = [f"The unlabelled training rows {what}. {line}"]
     if not flagged:
         return [*sentences, f"{above}.{first}"]
+    number = expected(finds, flagged)
     if not is_calibrated(analysis, name):
         reason = str(evidence.reason or "known outliers score like other rows when held out").removesuffix(" (y = 1)")
         reason = "no label covers outliers of a new kind" if name == "novel" and detector.n_known_ else reason
-        return [*sentences, f"{above}.{first} How many of them are outliers cannot be said: {reason}."]
+        guide = f"By how often lines drawn so were right on other tables, they hold {number}."
+        return [*sentences, f"{above}.{first} How many of them are outliers cannot be estimated: {reason}. {guide}"]
     share, interval = percent(detector.prior_), detector.prior_interval_
     given = f"the share of outliers among unlabelled rows that was given, {share}"
     if interval is not None:
         low, high = map(percent, interval)
         given = f"the estimate that {share} of unlabelled rows are outliers like the known ones"
         given += f" (90 % interval {low} to {high})"
-    number = f"{above}; {expected(float(finds.finds[flagged - 1]))} to be outliers. This number rests on {given}."
-    if detector.n_known_ < FEW_KNOWN:
-        number += f" With {plural(detector.n_known_, 'known outlier')} it is rough."
-    return [*sentences, f"{number}{first}"]
+    return [*sentences, f"{above}, with {number} among them. This number rests on {given}.{first}"]
 
 
-def expected(finds: float) -> str:
-    """Return a number of outliers that is expected, in words.
-
-    >>> expected(0.3), expected(31.4)
-    ('fewer than one of them is expected', 'about 31 of them are expected')
-    """
-    if finds < 0.5:
-        return "fewer than one of them is expected"
-    return f"about {finds:,.0f} of them {'is' if round(finds) == 1 else 'are'} expected"
+def expected(finds: Finds, alarms: int) -> str:
+    """Return how many outliers to expect among the highest rows of a list, in words."""
+    number, low, high = (round(float(end[alarms - 1])) for end in (finds.finds, finds.low, finds.high))
+    return f"about {plural(number, 'outlier')} (90 % interval {low:,} to {high:,})"
 
 
-def _curve(finds: Finds, ranking: Array | None, measure: str) -> Any:
-    """Draw the outliers to expect among the highest rows of a list, or their scores, by the number of rows."""
-    most = min(len(finds.rows), max(ALARMS, TIMES * finds.flagged))
-    places = sorted({k for k in (finds.flagged // 2, finds.flagged, 2 * finds.flagged) if 0 < k <= most} or {most})
-    alarms = list(range(most + 1))
-    if ranking is None:
-        values, label = [0.0, *finds.finds[:most].tolist()], "expected outliers"
-        points = ", ".join(f"about {values[k]:,.0f} among {k:,}" for k in places)
-        caption = f"Outliers to expect among the highest rows: {points}. Moving the line moves along this curve."
-    else:
-        alarms, values = alarms[1:], np.sort(ranking[finds.rows])[::-1][:most].tolist()
-        label = f"{measure} of the row"
-        points = ", ".join(f"{values[k - 1]:.4g} at rank {k:,}" for k in places)
-        caption = f"{measure.capitalize()} by rank: {points}. A lower line flags more rows."
-    named = ("rows looked at, highest first", label)
-    return curve_chart(alarms, values, labels=named, mark=(float(finds.flagged), "flagged"), caption=caption)
+def _curve(finds: Finds) -> Any:
+    """Draw how many outliers to expect among the highest rows of a list, by the number of rows."""
+    flagged, most = finds.flagged, min(len(finds.rows), max(ALARMS, TIMES * finds.flagged))
+    places = sorted({k for k in (flagged // 2, flagged, 2 * flagged) if 0 < k <= most} or {most})
+    points = "; ".join(f"among {plural(k, 'row')}, {expected(finds, k)}" for k in places)
+    return curve_chart(
+        range(most + 1),
+        *([0.0, *values[:most].tolist()] for values in (finds.finds, finds.low, finds.high)),
+        labels=("rows looked at, highest first", "expected outliers"),
+        mark=(float(flagged), "flagged"),
+        caption=f"What moving the line costs: {points}. The band is the interval.",
+    )
 
 
 def top_rows(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> list[dict[str, Any]]:
