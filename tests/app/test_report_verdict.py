@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from commands import QUICK, fvnce
 from fvnce import NoiseContrastiveDetector
 from fvnce.app.report import columns as columns_part
 from fvnce.app.report import lists, steps, verdict
@@ -56,13 +57,39 @@ def test_lists_and_the_verdict_count_the_same_rows(payments):
         for kind, finds in analysis.finds.items():
             assert not analysis.known[finds.rows].any()
             sentence = " ".join(lists.about(analysis, kind, finds))
-            calibrated = kind == "known" and analysis.run.detector.calibration_.known
-            # Where no label says how rare outliers are, the number is called a guide.
-            assert ("cannot be estimated" in sentence) == (not calibrated and finds.flagged > 0)
+            doubt = lists.doubt(analysis, kind)
+            assert (kind == "known") == (doubt == "")
+            assert ("cannot be estimated" in sentence) == (bool(doubt) and finds.flagged > 0)
             if finds.flagged:
                 at = finds.flagged - 1
                 assert f"about {finds.finds[at]:.0f} outlier" in sentence
                 assert f"interval {finds.low[at]:.0f} to {finds.high[at]:.0f}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("known", "settings", "numbers"),
+    [(1, {}, 1), (3, {}, 1), (3, {"contamination": 0.05}, 0), (0, {"clean": True}, 0), (3, {"clean": True}, 0)],
+)
+def test_no_list_claims_more_than_is_known(tmp_path, known, settings, numbers):
+    """With three known outliers no interval excludes chance, and of rows taken as normal none is an outlier."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], [200, known])
+    np.savez(tmp_path / "t.npz", X=rng.normal(size=(200 + known, 2)) + 5 * y[:, None], y=y)
+    given = [word for name, value in settings.items() for word in ("--set", f"{name}={str(value).lower()}")]
+    label = ["--label", "y"] if known else []
+    fvnce("fit", tmp_path / "t.npz", *label, *QUICK, *given, "--out", tmp_path / "run", "-q")
+    analysis = analysis_of(load_run(tmp_path / "run"))
+    assert sum(each.flagged for each in analysis.finds.values()) == (analysis.scores.flagged & ~analysis.known).sum()
+    said = [section for section in lists.sections(analysis) if "outliers (" in " ".join(section.reading)]
+    assert len(said) <= numbers
+    if "contamination" in settings:
+        assert len(analysis.finds) == 1
+    for section in [*said, *lists.sections(analysis)]:
+        assert not UNGRAMMATICAL.search(" ".join(section.reading))
+    text = text_of((tmp_path / "run" / "report.html").read_text())
+    assert not re.search(r"nan|None(?! of)", text)
+    card = (tmp_path / "run" / "card.md").read_text()
+    assert f"{known} known outlier" in card
 
 
 def evidence_of(known, found, auroc, flagged, rows=1000, prior=0.02, reason=None):
@@ -240,3 +267,37 @@ def test_importance_and_health_are_those_of_the_columns(payments):
     assert "fraud (the label)" in text
     assert "column 'number'" in text.replace("&#39;", "'").replace("&#x27;", "'")  # what the reader said of it
     assert re.search(r"age number 10 \(3\.3%\)", text)
+
+
+def test_the_card_says_what_the_page_says_and_no_more(payments):
+    for name, known in (("run", 18), ("blind", 0)):
+        card = (payments / name / "card.md").read_text()
+        run = load_run(payments / name)
+        headline, meaning = verdict.words(analysis_of(run))
+        for part in (
+            headline,
+            *meaning,
+            run.config.data.sha256,
+            f"{known} known outliers",
+            f"{300 - known} unlabelled",
+        ):
+            assert part in card
+        assert "Dates of day: 2024-01-01 to 2024-10-26" in card
+        assert "bank (constant)" in card
+        assert "n_trees = 20" in card
+        assert "calibration_folds" not in card  # the default
+        assert ("AUROC" in card) == (known > 0)
+        assert ("kinds of outliers" in card) == (known > 0)
+        assert "fvnce monitor" in card
+
+
+def test_the_card_is_the_same_for_the_same_data_and_obeys_nothing_in_it(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"{a:.3f},{b:.3f}" for a, b in rng.normal(size=(60, 2))]
+    (tmp_path / "t.csv").write_text("\n".join(["<script>alert(1)</script>,b\x1b[31m", *rows]))
+    for name in ("one", "two"):
+        fvnce("fit", tmp_path / "t.csv", *QUICK, "--keep", "1", "--out", tmp_path / name, "-q")
+    cards = [(tmp_path / name / "card.md").read_text() for name in ("one", "two")]
+    assert cards[0] == cards[1]
+    assert "\x1b" not in cards[0]
+    assert "<script>" not in cards[0].replace("\\<script>", "")

@@ -66,6 +66,8 @@ class Analysis:
         there = np.flatnonzero(~self.known)
         columns = {name: getattr(self.scores, name)[there] for name in ("anomaly", "line", "like_known", "novelty")}
         finds = self.run.detector.expected_finds(replace(self.scores, **columns))
+        if self.run.detector.novelty_threshold_ is None:  # one line for all rows
+            finds = dict(list(finds.items())[:1])
         return {name: replace(each, rows=there[each.rows]) for name, each in finds.items() if len(each.rows)}
 
     @cached_property

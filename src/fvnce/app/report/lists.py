@@ -1,8 +1,8 @@
 """The lists of rows to look at: like the known outliers, and unlike anything; without known outliers one list.
 
-Each has its own line, and a curve of what moving that line costs: the outliers to expect among the highest rows. The score of a row is base + rest + Σ parts of
-columns, negative parts included. Base is the mean score of training rows. For images the parts are maps: red pixels
-raise the score, blue ones lower it.
+Each has its own line, and a curve of what moving that line costs: the outliers to expect among the highest rows. The
+score of a row is base + rest + Σ parts of columns, negative parts included. Base is the mean score of training rows.
+For images the parts are maps: red pixels raise the score, blue ones lower it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from ...detection.rows import Array
 from .analysis import Analysis, heat_uri, percent, picture_uri, plural, take
 from .charts import bar, curve_chart
 from .page import Section, block
+from .verdict import CHANCE
 
 #: Rows of a list.
 TOP = 10
 #: Alarms that a curve shows at least, and how many times as many as are flagged.
 ALARMS, TIMES = 20, 3
 TITLES = {"known": "Like the known outliers", "novel": "Unlike anything"}
+#: What is said of the number of outliers that a convention claims.
+CONVENTION = "by how often lines drawn so were right on other tables"
 PARTS = (
     "Each score is the sum of its parts: bars to the right raise it, bars to the left lower it. Base is the mean score "
     "of training rows, from which every row starts; rest belongs to no single column."
@@ -38,10 +41,10 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         entries = top_rows(analysis, finds.rows, ranking)
         largest = max((abs(part) for entry in entries for _, part, _ in entry["parts"]), default=1.0) or 1.0
         shown = [_shown(entry, largest, measure) for entry in entries]
-        chart = _curve(finds)
+        charts = [_curve(finds)] if doubt(analysis, name) in ("", CONVENTION) else []
         reading = [*about(analysis, name, finds), *([PARTS] if first else [])]
         title, first = TITLES[name] if two else "Top anomalies", False
-        yield Section(title, reading, charts=[chart], blocks=[block("top_anomalies", entries=shown)])
+        yield Section(title, reading, charts=charts, blocks=[block("top_anomalies", entries=shown)])
 
 
 def ranking_of(analysis: Analysis, name: str) -> tuple[str, Array]:
@@ -51,9 +54,15 @@ def ranking_of(analysis: Analysis, name: str) -> tuple[str, Array]:
     return "score", analysis.anomaly
 
 
-def is_calibrated(analysis: Analysis, name: str) -> bool:
-    """Return whether known outliers say how probable it is that a row of the list is an outlier."""
-    return name == "known" and analysis.run.detector.calibration_.known
+def doubt(analysis: Analysis, name: str) -> str:
+    """Return why held-out rows do not say how many outliers a list holds; empty if they do."""
+    detector, auroc = analysis.run.detector, analysis.run.detector.evidence_.auroc
+    if detector.clean:
+        return "all unlabelled rows are taken as normal"
+    if name == "novel" or not detector.calibration_.known:
+        return CONVENTION
+    few = f"{plural(detector.n_known_, 'known outlier')} {'is' if detector.n_known_ == 1 else 'are'} too few"
+    return few if auroc is None or auroc.low <= CHANCE else ""
 
 
 def about(analysis: Analysis, name: str, finds: Finds) -> list[str]:
@@ -68,16 +77,17 @@ def about(analysis: Analysis, name: str, finds: Finds) -> list[str]:
             why = "where the spread of all rows' novelty puts it, whatever the labels"
         line = f"The line is at novelty {detector.novelty_threshold_:.4g}, {why}."
     above = f"{plural(flagged, 'row')} {'is' if flagged == 1 else 'are'} flagged" if flagged else "No row is flagged"
-    first = f" The first {TOP} are listed." if len(finds.rows) > TOP else ""
+    first = f" The {TOP} highest are listed." if len(finds.rows) > TOP else ""
     sentences = [f"The unlabelled training rows {what}. {line}"]
     if not flagged:
         return [*sentences, f"{above}.{first}"]
-    number = expected(finds, flagged)
-    if not is_calibrated(analysis, name):
+    number, why = expected(finds, flagged), doubt(analysis, name)
+    if why == CONVENTION:
         reason = str(evidence.reason or "known outliers score like other rows when held out").removesuffix(" (y = 1)")
-        reason = "no label covers outliers of a new kind" if name == "novel" and detector.n_known_ else reason
-        guide = f"By how often lines drawn so were right on other tables, they hold {number}."
-        return [*sentences, f"{above}.{first} How many of them are outliers cannot be estimated: {reason}. {guide}"]
+        why = "no label covers outliers of a new kind" if name == "novel" and detector.n_known_ else reason
+        first += f" {CONVENTION.capitalize()}, they hold {number}."
+    if why:
+        return [*sentences, f"{above}. How many of them are outliers cannot be estimated: {why}.{first}"]
     share, interval = percent(detector.prior_), detector.prior_interval_
     given = f"the share of outliers among unlabelled rows that was given, {share}"
     if interval is not None:
