@@ -165,12 +165,12 @@ def cell(value: Any) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction in per cent with two digits, at least.
+    """Return a fraction in per cent with two digits, on one line.
 
     >>> percent(0.0143), percent(0.78), percent(1.0), percent(0.0)
-    ('1.4 %', '78 %', '100 %', '0 %')
+    ('1.4\\xa0%', '78\\xa0%', '100\\xa0%', '0\\xa0%')
     """
-    return f"{float(f'{100 * fraction:.2g}') if fraction < 0.995 else 100:g} %"
+    return f"{float(f'{100 * fraction:.2g}') if fraction < 0.995 else 100:g}\u00a0%"
 
 
 def plural(number: float, noun: str) -> str:

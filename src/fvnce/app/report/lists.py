@@ -93,14 +93,14 @@ def about(analysis: Analysis, name: str, finds: Finds) -> list[str]:
     if interval is not None:
         low, high = map(percent, interval)
         given = f"the estimate that {share} of unlabelled rows are outliers like the known ones"
-        given += f" (90 % interval {low} to {high})"
+        given += f" (90\u00a0% interval {low} to {high})"
     return [*sentences, f"{above}, with {number} among them. This number rests on {given}.{first}"]
 
 
 def expected(finds: Finds, alarms: int) -> str:
     """Return how many outliers to expect among the highest rows of a list, in words."""
     number, low, high = (round(float(end[alarms - 1])) for end in (finds.finds, finds.low, finds.high))
-    return f"about {plural(number, 'outlier')} (90 % interval {low:,} to {high:,})"
+    return f"about {plural(number, 'outlier')} (90\u00a0% interval {low:,} to {high:,})"
 
 
 def _curve(finds: Finds) -> Any:
