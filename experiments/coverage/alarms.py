@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import typer
@@ -104,25 +105,27 @@ def rows_of(setting: str, share: float, numbers: list[list[float]]) -> list[Prom
 
 
 def main(sets: int = 200, fits: int = 40) -> None:
-    """Count, and write results/coverage/alarms.json."""
+    """Count, and write results/coverage/alarms.json after each setting; ``fits`` detectors have known outliers."""
     warnings.simplefilter("ignore", UserWarning)  # that no row is flagged
-    started, promises = time.perf_counter(), []
-    for known in (0, 10):
-        for shape in ("normal", "exponential"):
-            for share in SHARES:
-                numbers = [of_detector(shape, known, share, seed) for seed in range(fits if known else sets)]
-                who = f"{known} known" if known else "none known"
-                promises += rows_of(f"default detector, 600 × 3 {shape} rows, {who}", share, numbers)
-    for shape in SHAPES:
-        for n, away in SCORES:
+    started = time.perf_counter()
+    promises: list[Promise] = []
+    settings: dict[str, object] = {"sets": sets, "fits": fits, "new rows": NEW, "random_state": 0}
+
+    def add(setting: str, count: int, one: Callable[[float, int], list[float]]) -> None:
+        for share in SHARES if count else ():
+            promises.extend(rows_of(setting, share, [one(share, seed) for seed in range(count)]))
+            record("alarms", promises, settings=settings, started=started)
+
+    for n, away in reversed(SCORES):
+        for shape in SHAPES:
             for known in (5, 20):
                 distance = away + 2 * (shape != "normal")
-                for share in SHARES:
-                    numbers = [of_scores(shape, n, distance, known, share, seed) for seed in range(sets)]
-                    where = f"{n:,} {shape} scores, outliers {distance:g} higher, {known} known"
-                    promises += rows_of(where, share, numbers)
-    settings: dict[str, object] = {"sets": sets, "fits": fits, "new rows": NEW, "random_state": 0}
-    typer.echo(record("alarms", promises, settings=settings, started=started))
+                where = f"{n:,} {shape} scores, outliers {distance:g} higher, {known} known"
+                add(where, sets, partial(of_scores, shape, n, distance, known))
+    for known in (0, 10):
+        for shape in ("normal", "exponential"):
+            where = f"default detector, 600 × 3 {shape} rows, {known or 'none'} known"
+            add(where, fits if known else sets, partial(of_detector, shape, known))
 
 
 if __name__ == "__main__":
