@@ -161,7 +161,15 @@ def test_what_is_found_is_counted_by_list():
 def test_steps_name_what_they_are_about():
     evidence = evidence_of(3, 1, AUROCS[0], 400)
     text = " ".join(steps.next_steps(evidence, ["id 7", "id `9`"], ["site (constant)"]))
-    for part in ("2 known outliers", "id 7, id '9'", "site (constant)", "--alarms 50", "--review 20", "monitor RUN"):
+    for part in (
+        "2 known outliers",
+        "id 7, id '9'",
+        "site (constant)",
+        "--alarms 50",
+        "--review 20",
+        "fit --config RUN --review",
+        "monitor RUN",
+    ):
         assert part in text
     assert "3 known outliers" in text
     assert text.count("`") % 2 == 0

@@ -24,7 +24,7 @@ def sections(analysis: Analysis) -> Iterator[Section]:
     unused = [f"{column.name} ({column.unused})" for column in read_columns(analysis) if column.unused]
     evidence, clean = analysis.run.detector.evidence_, analysis.run.detector.clean
     steps = next_steps(evidence, doubtful, unused, images=analysis.is_image, clean=clean)
-    reading = ["RUN is the folder of this page, DATA a file of rows."]
+    reading = ["RUN is the folder of this page, DATA a file of rows, NEW a new folder."]
     yield Section("What to do next", reading, blocks=[block("next_steps", steps=steps)])
 
 
@@ -77,11 +77,11 @@ def next_steps(
         few = few if evidence.known < FEW_KNOWN else ""
         steps.append(
             "Label the rows most worth a look, at the top of the lists and near the lines: `fvnce score RUN DATA "
-            "--review 20 --out sheet.csv`. Fill in the column verdict, and train again with `--review sheet.csv`, "
-            f"whether they prove to be outliers or not.{few}"
+            "--review 20 --out sheet.csv`. Fill in the column verdict, whether they prove to be outliers or not, "
+            f"and train again: `fvnce fit --config RUN --review sheet.csv --out NEW`.{few}"
         )
     steps.append("Before you rely on it, try it on labelled rows that are new to it: `fvnce evaluate RUN LABELLED`.")
-    steps.append("Test now and then whether new rows have drifted away from training: `fvnce monitor RUN NEW`.")
+    steps.append("Test now and then whether new rows have drifted away from training: `fvnce monitor RUN DATA`.")
     return steps
 
 
