@@ -34,13 +34,16 @@ from .preprocessing import TablePreprocessor, learn_preprocessor
 from .reasons import Usual
 from .rows import Array, Folds, TrainingRows, check_labels, check_weights, hash_words, in_parts, merge, take
 from .trust.calibration import (
+    HELD_ALONE,
+    HELD_BESIDE,
     Calibration,
+    Finds,
     calibrate_with_outliers,
     calibrate_without,
     labels_tell,
     threshold_at,
 )
-from .trust.conformal import SURE, Conformal, fit_split
+from .trust.conformal import Conformal, fit_split
 from .trust.evidence import REASONS, Findings, RowScores, make_evidence
 
 #: The fraction of rows known to be clean that lies above the threshold.
@@ -302,12 +305,12 @@ class NoiseContrastiveDetector(OutlierDetector):
         if len(spare):
             anomaly = partial(score_rows, self._anomaly, self.preprocessor_, self.gaps_)
             new = in_parts(take(matrix, spare), anomaly)
-            inlier = None if held_out is None else (self.calibration_.probability(new) < SURE).astype(np.float64)
+            inlier = None if held_out is None else 1 - self.calibration_.probability(new)
             conformal = Conformal.of(new, weights[spare], inlier)
         elif self.calibration_folds:
             if held_out is not None:
                 inlier = np.zeros(len(raw))
-                inlier[~is_known] = self.calibration_.probability(held_out.scores) < SURE
+                inlier[~is_known] = 1 - self.calibration_.probability(held_out.scores)
             split = raw, is_known, weight, inlier
             if frame is not None:
                 split = _different_rows(frame, known, weights, None if inlier is None else inlier[place])
@@ -368,11 +371,49 @@ class NoiseContrastiveDetector(OutlierDetector):
         return self.probability_of(self._compared_scores(X))  # raises if the detector is not fitted
 
     def probability_of(self, scores: Scores) -> Array:
-        """Return P(outlier | x) of rows whose scores are known, shape (n,)."""
+        """Return P(outlier | x) of rows whose scores are known, shape (n,).
+
+        Novelty raises it only above its own threshold, where a row is flagged: below, what novelty claims is a
+        convention, and held for one row in ten on tables with labels.
+        """
         probability = self.calibration_.probability(scores.anomaly)
         if self.novelty_calibration_ is None:
             return probability
-        return np.maximum(probability, self.novelty_calibration_.probability(scores.novelty))
+        novel = self.novelty_calibration_.probability(scores.novelty)
+        return np.where(novel > 0.5, np.maximum(probability, novel), probability)
+
+    def expected_finds(self, scores: Scores) -> dict[str, Finds]:
+        """Return how many outliers to expect among the highest rows of each list, for any number of alarms.
+
+        The lists are "known", of rows like the known outliers by their score, and "novel", of rows unlike anything by
+        their novelty; without known outliers there is only the second. A flagged row is in one of them, any other row
+        in both. Expected numbers of "known" are sums of P(outlier | x), and their intervals follow
+        that of π, for new rows like those of training. How many rows that nobody labelled are outliers cannot be
+        estimated: the upper end for "novel" is what its line assumes, and the expected number the fraction of it that
+        held on average on other tables, a sixth, or a third without known outliers.
+
+        Args:
+            scores: of the rows, as ``detector.scores(X)`` returns them.
+
+        Returns:
+            A list by its name, "known" first: :class:`~fvnce.detection.Finds`.
+
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(300, 2)), np.repeat([0, 1], [295, 5])
+        >>> X[280:] += 6                                       # 20 outliers, 5 of them known
+        >>> detector = NoiseContrastiveDetector(n_trees=30, n_networks=1, steps=50).fit(X, y)
+        >>> known = detector.expected_finds(detector.scores(X))["known"]
+        >>> known.flagged, bool(15 < known.finds[known.flagged - 1] <= known.flagged)
+        (20, True)
+        """
+        alone = not self.n_known_
+        held, kind, rank = HELD_ALONE if alone else HELD_BESIDE, scores.kind, scores.anomaly
+        claims = self.calibration_.claims(scores.anomaly, held)
+        lists = {} if alone else {"known": Finds.of(kind, "known", rank, *claims)}
+        if self.novelty_calibration_ is not None:
+            rank, novel = scores.novelty, self.novelty_calibration_.claims(scores.novelty, held)
+            claims = np.maximum(claims[0], novel[0]), claims[1], np.maximum(claims[2], novel[2])
+        return {**lists, "novel": Finds.of(kind, "novel", rank, *claims)}
 
     @property
     def prior_interval_(self) -> tuple[float, float] | None:

@@ -187,13 +187,11 @@ def score(
     ],
     out: Annotated[str, typer.Option(metavar="FILE", help="Write to FILE; - for standard output.")] = "-",
     top: Annotated[int | None, typer.Option(min=1, help="Output only this many of the highest-scoring rows.")] = None,
-    alarms: Annotated[
-        int | None, typer.Option(min=1, help="Flag this many rows instead of those above the line.")
-    ] = None,
+    alarms: Annotated[int | None, typer.Option(min=1, metavar="N", help="Flag the N highest-scoring rows.")] = None,
     fdr: Annotated[
-        float | None, typer.Option(help="Flag rows such that at most this share of alarms is false on average.")
+        float | None, typer.Option(metavar="Q", help="Flag rows such that a fraction Q of alarms is false at most.")
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Flag rows that score above this.")] = None,
+    threshold: Annotated[float | None, typer.Option(metavar="T", help="Flag rows that score above T.")] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Give up to three reasons for each score, in words.")
     ] = False,
@@ -220,8 +218,10 @@ def score(
     share of outliers, of missing values or scores far from those of training cause warnings at the end; with --json
     they are in a last line, whose only entry is "summary", and with --strict they are an error.
 
-    --alarms, --fdr or --threshold replace the threshold of the run; the first two read DATA twice, so it must be a
-    file. If known outliers allow it, --fdr leaves training rows that look like them out of its comparison.
+    One of --alarms, --fdr and --threshold replaces the threshold of the run, also for --check. The first two compare
+    all rows, so they read DATA twice, and it must be a file. --fdr holds on average over training sets and rows, and
+    where outliers are known it leaves training rows that surely are like them out of its comparison; if no row is
+    flagged, a warning says why.
 
     In csv, a name that a spreadsheet would compute (one that begins with =, +, - or @) has ' before it, and control
     characters are shown as \\x1b; --json writes names as they are.
@@ -238,26 +238,29 @@ def score(
     """
     from contextlib import closing, nullcontext
 
+    from ...detection.trust.conformal import check_budget
     from ..runs import load_run
     from ..runs.evaluation import label_column
     from ..runs.scoring import add_id, budget_at, budget_of, say_how, stream_scores
     from ..runs.training_data import read_like
 
+    check_budget(alarms, threshold, fdr)
+    twice = alarms is not None or fdr is not None
+    if data == "-" and twice:
+        raise ValueError("--alarms and --fdr compare all rows before any is written: DATA must be a file, found -")
     fitted = load_run(run)
     settings = like_training(
         fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
     )
     say = make_echo(quiet)
-    if data == "-" and not alarms is fdr is None:
-        raise ValueError("--alarms and --fdr compare all rows before any is written: DATA must be a file, found -")
     budget = None if threshold is None else budget_at(threshold)
-    if not alarms is fdr is None:
+    if twice:
         with (
             warnings.catch_warnings(record=True) as caught,
             closing(read_like(fitted.layout, data, settings)) as source,
         ):
             warnings.simplefilter("always", UserWarning)
-            budget = budget_of(fitted, source, alarms=alarms, threshold=threshold, fdr=fdr)
+            budget = budget_of(fitted, source, alarms=alarms, fdr=fdr)
         for message in caught:
             say(f"warning: {message.message}")
     source = read_like(fitted.layout, data, settings)
@@ -292,9 +295,12 @@ def score(
         say(f"warning: {warning}")
     where = "" if out == "-" else f", written to {out}"
     count = f"; {len(summary.warnings)} warnings above" if summary.warnings else ""
-    line = f" above the threshold {fitted.threshold if threshold is None else threshold:.4g}"
-    above = f"{summary.outliers - summary.novel:,}{' flagged' if alarms or fdr else line}"
-    novel = f" and {summary.novel:,} unlike all others" if summary.novel else ""
+    above = f"{summary.outliers:,} flagged"
+    novel = f", {summary.novel:,} of them unlike all others" if summary.novel else ""
+    if not twice:
+        limit = fitted.threshold if threshold is None else threshold
+        above = f"{summary.outliers - summary.novel:,} above the threshold {limit:.4g}"
+        novel = f" and {summary.novel:,} unlike all others" if summary.novel else ""
     say(f"{summary.rows:,} rows, {above}{novel}{where}{count}")
     if check and summary.outliers:
         raise typer.Exit(3)

@@ -3,6 +3,7 @@
     model.safetensors   the detector
     config.toml         the settings that make it again
     report.html         the page
+    card.md             the model card
 
 The folder is put together in a temporary folder and moved into place whole, so that a killed run leaves none. There is
 one writer at a time. A new run replaces an old one file by file; other files in the folder are never touched.
@@ -22,7 +23,7 @@ from ...detection.batch_scorer import MODEL
 from ...detection.estimator import EXPERT, WITHOUT_EFFECT, current_names
 from ...io import FileError, locked, write_text
 from ...tables.schema import described
-from ..report import write_run_page
+from ..report import write_card, write_run_page
 from ..report.analysis import analyze
 from . import FittedRun
 from .scoring import FewValues
@@ -31,7 +32,7 @@ from .training_data import Say, TrainingData, read_training_data
 
 #: Parameters of the detector that are no settings of a run.
 _NO_SETTING = ("verbose", "random_state", "expert")
-PAGE = "report.html"
+PAGE, CARD = "report.html", "card.md"
 #: What earlier versions wrote, and ``--overwrite`` removes.
 _OLD = ("run.json", "history.json")
 
@@ -85,7 +86,9 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
         note(sentence)
     run.detector.save(place / MODEL)
     write_text(place / CONFIG, run.config.to_toml())
-    write_run_page(place / PAGE, analyze(run, data, notices))
+    analysis = analyze(run, data, notices)
+    write_run_page(place / PAGE, analysis)
+    write_card(place / CARD, analysis)
     return run
 
 
@@ -120,12 +123,12 @@ def _put_in_place(made: Path, out: Path) -> None:
         made.chmod(0o755)
         made.rename(out)
         return
-    for name in (MODEL, CONFIG, PAGE):
+    for name in (MODEL, CONFIG, PAGE, CARD):
         if (out / name).is_dir():
             raise FileError(f"{out / name} is a folder where a run has a file; move it away first")
     # Without its model the folder is no run, so nobody reads a mixture of two; the new model comes last.
     for name in (MODEL, *_OLD):
         (out / name).unlink(missing_ok=True)
-    for name in (CONFIG, PAGE, MODEL):
+    for name in (CONFIG, PAGE, CARD, MODEL):
         (made / name).replace(out / name)
     shutil.rmtree(made)
