@@ -38,6 +38,7 @@ from .rows import (
     TrainingRows,
     check_inliers,
     check_labels,
+    check_mask,
     check_weights,
     hash_words,
     in_parts,
@@ -379,6 +380,26 @@ class NoiseContrastiveDetector(OutlierDetector):
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
         """Fit, and return +1 for inliers and −1 for outliers among the same rows."""
         return self.fit(X, y, sample_weight).predict(X)
+
+    def review(self, X: Any, n: int = 20, *, reviewed: Any = None) -> NDArray[np.int64]:
+        """Return the places of the rows most worth a look, the highest-scoring ones first, shape (n,) or less.
+
+        Look at them, put the truth in y, and fit again with these rows in ``checked``.
+
+        Args:
+            X: rows.
+            n: how many.
+            reviewed: True for rows that are known already, which are left out.
+
+        >>> X = np.arange(40.0).reshape(20, 2) ** 2
+        >>> detector = NoiseContrastiveDetector(n_trees=9).fit(X)
+        >>> first = detector.review(X, 3)
+        >>> set(first) & set(detector.review(X, 3, reviewed=np.isin(np.arange(20), first)))
+        set()
+        """
+        anomaly = self.anomaly_score(X)
+        order = np.argsort(-anomaly, kind="stable")
+        return order[~check_mask("reviewed", reviewed, len(anomaly))[order]][: count("n", n)]
 
     def outlier_probability(self, X: Any) -> Array:
         """Return P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,).

@@ -153,20 +153,28 @@ def check_labels(y: Any, n: int, *, mostly_outliers: bool = False) -> NDArray[np
     return known
 
 
+def check_mask(name: str, mask: Any, n: int) -> NDArray[np.bool_]:
+    """Return which of n rows are marked, none by default.
+
+    >>> check_mask("reviewed", [True, False], 2), check_mask("reviewed", None, 1)
+    (array([ True, False]), array([False]))
+    """
+    if mask is None:
+        return np.zeros(n, dtype=bool)
+    marks: NDArray[Any] = np.array(np.asarray(mask).tolist())
+    if marks.dtype != np.bool_ or marks.shape != (n,):
+        found = f"shape {marks.shape} of {marks.dtype}"
+        raise ValueError(f"{name} must hold True or False for each of the {n} rows, found {found}; pass a mask")
+    return marks
+
+
 def check_inliers(checked: Any, y: Any, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which rows are known inliers: those that are checked and not known outliers.
 
     >>> check_inliers([True, True, False], [1, 0, 0], np.array([True, False, False]))
     array([False,  True, False])
     """
-    if checked is None:
-        return np.zeros(len(known), dtype=bool)
-    mask = np.array(np.asarray(checked).tolist())
-    if mask.dtype != np.bool_ or mask.shape != known.shape:
-        raise ValueError(
-            f"checked must hold True or False for each of the {len(known)} rows, found shape {mask.shape} of "
-            f"{mask.dtype}; pass a mask"
-        )
+    mask = check_mask("checked", checked, len(known))
     labels = [None] * len(mask) if y is None else column_or_1d(y).tolist()
     if bare := [row for row in np.flatnonzero(mask).tolist() if is_missing(labels[row])]:
         raise ValueError(f"checked must mark rows that y labels, found row {bare[0]} without a label; pass 0 or 1 in y")
