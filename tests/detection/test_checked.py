@@ -138,3 +138,35 @@ def test_wrong_marks_are_refused(checked, y, words):
     with pytest.raises(ValueError, match="checked") as refused:
         NoiseContrastiveDetector(**QUICK).fit(np.arange(20.0).reshape(10, 2), y, checked=checked)
     assert all(word in str(refused.value) for word in words)
+
+
+def test_p_values_of_normal_rows_hold_after_a_review_of_the_highest_scores():
+    small = {"members": ["neighbors", "outlier_forest"], "n_trees": 6}
+    below = []
+    for seed in range(40):
+        rng = np.random.default_rng([7, seed])
+        outlier = np.arange(120) >= 110
+        X = rng.normal(size=(120, 2)) + 1.8 * outlier[:, None]
+        y = np.repeat([0, 1, 0], [110, 3, 7])
+        checked = np.zeros(120, dtype=bool)
+        checked[NoiseContrastiveDetector(**small).fit(X, y).review(X, 20, reviewed=y == 1)] = True
+        detector = NoiseContrastiveDetector(**small).fit(X, np.where(checked, outlier, y), checked=checked)
+        below.append((detector.p_value(rng.normal(size=(400, 2))) <= 0.1).mean())
+    assert np.mean(below) <= 0.1 + 2 * np.std(below) / len(below) ** 0.5
+
+
+def test_review_gives_the_highest_scores_that_nobody_has_reviewed(table):
+    X, y = table
+    detector = NoiseContrastiveDetector(**QUICK).fit(X, y)
+    reviewed = y == 1
+    for _ in range(3):
+        rows = detector.review(X, 7, reviewed=reviewed)
+        anomaly = detector.anomaly_score(X)
+        assert len(rows) == 7
+        assert not reviewed[rows].any()
+        rest = ~reviewed & ~np.isin(np.arange(len(X)), rows)
+        assert anomaly[rows].min() >= anomaly[rest].max()
+        reviewed = reviewed | np.isin(np.arange(len(X)), rows)
+    assert len(detector.review(X, 1000, reviewed=reviewed)) == (~reviewed).sum()
+    with pytest.raises(ValueError, match="reviewed"):
+        detector.review(X, reviewed=reviewed[:5])
