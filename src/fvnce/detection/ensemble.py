@@ -202,7 +202,7 @@ class Ensemble:
         ensemble = cls(list(settings.members), [], [], weights, [], None, span)
         excess, rows = ensemble._excess(rows.outliers).sum(1), rows.transformed(ensemble._seen)
         unseen: list[HeldOutScores] = []
-        kinds = [member_class(name) for name in settings.members]
+        kinds, training = [member_class(name) for name in settings.members], rows.emphasized()
         wide = settings.image is None and rows.X.shape[1] >= WIDE
         reduced = [kind.sees_components if wide else not (settings.image is None or kind.sees_pixels) for kind in kinds]
         if any(reduced):
@@ -214,11 +214,11 @@ class Ensemble:
             member_seed = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
             member: Scorer
             if reduced[position]:
-                member, scores = OnComponents.fit(kind, pca, rows, on_columns, member_seed, folds)
+                member, scores = OnComponents.fit(kind, pca, training, on_columns, member_seed, folds)
             else:
-                member, scores = kind.fit(rows, settings, member_seed)
+                member, scores = kind.fit(training, settings, member_seed)
                 if folds is not None and kind.memorizes:
-                    _, scores = kind.fit(rows, settings.smaller(), member_seed, folds)
+                    _, scores = kind.fit(training, settings.smaller(), member_seed, folds)
             if scores is None:
                 of_outliers = member.anomaly(rows.outliers) if n_known else np.empty(0)
                 scores = HeldOutScores(member.anomaly(rows.X), of_outliers)

@@ -54,6 +54,14 @@ def fit(
             help="Find known outliers by a column (name, number from 1, npz array) that marks them by 1 or VALUE.",
         ),
     ] = None,
+    checked: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Take the label of rows that this column marks for the truth."),
+    ] = None,
+    review: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SHEET", help="Learn from verdicts in a sheet of fvnce score --review; repeatable."),
+    ] = None,
     mostly_outliers: Annotated[
         bool, typer.Option("--mostly-outliers", help="Allow the label to mark more than half of the rows.")
     ] = False,
@@ -93,6 +101,9 @@ def fit(
     Amounts of money, percentages, yes and no, dates and times are read as such. Columns that name rows (identifiers,
     row counters, account numbers) are left out unless --keep names them; --id copies one into the scores.
 
+    --checked COLUMN names rows that somebody looked at: without an outlier's label they are known inliers. --review
+    adds the verdicts of sheets to the labels; with --config of a run to those of its sheets too, and says what changed.
+
     Examples:
 
     fvnce fit transactions.csv --label fraud --id number --out run
@@ -102,6 +113,8 @@ def fit(
     fvnce fit digits/ --set members=neighbors,mixture_forest --out run
 
     fvnce fit --config run/config.toml --out again
+
+    fvnce fit --config run --review sheet.csv --out run2
     """
     given = {name: value for name, value in locals().items() if value is not None}
     if data is None and config is None:
@@ -124,6 +137,10 @@ def fit(
 
     say = make_echo(quiet)
     run = make_run(_settings(given, config), out, say, overwrite=overwrite, progress=None if not quiet else False)
+    if review and config is not None:
+        from ..runs.review import say_gains
+
+        say_gains(config, run, say)
     say(f"threshold {run.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE")
     typer.echo(out)
 
@@ -140,6 +157,8 @@ def _settings(given: dict[str, Any], config: Path | None) -> Any:
     source: dict[str, Any] = {n: tuple(given[n]) if isinstance(given[n], list) else given[n] for n in names}
     if "data" in given:
         source |= {"path": _absolute(given["data"]), "sha256": None}
+    if "review" in given:  # sheets accumulate
+        source["review"] = tuple(dict.fromkeys([*base.data.review, *map(_absolute, given["review"])]))
     if "outliers" in given:
         source["outliers"] = _absolute(given["outliers"])
     if "schema" in given:
@@ -192,6 +211,9 @@ def score(
         float | None, typer.Option(metavar="Q", help="Flag rows such that a fraction Q of alarms is false at most.")
     ] = None,
     threshold: Annotated[float | None, typer.Option(metavar="T", help="Flag rows that score above T.")] = None,
+    review: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Write a sheet of N rows for a person's verdicts instead.")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Give up to three reasons for each score, in words.")
     ] = False,
@@ -223,6 +245,10 @@ def score(
     where outliers are known it leaves training rows that surely are like them out of its comparison; if no row is
     flagged, a warning says why.
 
+    --review N writes the N highest-scoring rows that nobody has reviewed, with reasons, all their columns and an empty
+    column verdict: fill in yes or no (1 or 0, outlier or inlier) where you know, and pass the file to fvnce fit
+    --review. Its key, a hash of a row's values in the columns of the model, is what the row is recognized by later.
+
     In csv, a name that a spreadsheet would compute (one that begins with =, +, - or @) has ' before it, and control
     characters are shown as \\x1b; --json writes names as they are.
 
@@ -233,6 +259,8 @@ def score(
     fvnce score run huge.npy --top 20 --json
 
     fvnce score run new.csv --alarms 50 --out scores.csv
+
+    fvnce score run new.csv --review 20 --out sheet.csv
 
     cat new.csv | fvnce score run - --check > scores.csv || echo outliers found
     """
@@ -253,6 +281,20 @@ def score(
         fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
     )
     say = make_echo(quiet)
+    if review is not None:
+        from ..runs.review import write_sheet
+
+        others = {"--top": top, "--alarms": alarms, "--fdr": fdr, "--threshold": threshold, "--json": json}
+        if wrong := [name for name, value in {**others, "--check": check, "--strict": strict}.items() if value]:
+            raise typer.BadParameter(f"--review writes a sheet of its own, found {wrong[0]} as well; leave it out")
+        if out != "-" and Path(out).exists():
+            raise typer.BadParameter(f"--out must name a new file, for {out!r} may hold verdicts; choose another name")
+        if out != "-":
+            writable(out, "--out", [data])
+        with nullcontext(sys.stdout) if out == "-" else writing(Path(out)) as file:
+            written, rows = write_sheet(fitted, data, settings, file, review)
+        say(f"{written:,} of {rows:,} rows: fill in verdict, then: fvnce fit --config {run} --review {out} --out NEW")
+        return
     budget = None if threshold is None else budget_at(threshold)
     if twice:
         with (

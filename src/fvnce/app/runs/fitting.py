@@ -26,6 +26,7 @@ from ...tables.schema import described
 from ..report import write_card, write_run_page
 from ..report.analysis import analyze
 from . import FittedRun
+from .review import add_verdicts
 from .scoring import FewValues
 from .settings import CONFIG, RunSettings, fingerprint
 from .training_data import Say, TrainingData, read_training_data
@@ -76,6 +77,8 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
         say(sentence)
 
     data = read_training_data(settings.data, note, settings.seed)
+    if settings.data.review:
+        data = add_verdicts(data, settings.data, note)
     for line in described(data.layout.types or {}):
         say(f"read as {line}")
     say(_described(data))
@@ -102,7 +105,9 @@ def _fit_detector(settings: RunSettings, data: TrainingData, out: Path, progress
     parameters = current_names(parameters)
     detector = NoiseContrastiveDetector(**parameters, random_state=settings.seed, verbose=int(bool(progress)))
     # --label was checked where it was read, and --outliers and --mostly-outliers say so on purpose.
-    detector.fit(data.rows, data.known.astype(int) if data.known.any() else None, mostly_outliers=True)
+    known, checked = data.known, data.checked
+    labels = known.astype(int) if known.any() or (checked is not None and checked.any()) else None
+    detector.fit(data.rows, labels, checked=checked, mostly_outliers=True)
     detector.set_params(verbose=0)
     full = {**EXPERT, **detector.get_params(), **parameters.get("expert", {})}
     config = {name: list(full[name]) if isinstance(full[name], tuple) else full[name] for name in allowed}
@@ -114,7 +119,9 @@ def _described(data: TrainingData) -> str:
     shape = data.layout.shape
     what = "columns" if data.layout.columns else "pixels"
     size = len(data.layout.columns) if shape is None or len(shape) == 1 else "×".join(map(str, shape))
-    return f"{len(data.known):,} rows of {size} {what}, {int(data.known.sum()):,} known outliers"
+    inliers = 0 if data.checked is None else int((data.checked & ~data.known).sum())
+    known = f"{int(data.known.sum()):,} known outliers" + (f", {inliers:,} known inliers" if inliers else "")
+    return f"{len(data.known):,} rows of {size} {what}, {known}"
 
 
 def _put_in_place(made: Path, out: Path) -> None:

@@ -171,26 +171,38 @@ class Finds:
 
 
 def calibrate_with_outliers(
-    unlabelled: Array, weights: Array, known: Array, known_weights: Array, prior: float | None
+    unlabelled: Array,
+    weights: Array,
+    known: Array,
+    known_weights: Array,
+    prior: float | None,
+    checked: NDArray[np.bool_] | None = None,
 ) -> tuple[Calibration, Array]:
-    """Calibrate by held-out scores of unlabelled rows and of known outliers.
+    """Calibrate by held-out scores of unlabelled rows, of which some are checked inliers, and of known outliers.
 
     Returns:
         The calibration, and the probability that each known outlier is labelled rightly, shape (m,).
     """
     weights, known_weights = as_counts(weights), as_counts(known_weights)
-    pi, low, high = estimate_prior(unlabelled, weights, known, known_weights)
+    sure, unsure = _divided(unlabelled, checked)
+    pi, low, high = estimate_prior(unlabelled[unsure], weights[unsure], known, known_weights)
     if prior is not None:
         pi, low, high = prior, math.nan, math.nan
     inlier, right = np.ones_like(unlabelled), np.ones_like(known)
     slope = intercept = 0.0
     for _ in range(ROUNDS):
         slope, b = _logistic(unlabelled, weights, inlier, known, known_weights, right)
-        intercept = _intercept(slope * unlabelled, weights, pi)
-        inlier = expit(-slope * unlabelled - intercept)
+        intercept = _intercept(slope * unlabelled[unsure], weights[unsure], pi)
+        inlier = np.where(sure, 1.0, expit(-slope * unlabelled - intercept))
         right = expit(slope * known + b + math.log(1 / WRONG_LABELS - 1))
     ends = [_intercept(slope * unlabelled, weights, end) if 0 < end < 1 else math.nan for end in (low, high - 1e-9)]
     return Calibration(slope, intercept, pi, True, low, high, *ends), right
+
+
+def _divided(unlabelled: Array, checked: NDArray[np.bool_] | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which rows are known inliers, and among which π is the share of outliers: all others, or all."""
+    sure = np.zeros(len(unlabelled), dtype=bool) if checked is None else checked
+    return sure, ~sure | sure.all()
 
 
 def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> bool:
@@ -207,7 +219,9 @@ def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: 
     return auroc - 0.5 > BEYOND_CHANCE * math.sqrt(variance)
 
 
-def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Calibration:
+def calibrate_without(
+    scores: Array, weights: Array, prior: float | None, checked: NDArray[np.bool_] | None = None
+) -> Calibration:
     """Calibrate by scores of unlabelled rows alone."""
     order = np.argsort(scores, kind="stable")
     s, cumulative = scores[order], np.cumsum(weights[order]) / weights.sum()
@@ -215,7 +229,8 @@ def calibrate_without(scores: Array, weights: Array, prior: float | None) -> Cal
     spread = max((upper - middle) / NORMAL_UPPER, 1e-3 * (float(s[-1] - s[0]) or 1.0))
     if prior is None:
         cut = min(middle + FENCE * spread, float(s[-1]) + ROOM * spread)
-        above = float(weights[scores > cut].sum() / weights.sum())
+        unsure = _divided(scores, checked)[1]
+        above = float(weights[unsure & (scores > cut)].sum() / weights[unsure].sum())
         prior = min(0.5, max(above, 0.5 / float(as_counts(weights).sum())))
     else:
         cut = float(s[min(len(s) - 1, int(np.searchsorted(cumulative, 1 - prior)))])

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -161,6 +161,7 @@ def fit_split(
     known: NDArray[np.bool_],
     weights: Array,
     inlier: Array | None,
+    checked: NDArray[np.bool_] | None,
     settings: MemberSettings,
     seed: int,
 ) -> Conformal | None:
@@ -172,6 +173,8 @@ def fit_split(
         known: which rows are known outliers.
         weights: how often each row counts.
         inlier: for each row, the probability that it is no outlier, or None.
+        checked: which rows are known inliers, or None. They are split like others: those that are checked may have been
+            chosen by their score, and without them the held-out rows would score too low.
         settings: of the detector.
         seed: of the split and of the training.
     """
@@ -192,6 +195,7 @@ def fit_split(
     preprocessor = learn_preprocessor(raw[trained], left[trained], readings, raw[known])
     outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
     encoded = TrainingRows(preprocessor.encode(raw[trained]), left[trained], outliers, weights[known])
+    encoded = replace(encoded, checked=None if checked is None else checked[trained])
     complete = settings_for(settings, len(outliers), preprocessor.width, preprocessor.image).smaller()
     ensemble, gaps = Ensemble.fit(encoded, complete, seed + 79)[0], None
     if isinstance(preprocessor, TablePreprocessor):
