@@ -30,9 +30,11 @@ from . import Promise, record
 from .conformal import split
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Size = int | tuple[int, int]
 RATES, SHARES, NEW = (0.1, 0.2), (0.0, 0.02, 0.05, 0.1), 200
 #: Draws of n scores, or of n rows, of normal rows.
-SHAPES: dict[str, Callable[[Generator, object], Array]] = {
+SHAPES: dict[str, Callable[[Generator, Size], Array]] = {
     "normal": lambda rng, size: rng.normal(size=size),
     "exponential": lambda rng, size: rng.exponential(size=size),
     "Student's t₄": lambda rng, size: rng.standard_t(4, size=size),
@@ -41,7 +43,7 @@ SHAPES: dict[str, Callable[[Generator, object], Array]] = {
 SCORES = ((600, 6.0), (2000, 4.0))
 
 
-def draw(rng: Generator, shape: str, size: int | tuple[int, int], share: float, away: float) -> tuple[Array, Array]:
+def draw(rng: Generator, shape: str, size: Size, share: float, away: float) -> tuple[Array, Flags]:
     """Return scores or rows, of which about a share are outliers, and which."""
     made = SHAPES[shape](rng, size)
     outlier = rng.random(len(made)) < share
@@ -49,7 +51,7 @@ def draw(rng: Generator, shape: str, size: int | tuple[int, int], share: float, 
     return made, outlier
 
 
-def found(p_values: list[Array], outlier: Array) -> list[float]:
+def found(p_values: list[Array], outlier: Flags) -> list[float]:
     """Return for each rate the fraction of false alarms and that of outliers found, by the p-values for this rate."""
     numbers = []
     for q, p in zip(RATES, p_values, strict=True):

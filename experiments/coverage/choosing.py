@@ -57,7 +57,7 @@ def numbers_of(detector: NoiseContrastiveDetector, scores: Scores, truth: Array,
         "estimated": float(detector.calibration_.known),
         "log ratio": float(np.log(detector.prior_ / share)) if share else np.nan,
         "covered": np.nan if interval is None else float(interval[0] <= share <= interval[1]),
-        "error": calibration_error(detector.probability_of(scores), truth),
+        "error": calibration_error(detector.probability_of(scores), truth > 0),
     }
     for name, each in detector.expected_finds(scores).items():
         last = each.flagged - 1
@@ -126,10 +126,12 @@ def main(tables: Path, most: int = MOST) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     warnings.simplefilter("ignore")
-    started, results = time.perf_counter(), {}
+    started = time.perf_counter()
+    results: dict[tuple[float, str], list[dict[str, float]]] = {}
     for labelled in LABELLED:
         for source in SOURCES:
-            made = results[labelled, source] = []
+            made: list[dict[str, float]] = []
+            results[labelled, source] = made
             for name, (X, y) in module.tables(source):
                 train, known, test, truth = module.problem(X, y, labelled, 0, most=most)
                 hidden = round(len(train) * truth.mean()) - known.sum()  # the split is stratified
