@@ -250,7 +250,7 @@ def main() -> None:
                 numbers = judge(name, X, y, share, seed)
                 rows.append(dict(zip(("source", "dataset", "detector", "share", "seed"), key, strict=True)) | numbers)
                 print(*key, *numbers.values(), flush=True)
-        write(args.out, rows, record)
+            write(args.out, rows, record)
     for entry in compare(rows):
         print(*entry.values())
 
