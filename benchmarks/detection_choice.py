@@ -271,6 +271,7 @@ def write(out: Path | None, rows: list[dict[str, Any]], before: dict[str, Any]) 
         "differences": compare(rows),
         "rows": rows,
     }
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -155,6 +155,7 @@ def main() -> None:
         "not found": [row for row in rows if row["share"] and (row["auroc"] < 0.99 or row["flagged"] < 0.99)],
     }
     if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
