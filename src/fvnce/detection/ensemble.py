@@ -8,7 +8,7 @@ a table often hold nothing but what known outliers reveal, whereas known images 
 *Is it unlike everything?* N is the largest of (anomaly − median)/spread over members that need no known outlier. The
 neighbors see what is unusual where it is, the isolation forest what is far from all; a mean would let one hide what the
 other sees. Numbers far outside of the training rows (:class:`Span`) and rows far from the bulk of them
-(:class:`~fvnce.detection.bulk.Bulk`) add to N.
+(:class:`~fvnce.detection.bulk.Bulk`) add to N, the latter where N is a question of its own and not where s ranks by K.
 
 In the noise p_n = λ p_known + (1 − λ) p_broad both are log-ratios to the data, so the score is a soft maximum,
 
@@ -252,7 +252,10 @@ class Ensemble:
     def scores(self, X: Array) -> Array:
         """Return s, K and N of encoded rows, shape (n, 3); NaN for K without known outliers, and for N without it."""
         seen = self._seen(X)
-        return self._combined([member.anomaly(seen) for member in self.members], self._excess(X).sum(1))
+        columns = self._combined([member.anomaly(seen) for member in self.members], self._excess(X).sum(1))
+        if self.bulk is not None and self.known is not None:
+            columns[:, 2] += self.bulk.excess(seen).sum(1)
+        return columns
 
     def _combined(self, anomalies: Sequence[Array], excess: Array) -> Array:
         """Return s, K and N from the members' anomalies and what numbers far outside add."""
@@ -288,11 +291,11 @@ class Ensemble:
         return X if self.span is None else cut(X)
 
     def _excess(self, X: Array) -> Array:
-        """Return what numbers far outside of the training rows and far rows add, shape (n, D)."""
+        """Return what numbers far outside add to the score and, if that is N itself, isolated rows, shape (n, D)."""
         if self.span is None:
             return np.zeros((len(X), 1))
         outside = self.span.excess(np.ascontiguousarray(X))
-        return outside if self.bulk is None else outside + self.bulk.excess(cut(X))
+        return outside if self.bulk is None or self.known is not None else outside + self.bulk.excess(cut(X))
 
     @plain_mode()
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
