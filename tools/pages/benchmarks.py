@@ -155,7 +155,7 @@ def _scaling(record: Record) -> list[str]:
         "## Scaling",
         "",
         f"`python benchmarks/scaling.py`, torch {record['torch']}, {record['threads']} threads.",
-        "What follows from it for large data is in [the page on training](../../docs/models/train.md#what-training-costs).",
+        "What follows from it is in [the page on training](../../docs/models/train.md#what-training-costs).",
         "",
         *markdown_table(["a step", "parameters", "ms"], steps),
         f"Fitted: an overhead of {1000 * model['overhead_seconds']:.1f} ms, "
@@ -177,7 +177,8 @@ def _one_class(record: Record) -> list[str]:
     return [
         "## One-class methods on the same features",
         "",
-        f"`{plain(record['command'])}`, AUROC. What the rows are: [one-class methods as limits](../../docs/theory/relatives.md#one-class-methods-as-limits).",
+        f"`{plain(record['command'])}`, AUROC. What the rows are: [one-class methods as limits]"
+        "(../../docs/theory/relatives.md#one-class-methods-as-limits).",
         "",
         *markdown_table(["method", *data], rows),
     ]

@@ -1,7 +1,7 @@
 """Blocks of pages that are made from results: results/*.json → the text between two marks, where there is a file.
 
-A page of a person's words holds ``<!-- NAME: made by `make pages`, do not edit -->`` and ``<!-- end of NAME -->``; between
-them comes the block of that name in :data:`BLOCKS`. Tables are sorted, and "seeds" is always how many there were.
+A page that a person writes holds ``<!-- NAME: made by `make pages`, do not edit -->`` and ``<!-- end of NAME -->``;
+between them comes the block of that name in :data:`BLOCKS`. Tables are sorted, and "seeds" is always how many there were.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _known(record: Record) -> list[str]:
             ]
         )
     return [
-        f"**{tables} tables on which the defaults were chosen**, so that these numbers flatter: mean AUROC / mean average "
-        "precision on held-out",
+        f"**{tables} tables on which the defaults were chosen**, so that these numbers flatter: mean AUROC / mean "
+        "average precision on held-out",
         f"rows, and the two best peers. Columns are {record['inputs']}, the peers' as well.",
         "",
         *markdown_table(["known", "seeds", "fvnce", "best peers"], body),
@@ -160,9 +160,7 @@ def _table(record: Record) -> list[str]:
                 mine = table.column(record, network, name, column)
                 line.append(f"{_mean(mine)} ({row['paper'][index][place]})" if mine else "–")
         body.append(line)
-    header = [
-        f"{network}: {what}" for network in table.networks(record) for what in ("data", "noise", "data − noise")
-    ]
+    header = [f"{network}: {what}" for network in table.networks(record) for what in ("data", "noise", "data − noise")]
     seeds = "one seed" if record["seeds"] == 1 else f"mean over {record['seeds']} seeds"
     return [
         f"log p(x|g(x)) in nats on data and on noise, {seeds} with standard errors; in brackets the paper's number.",
@@ -194,10 +192,13 @@ def _classes(record: Record) -> list[str]:
             aurocs = [line[way]["auroc"] for line in lines if way in line]
             rest = [line[way]["rest"] for line in lines if way in line]
             if aurocs:
-                cells = [f"{statistics.fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})" for values in (aurocs, rest)]
-                body.append([shown.get(data, data), f"{len(aurocs)}", title, *cells])
+                body.append([shown.get(data, data), f"{len(aurocs)}", title, _range(aurocs), _range(rest)])
     header = ["data", "tasks", "way", "AUROC of the class", "error of the rest over the VAE's"]
     return markdown_table(header, body)
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def _mean(values: Sequence[float]) -> str:

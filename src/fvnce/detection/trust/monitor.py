@@ -163,6 +163,10 @@ class Changes:
         small_p_values: the share of new rows with p ≤ 0.05; None without p-values.
         p_p_values: of p-values at most 0.05 or 0.01 being too many, adjusted for all tests; small if they are invalid.
         columns: one entry for each column of a table.
+
+    >>> changes = Changes(100, 0.01, 0.02, 0.002, 0.07, 0.02, None, None, None, None, columns=[])
+    >>> changes.alarm
+    False
     """
 
     rows: int
