@@ -1,16 +1,17 @@
 """Memory of scoring and of monitoring files of 5,000,000 rows of 20 columns. Writes results/bench/load.json.
 
-    python benchmarks/load.py                  # about 20 minutes of one core, and 3 GB of disk
+    python benchmarks/load.py
     python benchmarks/load.py --rows 100000
 
 Each file is read by a process of its own, whose peak resident memory is measured. The detector has few trees
-(n_trees=20), which makes it faster and does not change how files are read.
+(n_trees=20), which makes it faster and does not change how files are read. Needs 3 GB of disk.
+
+Takes about 20 minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from fvnce import __version__
+from fvnce.paper.cells import write_json
 
 COLUMNS, PART = 20, 100_000
 
@@ -68,7 +70,7 @@ def main() -> None:
                 found[f"{command[0]} {name}"] = measured(call)
                 content = {"command": "python benchmarks/load.py", "version": __version__, "rows": options.rows}
                 content |= {"columns": COLUMNS, "measured": found, "seconds": round(time.perf_counter() - started)}
-                path.write_text(json.dumps(content, indent=1) + "\n")
+                write_json(path, content)
                 print(name, found[f"{command[0]} {name}"], flush=True)
 
 

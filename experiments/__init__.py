@@ -12,7 +12,8 @@ Each file is one study and runs from the root of a checkout: ``python -m experim
 ``messy_tables``       files as people have them: how many are read right, and what is found in them
 ``coverage.NAME``      how often promises hold: ``conformal`` (p-values and alarms), ``evidence``
                        (intervals), ``detector`` (probabilities and π), ``sampling`` (errors of log Z
-                       and of efficiencies), ``ratio`` (the error of a telescoped ratio)
+                       and of efficiencies), ``ratio`` (the error of a telescoped ratio), ``monitor``
+                       (alarms without a change)
 ``vnce.NAME``          the problems that variational NCE was published with: ``mixture`` (which α is
                        best), ``boltzmann`` (a machine small enough to enumerate), ``posterior`` (stars
                        and moons), ``missing`` (missing values), ``toys`` (energies in the plane)

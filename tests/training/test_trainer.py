@@ -159,7 +159,7 @@ def plain_signals() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_saves_and_leaves_with_one_line(tmp_path: Path, capfd: Any, plain_signals: None) -> None:
+def test_ctrl_c_saves_and_leaves_with_one_line(tmp_path: Path, caplog: Any, plain_signals: None) -> None:
     class Press(Callback):
         def epoch(self, run: Any) -> None:
             if run.epoch == 1:
@@ -171,7 +171,7 @@ def test_ctrl_c_saves_and_leaves_with_one_line(tmp_path: Path, capfd: Any, plain
         fit(vae(), rows(40), epochs=4, batch_size=10, seed=1, checkpoint_dir=tmp_path, callbacks=[Press()])
     assert actual.value.code == 130
     assert len(actual.value.history.steps) == 9
-    assert capfd.readouterr().err == f"interrupted after step 9; saved in {tmp_path}, resume=True continues\n"
+    assert caplog.messages == [f"interrupted after step 9; saved in {tmp_path}, resume=True continues"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     again = vae(seed=3)
     fit(again, rows(40), epochs=4, batch_size=10, seed=1, checkpoint_dir=tmp_path, resume=True, callbacks=[_Nothing()])
@@ -179,7 +179,7 @@ def test_ctrl_c_saves_and_leaves_with_one_line(tmp_path: Path, capfd: Any, plain
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_what_asks_a_process_to_end_saves_first(tmp_path: Path, number: int, capfd: Any) -> None:
+def test_what_asks_a_process_to_end_saves_first(tmp_path: Path, number: int, caplog: Any) -> None:
     """A cluster sends SIGTERM, a terminal that is closed SIGHUP."""
     before = signal.signal(number, signal.SIG_DFL)
     try:
@@ -198,7 +198,7 @@ def test_what_asks_a_process_to_end_saves_first(tmp_path: Path, number: int, cap
         signal.signal(number, before)
     assert actual.value.code == 128 + number
     assert Checkpoints(tmp_path).steps() == [4, 5]
-    assert "interrupted after step 5; saved in" in capfd.readouterr().err
+    assert [message.partition(";")[0] for message in caplog.messages] == ["interrupted after step 5"]
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:

@@ -164,9 +164,12 @@ class Changes:
         p_p_values: of p-values at most 0.05 or 0.01 being too many, adjusted for all tests; small if they are invalid.
         columns: one entry for each column of a table.
 
-    >>> changes = Changes(100, 0.01, 0.02, 0.002, 0.07, 0.02, None, None, None, None, columns=[])
-    >>> changes.alarm
-    False
+    >>> from fvnce import NoiseContrastiveDetector
+    >>> rng = np.random.default_rng(0)
+    >>> detector = NoiseContrastiveDetector(n_trees=20).fit(rng.normal(size=(400, 2)))
+    >>> changes = detector.monitor(rng.normal(size=(300, 2)) + [1, 0])
+    >>> changes.alarm, changes.rows
+    (True, 300)
     """
 
     rows: int
