@@ -1,7 +1,7 @@
 """Blocks of pages that are made from results: results/*.json → the text between two marks, where there is a file.
 
 A page that a person writes holds ``<!-- NAME: made by `make pages`, do not edit -->`` and ``<!-- end of NAME -->``;
-between them comes the block of that name in :data:`BLOCKS`. Tables are sorted, and "seeds" is always how many there were.
+between them comes the block of that name in :data:`BLOCKS`. Tables are sorted, and "seeds" is always a number of them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _known(record: Record) -> list[str]:
     return [
         f"**{tables} tables on which the defaults were chosen**, so that these numbers flatter: mean AUROC / mean "
         "average precision on held-out",
-        f"rows, and the two best peers. Columns are {record['inputs']}, the peers' as well.",
+        f"rows, and the two best peers. Columns are {record['inputs'].replace('ised', 'ized')}, the peers' as well.",
         "",
         *markdown_table(["known", "seeds", "fvnce", "best peers"], body),
     ]

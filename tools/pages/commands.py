@@ -33,7 +33,7 @@ def page() -> str:
         "| 130 | interrupted |",
         "",
         "Results go to standard output or to files, everything else to standard error. Progress bars appear on",
-        "terminals only, and colours not at all where `NO_COLOR` is set. `--debug`, anywhere on the line, shows the",
+        "terminals only, and colors not at all where `NO_COLOR` is set. `--debug`, anywhere on the line, shows the",
         "traceback of an error.",
         "",
     ]

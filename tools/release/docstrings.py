@@ -56,6 +56,7 @@ COMMON: dict[str, tuple[str, str]] = {
     "delta": ("Tensor", "log-ratios Δ."),
     "mu": ("Tensor", "forecasts: probabilities that a row is data."),
     "lr": ("float", "the learning rate."),
+    "objective": ("Module", "the objective, with its model, encoder and noise."),
     "trainer": ("Trainer", "the trainer that calls, with its objective, history, epoch and step."),
     "batch": ("Batch", "the rows of this step."),
     "closure": ("callable", "evaluates the loss again."),
@@ -75,16 +76,72 @@ COMMON: dict[str, tuple[str, str]] = {
     "top": ("int", "at most this many."),
 }
 
-#: Public methods that only the package itself calls, or that torch and scikit-learn ask for.
-INTERNAL = {
-    "as_dict from_dict from_state state state_dict load_state_dict forward mapped expand base_sample rsample_from",
-    "enumerate_support check_context context_rows evidence_offset terms_of terms_of_ratios log_scale_of attach start_at",
-    "noise_given noise_log_ratio data_log_ratio draw_noise log_noise replace_noise maximum log_odds likelihood_of",
-    "count_batch new_batch count_gaps in_words odd_values new_watch watch preprocess probability_of discounts",
-    "warn_if_silent row_flops of refresh_rows condition with_codes without join add_text skip cells stored",
-    "parse_one add condition draw_with_log_prob",
-}
-INTERNAL = {name for line in INTERNAL for name in line.split()}
+#: Public methods that are not shown: only the package calls them, or torch and scikit-learn ask for them.
+INTERNAL = frozenset(
+    [
+        "add",
+        "add_text",
+        "as_dict",
+        "attach",
+        "base_sample",
+        "cells",
+        "check_context",
+        "condition",
+        "context_rows",
+        "count_batch",
+        "count_gaps",
+        "data_log_ratio",
+        "discounts",
+        "draw_noise",
+        "draw_with_log_prob",
+        "enumerate_support",
+        "evidence_offset",
+        "expand",
+        "forward",
+        "from_dict",
+        "from_state",
+        "in_words",
+        "join",
+        "likelihood_of",
+        "load_state_dict",
+        "log_noise",
+        "log_odds",
+        "log_scale_of",
+        "mapped",
+        "maximum",
+        "new_batch",
+        "new_watch",
+        "noise_given",
+        "noise_log_ratio",
+        "odd_values",
+        "of",
+        "parse_one",
+        "preprocess",
+        "probability_of",
+        "refresh_rows",
+        "replace_noise",
+        "row_flops",
+        "rsample_from",
+        "skip",
+        "start_at",
+        "state",
+        "state_dict",
+        "stored",
+        "terms_of",
+        "terms_of_ratios",
+        "warn_if_silent",
+        "watch",
+        "with_codes",
+        "without",
+    ]
+)
+#: Special methods that say what a public object does.
+SPECIAL = ("__call__",)
+
+
+def hidden(method: str) -> bool:
+    """Return whether the reference leaves a method or an attribute of a class out."""
+    return method in INTERNAL or (method.startswith("_") and method not in SPECIAL)
 
 
 def markdown(text: str) -> str:
@@ -102,9 +159,9 @@ def _reference(match: re.Match[str]) -> str:
 def _tables(lines: list[str]) -> list[str]:
     """Return each row of a two-column table as an item of a list."""
     result, inside = [], False
-    for line in lines:
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if _RULE.match(line):
-            inside = not inside
+            inside = bool(following.strip())  # the last rule of a table has nothing below it
             result.append("")
         elif inside and line.strip():
             left, _, right = line.strip().partition("``  ")
@@ -132,8 +189,8 @@ def _examples(lines: list[str]) -> list[str]:
 def described(text: str) -> dict[str, list[str]]:
     """Return the lines that describe each argument in the section Args or Attributes of a docstring.
 
-    >>> described("Do it.\\n\\nArgs:\\n    a, b: numbers,\\n        both of them.\\n    c: a text.\\n\\nReturns:\\n    x: y.")
-    {'a': ['numbers,', 'both of them.'], 'b': ['numbers,', 'both of them.'], 'c': ['a text.']}
+    >>> described("Do it.\\n\\nArgs:\\n    a, b: numbers,\\n        both.\\n    c: a text.\\n\\nReturns:\\n    x: y.")
+    {'a': ['numbers,', 'both.'], 'b': ['numbers,', 'both.'], 'c': ['a text.']}
     """
     found: dict[str, list[str]] = {}
     names: list[str] = []
@@ -190,22 +247,20 @@ class Docstrings(griffe.Extension):
         objects = list(_objects(pkg))
         self._texts = {each.path: each.docstring.value for each in objects if each.docstring is not None}
         for each in objects:
-            if each.is_function and each.name in INTERNAL and each.parent is not None and each.parent.is_class:
+            if each.parent is not None and each.parent.is_class and hidden(each.name):
                 each.public = False
             if each.docstring is not None:
                 each.docstring.value = markdown(self._completed(each))
 
     def _completed(self, each: Any) -> str:
         text = self._texts[each.path]
-        if each.is_class:
-            names = [parameter.name for parameter in each.parameters]
-        elif each.is_function:
-            names = [parameter.name for parameter in each.parameters]
-            for parameter in each.parameters:
-                if str(parameter.annotation) == "Any" and parameter.name in COMMON:
-                    parameter.annotation = COMMON[parameter.name][0]
-        else:
+        if not (each.is_class or each.is_function):
             return text
+        names = [parameter.name for parameter in each.parameters]
+        maker = each.members.get("__init__", each) if each.is_class else each
+        for parameter in maker.parameters:
+            if str(parameter.annotation) == "Any" and parameter.name in COMMON:
+                parameter.annotation = COMMON[parameter.name][0]
         inherited: dict[str, list[str]] = {}
         for base in _bases(each):
             inherited = described(self._texts.get(base, "")) | inherited

@@ -28,6 +28,11 @@ class LinearGaussianModel(nn.Module):
 
     p(x) = N(b, WWᵀ + σ²I) and p(z|x) = N(M⁻¹Wᵀ(x−b), σ²M⁻¹) with M = WᵀW + σ²I.
 
+    Args:
+        weight: W, a column for each factor.
+        bias: b, one number for each column of x.
+        scale: σ.
+
     >>> model = LinearGaussianModel(torch.ones(3, 2), torch.zeros(3), 0.5)
     >>> x = model.sample(4)
     >>> z = model.posterior(x).sample()
@@ -78,6 +83,11 @@ class LinearGaussianModel(nn.Module):
 
 class GaussianMixtureModel(nn.Module):
     """z ~ Categorical(π), x|z ~ N(m_z, s_z² I), with z an integer.
+
+    Args:
+        logits: log π up to a constant, shape (C,).
+        means: m, shape (C, D).
+        scales: s, shape (C,).
 
     >>> model = GaussianMixtureModel(torch.zeros(2), torch.tensor([[-1.0], [1.0]]), torch.ones(2))
     >>> model.posterior(torch.zeros(3, 1)).probs

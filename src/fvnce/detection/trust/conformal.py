@@ -79,7 +79,12 @@ class Conformal:
         return cls(scores[order], as_counts(weights)[order], None if inlier is None else inlier[order], model)
 
     def p_value(self, anomaly: Array, *, discount: bool = False) -> Array:
-        """Return the p-value of scores by the same model, shape (n,)."""
+        """Return the p-value of scores by the same model, shape (n,).
+
+        Args:
+            anomaly: scores of new rows.
+            discount: leave out held-out rows that are probably outliers.
+        """
         if discount and self.inlier is None:
             raise ValueError(
                 "discount must be False without held-out known outliers, found True: the probability of held-out rows "
