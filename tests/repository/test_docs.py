@@ -71,6 +71,14 @@ def test_an_equation_cannot_be_defined_twice(tmp_path):
         equations.definitions(["a.md"], tmp_path)
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_code_of_a_page_fits_its_column(page):
+    blocks_of_code = re.findall(
+        r"^```(?:python|py|sh|bash)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert [line for block in blocks_of_code for line in block.splitlines() if len(line) > 100] == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_that_is_made_is_what_it_is_made_from(name):
     assert (ROOT / name).read_text("utf-8") == PAGES[name](), "run make pages"

@@ -87,7 +87,7 @@ def arguments(shown):
 def members(shown):
     """What the reference shows of a class, inherited members included."""
     inside = {name: member.final_target if member.is_alias else member for name, member in shown.all_members.items()}
-    return {name: member for name, member in inside.items() if member.is_public}
+    return {name: member for name, member in inside.items() if not docstrings.hidden(name)}
 
 
 def test_the_reference_has_every_public_method_and_describes_every_argument(package):

@@ -173,6 +173,7 @@ def _forgetting(record: Record) -> list[str]:
     body = []
     for method, label in record["methods"].items():
         ones, others, auroc = (penalised.mean(record, method, key) for key in ("ones", "others", "auroc"))
+        label = label.replace("normalised", "normalized")
         body.append([label, f"{ones:.1f}", f"{others:.1f}", f"{auroc:.3f}"])
     return [
         f"Squared reconstruction error on test digits, {penalised.mean_of_seeds(record)}:",

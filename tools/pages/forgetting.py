@@ -13,8 +13,8 @@ Made from `results/forgetting` by `make pages`. An autoencoder is trained on all
 badly, with the log-scale found from a budget of {budget} times the error of a VAE
 ([theory](../../docs/theory/objectives.md#a-log-scale-from-a-budget)). Each pair of numbers is the AUROC with which the
 squared error tells the class from the rest on test images, and the error of the rest over the VAE's. *Without* is the
-VAE retrained without the class; *ascent* is gradient ascent on examples of the class, stopped where the median error of the
-training data has reached the same budget.
+VAE retrained without the class; *ascent* is gradient ascent on examples of the class, stopped where the median error of
+the training data has reached the same budget.
 
 `{command}`, {settings}
 """

@@ -4,12 +4,14 @@ Examples become blocks of Python, tables of reStructuredText become lists, and r
 become links; formulas are indented and are left as they are.
 
 Arguments are completed. One that a docstring does not describe is described as in the class that it is inherited from,
-else by :data:`COMMON`: what a name means wherever it is used is said once. Methods in :data:`INTERNAL` are not shown.
+else by :data:`COMMON`: what a name means wherever it is used is said once.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import griffe
@@ -17,13 +19,11 @@ import griffe
 _ROLE = re.compile(r":(?:func|class|meth|mod|data|attr|exc):`(~?)([\w.]+)`")
 _RULE = re.compile(r"^ *=+(?: +=+)+ *$")
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Attributes|Note|Example|Examples):\s*$")
-_ENTRY = re.compile(r"^    (\S(?:[\w, *]*?)\w)(?: \([^)]*\))?: ")
+_ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: ")
 
 #: What a parameter means in every signature, and its type where the signature says Any.
 COMMON: dict[str, tuple[str, str]] = {
-    "X": ("array or data frame", "rows: a matrix, NaN where a value is missing; a data frame; or images."),
-    "y": ("array", "1 for known outliers, 0 for all other rows."),
-    "sample_weight": ("array", "how often a row counts."),
+    "X": ("Tensor", "rows."),
     "estimator": ("OutlierDetector", "a fitted detector."),
     "ax": ("matplotlib.axes.Axes", "where to draw; by default a new figure."),
     "random_state": ("int or None", "a seed; None for another draw every time."),
@@ -76,72 +76,26 @@ COMMON: dict[str, tuple[str, str]] = {
     "top": ("int", "at most this many."),
 }
 
-#: Public methods that are not shown: only the package calls them, or torch and scikit-learn ask for them.
-INTERNAL = frozenset(
-    [
-        "add",
-        "add_text",
-        "as_dict",
-        "attach",
-        "base_sample",
-        "cells",
-        "check_context",
-        "condition",
-        "context_rows",
-        "count_batch",
-        "count_gaps",
-        "data_log_ratio",
-        "discounts",
-        "draw_noise",
-        "draw_with_log_prob",
-        "enumerate_support",
-        "evidence_offset",
-        "expand",
-        "forward",
-        "from_dict",
-        "from_state",
-        "in_words",
-        "join",
-        "likelihood_of",
-        "load_state_dict",
-        "log_noise",
-        "log_odds",
-        "log_scale_of",
-        "mapped",
-        "maximum",
-        "new_batch",
-        "new_watch",
-        "noise_given",
-        "noise_log_ratio",
-        "odd_values",
-        "of",
-        "parse_one",
-        "preprocess",
-        "probability_of",
-        "refresh_rows",
-        "replace_noise",
-        "row_flops",
-        "rsample_from",
-        "skip",
-        "start_at",
-        "state",
-        "state_dict",
-        "stored",
-        "terms_of",
-        "terms_of_ratios",
-        "warn_if_silent",
-        "watch",
-        "with_codes",
-        "without",
-    ]
-)
-#: Special methods that say what a public object does.
-SPECIAL = ("__call__",)
+#: What they mean where an outlier detector takes them.
+OF_DETECTORS: dict[str, tuple[str, str]] = {
+    "X": ("array or data frame", "rows: a matrix, NaN where a value is missing; a data frame; or images."),
+    "y": ("array", "1 for known outliers, 0 for all other rows."),
+    "sample_weight": ("array", "how often a row counts."),
+}
+
+_SITE = tomllib.loads((Path(__file__).parents[2] / "zensical.toml").read_text("utf-8"))
+_OPTIONS = _SITE["project"]["plugins"]["mkdocstrings"]["handlers"]["python"]["options"]
+#: What the reference leaves out of classes: methods that only the package calls, or torch and scikit-learn ask for.
+FILTERS = [re.compile(pattern.removeprefix("!")) for pattern in _OPTIONS["filters"]]
 
 
-def hidden(method: str) -> bool:
-    """Return whether the reference leaves a method or an attribute of a class out."""
-    return method in INTERNAL or (method.startswith("_") and method not in SPECIAL)
+def hidden(name: str) -> bool:
+    """Return whether the reference leaves a method or an attribute of a class out.
+
+    >>> hidden("_fit"), hidden("fit"), hidden("__call__"), hidden("load_state_dict")
+    (True, False, False, True)
+    """
+    return any(pattern.search(name) for pattern in FILTERS)
 
 
 def markdown(text: str) -> str:
@@ -210,10 +164,9 @@ def described(text: str) -> dict[str, list[str]]:
 
 
 def completed(text: str, parameters: list[str], inherited: dict[str, list[str]]) -> str:
-    """Return a docstring whose section Args describes all parameters that can be described, in their order."""
+    """Return a docstring whose section Args describes all parameters that ``inherited`` describes."""
     known = described(text)
-    missing = [name for name in parameters if name not in known]
-    added = {name: inherited.get(name) or [COMMON[name][1]] for name in missing if name in inherited or name in COMMON}
+    added = {name: inherited[name] for name in parameters if name not in known and name in inherited}
     if not added:
         return text
     lines = text.split("\n")
@@ -247,8 +200,6 @@ class Docstrings(griffe.Extension):
         objects = list(_objects(pkg))
         self._texts = {each.path: each.docstring.value for each in objects if each.docstring is not None}
         for each in objects:
-            if each.parent is not None and each.parent.is_class and hidden(each.name):
-                each.public = False
             if each.docstring is not None:
                 each.docstring.value = markdown(self._completed(each))
 
@@ -256,14 +207,15 @@ class Docstrings(griffe.Extension):
         text = self._texts[each.path]
         if not (each.is_class or each.is_function):
             return text
+        common = COMMON | OF_DETECTORS if each.path.startswith("fvnce.detection") else COMMON
         names = [parameter.name for parameter in each.parameters]
         maker = each.members.get("__init__", each) if each.is_class else each
         for parameter in maker.parameters:
-            if str(parameter.annotation) == "Any" and parameter.name in COMMON:
-                parameter.annotation = COMMON[parameter.name][0]
-        inherited: dict[str, list[str]] = {}
+            if str(parameter.annotation) == "Any" and parameter.name in common:
+                parameter.annotation = common[parameter.name][0]
+        inherited = {name: [meaning] for name, (_, meaning) in common.items()}
         for base in _bases(each):
-            inherited = described(self._texts.get(base, "")) | inherited
+            inherited |= described(self._texts.get(base, ""))
         return completed(text, [name for name in names if name not in ("self", "cls")], inherited)
 
 
