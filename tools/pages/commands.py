@@ -29,9 +29,7 @@ def page() -> str:
         "Made by `make pages` from the definitions of the program; do not edit by hand. `fvnce COMMAND --help` shows",
         "the same in a terminal, and `fvnce --install-completion` teaches your shell the names.",
         "",
-        *_markdown_table(
-            ["command", "what it does"], [[f"[`{name}`](#fvnce-{name})", text] for name, text in SUMMARIES.items()]
-        ),
+        *_markdown_table(["command", "what it does"], summaries),
         "| exit code | meaning |",
         "| --- | --- |",
         "| 0 | done |",
@@ -64,10 +62,10 @@ def _command(command: Any, name: str, parent: Any) -> list[str]:
         if record is not None and parameter.name != "help":
             is_argument = parameter.param_type_name == "argument"
             names = record[0].partition(" <")[0] if is_argument else record[0]
-            text, default = _without_default(record[1].strip())
-            for shown, plain in PLACEHOLDERS.items():
-                names = names.replace(shown, plain)
-            records[is_argument].append([_code(names), _safe(text), *([] if is_argument else [default])])
+            meaning, default = _without_default(record[1].strip())
+            for placeholder, plain in PLACEHOLDERS.items():
+                names = names.replace(placeholder, plain)
+            records[is_argument].append([_code(names), _safe(meaning), *([] if is_argument else [default])])
     for is_argument, header in ((True, ["argument", "meaning"]), (False, ["option", "meaning", "default"])):
         if records[is_argument]:
             lines += _markdown_table(header, records[is_argument])
