@@ -47,7 +47,7 @@ from torch.distributions import Independent, Normal
 import fvnce
 from fvnce import NoiseContrastiveDetector
 from fvnce.models import convolutional_pair
-from fvnce.tables import read_idx
+from fvnce.paper.datasets import idx_array, read_bytes
 
 Images = NDArray[np.uint8]
 Array = NDArray[np.float64]
@@ -80,7 +80,7 @@ def idx(folder: Path, name: str) -> Images:
     path = next(iter(sorted(folder.glob(f"{name}*"))), None)
     if path is None:
         raise FileNotFoundError(f"{folder} must hold {name}, found no such file")
-    return read_idx(path)
+    return idx_array(read_bytes(path))
 
 
 def test_set(folder: Path) -> tuple[Images, Images] | None:

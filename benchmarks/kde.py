@@ -30,7 +30,7 @@ import torch
 
 from fvnce.noise import KernelDensity, select_bandwidth
 from fvnce.paper.cells import write_json
-from fvnce.tables import read_idx
+from fvnce.paper.datasets import idx_array, read_bytes
 
 SEED = 0
 BANDWIDTHS = [1 / 4, 1 / 64, 1 / 16, 1 / 2, 1.0]
@@ -51,7 +51,9 @@ def images(n: int) -> tuple[torch.Tensor, str]:
     """n images as rows of 784 numbers in [0, 1], and where they come from."""
     archives = sorted(Path(os.environ.get("FVNCE_DATA", "missing"), "mnist").glob("train-images*gz"))
     if archives:
-        return torch.tensor(read_idx(archives[0]).reshape(-1, 784)[:n], dtype=torch.float32).div_(255), "MNIST"
+        return torch.tensor(idx_array(read_bytes(archives[0])).reshape(-1, 784)[:n], dtype=torch.float32).div_(
+            255
+        ), "MNIST"
     generator = torch.Generator().manual_seed(SEED)
     strokes = torch.randn(40, 784, generator=generator)
     mixed = torch.randn(n, 40, generator=generator) @ strokes / 12

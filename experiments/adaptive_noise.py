@@ -34,11 +34,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 from fvnce import NCE, EnergyModel, FullyVariationalNCE, GaussianDecoder, LatentVariableModel, PowerRule, fit, mlp
-from fvnce.noise import KernelDensity, NoiseMixture, fit_gaussian
+from fvnce.noise import FlowNoise, KernelDensity, NoiseMixture, fit_gaussian
 from fvnce.objectives import ContrastiveObjective
 from fvnce.paper.cells import made_by, write_json
 from fvnce.paper.setting import standard_normal
-from fvnce.training import DecodedNoise, FlowRefit, RefitNoise, fit_flow
+from fvnce.training import DecodedNoise, RefitNoise, fit_flow
 
 from .vnce.densities import TOYS
 
@@ -229,6 +229,21 @@ def make_noise(name: str, task: Task, x: Tensor, seed: int) -> tuple[Distributio
         flow = fit_flow(x, epochs=task.flow_epochs, seed=seed, **options)
         return NoiseMixture([flow, fit_gaussian(x, "diagonal")], [0.9, 0.1]), []
     return gaussian, [RefitNoise(FlowRefit(task.refit_epochs, **options), every=task.refit_every)]
+
+
+class FlowRefit:
+    """A flow, fitted first and then trained on from where it was, mixed with a Gaussian that covers all rows."""
+
+    def __init__(self, epochs: int, **options: Any) -> None:
+        self.epochs, self.options = epochs, options
+
+    def __call__(self, objective: Any, rows: Tensor, generator: torch.Generator) -> NoiseMixture:
+        """Return the flow after some more epochs."""
+        parts = objective.noise.components if isinstance(objective.noise, NoiseMixture) else (objective.noise,)
+        start = next((part for part in parts if isinstance(part, FlowNoise)), None)
+        seed, x = int(torch.randint(2**31 - 1, (), generator=generator)), rows.cpu()
+        flow = fit_flow(x, epochs=self.epochs, seed=seed, start=start, **self.options)
+        return NoiseMixture([flow, fit_gaussian(x, "diagonal")], [0.9, 0.1])
 
 
 def cell(task: Task, name: str, dimensions: int, noise_name: str, seed: int) -> dict[str, Any]:

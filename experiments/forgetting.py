@@ -37,9 +37,8 @@ from torch import Tensor
 
 from fvnce import VAE, FullyVariationalNCE, KernelDensity, PowerRule, fit
 from fvnce.paper.cells import Cells, made_by, measured, write_json
-from fvnce.paper.datasets import load_mnist
+from fvnce.paper.datasets import idx_array, load_mnist, read_bytes
 from fvnce.paper.setting import Pair, Setting, make_pair
-from fvnce.tables import read_idx
 from fvnce.training import ErrorBudget
 
 
@@ -89,7 +88,8 @@ def mnist(task: Task) -> Split:
 def fashion(task: Task) -> Split:
     """The test set of Fashion-MNIST in halves."""
     folder = Path(os.environ["FVNCE_DATA"]) / "fashion_mnist"
-    pixels, labels = (read_idx(folder / f"t10k-{name}-ubyte.gz") for name in ("images-idx3", "labels-idx1"))
+    paths = (folder / f"t10k-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1"))
+    pixels, labels = (idx_array(read_bytes(path)) for path in paths)
     x, y = torch.from_numpy(pixels.reshape(-1, 784) / np.float32(255)), torch.from_numpy(labels.astype(np.int64))
     return Split(x[:5000], y[:5000], x[:5000], y[:5000], x[5000:], y[5000:])
 

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
 from fvnce.io import atomic_write
-from fvnce.models import CouplingEncoder, CoveringEncoder, GaussianEncoder, mlp
+from fvnce.models import CoveringEncoder, GaussianEncoder, mlp
 from fvnce.objectives import ContrastiveObjective, FullyVariationalNCE, Profiled, VariationalNCE
 from fvnce.paper.cells import Cells
 from fvnce.paper.figures import new_figure, save
@@ -40,6 +40,7 @@ from fvnce.scoring import PowerRule
 from fvnce.training import fit
 
 from . import main, write_results
+from .couplings import CouplingEncoder
 
 SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "moons": lambda z: z[..., 1] + z[..., 0].square() / 2,

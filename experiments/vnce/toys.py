@@ -3,7 +3,7 @@ r"""Energy-based density estimation in the plane, with and without latents, with
     python -m experiments.vnce.toys --out out
 
 Without latents log p⁰(x) = −E_θ(x) + log p_ref(x); with latents log p⁰(x, z) = log p_Z(z) − E_θ(x, z) + log p_ref(x),
-an energy-based decoder under a Gaussian prior with a Gaussian encoder. log Z is known by quadrature over the plane (and
+an energy of x and z under a Gaussian prior with a Gaussian encoder. log Z is known by quadrature over the plane (and
 z), estimated from noise samples, and estimated once more by annealed importance sampling. Divergences KL(p*‖p_θ) are
 averages over fresh data of the known log p* less the log p_θ that quadrature normalises. Trained models are kept on
 disk and not trained again; the seconds they took are part of those reported.
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
-from fvnce.models import EnergyDecoder, EnergyModel, GaussianEncoder, LatentVariableModel, mlp
+from fvnce.models import EnergyModel, GaussianEncoder, mlp
 from fvnce.noise import NoiseMixture, fit_gaussian, smoothed
 from fvnce.objectives import NCE, ContrastiveObjective, FullyVariationalNCE, Profiled
 from fvnce.paper.cells import Cells
@@ -166,9 +166,8 @@ def _objective(method: str, settings: Settings, reference: Distribution, noise: 
     size = settings.hidden
     if "latents" in method:
         prior = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
-        decoder = EnergyDecoder(_network(3, settings), (2,), reference=reference)
         encoder = GaussianEncoder(mlp([2, size, 2], nn.SiLU))
-        model = LatentVariableModel(prior, decoder)
+        model = EnergyModel(_network(3, settings), reference=reference, latent_reference=prior)
         return FullyVariationalNCE(
             model, encoder, noise, PowerRule(0), partition=Profiled(momentum=0), latent_samples=settings.latent_samples
         )
@@ -204,12 +203,13 @@ class _Grid:
     @torch.no_grad()
     def log_unnormalised(self, model: Any, x: Tensor) -> Tensor:
         """log p⁰(x), the latent integrated out by Gauss–Hermite quadrature."""
-        if not isinstance(model, LatentVariableModel):
+        if model.latent_reference is None:
             return torch.cat([model.log_prob(part) for part in x.split(8000)])
         parts = []
         for part in x.split(250):  # small enough for the cache
             z = self.nodes[:, None].expand(-1, len(part), -1)
-            parts.append((model.log_likelihood(part, z) + self.log_weights[:, None]).logsumexp(0))
+            log_likelihood = model.log_joint(part, z) - model.latent_reference.log_prob(z)
+            parts.append((log_likelihood + self.log_weights[:, None]).logsumexp(0))
         return torch.cat(parts)
 
     def log_partition(self, values: Tensor) -> float:
@@ -225,7 +225,7 @@ def _measure(
     exact = grid.log_partition(on_grid)
     generator = torch.Generator().manual_seed(settings.seed + 1)
     value, error = objective.log_partition(settings.partition_samples, generator=generator)
-    prior = model.prior if isinstance(model, LatentVariableModel) else None
+    prior = model.latent_reference
     annealed, annealed_error = annealed_log_partition(
         model, wide, prior, chains=1000, temperatures=settings.temperatures, step_size=0.2, generator=generator
     )
@@ -253,8 +253,8 @@ def _latents(objective: Any, x: Tensor, log_marginal: Tensor, generator: torch.G
     model = objective.model
     q = objective.encoder(x)
     z = q.mean + q.stddev * torch.randn(16, *q.mean.shape, generator=generator)
-    log_q, log_prior = q.log_prob(z), model.prior.log_prob(z)
-    bound = model.log_likelihood(x, z) + log_prior - log_q
+    log_q, log_prior = q.log_prob(z), model.latent_reference.log_prob(z)
+    bound = model.log_joint(x, z) - log_q
     return {
         "kl_encoder_posterior": float((log_marginal - bound.mean(0)).mean()),
         "kl_encoder_prior": float((log_q - log_prior).mean()),

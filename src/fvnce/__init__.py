@@ -90,9 +90,7 @@ _OLD_MODULES = ("data", "runs")
 _OLD_NAMES = {
     "BernoulliNoise": "noise.BernoulliNoise",
     "ContinuousBernoulliDecoder": "models.ContinuousBernoulliDecoder",
-    "CouplingEncoder": "models.CouplingEncoder",
     "CoveringEncoder": "models.CoveringEncoder",
-    "EnergyDecoder": "models.EnergyDecoder",
     "Exponential": "scoring.Exponential",
     "NoisePool": "noise.NoisePool",
     "SNCE": "objectives.NCE",

@@ -6,7 +6,7 @@ __getattr__ = moved(
     __name__,
     {
         "DataError": "fvnce.tables.FileError",
-        **{name: f"fvnce.tables.{name}" for name in ("Frame", "ReadOptions", "open_source", "read_idx")},
+        **{name: f"fvnce.tables.{name}" for name in ("Frame", "ReadOptions", "open_source")},
         **{name: f"fvnce.paper.datasets.{name}" for name in ("Images", "fetch_mnist", "load_digits", "load_mnist")},
     },
 )

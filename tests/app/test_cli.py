@@ -256,10 +256,9 @@ def test_rules(tmp_path):
     assert re.search(r"logarithmic\(\)\s+no\s+yes\s+–", out)
     text = "0.5*power(1/64)+0.5*power(0,1)"
     assert "has the double-ELBO property" in fvnce("rules", text)[0]
-    out, _ = fvnce("rules", "quadratic()", "--json")
-    found = json.loads(out)
-    assert (found["double_elbo"], found["proper"], found["laws"]["f0 concave"]["holds"]) == (False, True, False)
-    assert "the weight of a rule must be" in fvnce("rules", "--json", "--", "-1*power(0)", code=1)[1]
+    out, _ = fvnce("rules", "quadratic()")
+    assert re.search("does not have the double-ELBO property.*f0 concave +fails", out, re.DOTALL)
+    assert "the weight of a rule must be" in fvnce("rules", "--", "-1*power(0)", code=1)[1]
 
 
 def test_data_describes_a_file(table, pictures):

@@ -63,7 +63,7 @@ def test_a_run_of_checkpoints_is_opened(tmp_path):
     assert run.detector is None
     for name, value in objective.state_dict().items():
         assert torch.equal(run.objective.state_dict()[name], value)
-    assert run.history.to_json() == history.to_json()
+    assert run.history.to_dict() == history.to_dict()
     assert (run.config["batch_size"], run.config["seed"]) == (8, 4)
     assert repr(run) == f"Run({str(tmp_path / 'run')!r}, VAE)"
 

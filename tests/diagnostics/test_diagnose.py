@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 from contracts import DOUBLE
+from exact_models import GaussianMixtureModel
 from fvnce import (
     FullyVariationalNCE,
     GaussianDecoder,
@@ -18,7 +19,6 @@ from fvnce import (
     mlp,
 )
 from fvnce.diagnostics import calibrate, diagnose
-from fvnce.models import GaussianMixtureModel
 from objective_problems import normal
 
 

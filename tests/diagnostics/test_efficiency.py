@@ -10,9 +10,10 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 from efficiency_problems import covariance, precision_problem
+from exact_models import LinearGaussianModel
 from fvnce import NCE, Logarithmic, PowerRule, RankingNCE, VariationalNCE
 from fvnce.diagnostics import noise_efficiency
-from fvnce.models import GaussianEncoder, LinearGaussianModel
+from fvnce.models import GaussianEncoder
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

@@ -17,8 +17,8 @@ from torch import nn
 
 import fvnce
 from damaged_files import BOMBS, KINDS, bomb, make_files, mutate, objective
+from exact_models import LinearGaussianModel
 from fvnce.io import FileError, decode, describe, read_record, rebuild, write_record
-from fvnce.models import LinearGaussianModel
 from fvnce.objectives import VAE
 
 BYTES = 150  # flips of each kind of file

@@ -26,7 +26,7 @@ from fvnce.app.report.page import PageFigure, Section, write_page
 from fvnce.app.runs.settings import DataSettings, read_config
 from fvnce.app.runs.training_data import read_training_data
 from fvnce.paper.figures import new_figure, save
-from fvnce.tables import FileError, ReadOptions, open_source, read_idx
+from fvnce.tables import FileError, ReadOptions, open_source
 from tools.fuzz import readers as fuzz_readers
 
 QUICK = ["--set", "n_trees=5", "--set", "n_networks=1", "--set", "steps=5", "--set", "calibration_folds=0", "-q"]
@@ -86,8 +86,7 @@ def test_what_unfolds_beyond_the_budget_is_refused_before_it_takes_the_memory(tm
     npz_of_zeros(tmp_path / "a.npz", X=(32, 10**6))
     gzip_of(tmp_path / "line.csv.gz", b"1" * 2**20, 250)
     gzip_of(tmp_path / "fields.csv.gz", b"11," * 2**18, 60)
-    gzip_of(tmp_path / "idx.gz", bytes([0, 0, 8, 3]) + struct.pack(">3I", 250, 1024, 1024) + bytes(2**20), 250)
-    names = ["png", "a.npz", "line.csv.gz", "fields.csv.gz", "idx.gz"]
+    names = ["png", "a.npz", "line.csv.gz", "fields.csv.gz"]
     paths = [str(tmp_path / name) for name in names]
     assert all(os.path.getsize(path) < 2**22 for path in paths)
     environment = os.environ | {"FVNCE_MAX_MEMORY": "64M"}
@@ -149,9 +148,6 @@ def packed(content):
     ("name", "content", "words"),
     [
         ("a.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**32 - 1), "4,294,967,295 bytes"),
-        ("a-idx3", bytes([0, 0, 8, 3]) + b"\xff" * 12 + b"abc", "4294967295 rows.* row 1"),
-        ("a-idx3.gz", packed(bytes([0, 0, 14, 3]) + b"\xff" * 12), "over 1000T .*one row"),
-        ("a-idx3.gz", packed(bytes([0, 0, 8, 3]) + b"\xff\xff\xff\xff\0\0\0\1\0\0\0\1"), "it ends in row 1"),
         ("a.csv", b'a,b\n1,"' + b"x" * 200_000 + b'"\n', "131,072 characters"),
         ("a.csv", b"a,b\n" + b"1,2\n" * 300 + b'1,"' + b"x\n" * 99_999, "line .*131,072"),
         ("a.csv.gz", packed(b"a,b\n1,2\n" * 99)[:60] + b"\xff" * 99, "is damaged: "),
@@ -164,13 +160,6 @@ def test_what_a_header_or_a_field_claims_is_not_believed(name, content, words, t
             pass
     assert re.search(words, str(error.value)), str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_read_idx_decompresses_no_more_than_the_budget(tmp_path, monkeypatch):
-    (tmp_path / "a.gz").write_bytes(packed(bytes([0, 0, 8, 1]) + struct.pack(">I", 2**22) + bytes(2**22)))
-    monkeypatch.setenv("FVNCE_MAX_MEMORY", "2M")
-    with pytest.raises(FileError, match=r"4M of memory .* more than the 2M"):
-        read_idx(tmp_path / "a.gz")
 
 
 def test_a_delimiter_that_is_none_is_refused(tmp_path):

@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 from experiments.vnce import lbfgs
+from experiments.vnce.couplings import CouplingEncoder
 from fvnce import (
     NCE,
     VAE,
@@ -18,6 +19,7 @@ from fvnce import (
     GaussianEncoder,
     LatentVariableModel,
     PowerRule,
+    fit,
     load,
     mlp,
     save,
@@ -25,9 +27,7 @@ from fvnce import (
 from fvnce.models import (
     BinaryEncoder,
     BinaryVector,
-    CouplingEncoder,
     CoveringEncoder,
-    EnergyDecoder,
     KernelRatio,
     RestrictedBoltzmannMachine,
     TelescopedRatio,
@@ -65,38 +65,12 @@ def test_the_value_is_minus_the_energy_and_the_references():
     torch.testing.assert_close(plain.log_prob(x), normal(2).log_prob(x) - plain.network(x)[:, 0])
 
 
-def test_a_decoder_joins_a_prior():
-    decoder = EnergyDecoder(mlp([5, 8, 1]), (2,), reference=normal(2))
-    model = LatentVariableModel(normal(3), decoder)
-    x, z = torch.randn(7, 2), torch.randn(4, 7, 3)
-    expected = normal(3).log_prob(z) - decoder.energy(x, z) + normal(2).log_prob(x)
-    torch.testing.assert_close(model.log_joint(x, z), expected)
-    assert not model.normalized
-    with pytest.raises(NotImplementedError, match="langevin"):
-        model.sample(3)
-
-
-def test_a_decoder_under_a_prior_is_an_energy_with_that_latent_reference():
-    """log p_Z(z) − E(x, z) + log p_ref(x), by two routes: the same joint, and so the same objective."""
-    network, prior, reference = mlp([5, 8, 1]).double(), normal(3, 2.0), normal(2)
-    decoder = LatentVariableModel(prior, EnergyDecoder(network, (2,), reference=reference)).double()
-    energy = EnergyModel(network, reference=reference, latent_reference=prior).double()
-    x, z = torch.randn(7, 2).double(), torch.randn(4, 7, 3).double()
-    torch.testing.assert_close(decoder.log_joint(x, z), energy.log_joint(x, z))
-    encoder, losses = GaussianEncoder(nn.Linear(2, 6)).double(), []
-    for model in (decoder, energy):
-        torch.manual_seed(0)
-        objective = FullyVariationalNCE(model, encoder, normal(2, 2.0), PowerRule(0.5), partition="profiled").double()
-        losses.append(objective(x, 2 * x.flip(0)))
-    torch.testing.assert_close(*losses)
-
-
 def test_what_needs_a_normalized_model_refuses_an_energy():
-    model = LatentVariableModel(normal(3), EnergyDecoder(mlp([5, 8, 1]), (2,)))
+    model = EnergyModel(mlp([5, 8, 1]), latent_reference=normal(3))
     encoder = GaussianEncoder(nn.Linear(2, 6))
-    with pytest.raises(ValueError, match=r"model of VAE must .*found LatentVariableModel"):
+    with pytest.raises(ValueError, match=r"model of VAE must .*found EnergyModel"):
         VAE(model, encoder)
-    with pytest.raises(ValueError, match=r"model must .*found LatentVariableModel"):
+    with pytest.raises(ValueError, match=r"model must .*found EnergyModel"):
         FullyVariationalNCE(model, encoder, normal(2), PowerRule(0), variance_reduced=True)
 
 
@@ -163,10 +137,10 @@ def test_an_energy_recovers_a_gaussian_and_its_log_partition(rule):
     assert (value - exact).abs() < 0.05
 
 
-def test_log_partition_of_an_energy_based_decoder():
+def test_log_partition_of_an_energy_with_latents():
     """Against quadrature over x and z, in one dimension each, to 3 standard errors and 0.05 nats."""
     torch.manual_seed(0)
-    model = LatentVariableModel(normal(1), EnergyDecoder(mlp([2, 8, 1], nn.Tanh), (1,), reference=normal(1, 2.0)))
+    model = EnergyModel(mlp([2, 8, 1], nn.Tanh), reference=normal(1, 2.0), latent_reference=normal(1))
     encoder = GaussianEncoder(nn.Linear(1, 2))
     nn.init.zeros_(encoder.network.weight)
     nn.init.zeros_(encoder.network.bias)
@@ -255,6 +229,17 @@ def test_a_coupled_draw_can_be_taken_again(draws):
         torch.testing.assert_close(one, other)
 
 
+def test_a_conditional_flow_of_zuko_is_an_encoder():
+    zuko = pytest.importorskip("zuko")
+    torch.manual_seed(0)
+    encoder = zuko.flows.NSF(2, 3, transforms=1, hidden_features=(8,))
+    model = LatentVariableModel(normal(2), GaussianDecoder(nn.Linear(2, 3)))
+    objective = FullyVariationalNCE(model, encoder, normal(3, 2.0), PowerRule(0), latent_samples=2)
+    before = [value.clone() for value in encoder.parameters()]
+    fit(objective, torch.randn(32, 3), epochs=2, seed=0)
+    assert any(not torch.equal(old, new) for old, new in zip(before, encoder.parameters(), strict=True))
+
+
 def test_a_covering_encoder_is_a_mixture_and_bounds_the_ratio():
     """Density the weighted mean, draws with its moments; log Z right where the encoder alone misses the posterior."""
     narrow = GaussianEncoder(nn.Linear(1, 2))
@@ -282,19 +267,19 @@ def test_a_covering_encoder_is_a_mixture_and_bounds_the_ratio():
         CoveringEncoder(narrow, normal(1), share=1.0)
 
 
-@pytest.mark.parametrize("which", ["plain", "decoder", "boltzmann", "coupling"])
+@pytest.mark.parametrize("which", ["plain", "latents", "boltzmann", "covering"])
 def test_saved_and_loaded(tmp_path, which):
     torch.manual_seed(0)
     x = torch.randn(6, 2)
     if which == "plain":
         model = EnergyModel(mlp([2, 4, 1]), reference=normal(2))
         objective = FullyVariationalNCE(model, None, normal(2, 2.0), PowerRule(0), partition="profiled")
-    elif which == "decoder":
-        model = LatentVariableModel(normal(3), EnergyDecoder(mlp([5, 4, 1]), (2,), reference=normal(2)))
+    elif which == "latents":
+        model = EnergyModel(mlp([5, 4, 1]), reference=normal(2), latent_reference=normal(3))
         objective = FullyVariationalNCE(model, GaussianEncoder(nn.Linear(2, 6)), normal(2, 2.0), PowerRule(0))
-    elif which == "coupling":
+    elif which == "covering":
         model = EnergyModel(mlp([4, 4, 1]), latent_reference=normal(2))
-        encoder = CouplingEncoder(2, 2)
+        encoder = GaussianEncoder(nn.Linear(2, 4))
         covering = CoveringEncoder(encoder, normal(2), share=0.3)
         objective = FullyVariationalNCE(model, encoder, normal(2, 2.0), PowerRule(0), noise_encoder=covering)
     else:

@@ -26,7 +26,7 @@ from fvnce import (
     RankingNCE,
     mlp,
 )
-from fvnce.models import BinaryEncoder, CoveringEncoder, EnergyDecoder
+from fvnce.models import BinaryEncoder, CoveringEncoder
 from fvnce.objectives import Objective
 
 LATENT = 2
@@ -261,10 +261,8 @@ def test_separate_energies_of_one_row_and_several_draws(rows: int, draws: int) -
     for last in (False, True):
         network = Separate(last)
         torch.testing.assert_close(EnergyModel(network, inputs="separate").log_joint(x, z), expected)
-        decoder = EnergyDecoder(network, (1, 2, 2), inputs="separate")
-        torch.testing.assert_close(LatentVariableModel(standard(LATENT), decoder).log_likelihood(x, z), expected)
         objective = FullyVariationalNCE(
-            LatentVariableModel(standard(LATENT), decoder),
+            EnergyModel(network, inputs="separate", latent_reference=standard(LATENT)),
             encoder(4),
             standard(1, 2, 2),
             PowerRule(0),

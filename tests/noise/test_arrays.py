@@ -81,22 +81,10 @@ def test_moments_and_storage_keep_the_shape(make: Make, tmp_path) -> None:
     flat, noise = make(x), make(x.reshape(60, 2, 3, 4))
     if not isinstance(noise, EmpiricalNoise):
         assert torch.equal(noise.mean, flat.mean.reshape(2, 3, 4))
-    if not isinstance(noise, (EmpiricalNoise, NoiseMixture)):
-        assert torch.equal(noise.variance, flat.variance.reshape(2, 3, 4))
     save_noise(noise, tmp_path)
     back, at = load_noise(tmp_path), draw(noise, 9, torch.Generator().manual_seed(0))
     assert back.event_shape == (2, 3, 4)
     assert torch.equal(back.log_prob(at), noise.log_prob(at))
-
-
-@pytest.mark.parametrize("name", ["kernel", "kernel-weighted", "bernoulli"])
-def test_expanding_arrays(name: str) -> None:
-    x = data(60, WIDTH, torch.float64)
-    noise = MEMBERS[name](x.reshape(60, 2, 3, 4))
-    wide, at = noise.expand((5, 4)), draw(noise, 4)
-    assert torch.equal(wide.log_prob(at), noise.log_prob(at).expand(5, 4))
-    assert wide.sample((2,)).shape == (2, 5, 4, 2, 3, 4)
-    assert wide.mean.shape == (5, 4, 2, 3, 4)
 
 
 @pytest.mark.parametrize("n", [3, 2000])

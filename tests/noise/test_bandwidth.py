@@ -33,35 +33,33 @@ def likelihood(X: torch.Tensor, h: float) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 3, 30])
-@pytest.mark.parametrize("way", ["table", "nearest", "blocks"])
-def test_loo_maximises_the_leave_one_out_likelihood(monkeypatch, dtype, width: int, way: str) -> None:
-    """All three ways find the maximum of a bounded search over the plain formula."""
+@pytest.mark.parametrize(("block_bytes", "kept_bytes"), [(64 * 2**20, 2**30), (2**16, 2**30), (2**16, 0)])
+def test_loo_maximises_the_leave_one_out_likelihood(
+    monkeypatch, dtype, width: int, block_bytes: int, kept_bytes: int
+) -> None:
+    """It finds the maximum of a bounded search over the plain formula, whatever the blocks."""
     X = data(300, width, dtype)
     X[1] = X[0]
-    block_bytes = 64 * 2**20 if way == "table" else 2**16
-    if way == "blocks":
-        monkeypatch.setattr(bandwidth, "_left_out", lambda *_: 1.0)
-        monkeypatch.setattr(bandwidth, "_TILE_ROWS", 77)
-    actual = float(select_bandwidth(X, "loo", block_bytes=block_bytes))
+    monkeypatch.setattr(bandwidth, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(bandwidth, "KEPT_BYTES", kept_bytes)
+    actual = float(select_bandwidth(X, "loo"))
     best = optimize.minimize_scalar(
         lambda log_h: -likelihood(X.double(), math.exp(log_h)),
         bounds=(math.log(actual) - 1, math.log(actual) + 1),
         method="bounded",
         options={"xatol": 1e-6},
     )
-    assert actual == pytest.approx(math.exp(best.x), rel=1e-3 if way == "nearest" else 1e-4)
+    assert actual == pytest.approx(math.exp(best.x), rel=1e-4)
 
 
-def test_the_bound_on_neighbours_left_out_holds() -> None:
-    """The certified change of h² covers the true one wherever it is small enough to be used."""
-    X = data(400, 20, torch.float64)
-    squares = torch.cdist(X, X).square().fill_diagonal_(math.inf).sort(1).values[:, :-1]
-    for h in (0.5, 0.8, 1.2):
-        mean, _ = bandwidth._moments(squares, h)
-        kept, _ = bandwidth._moments(squares[:, :32], h)
-        bound = bandwidth._left_out(squares[:, :32], 400, 20, h)
-        assert 0 <= mean - kept <= bound * 20 * h**2
-    assert bound > 1e-6
+def test_some_rows_left_out_say_what_all_say(monkeypatch) -> None:
+    """The bandwidth from 250 of 1,000 rows is off by 5 % (the deviation over random subsets), and less with more."""
+    X = data(1000, 5, torch.float64)
+    every = float(select_bandwidth(X, "loo"))
+    monkeypatch.setattr(bandwidth, "MOST_LEFT_OUT", 250)
+    some = float(select_bandwidth(X, "loo"))
+    assert some != every
+    assert some == pytest.approx(every, rel=0.15)
 
 
 def test_loo_does_not_depend_on_the_units() -> None:
@@ -90,8 +88,3 @@ def test_duplicates_of_every_row_are_an_error_for_loo() -> None:
         select_bandwidth(X, "loo", floor=0.1)
     with pytest.raises(ValueError, match=r"X.*n >= 2"):
         select_bandwidth(X[:1], "loo")
-
-
-def test_working_memory_that_holds_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"block_bytes.*found 100"):
-        select_bandwidth(torch.randn(20, 2), "loo", block_bytes=100)

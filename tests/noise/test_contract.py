@@ -135,18 +135,6 @@ def test_leading_shapes_are_kept(member: Member) -> None:
 
 
 @every_member
-def test_expanding_repeats_the_same_law(member: Member) -> None:
-    noise, x = member.make(3, torch.float64), member.points(3, torch.float64, n=4)
-    wide = noise.expand((5, 4))
-    assert wide.batch_shape == (5, 4)
-    assert torch.equal(wide.log_prob(x), noise.log_prob(x).expand(5, 4))
-    torch.manual_seed(0)
-    samples = wide.sample((2,))
-    assert samples.shape == (2, 5, 4, 3)
-    assert len(samples.reshape(-1, 3).unique(dim=0)) > (1 if member.binary else 39)
-
-
-@every_member
 def test_equal_seeds_give_equal_draws_and_leave_the_global_state(member: Member) -> None:
     noise = member.make(4, torch.float64)
     state = torch.get_rng_state()

@@ -13,7 +13,6 @@ from torch.distributions import Independent, MultivariateNormal, Normal, Uniform
 
 from fvnce.noise import (
     BernoulliNoise,
-    EmpiricalNoise,
     KernelDensity,
     NoiseMixture,
     draw,
@@ -187,20 +186,3 @@ def test_a_component_without_draws_costs_nothing() -> None:
             assert torch.allclose(log_prob, noise.log_prob(x), atol=1e-5)
     assert draw_with_log_prob(parts[0], 0)[1].shape == (0,)
     assert log_prob_or_minus_inf(box(0, 1), torch.zeros(4, 0, 2)).shape == (4, 0)
-
-
-def test_the_mean_has_the_shape_of_the_batch() -> None:
-    kernels = KernelDensity(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), 1.0)
-    for noise in (kernels, NoiseMixture([kernels, kernels]), BernoulliNoise(torch.tensor([0.5, 0.25]))):
-        mean = noise.expand((3, 1)).mean
-        assert torch.equal(mean, noise.mean.expand(3, 1, 2)), noise
-
-
-def test_rows_as_they_are_have_a_batch_shape_too() -> None:
-    rows = EmpiricalNoise(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
-    batched = rows.expand((3,))
-    assert batched.log_prob(torch.zeros(2)).shape == (3,)
-    torch.manual_seed(0)
-    drawn = batched.sample((4,))
-    torch.manual_seed(0)
-    assert torch.equal(drawn, rows.sample((4, 3)))

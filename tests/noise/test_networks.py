@@ -290,7 +290,6 @@ def test_a_flow_integrates_to_one_and_its_draws_follow_it() -> None:
     x = draw(noise, 20_000, torch.Generator().manual_seed(0))
     error = x.std(0) / math.sqrt(len(x))
     assert bool(((x.mean(0) - mass @ points).abs() < 5 * error + 1e-3).all())
-    assert noise.expand((3,)).log_prob(x[:3]).shape == (3,)
     assert noise.sample((2, 3)).shape == (2, 3, 2)
     assert draw(noise, 0).shape == (0, 2)
     with pytest.raises(ValueError, match=r"x.*found"):

@@ -12,6 +12,7 @@ from torch.distributions import Independent, Normal
 
 import fvnce
 from contracts import DOUBLE
+from exact_models import GaussianMixtureModel
 from fvnce import (
     IWAE,
     NCE,
@@ -27,7 +28,7 @@ from fvnce import (
     mlp,
 )
 from fvnce.io import describe, rebuild
-from fvnce.models import GaussianMixtureModel, LatentVariableModel, PointEncoder
+from fvnce.models import LatentVariableModel, PointEncoder
 from fvnce.objectives import Batch, BatchPart, Learned, Objective
 from fvnce.objectives.batch import LogRatio, effective_fraction, ratio_statistics
 

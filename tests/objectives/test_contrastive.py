@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributions import Categorical, Independent, MultivariateNormal, Normal, Uniform
 
 from contracts import DOUBLE
+from exact_models import GaussianMixtureModel
 from fvnce import (
     IWAE,
     NCE,
@@ -31,7 +32,7 @@ from fvnce import (
     save,
 )
 from fvnce.diagnostics import diagnose
-from fvnce.models import ContinuousBernoulliDecoder, GaussianMixtureModel
+from fvnce.models import ContinuousBernoulliDecoder
 from fvnce.noise import BernoulliNoise
 from fvnce.objectives import Learned, Profiled
 from objective_problems import Bell, normal

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, Independent, Uniform
 
+from exact_models import LinearGaussianModel
 from fvnce import (
     NCE,
     VAE,
@@ -18,7 +19,7 @@ from fvnce import (
     VariationalNCE,
     mlp,
 )
-from fvnce.models import ContinuousBernoulliDecoder, DiagonalNormal, LinearGaussianModel
+from fvnce.models import ContinuousBernoulliDecoder, DiagonalNormal
 from fvnce.noise import BernoulliNoise
 from objective_problems import Counts, Networks, Table, every_rule, linear_gaussian, mixture, noise_for, normal
 

@@ -15,8 +15,9 @@ from torch.nn.functional import cross_entropy, softplus
 
 import fvnce
 from consistency import UnnormalisedLinearProblem, UnnormalisedMixtureProblem, check_rate
+from exact_models import LinearGaussianModel
 from fvnce import NCE, ConditionalNCE, EnergyModel, FullyVariationalNCE, PowerRule, RankingNCE, mlp
-from fvnce.models import GaussianEncoder, LinearGaussianModel, RestrictedBoltzmannMachine
+from fvnce.models import GaussianEncoder, RestrictedBoltzmannMachine
 from fvnce.noise import BitFlips, GaussianSteps
 from fvnce.objectives import Batch, BatchPart, Objective
 from training_runs import digest, rows

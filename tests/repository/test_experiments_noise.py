@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
+from exact_models import LinearGaussianModel
 from experiments import adaptive_noise, forgetting, tempering
 from fvnce import fit_gaussian, mlp
-from fvnce.models import LinearGaussianModel
 from fvnce.paper.setting import standard_normal
 from fvnce.training import Baseline
 

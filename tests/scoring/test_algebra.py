@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contracts import CLASSICAL, CONE, DOUBLE, FAMILY, rules
 from fvnce import Logarithmic, PowerRule, Quadratic
-from fvnce.scoring import ScoringRule, from_generator, from_pair, from_weight, parse
+from fvnce.scoring import ScoringRule, from_pair, from_weight, parse
 
 weights = st.floats(1e-6, 1e6)
 power_rules = st.builds(PowerRule, st.floats(0, 1), st.floats(0, 1e4), st.one_of(st.none(), st.floats(0, 75)))
@@ -162,7 +162,7 @@ def test_losses_are_the_papers():
 
 
 def test_any_shape_and_no_gradient_where_none_is_asked():
-    for rule in (PowerRule(0.5, 1.0), Quadratic(), from_weight(lambda r: 1 / r), from_generator(lambda m: m**2)):
+    for rule in (PowerRule(0.5, 1.0), Quadratic(), from_weight(lambda r: 1 / r)):
         for shape in ((), (0,), (2, 3, 4)):
             value = rule.f0(torch.zeros(shape))
             assert value.shape == shape

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contracts import DOUBLE, FAMILY
 from fvnce import Logarithmic, PowerRule
-from fvnce.scoring import ScoringRule, check_double_elbo, from_generator, from_pair, from_weight
+from fvnce.scoring import ScoringRule, check_double_elbo, from_pair, from_weight
 
 
 def bump(delta, centre, width):
@@ -62,7 +62,6 @@ WRONG: dict[str, ScoringRule] = {
     "values in stairs": from_pair(lambda d: (1000 * d).round() / 1000, lambda d: -(1000 * d.exp()).round() / 1000),
     "no derivative": from_pair(lambda d: d.detach() + 0 * d, lambda d: -d.detach().exp() + 0 * d),
     "values with a narrow bump": from_pair(lambda d: d + 1e-4 * bump(d, 0.0125, 0.003), lambda d: -d.exp()),
-    "a generator with a kink": from_generator(lambda mu: mu * (torch.logit(mu) - 1) + 0.01 * (mu - 0.3).abs()),
     "the logarithmic rule, nearly outweighed": Logarithmic() + 0.01 * PowerRule(1),
 }
 
@@ -80,7 +79,6 @@ RIGHT: dict[str, ScoringRule] = {
     "the second extreme": from_pair(lambda d: d.exp(), lambda d: -(2 * d).exp() / 2),
     "a square root": from_pair(lambda d: 2 * (d / 2).exp(), lambda d: -(1.5 * d).exp() / 1.5),
     "nothing": from_pair(lambda d: 0 * d, lambda d: 0 * d),
-    "a generator": from_generator(lambda mu: mu * (torch.logit(mu) - 1)),
     "the logarithmic rule, outweighed": 0.01 * Logarithmic() + PowerRule(1),
     "a sum with one's own": 0.5 * from_weight(lambda r: (2 + r) ** -0.3) + PowerRule(0.1, 2.0),
     "scaled": from_weight(lambda r: 1e6 / (1 + r).sqrt()).normalized(),
@@ -198,7 +196,5 @@ def test_an_examination_of_nothing_is_refused(how, error, words):
 
 
 def test_a_generator_is_asked_about_probabilities_alone():
-    rule = from_generator(lambda mu: mu * mu.log() + (1 - mu) * (1 - mu).log())
-    for asked in (rule, Logarithmic()):
-        with pytest.raises(ValueError, match=r"mu.*1.5"):
-            asked.generator(torch.tensor(1.5))
+    with pytest.raises(ValueError, match=r"mu.*1.5"):
+        Logarithmic().generator(torch.tensor(1.5))

@@ -7,7 +7,7 @@ import torch
 
 from contracts import DOUBLE, EVERY_RULE, rules
 from fvnce import Logarithmic, PowerRule, Quadratic
-from fvnce.scoring import Exponential, ScoringRule, from_generator, from_weight
+from fvnce.scoring import Exponential, ScoringRule, from_weight
 
 CLIPPED: list[ScoringRule] = [
     *(PowerRule(a, b, clip=c) for a in (0.0, 1e-8, 0.5, 1.0) for b in (0.0, 0.3, 20.0) for c in (0.0, 10.0, 75.0)),
@@ -15,7 +15,6 @@ CLIPPED: list[ScoringRule] = [
     Exponential(5.0),
     from_weight(lambda r: 1 / torch.sqrt(1 + r)),
     from_weight(lambda r: 1 / r),
-    from_generator(lambda mu: mu * (torch.logit(mu) - 1), clip=5.0),
     0.5 * PowerRule(0) + PowerRule(1),
     PowerRule(0) + Logarithmic(),
     PowerRule(0.5, 2.0).normalized(),

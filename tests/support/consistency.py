@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
-from fvnce.models import GaussianMixtureModel, LinearGaussianModel
+from exact_models import GaussianMixtureModel, LinearGaussianModel
 
 SMALL, LARGE, DATA_SETS = 900, 8100, 10
 

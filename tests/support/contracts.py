@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fvnce import Logarithmic, PowerRule, Quadratic
-from fvnce.scoring import Exponential, ScoringRule, Spherical, from_generator, from_weight
+from fvnce.scoring import Exponential, ScoringRule, Spherical, from_weight
 
 DOUBLE = torch.float64
 
@@ -29,7 +29,6 @@ CONE: list[ScoringRule] = [
 CONSTRUCTED: list[ScoringRule] = [
     from_weight(lambda r: 1 / torch.sqrt(1 + r), clip=None),
     from_weight(lambda r: 1 / r + 0.5, clip=None),
-    from_generator(lambda mu: mu * (torch.logit(mu) - 1)),
 ]
 
 VARIATIONAL = FAMILY + CONE + CONSTRUCTED

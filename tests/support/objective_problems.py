@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
+from exact_models import GaussianMixtureModel, LinearGaussianModel
 from fvnce import (
     BernoulliDecoder,
     GaussianDecoder,
@@ -15,7 +16,6 @@ from fvnce import (
     PowerRule,
     mlp,
 )
-from fvnce.models import GaussianMixtureModel, LinearGaussianModel
 
 RULES = [PowerRule(a, b, clip=None) for a in (0.0, 1 / 16, 0.5, 1.0) for b in (0.0, 1.0, 5.0)]
 

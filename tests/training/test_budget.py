@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal, constraints
 
 import fvnce
+from exact_models import GaussianMixtureModel
 from fvnce import VAE, FullyVariationalNCE, KernelDensity, NoiseMixture, PowerRule
 from fvnce.io import describe, rebuild
 from fvnce.noise import fit_gaussian, jitter
@@ -300,7 +301,7 @@ def test_stochastic_and_discrete_latents() -> None:
     fvnce.fit(gaussian, rows(60), epochs=2, batch_size=20, seed=0, callbacks=[budget])
     assert math.isfinite(budget.error_ratio)
     torch.manual_seed(0)
-    mixture = fvnce.models.GaussianMixtureModel(torch.zeros(3), torch.randn(3, 4), torch.ones(3))
+    mixture = GaussianMixtureModel(torch.zeros(3), torch.randn(3, 4), torch.ones(3))
     discrete = FullyVariationalNCE(mixture, mixture.posterior, kernels(), PowerRule(0, clip=0.0), log_scale="auto")
     budget = ErrorBudget()
     fvnce.fit(discrete, rows(60), epochs=2, batch_size=20, seed=0, callbacks=[budget])

@@ -15,15 +15,14 @@ import torch
 from torch import nn
 
 import fvnce
+from exact_models import GaussianMixtureModel, LinearGaussianModel
 from fvnce import KernelDensity, NoiseMixture, PowerRule
 from fvnce.models import (
     CategoricalEncoder,
     ContinuousBernoulliDecoder,
     GaussianDecoder,
     GaussianEncoder,
-    GaussianMixtureModel,
     LatentVariableModel,
-    LinearGaussianModel,
     PointEncoder,
     convolutional_pair,
     mlp,

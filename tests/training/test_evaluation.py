@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
+from exact_models import LinearGaussianModel
 from fvnce import PowerRule
-from fvnce.models import GaussianEncoder, LinearGaussianModel
+from fvnce.models import GaussianEncoder
 from fvnce.objectives import NCE, Batch
 from fvnce.training import EarlyStopping, FitOptions, fit
 from fvnce.training.evaluation import comparable, evaluate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import json
 import math
 from pathlib import Path
 
@@ -60,16 +59,13 @@ def test_what_costs_time_before_training_is_reported_apart(history: History) -> 
     assert {"seconds_tabulating_data", "seconds_tabulating_validation", "seconds_filling_pool"} <= set(history.notes)
 
 
-def test_csv_and_json_hold_the_same_numbers(history: History, tmp_path: Path) -> None:
+def test_csv_holds_the_same_numbers(history: History, tmp_path: Path) -> None:
     history.to_csv(tmp_path / "steps.csv", of="steps")
     with (tmp_path / "steps.csv").open() as file:
         actual = list(csv.DictReader(file))
     for name, column in history.steps.to_dict().items():
         read = [float(row[name]) if row[name] else math.nan for row in actual]
         assert read == pytest.approx(column, rel=0, abs=0, nan_ok=True)
-    tables = json.loads(history.to_json(tmp_path / "history.json"))
-    assert json.loads((tmp_path / "history.json").read_text()) == tables
-    assert tables["epochs"]["val_loss"] == history["val_loss"]
     with pytest.raises(ValueError, match=r"of must be .* found 'runs'"):
         history.to_csv(tmp_path / "x.csv", of="runs")
 
@@ -83,7 +79,7 @@ def test_a_table_is_written_whole_or_not_at_all(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     elsewhere = tmp_path / "elsewhere"
-    for name, write in (("epochs.csv", history.to_csv), ("history.json", history.to_json)):
+    for name, write in (("epochs.csv", history.to_csv), ("steps.csv", history.steps.to_csv)):
         path = tmp_path / name
         path.write_text("earlier")
         with monkeypatch.context() as patch:
@@ -138,13 +134,3 @@ def test_seconds_are_those_of_training(history: History) -> None:
     assert seconds == sorted(seconds)
     assert 0 < seconds[-1] <= history["seconds"][-1]
     assert torch.tensor(history["samples_per_second"]).gt(0).all()
-
-
-def test_the_json_has_no_number_that_json_does_not_know() -> None:
-    def refuse(constant: str) -> float:
-        raise ValueError(constant)
-
-    history = History()
-    history.epochs.add(epoch=1, loss=math.inf, val_loss=-math.inf, val_bound=math.nan)
-    actual = json.loads(history.to_json(), parse_constant=refuse)
-    assert actual["epochs"] == {"epoch": [1], "loss": [None], "val_loss": [None], "val_bound": [None]}

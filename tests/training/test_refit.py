@@ -19,7 +19,7 @@ import fvnce
 from fvnce.io import FileError, read_record, write_record
 from fvnce.noise import FlowNoise, KernelDensity, draw, fit_gaussian
 from fvnce.objectives import FullyVariationalNCE
-from fvnce.training import DecodedNoise, FitOptions, FlowRefit, RefitNoise, fit, fit_flow
+from fvnce.training import DecodedNoise, FitOptions, RefitNoise, fit, fit_flow
 from training_runs import contrastive, digest, kernels, normal, rows, vae
 
 SETTINGS: dict[str, Any] = {"batch_size": 16, "seed": 5, "lr": 1e-2}
@@ -32,11 +32,18 @@ def shifted(objective: Any, x: Tensor, generator: torch.Generator) -> Distributi
     return torch.distributions.Independent(Normal(actual.mean + offset, 2 * actual.variance.sqrt()), 1)
 
 
+def flowing(objective: Any, x: Tensor, generator: torch.Generator) -> Distribution:
+    """A flow that goes on from where it was."""
+    start = objective.noise if isinstance(objective.noise, FlowNoise) else None
+    seed = int(torch.randint(2**31 - 1, (), generator=generator))
+    return fit_flow(x, epochs=1, seed=seed, start=start, transforms=1, hidden=(8,))
+
+
 REFITS: dict[str, Any] = {
     "gaussian": lambda: shifted,
     "codes from a kernel density": lambda: DecodedNoise(40),
     "codes from a Gaussian": lambda: DecodedNoise(40, codes="gaussian", widen=2.0),
-    "flow": lambda: FlowRefit(1, transforms=1, hidden=(8,)),
+    "flow": lambda: flowing,
 }
 
 

@@ -33,7 +33,7 @@ from pyarrow import parquet
 from fvnce.app.runs import load_run
 from fvnce.app.runs.settings import DataSettings, read_config, to_toml
 from fvnce.app.runs.training_data import Layout, read_like, read_training_data
-from fvnce.tables import ColumnType, FileError, Frame, ReadOptions, open_source, read_idx
+from fvnce.tables import ColumnType, FileError, Frame, ReadOptions, open_source
 
 #: What a reader may end in.
 CLEAR = (FileError,)
@@ -169,12 +169,6 @@ def parquet_file(rng: random.Random) -> bytes:
     return buffer.getvalue()
 
 
-def idx(rng: random.Random) -> bytes:
-    """An idx file."""
-    values = array(rng).astype(">u1")
-    return bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
-
-
 def png(rng: random.Random) -> bytes:
     """A PNG image, its chunks changed and their checksums right again, so that more than the checksum is tried."""
     mode = rng.choice(["L", "RGB", "RGBA", "LA", "P", "1", "I;16"])
@@ -268,13 +262,6 @@ def _rows(name: str, make: Callable[[random.Random], bytes]) -> Callable[[Path, 
             content = gzip.compress(content, mtime=0)
             content = flipped(content, rng) if rng.random() < 0.3 else content
         path = _write(folder / name, content)
-        if "idx" in name and rng.random() < 0.3:
-            try:
-                read_idx(path)
-            except ValueError as error:
-                if not str(error).startswith(str(path)):
-                    raise
-            return
         read_rows(path if not name.endswith(".png") else folder, rng)
 
     return attempt
@@ -297,8 +284,6 @@ ATTEMPTS: dict[str, Callable[[Path, random.Random], None]] = {
     "csv.gz": _rows("t.csv.gz", table_text),
     "npy": _rows("t.npy", lambda rng: npy(array(rng))),
     "npz": _rows("t.npz", npz),
-    "idx": _rows("t-idx3-ubyte", idx),
-    "idx.gz": _rows("t-idx3-ubyte.gz", idx),
     "png": _rows("a.png", png),
     "toml": _config,
     "the folder of a run": _run_folder,

@@ -27,7 +27,7 @@ ATTACKS = {
 }
 TARGETS = {
     "detector": "tables, labels, weights, settings and images that nobody would make on purpose",
-    "readers": "damaged and crafted csv, npy, npz, idx, png and toml files, and folders of runs",
+    "readers": "damaged and crafted csv, npy, npz, png and toml files, and folders of runs",
 }
 
 OPENING = """# How reliable is it?

@@ -74,7 +74,6 @@ def register(
     omit: Iterable[str] = (),
     stand_ins: Mapping[str, Callable[[Any], Any]] | None = None,
     methods: Iterable[str] = (),
-    check: Callable[[Any], None] | None = None,
     retired: Iterable[str] = (),
     sized: bool = False,
 ) -> None:
@@ -87,7 +86,6 @@ def register(
         stand_ins: arguments that are not attributes of the same name; where the state restores one, anything valid
             will do until then.
         methods: methods that another object may have been given, as an objective is given a model's posterior.
-        check: raises for an object that cannot be saved; the message goes on from the object's name.
         retired: arguments in files of earlier versions that have no effect any more.
         sized: whether the arguments say how large tensors are, all of which the state restores.
 
@@ -102,8 +100,6 @@ def register(
     given, left_out = dict(stand_ins or {}), frozenset(omit)
 
     def arguments(names: list[str], made: Any) -> dict[str, Any]:
-        if check is not None:
-            check(made)
         there = [name for name in names if name in given or hasattr(made, name)]
         return {name: given[name](made) if name in given else getattr(made, name) for name in there}
 

@@ -4,14 +4,13 @@
 ``latent``              a prior and a decoder make a latent-variable model; the decoders
 ``encoders``            modules from x to q(z|x)
 ``networks``            the networks inside
-``exact``               models whose posterior and marginal are known, Boltzmann machines among them
+``exact``               restricted Boltzmann machines, whose posterior is known
 ``energy``              unnormalized models from any network, and models of a density ratio
 ``distributions``       a lean diagonal Gaussian, a point mass, a vector of bits
 ``fixed``               distributions that are given and not learned, as modules
 ======================  ===============================================================
 """
 
-import torch
 from torch.distributions import Independent
 
 from ..io import register, register_alias
@@ -19,7 +18,6 @@ from .distributions import BinaryVector, DiagonalNormal, PointMass
 from .encoders import (
     BinaryEncoder,
     CategoricalEncoder,
-    CouplingEncoder,
     CoveringEncoder,
     GaussianEncoder,
     PointEncoder,
@@ -27,13 +25,12 @@ from .encoders import (
 from .energy import (
     AveragedRatio,
     DistributionRatio,
-    EnergyDecoder,
     EnergyModel,
     KernelRatio,
     MultinomialRatio,
     TelescopedRatio,
 )
-from .exact import GaussianMixtureModel, LinearGaussianModel, RestrictedBoltzmannMachine
+from .exact import RestrictedBoltzmannMachine
 from .fixed import FixedDistribution
 from .latent import (
     BernoulliDecoder,
@@ -51,18 +48,14 @@ __all__ = [
     "BinaryVector",
     "CategoricalEncoder",
     "ContinuousBernoulliDecoder",
-    "CouplingEncoder",
     "CoveringEncoder",
     "DiagonalNormal",
     "DistributionRatio",
-    "EnergyDecoder",
     "EnergyModel",
     "GaussianDecoder",
     "GaussianEncoder",
-    "GaussianMixtureModel",
     "KernelRatio",
     "LatentVariableModel",
-    "LinearGaussianModel",
     "MultinomialRatio",
     "PointEncoder",
     "PointMass",
@@ -76,17 +69,12 @@ __all__ = [
 
 # What a file may name. A scale is a parameter, which the state restores.
 register(
-    *(BinaryEncoder, CategoricalEncoder, CoveringEncoder, EnergyDecoder, GaussianEncoder, KernelRatio, PointEncoder),
+    *(BinaryEncoder, CategoricalEncoder, CoveringEncoder, GaussianEncoder, KernelRatio, PointEncoder),
     *(AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio),
 )
-register(CouplingEncoder, sized=True)
 register(GaussianDecoder, omit=("scale",), retired=("event_dims",), sized=True)
 register(BernoulliDecoder, ContinuousBernoulliDecoder, EnergyModel, retired=("event_dims",))
 register(RestrictedBoltzmannMachine, methods=("posterior",))
-register(LinearGaussianModel, stand_ins={"scale": lambda _: 1.0}, methods=("posterior",))
-register(
-    GaussianMixtureModel, stand_ins={"scales": lambda model: torch.ones_like(model.log_scales)}, methods=("posterior",)
-)
 # Both are made again by the model that they are given to.
 register_alias(FixedDistribution, lambda module: module.distribution)
 register_alias(DiagonalNormal, lambda normal: Independent(normal.base_dist, len(normal.event_shape)))

@@ -1,8 +1,7 @@
 r"""Models from any network that need not integrate to one: energies, and ratios of two densities.
 
     energy       log p⁰(x)    = −E_θ(x) + log p_ref(x)                   without latents
-                 log p⁰(x, z) = −E_θ(x, z) + log p_ref(x)                EnergyModel
-                 log p⁰(x, z) = log p_Z(z) − E_θ(x, z) + log p_ref(x)    LatentVariableModel(prior, EnergyDecoder)
+                 log p⁰(x, z) = −E_θ(x, z) + log p_ref(x) + log p_Z(z)   with latents, and a prior if it is given
     kernels      r(x) = Σ_l θ_l exp(−‖x − c_l‖²/2h²),  θ_l ≥ 0
     telescoped   log r(x) = Σ_k (g_k(x) − o_k),  each g_k the log-ratio of two neighbors in a chain from q to p
     multinomial  log r(x) = h_0(x) − h_K(x),  h the logits of a classifier of all levels between p and q
@@ -16,11 +15,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
-from torch import Size, Tensor, nn
-from torch.distributions import Distribution, constraints
+from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from .. import _validation
 from .distributions import log_prob_inside, run, wide
@@ -33,52 +32,7 @@ Inputs = Literal["joined", "separate"]
 SMALLEST_RATIO = 1e-12
 
 
-class _Energy(nn.Module):
-    """A network that gives energies, with an optional reference over x."""
-
-    normalized = False
-    context_part = "network"
-
-    def __init__(self, network: nn.Module, reference: Distribution | None, inputs: Inputs) -> None:
-        super().__init__()
-        self.network = network
-        self._reference = _fixed("reference", reference)
-        _validation.choice("inputs", inputs, get_args(Inputs))
-        self.inputs: Inputs = inputs
-
-    @property
-    def reference(self) -> Distribution | None:
-        """The reference p_ref over x."""
-        return None if self._reference is None else self._reference.distribution
-
-    def _evaluate(self, x: Tensor, z: Tensor | None, event_dims: int, context: Tensor | None) -> Tensor:
-        batch = x.shape[: x.dim() - event_dims]
-        if z is None:
-            energy = run(self.network, x, *given(context))
-        elif self.inputs == "separate":
-            energy = run(self.network, x, z, *given(context))
-            rest = energy.shape[:-1]  # a last 1 is left out, unless it counts the rows of x
-            ends = len(rest) >= len(batch) and rest[len(rest) - len(batch) :] == batch
-            batch = rest if ends and energy.shape[-1:] == (1,) else energy.shape
-        else:
-            if event_dims != 1 or x.dim() != 2:
-                raise ValueError(
-                    f"x must have rows that are vectors for inputs='joined', found shape {tuple(x.shape)}; pass "
-                    "inputs='separate'"
-                )
-            batch = z.shape[:-1]
-            if batch[-1:] != x.shape[:1]:
-                raise ValueError(f"z must have shape (…, {len(x)}, latents), found shape {tuple(z.shape)}")
-            energy = run(self.network, torch.cat([x.expand(*batch, -1), z], -1), *given(context))
-        if energy.shape == (*batch, 1):
-            energy = energy.squeeze(-1)
-        if energy.shape != batch:
-            shapes = f"{tuple(batch)} or {(*batch, 1)}"
-            raise ValueError(f"network must give energies of shape {shapes}, found shape {tuple(energy.shape)}")
-        return energy
-
-
-class EnergyModel(_Energy):
+class EnergyModel(nn.Module):
     r"""An unnormalized density e^(−E_θ), with or without latents.
 
     ``log_prob(x)`` calls ``network(x)``. ``log_joint(x, z)`` calls the network on x and z side by side, or as
@@ -104,6 +58,9 @@ class EnergyModel(_Energy):
     torch.Size([4, 8])
     """
 
+    normalized = False
+    context_part = "network"
+
     def __init__(
         self,
         network: nn.Module,
@@ -113,9 +70,18 @@ class EnergyModel(_Energy):
         inputs: Inputs = "joined",
         event_dims: int | None = None,
     ) -> None:
-        super().__init__(network, reference, inputs)
+        super().__init__()
+        self.network = network
+        self._reference = _fixed("reference", reference)
+        _validation.choice("inputs", inputs, get_args(Inputs))
+        self.inputs: Inputs = inputs
         self._latent_reference = _fixed("latent_reference", latent_reference)
         warn_of_event_dims("EnergyModel", event_dims)
+
+    @property
+    def reference(self) -> Distribution | None:
+        """The reference p_ref over x."""
+        return None if self._reference is None else self._reference.distribution
 
     @property
     def latent_reference(self) -> Distribution | None:
@@ -128,7 +94,30 @@ class EnergyModel(_Energy):
         if self.reference is not None:
             _validation.points("x", x, self.reference.event_shape)
             dims = len(self.reference.event_shape)
-        return self._evaluate(x, z, dims, context)
+        batch = x.shape[: x.dim() - dims]
+        if z is None:
+            energy = run(self.network, x, *given(context))
+        elif self.inputs == "separate":
+            energy = run(self.network, x, z, *given(context))
+            rest = energy.shape[:-1]  # a last 1 is left out, unless it counts the rows of x
+            ends = len(rest) >= len(batch) and rest[len(rest) - len(batch) :] == batch
+            batch = rest if ends and energy.shape[-1:] == (1,) else energy.shape
+        else:
+            if dims != 1 or x.dim() != 2:
+                raise ValueError(
+                    f"x must have rows that are vectors for inputs='joined', found shape {tuple(x.shape)}; pass "
+                    "inputs='separate'"
+                )
+            batch = z.shape[:-1]
+            if batch[-1:] != x.shape[:1]:
+                raise ValueError(f"z must have shape (…, {len(x)}, latents), found shape {tuple(z.shape)}")
+            energy = run(self.network, torch.cat([x.expand(*batch, -1), z], -1), *given(context))
+        if energy.shape == (*batch, 1):
+            energy = energy.squeeze(-1)
+        if energy.shape != batch:
+            shapes = f"{tuple(batch)} or {(*batch, 1)}"
+            raise ValueError(f"network must give energies of shape {shapes}, found shape {tuple(energy.shape)}")
+        return energy
 
     def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Return log p⁰(x) of a model without latents."""
@@ -137,73 +126,6 @@ class EnergyModel(_Energy):
     def log_joint(self, x: Tensor, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Return log p⁰(x, z), unnormalized, of rows x and latents z."""
         return _referred(_referred(-self.energy(x, z, context), self.reference, x), self.latent_reference, z)
-
-
-class EnergyDecoder(_Energy):
-    r"""p⁰(x|z) = e^(−E_θ(x, z)) p_ref(x), unnormalized in x for every z: a decoder for ``LatentVariableModel``.
-
-    Together with a normalized prior it makes p⁰(x, z) = p_Z(z) p⁰(x|z). How much of the total mass a latent carries is
-    p_Z(z) ∫ p⁰(x|z) dx, so the prior of the *normalized* model is tilted by the decoder's own constant.
-
-    Args:
-        network: from x and z to the energy.
-        event_shape: the shape of one x.
-        reference: p_ref over x.
-        inputs: ``"joined"`` puts x and z side by side, ``"separate"`` calls ``network(x, z)``.
-
-    >>> from torch.distributions import Independent, Normal
-    >>> from fvnce import LatentVariableModel, mlp
-    >>> normal = lambda d: Independent(Normal(torch.zeros(d), torch.ones(d)), 1)
-    >>> model = LatentVariableModel(normal(3), EnergyDecoder(mlp([5, 16, 1]), (2,), reference=normal(2)))
-    >>> model.log_joint(torch.randn(8, 2), torch.randn(8, 3)).shape
-    torch.Size([8])
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        event_shape: tuple[int, ...],
-        *,
-        reference: Distribution | None = None,
-        inputs: Inputs = "joined",
-    ) -> None:
-        super().__init__(network, reference, inputs)
-        self.event_shape = tuple(event_shape)
-
-    def energy(self, x: Tensor, z: Tensor, context: Tensor | None = None) -> Tensor:
-        """Return E_θ(x, z) without the reference."""
-        return self._evaluate(x, z, len(self.event_shape), context)
-
-    def forward(self, z: Tensor, context: Tensor | None = None) -> EnergyConditional:
-        """Return p⁰(x|z) for latents z."""
-        return EnergyConditional(self, z, context)
-
-
-class EnergyConditional(Distribution):
-    """The conditional of an :class:`EnergyDecoder`: ``log_prob`` is log p⁰(x|z), which does not integrate to one."""
-
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
-    normalized = False
-
-    def __init__(self, decoder: EnergyDecoder, z: Tensor, context: Tensor | None = None) -> None:
-        self._decoder, self._z, self._context = decoder, z, context
-        super().__init__(z.shape[:-1], Size(decoder.event_shape), validate_args=False)
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """The support of the reference, or all of space."""
-        support = None if self._decoder.reference is None else self._decoder.reference.support
-        return support or constraints.independent(constraints.real, len(self.event_shape))
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return −E_θ(x, z) + log p_ref(x)."""
-        return _referred(-self._decoder.energy(value, self._z, self._context), self._decoder.reference, value)
-
-    def sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Raise an error: there is no exact way."""
-        raise NotImplementedError(
-            "an energy-based decoder cannot be sampled exactly; use fvnce.sampling.langevin for approximate draws"
-        )
 
 
 def _fixed(name: str, reference: Distribution | None) -> FixedDistribution | None:

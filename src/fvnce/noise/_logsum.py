@@ -42,6 +42,8 @@ AXES = 128
 #: Centres whose scores are computed at once, and rows at once.
 TILE_COLUMNS, MOST_ROWS = 512, 4096
 
+#: Working memory of one evaluation, about.
+BLOCK_BYTES = 128 * 2**20
 _CACHE_BYTES = 64 * 2**20
 _ROWS_AT_ONCE = 1024
 _SAMPLE = 4096
@@ -179,7 +181,6 @@ def log_sums(
     x: Tensor,
     *,
     slope: bool,
-    block_bytes: int,
     sketch: Sketch | None = None,
     near: Tensor | None = None,
 ) -> LogSums:
@@ -189,7 +190,6 @@ def log_sums(
         centres: the centres.
         x: the points.
         slope: whether to compute the gradient too.
-        block_bytes: bound on working memory.
         sketch: finds the few centres that matter at less cost than all scores; for float32 only.
         near: a centre known to be near each point, shape (q,).
     """
@@ -197,7 +197,7 @@ def log_sums(
     x = x if x.device.type == "cpu" else x.double()
     # A row needs its part of two or three tiles, and itself in float64, its square and in the dtype of x.
     per_row = 3 * TILE_COLUMNS * x.element_size() + 24 * centres.width
-    step = max(1, min(MOST_ROWS, block_bytes // (2 * per_row)))
+    step = max(1, min(MOST_ROWS, BLOCK_BYTES // (2 * per_row)))
     out = LogSums.empty(x, slope)
     for low in range(0, len(x), step):
         part = slice(low, low + step)

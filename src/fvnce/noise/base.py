@@ -6,11 +6,10 @@ outside their support and do not name rows. These functions treat all of them th
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,8 +31,6 @@ class Noise(Distribution):
 
     Attributes:
         everywhere: whether the support is all of space.
-
-    Of one set of parameters, a larger batch shape repeats the same law.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
@@ -57,21 +54,9 @@ class Noise(Distribution):
         return None
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Return samples of shape sample_shape + batch_shape + event_shape, from torch's global generator."""
-        lead = torch.Size(sample_shape) + self.batch_shape
-        return self.draw(lead.numel()).reshape(lead + self.event_shape)
-
-    def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> Self:
-        """Return the same noise with another batch shape; tensors are shared."""
-        new = copy.copy(self)
-        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
-        return new
-
-    def _over_batch(self, x: Tensor) -> Tensor:
-        """Return points broadcast against batch_shape + event_shape."""
-        if not self.batch_shape:
-            return x
-        return x + x.new_zeros(()).expand(self.batch_shape + self.event_shape)
+        """Return samples of shape sample_shape + event_shape, from torch's global generator."""
+        shape = torch.Size(sample_shape)
+        return self.draw(shape.numel()).reshape(shape + self.event_shape)
 
 
 def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -211,12 +196,6 @@ def log_prob_of_rows(noise: Distribution, X: Tensor) -> Tensor:
         log_prob = torch.cat([log_prob_or_minus_inf(noise, part) for part in data.split(_ROWS_AT_ONCE)])
     _validation.finite_log_noise("X", log_prob)
     return log_prob
-
-
-def check_unbatched(noise: Distribution) -> None:
-    """Refuse to save noise of a batch shape, as a file holds one distribution."""
-    if noise.batch_shape:
-        raise ValueError(f"must have an empty batch shape to be saved, found {tuple(noise.batch_shape)}")
 
 
 def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:

@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from .. import _validation
 from .._random import place, preserve_rng_state
 from ..io import Kind, add
-from .base import Noise, check_unbatched
+from .base import Noise
 
 #: Neural splines, masked autoregressive, coupling.
 FAMILIES = ("NSF", "MAF", "NICE")
@@ -61,7 +61,7 @@ class FlowNoise(Noise):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p_n of points of shape (..., D); the result has shape (...)."""
         x = _validation.points("x", value, self.event_shape).to(self.shift.dtype)
-        x = self._over_batch(x if _validation.values_are_hidden() else _validation.finite_rows("x", x))
+        x = x if _validation.values_are_hidden() else _validation.finite_rows("x", x)
         density: Tensor = self.flow().log_prob((x - self.shift) / self.scale)
         return density - self.scale.log().sum()
 
@@ -102,7 +102,6 @@ def _zuko() -> Any:
 
 
 def _arguments(noise: FlowNoise) -> dict[str, Any]:
-    check_unbatched(noise)
     settings = {"kind": noise.kind, "transforms": noise.transforms, "hidden": noise.hidden}
     weights = tuple(noise.flow.state_dict().items())
     return {**settings, "shift": noise.shift, "scale": noise.scale, "weights": weights}

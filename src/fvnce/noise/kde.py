@@ -18,10 +18,7 @@ from .._random import place
 from ..io import register
 from ._logsum import AXES, LONGEST_DISTANCE, Centres, Sketch, log_sums
 from .bandwidth import select_bandwidth
-from .base import Noise, check_unbatched
-
-#: Default bound on the working memory of one evaluation, in bytes.
-BLOCK_BYTES = 128 * 2**20
+from .base import Noise
 
 _FEW = 2**18
 _MANY_CENTRES = 4096
@@ -31,17 +28,16 @@ _MANY_POINTS = 512
 class KernelDensity(Noise):
     r"""A Gaussian kernel density over R^D, or over arrays of any shape, of which D is then the number of entries.
 
-    Every centre counts in ``log_prob``: no tree, no truncation. It is evaluated in blocks, so that memory
-    stays near ``block_bytes`` whatever the number of points and centres, and to an error of at most max(1e-3
-    nats, 2 ulp) in float32 and max(1e-8 nats, 6 ulp) in float64. Its gradient with respect to x is exact to
-    the same degree; second derivatives raise an error.
+    Every centre counts in ``log_prob``: no tree, no truncation. It is evaluated in blocks: beyond its inputs and
+    its result, memory stays near 128 MiB whatever the number of points and centres, and up to 64 MiB and half a
+    kilobyte per centre are kept between evaluations. Its error is at most max(1e-3 nats, 2 ulp) in float32 and
+    max(1e-8 nats, 6 ulp) in float64. Its gradient with respect to x is exact to the same degree; second derivatives
+    raise an error.
 
     Args:
         centres: shape (n, D), or (n,) + event_shape; float32 and float64 are kept as they are, by reference.
         bandwidth: standard deviation of the kernel, a number or a tensor of shape (D,) or event_shape.
         weights: shape (n,), non-negative; divided by their sum. Equal if not given.
-        block_bytes: working memory of one evaluation, without its inputs, its result and what is kept between
-            evaluations: scaled centres up to 64 MiB and half a kilobyte per centre.
 
     Example:
         >>> noise = KernelDensity(torch.tensor([[0.0], [2.0]]), bandwidth=1.0)
@@ -53,18 +49,10 @@ class KernelDensity(Noise):
         torch.Size([2])
     """
 
-    def __init__(
-        self,
-        centres: Tensor,
-        bandwidth: float | Tensor,
-        weights: Tensor | None = None,
-        *,
-        block_bytes: int = BLOCK_BYTES,
-    ) -> None:
+    def __init__(self, centres: Tensor, bandwidth: float | Tensor, weights: Tensor | None = None) -> None:
         self.centres = _validation.samples("centres", centres).detach()
         size, event = self.centres.shape[0], self.centres.shape[1:]
         self.bandwidth = _validation.scale("bandwidth", bandwidth, event, self.centres).detach()
-        self.block_bytes = _validation.count("block_bytes", block_bytes, low=2**16)
         self.weights: Tensor | None = None
         self.given_weights: Tensor | None = None
         self._cumulative: Tensor | None = None
@@ -99,16 +87,11 @@ class KernelDensity(Noise):
             return self
         weights = None if self.given_weights is None else self.given_weights.to(centres.device)
         bandwidth = self.bandwidth.to(centres.device)
-        return KernelDensity(centres, bandwidth, weights, block_bytes=self.block_bytes)
+        return KernelDensity(centres, bandwidth, weights)
 
     @classmethod
     def from_data(
-        cls,
-        X: Tensor,
-        bandwidth: float | str | Tensor = "scott",
-        *,
-        floor: float | None = None,
-        block_bytes: int = BLOCK_BYTES,
+        cls, X: Tensor, bandwidth: float | str | Tensor = "scott", *, floor: float | None = None
     ) -> KernelDensity:
         """Return the density of a kernel on every row of X, with a bandwidth given or selected from the data.
 
@@ -125,28 +108,20 @@ class KernelDensity(Noise):
         """
         data = _validation.samples("X", X)
         if isinstance(bandwidth, str):
-            bandwidth = select_bandwidth(data, bandwidth, floor=floor, block_bytes=block_bytes)
-        return cls(data, bandwidth, block_bytes=block_bytes)
+            bandwidth = select_bandwidth(data, bandwidth, floor=floor)
+        return cls(data, bandwidth)
 
     @property
     def mean(self) -> Tensor:
-        """Mean of the density, shape batch_shape + event_shape."""
-        mean = self._average(self.centres.double()).to(self.centres.dtype)
-        return mean.expand(self.batch_shape + self.event_shape)
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of each dimension, shape batch_shape + event_shape."""
-        centre = self._average(self.centres.double()).to(self.centres.dtype).double()
-        spread = self._average((self.centres.double() - centre).square())
-        variance = (spread + self.bandwidth.double().square()).to(self.centres.dtype)
-        return variance.expand(self.batch_shape + self.event_shape)
+        """Mean of the density, shape event_shape."""
+        centres = self.centres.double().flatten(1)
+        weights = centres.new_full((len(centres),), 1.0 / len(centres)) if self.weights is None else self.weights
+        return (weights @ centres).reshape(self.event_shape).to(self.centres.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p_n of points of shape (...) + event_shape; the result has shape (...)."""
         x = _validation.points("x", value, self.event_shape)
         x = x.to(torch.promote_types(x.dtype, self.centres.dtype))
-        x = self._over_batch(x)
         differentiated = x.requires_grad and torch.is_grad_enabled()
         if not differentiated and not _validation.values_are_hidden():
             return self._evaluate(x, False)[0]
@@ -191,12 +166,6 @@ class KernelDensity(Noise):
         noise = torch.randn(shape, generator=generator, dtype=self.centres.dtype, device=there)
         return noise.to(device, non_blocking=True).mul_(self.bandwidth).add_(self.centres[index]), index
 
-    def _average(self, values: Tensor) -> Tensor:
-        """Return the weighted average over centres of float64 values (n,) + event_shape."""
-        size = len(values)
-        weights = values.new_full((size,), 1.0 / size) if self.weights is None else self.weights
-        return (weights @ values.flatten(1)).reshape(self.event_shape)
-
     def _evaluate(self, x: Tensor, slope: bool, near: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # Checked here, where functional transforms have unwrapped the tensor.
         lead, centres = x.shape[: x.ndim - len(self.event_shape)], self._geometry
@@ -211,7 +180,7 @@ class KernelDensity(Noise):
                 # Made when first needed: it costs about as much as a few hundred evaluations.
                 self._sketch = Sketch(centres)
             sketch = self._sketch if sketched else None
-            sums = log_sums(centres, flat, slope=slope, block_bytes=self.block_bytes, sketch=sketch, near=near)
+            sums = log_sums(centres, flat, slope=slope, sketch=sketch, near=near)
             log_sum, drift = sums.value, sums.slope
         if near is None and not _validation.are_deferred():
             far = ~(log_sum >= -0.5 * LONGEST_DISTANCE**2 * (1 + 1e-6))  # NaN where squares overflow
@@ -269,7 +238,7 @@ def smoothed(
 
 
 # Weights are saved as they were given, before they are made to sum to one.
-register(KernelDensity, stand_ins={"weights": lambda noise: noise.given_weights}, check=check_unbatched)
+register(KernelDensity, stand_ins={"weights": lambda noise: noise.given_weights}, retired=("block_bytes",))
 
 
 class _LogDensity(torch.autograd.Function):

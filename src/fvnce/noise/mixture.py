@@ -16,7 +16,6 @@ from .. import _validation
 from ..io import register
 from .base import (
     Noise,
-    check_unbatched,
     draw,
     draw_with_log_prob,
     inside_support,
@@ -89,13 +88,13 @@ class NoiseMixture(Noise):
 
     @property
     def mean(self) -> Tensor:
-        """Weighted mean of the components' means, shape batch_shape + event_shape."""
+        """Weighted mean of the components' means, shape event_shape."""
         weighted = [float(w) * c.mean for w, c in zip(self.weights, self.components, strict=True)]
-        return functools.reduce(torch.add, weighted).expand(self.batch_shape + self.event_shape)
+        return functools.reduce(torch.add, weighted)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p_n of points of shape (...) + event_shape; the result has shape (...)."""
-        x = self._over_batch(_validation.finite_rows("x", _validation.points("x", value, self.event_shape)))
+        x = _validation.finite_rows("x", _validation.points("x", value, self.event_shape))
         return self._combine([log_prob_or_minus_inf(component, x) for component in self.components])
 
     def jitter(self, x: Tensor) -> Tensor:
@@ -161,4 +160,4 @@ def _gather(parts: list[Tensor], rows: list[Tensor], n: int) -> Tensor:
     return out
 
 
-register(NoiseMixture, stand_ins={"weights": lambda noise: noise.given_weights}, check=check_unbatched)
+register(NoiseMixture, stand_ins={"weights": lambda noise: noise.given_weights})

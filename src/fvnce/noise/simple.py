@@ -22,7 +22,7 @@ from torch.distributions import Bernoulli, Distribution, Independent, Multivaria
 from .. import _validation
 from .._random import place
 from ..io import register
-from .base import Noise, check_unbatched, draw
+from .base import Noise, draw
 
 #: From rows x to the distribution of a step away from each.
 Steps = Callable[[Tensor], Distribution]
@@ -122,18 +122,13 @@ class BernoulliNoise(Noise):
 
     @property
     def mean(self) -> Tensor:
-        """Probabilities of ones, shape batch_shape + event_shape."""
-        return self.probs.expand(self.batch_shape + self.event_shape)
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of each variable, shape batch_shape + event_shape."""
-        return self.mean * (1 - self.mean)
+        """Probabilities of ones, shape event_shape."""
+        return self.probs
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p_n of points of shape (...) + event_shape with entries 0 and 1; the result has shape (...)."""
         x = _validation.finite_rows("x", _validation.points("x", value, self.event_shape))
-        x = self._over_batch(_validation.binary("x", x, "round it"))
+        x = _validation.binary("x", x, "round it")
         # xlogy is 0 where its first argument is, so an impossible value that does not occur costs nothing.
         ones: Tensor = torch.xlogy(x, self.probs)
         zeros: Tensor = torch.special.xlog1py(1 - x, -self.probs)
@@ -177,7 +172,7 @@ class EmpiricalNoise(Noise):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return zeros, the log density of q with respect to itself."""
-        x = self._over_batch(_validation.points("x", value, self.event_shape))
+        x = _validation.points("x", value, self.event_shape)
         return x.new_zeros(x.shape[: x.ndim - len(self.event_shape)])
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -247,5 +242,5 @@ class BitFlips(nn.Module):
         return "" if self.probability is None else f"probability={self.probability}"
 
 
-register(BernoulliNoise, EmpiricalNoise, check=check_unbatched)
+register(BernoulliNoise, EmpiricalNoise)
 register(GaussianSteps, BitFlips)

@@ -160,8 +160,8 @@ def log_marginal(
         chunk: draws that are made at once.
         context: c of p_θ(x|c), one for each row, shape (B, …); the model and the encoder are given it if they take it.
 
-    >>> from fvnce.models import LinearGaussianModel
-    >>> model = LinearGaussianModel(torch.ones(3, 2), torch.zeros(3), 0.5)
+    >>> from fvnce.models import RestrictedBoltzmannMachine
+    >>> model = RestrictedBoltzmannMachine(torch.ones(3, 2), torch.zeros(3), torch.zeros(2))
     >>> x = model.sample(4)
     >>> bool((log_marginal(model, model.posterior, x, latent_samples=2) - model.log_prob(x)).abs().max() < 1e-4)
     True

@@ -105,7 +105,7 @@ def load_digits(*, seed: int = 0) -> Images:
 
 def load_mnist() -> Images:
     """Load MNIST's 60,000 training and 10,000 test images, after fetching them if necessary."""
-    content = {name: _array(data) for name, data in _mnist_files()[1].items()}
+    content = {name: idx_array(data) for name, data in _mnist_files()[1].items()}
 
     def images(name: str) -> Tensor:
         values = content[f"{name}-images-idx3-ubyte"]
@@ -180,8 +180,8 @@ def _checked(name: str, content: bytes, where: str) -> bytes:
     return content
 
 
-def _array(content: bytes) -> NDArray[Any]:
-    """Return the array in an idx file whose checksum was right: a header that ends in the sizes, and the values."""
+def idx_array(content: bytes) -> NDArray[Any]:
+    """Return the array of bytes in a whole idx file: a header that ends in the sizes, and the values."""
     sizes = np.frombuffer(content, ">u4", content[3], offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(sizes.tolist())
 

@@ -9,7 +9,7 @@
 """
 
 from .check import DoubleElboReport, Law, check_double_elbo
-from .construct import CategoricalRule, from_generator, from_pair, from_weight
+from .construct import CategoricalRule, from_pair, from_weight
 from .named import Exponential, Logarithmic, PowerRule, Quadratic, Spherical, parse
 from .rule import ScoringRule
 
@@ -24,7 +24,6 @@ __all__ = [
     "ScoringRule",
     "Spherical",
     "check_double_elbo",
-    "from_generator",
     "from_pair",
     "from_weight",
     "parse",

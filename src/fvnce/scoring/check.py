@@ -47,7 +47,6 @@ class Checkable(Protocol):
     @property
     def tangent_above(self) -> tuple[float, float]: ...  # noqa: D102
     def unclipped(self) -> Checkable: ...  # noqa: D102
-    def condition(self, delta: Tensor) -> Tensor: ...  # noqa: D102
     def f1(self, delta: Tensor) -> Tensor: ...  # noqa: D102
     def f0(self, delta: Tensor) -> Tensor: ...  # noqa: D102
 
@@ -190,16 +189,12 @@ def slope_of(value: Tensor, delta: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Sampled:
-    """Both functions at points: Δ of shape (n,); values, slopes and curvatures in Δ of f1 and f0 of shape (2, n).
-
-    ``rounding`` is the relative error of value and slope that the rule states, shape (n,).
-    """
+    """Both functions at points: Δ of shape (n,); values, slopes and curvatures in Δ of f1 and f0 of shape (2, n)."""
 
     delta: Tensor
     value: Tensor
     slope: Tensor
     curvature: Tensor
-    rounding: Tensor
 
     def at(self, index: Tensor) -> _Sampled:
         return _Sampled(*(tensor[..., index] for tensor in vars(self).values()))
@@ -215,7 +210,7 @@ def _sample(rule: Checkable, delta: Tensor) -> _Sampled:
         slopes = [slope_of(value, point) for value in values]
         curvatures = [slope_of(slope, point) for slope in slopes]
     value, slope, curvature = (torch.stack(kind).detach() for kind in (values, slopes, curvatures))
-    return _Sampled(delta, value, slope, curvature, ROUNDING * rule.condition(delta))
+    return _Sampled(delta, value, slope, curvature)
 
 
 def _sample_closely(rule: Checkable, grid: Tensor) -> _Sampled:
@@ -273,17 +268,17 @@ def _between(s: _Sampled, left: Tensor, right: Tensor) -> _Violations:
     # A value may be off by rounding of the largest one below it or at r ≤ e, which may cancel.
     largest = s.value.abs().cummax(1).values
     around_one = int((s.delta <= 1).sum()) - 1
-    off = (s.rounding * torch.maximum(largest, largest[:, around_one : around_one + 1]))[:, right]
+    off = (ROUNDING * torch.maximum(largest, largest[:, around_one : around_one + 1]))[:, right]
 
     # Concave: chord and slopes in r, all times r_a.
     up = torch.expm1(h)
     chord = (b.value - a.value) / up
     at_a, at_b = a.slope, b.slope * (-h).exp()
     size = at_a.abs() + at_b.abs()
-    slack = 2 * off / up + b.rounding * size
+    slack = 2 * off / up + ROUNDING * size
     concave = torch.stack(
         [
-            _relative(at_b - at_a, b.rounding * size, size),
+            _relative(at_b - at_a, ROUNDING * size, size),
             _relative(chord - at_a, slack, size + chord.abs()),
             _relative(at_b - chord, slack, size + chord.abs()),
         ]

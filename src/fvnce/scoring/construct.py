@@ -1,10 +1,11 @@
-r"""Rules made of functions that a user gives: a weight w = f1', a generator G, or the two functions themselves.
+r"""Rules made of functions that a user gives: a weight w = f1', the two functions themselves, or a generator G.
 
 A weight makes the laws visible. With w(r) = f1'(r) ≥ 0,
 
     f1(r) = ∫₁ʳ w(s) ds,      f0(r) = −∫₁ʳ s·w(s) ds,
 
-is proper, and has the double-ELBO property exactly when w is non-increasing and r·w(r) is non-decreasing.
+is proper, and has the double-ELBO property exactly when w is non-increasing and r·w(r) is non-decreasing. The rule with
+generator G on (0, 1) (Eq. bin_PSR) is that of w(r) = (1−μ)³ G''(μ), μ = r/(1+r), up to constants.
 
 A convex G on the probability simplex generates a rule of any number of outcomes (Eq. PSR): if outcome x occurs, the
 forecast q earns S(x, q) = ∂G/∂q_x + G(q) − Σ_k q_k ∂G/∂q_k, which loses D_G(p‖q) ≥ 0 to the honest forecast p on
@@ -16,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributions.constraints import simplex
 
 from .. import _validation
-from .check import check_double_elbo, slope_of
+from .check import slope_of
 from .rule import ScoringRule, SmoothRule, along_tangent
 
 Function = Callable[[Tensor], Tensor]
@@ -68,23 +68,6 @@ def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
     return _WeightRule(weight, clip=clip)
 
 
-def from_generator(generator: Function, *, clip: float | None = None) -> ScoringRule:
-    r"""Return the rule S(1, μ) = G + (1−μ)G', S(0, μ) = G − μG' of a convex generator G on (0, 1) (Eq. bin_PSR).
-
-    Args:
-        generator: G, an element-wise torch function of μ, twice differentiable by autograd.
-        clip: the Δ above which f1 and f0 follow their tangents, ``None`` for |Δ| > 30 alone.
-
-    A float64 μ cannot come closer to 1 than 1e-16, so outside |Δ| ≤ 30 the functions follow their tangents;
-    where the rule is known in closed form, prefer that.
-
-    >>> rule = from_generator(lambda mu: mu * mu.log() + (1 - mu) * (1 - mu).log())
-    >>> rule.f1(torch.tensor(0.0))  # the logarithmic rule
-    tensor(-0.6931)
-    """
-    return _GeneratorRule(generator, clip=clip)
-
-
 def from_pair(f1: Function, f0: Function) -> ScoringRule:
     """Return the rule of two functions of Δ as they are, differentiated by autograd; nothing is assumed of them.
 
@@ -102,14 +85,13 @@ class _UserRule(ScoringRule):
     """A rule of a user's functions, which has no text form."""
 
     _form: ClassVar[str]
-    _REACH: ClassVar[float] = math.inf
 
     def __init__(self, *functions: Function, clip: float | None = None) -> None:
         self._functions = functions
         self._clip = (
             None if clip is None else _validation.number("clip, if not None,", clip, low=0, high=MAX_WEIGHT_CLIP)
         )
-        threshold = self._REACH if self._clip is None else self._clip
+        threshold = math.inf if self._clip is None else self._clip
         self.tangent_above = threshold, threshold
 
     def unclipped(self) -> ScoringRule:
@@ -208,50 +190,6 @@ class _WeightRule(_UserRule, SmoothRule):
         slope = r * self._functions[0](r)
         # Beyond the ends the weight is continued as const/r, so f0 goes on as const·r there.
         return (slope if outcome == 1 else -(delta.double().exp() * slope)).to(delta.dtype)
-
-
-class _GeneratorRule(_UserRule, SmoothRule):
-    _form = "from_generator({}, clip={clip})"
-    _REACH = 30.0  # the end of what float64 resolves
-
-    @cached_property
-    def variational(self) -> bool:
-        """Whether the double-ELBO property holds, examined numerically where 1−μ is still accurate."""
-        return check_double_elbo(self, reach=12.0).holds
-
-    def condition(self, delta: Tensor) -> Tensor:
-        """Return 1 + r = 1/(1−μ): the generator is given a rounded μ."""
-        return 1 + delta.exp()
-
-    def generator(self, mu: Tensor) -> Tensor:
-        """Return the value of the generator it was made from."""
-        return self._functions[0](_validation.probability("mu", mu))
-
-    def _derivatives(self, delta: Tensor) -> tuple[Tensor, ...]:
-        """Return μ, 1−μ, G, G', G'' at μ = σ(Δ)."""
-        x = delta.double().clamp(min=-self._REACH)
-        with torch.enable_grad():
-            mu = torch.sigmoid(x)
-            if not mu.requires_grad:
-                mu = mu.detach().requires_grad_()
-            value = self._functions[0](mu)
-            (first,) = torch.autograd.grad(value.sum(), mu, create_graph=True)
-            (second,) = torch.autograd.grad(
-                first.sum(), mu, create_graph=True, allow_unused=True, materialize_grads=True
-            )
-        results = mu, torch.sigmoid(-x), value, first, second
-        return results if delta.requires_grad else tuple(tensor.detach() for tensor in results)
-
-    def _value(self, outcome: int, delta: Tensor) -> Tensor:
-        mu, one_minus_mu, value, first, _ = self._derivatives(delta)
-        value = value + one_minus_mu * first if outcome == 1 else value - mu * first
-        excess = (delta.double() + self._REACH).clamp(max=0.0)
-        return along_tangent(value, self._slope(outcome, delta).double(), excess).to(delta.dtype)
-
-    def _slope(self, outcome: int, delta: Tensor) -> Tensor:
-        mu, one_minus_mu, _, _, second = self._derivatives(delta)
-        slope = mu * one_minus_mu**2 * second if outcome == 1 else -(mu**2) * one_minus_mu * second
-        return slope.to(delta.dtype)
 
 
 @dataclass(frozen=True)

@@ -59,10 +59,6 @@ class ScoringRule(ABC):
     def __str__(self) -> str:
         """Return the rule as text that :func:`fvnce.scoring.parse` reads."""
 
-    def condition(self, delta: Tensor) -> Tensor:
-        """Return the relative error of values and slopes, in multiples of the rounding of one operation."""
-        return torch.ones_like(delta)
-
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """Return log df1/dΔ of the unclipped rule and its own derivative in Δ, in [0, 1] for a double-ELBO rule.
 
@@ -260,10 +256,6 @@ class Combination(ScoringRule):
             total = total + weight * rule._evaluate(outcome, delta)
         return total
 
-    def condition(self, delta: Tensor) -> Tensor:
-        """Return that of the worst part."""
-        return torch.stack([torch.ones_like(delta), *(rule.condition(delta) for _, rule in self.parts)]).amax(0)
-
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log of the sum of the slopes, and its derivative."""
         if not self.parts:
@@ -331,10 +323,6 @@ class Normalized(ScoringRule):
 
     def _evaluate(self, outcome: int, delta: Tensor) -> Tensor:
         return (self.rule._evaluate(outcome, delta) - self._constants[outcome]) / self._constants[2]
-
-    def condition(self, delta: Tensor) -> Tensor:
-        """Return that of the rule itself."""
-        return self.rule.condition(delta)
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """Return that of the rule, over its slope at r = 1."""

@@ -8,7 +8,7 @@
 ``frame``               a table in memory, made from any library's data frame
 ``delimited``           text tables
 ``arrow``               tables in files, parquet files
-``arrays``              npy, npz and idx, and folders of PNG images
+``arrays``              npy and npz, and folders of PNG images
 ``errors``              the memory budget, errors of damaged files, problems of tables
 ======================  ===============================================================
 
@@ -22,7 +22,7 @@ array([ 2., nan])
 """
 
 from .._validation import FileError
-from .arrays import ArraySource, read_idx
+from .arrays import ArraySource
 from .arrow import TableSource
 from .frame import Frame
 from .parsing import ColumnType
@@ -37,5 +37,4 @@ __all__ = [
     "ReadOptions",
     "TableSource",
     "open_source",
-    "read_idx",
 ]

@@ -1,12 +1,10 @@
-"""Arrays in files, read in parts of bounded size: npy, npz and idx, compressed or not, and folders of PNG images.
+"""Arrays in files, read in parts of bounded size: npy and npz, and folders of PNG images.
 
-Parts are read with ordinary reads: the pages of a memory map would count as memory of the process. The idx format of
-MNIST is two zero bytes, a type, a rank, the sizes as big-endian 32-bit integers, and the values.
+Parts are read with ordinary reads: the pages of a memory map would count as memory of the process.
 """
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
 import os
@@ -33,9 +31,6 @@ PART_BYTES = 4 * 2**20
 ROW_ARRAYS = ("X", "x", "data", "x_train", "train", "images", "arr_0")
 #: Bytes of an npy header; NumPy itself reads no longer one.
 HEADER_LIMIT = 10_000
-#: Types of the idx format by their code.
-IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_GZIP = b"\x1f\x8b"
 _PNG = b"\x89PNG\r\n\x1a\n"
 #: Samples of a pixel by the color type of PNG; a palette stands for red, green, blue and opacity.
 _SAMPLES = {0: 1, 2: 3, 3: 4, 4: 2, 6: 4}
@@ -56,7 +51,7 @@ class ArraySource(ABC):
     """An array in a file, whose first axis are rows, read once.
 
     Attributes:
-        kind: "npy", "npz", "idx" or "images".
+        kind: "npy", "npz" or "images".
         name: of the file.
         dtype: of the values.
         shape: of the whole array, the channels of images in front.
@@ -281,48 +276,6 @@ def _check_layout(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> No
             f"{name} must hold rows of shape (n, D) or images of shape (n, H, W) or (n, C, H, W), none of them 0, "
             f"found shape {shape}; save an array of such a shape"
         )
-
-
-def read_idx(path: Path | str) -> NDArray[Any]:
-    """Return the array in an idx file, compressed with gzip or not. A file that is not whole is refused.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "a.idx"
-    ...     _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 5, 6, 7]))
-    ...     read_idx(path)
-    array([5, 6, 7], dtype=uint8)
-    """
-    source, shape = _idx_from(Path(path))
-    # NumPy raises ValueError for shapes without values whose sides are too long.
-    with closed_on_error(source), explained(f"{path} is damaged", "fetch it again", (ValueError,)):
-        within_budget(source.name, "its array", source.dtype.itemsize * math.prod(shape))
-        parts = list(source.stored(max(1, shape[0])))
-        return parts[0] if parts else np.empty(shape, source.dtype.newbyteorder("="))
-
-
-def open_idx(path: Path) -> ArraySource:
-    """Open an idx file, compressed with gzip or not, to be read in parts."""
-    source, shape = _idx_from(path)
-    with closed_on_error(source):
-        _check_layout(source.name, source.dtype, shape)
-    return source
-
-
-def _idx_from(path: Path) -> tuple[ArraySource, tuple[int, ...]]:
-    with path.open("rb") as start:
-        compressed = start.read(2) == _GZIP
-    file: IO[bytes] = gzip.GzipFile(path) if compressed else path.open("rb")  # type: ignore[assignment]
-    with closed_on_error(file):
-        name = str(path)
-        head = read_exactly(file, 4, name)
-        if len(head) < 4 or head[:2] != b"\x00\x00" or head[2] not in IDX_TYPES or not 0 < head[3] <= 32:
-            raise FileError(f"{name} is not an idx file: it starts with {head.hex(' ') or 'nothing'}; fetch it again")
-        sizes = read_exactly(file, 4 * head[3], name)
-        if len(sizes) < 4 * head[3]:
-            raise FileError(f"{name} is damaged: it ends within its header; fetch it again")
-        shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
-        return StreamedArray("idx", name, file, np.dtype(IDX_TYPES[head[2]]), shape), shape
 
 
 class ImageFolder(ArraySource):

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import IO, Any
 
 from .._validation import FileError
-from .arrays import NPY_MAGIC, ArraySource, ImageFolder, npy_from, open_idx, open_npy, open_npz
+from .arrays import NPY_MAGIC, ArraySource, ImageFolder, npy_from, open_npy, open_npz
 from .arrow import ParquetSource, TableSource
 from .delimited import DelimitedSource
 from .errors import closed_on_error
 from .schema import ReadOptions
 
 Source = TableSource | ArraySource
-FORMATS = "csv, tsv, parquet, npy, npz, idx, or a folder of PNG images"
+FORMATS = "csv, tsv, parquet, npy, npz, or a folder of PNG images"
 
 
 def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
     """Open a file, a folder, or standard input if ``path`` is "-".
 
     Args:
-        path: csv, tsv, parquet, npy, npz or idx, text and idx also compressed with gzip; or a folder of PNG images.
+        path: csv, tsv, parquet, npy or npz, text also compressed with gzip, bzip2 or xz; or a folder of PNG images.
         options: how to read it.
 
     Returns:
@@ -60,8 +60,6 @@ def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
         return open_npz(place, options.array)
     if last in (".parquet", ".pq"):
         return ParquetSource(place, options)
-    if "idx" in place.name.lower():
-        return open_idx(place)
     if ".tsv" in suffixes and options.delimiter is None:
         options = replace(options, delimiter="\t")
     file = place.open("rb")

@@ -21,7 +21,7 @@ from .callbacks import Callback, EarlyStopping
 from .checkpoint import load_module, load_weights, save
 from .history import History, HistoryTable
 from .optimizer import NormalizedSGD
-from .refit import DecodedNoise, FlowRefit, RefitNoise, fit_flow
+from .refit import DecodedNoise, RefitNoise, fit_flow
 from .trainer import FitOptions, Interrupted, NonFiniteLoss, fit
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "ErrorBudget",
     "FileError",
     "FitOptions",
-    "FlowRefit",
     "FolderInUse",
     "History",
     "HistoryTable",

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import time
 from array import array
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from .. import _validation
-from ..io import atomic_write, write_text
+from ..io import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,17 +158,6 @@ class History:
         """
         table: HistoryTable = getattr(self, _validation.choice("of", of, ("epochs", "steps")))
         table.to_csv(path)
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Return both tables and the notes as JSON, and write it to ``path`` if given; NaN and ∞ become null."""
-        tables = {
-            table: {name: [_plain(v) if math.isfinite(v) else None for v in column] for name, column in columns.items()}
-            for table, columns in self.to_dict().items()
-        }
-        text = json.dumps({**tables, "notes": self.notes}, allow_nan=False)
-        if path is not None:
-            write_text(path, text)
-        return text
 
     def plot(self, *names: str, ax: Axes | None = None) -> Axes:
         """Draw columns of the epochs, by default the losses, and return the axes."""

@@ -11,8 +11,8 @@ best model. What is fitted:
 * :class:`DecodedNoise`: the decoder's output for codes, p_n(x) = 1/K Σ_k N(x; m(z_k), σ²), with z_k from a kernel
   density, or a Gaussian, of codes drawn for data. For a Gaussian decoder that mixture is a kernel density: its density
   is exact, not a bound.
-* :class:`FlowRefit`: a normalizing flow that is trained on.
-* any function of (objective, rows, generator) that returns a distribution.
+* any function of (objective, rows, generator) that returns a distribution, such as a flow that :func:`fit_flow` goes on
+  training from ``start=``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.distributions import Distribution
 
 from .. import _random, _validation
 from ..models import GaussianDecoder
-from ..noise import FlowNoise, KernelDensity, NoiseMixture, draw, fit_gaussian
+from ..noise import FlowNoise, KernelDensity, draw, fit_gaussian
 from ..noise.flow import make_flow
 from ..objectives import ContrastiveObjective
 from .batches import Rows
@@ -193,34 +193,3 @@ class DecodedNoise:
         codes = fit_gaussian(code, "diagonal") if gaussian else KernelDensity.from_data(code, "scott", floor=1e-6)
         likelihood = decoder(draw(codes, self.centres, generator).to(code))
         return KernelDensity(likelihood.mean.detach().clone(), self.widen * decoder.scale.detach().clone())
-
-
-class FlowRefit:
-    """A normalizing flow, fitted first and then trained on from where it was, mixed with a Gaussian. Needs zuko.
-
-    Args:
-        epochs: passes over the rows at each refit.
-        cover: the weight of the Gaussian, independent columns fitted to the rows, which leaves no row without noise.
-        **options: of :func:`fvnce.training.fit_flow`.
-
-    >>> import fvnce
-    >>> x = torch.randn(40, 2)
-    >>> objective = fvnce.NCE(fvnce.EnergyModel(fvnce.mlp([2, 1])), fit_gaussian(x), fvnce.PowerRule(0))
-    >>> noise = FlowRefit(1, kind="NICE", transforms=1, hidden=(8,))(objective, x, torch.Generator())
-    >>> [type(part).__name__ for part in noise.components][0]
-    'FlowNoise'
-    """
-
-    def __init__(self, epochs: int = 5, *, cover: float = 0.1, **options: Any) -> None:
-        self.epochs = _validation.count("epochs", epochs)
-        self.cover = _validation.number("cover", cover, low=0.0, high=1.0)
-        self.options = options
-
-    def __call__(self, objective: Any, rows: Tensor, generator: torch.Generator) -> NoiseMixture:
-        """Return the flow after some more epochs."""
-        parts = objective.noise.components if isinstance(objective.noise, NoiseMixture) else (objective.noise,)
-        start = next((part for part in parts if isinstance(part, FlowNoise)), None)
-        seed = int(torch.randint(2**31 - 1, (), generator=generator))
-        x = rows.cpu()
-        flow = fit_flow(x, epochs=self.epochs, seed=seed, start=start, **self.options)
-        return NoiseMixture([flow, fit_gaussian(x, "diagonal")], [1 - self.cover, self.cover])

@@ -1,6 +1,5 @@
 """``fvnce rules`` and ``fvnce reproduce``: scoring rules and the paper, which need no run."""
 
-import json as json_module
 import math
 import time
 from enum import StrEnum
@@ -30,7 +29,6 @@ def rules(
     expression: Annotated[
         str | None, typer.Argument(metavar="RULE", help="A rule to check.", show_default=False)
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
     """A rule is a sum of power(alpha, beta, clip=T), logarithmic(), quadratic(), spherical() and normalised(rule) with
     factors; numbers may be fractions, and clip=none is the exact rule.
@@ -46,12 +44,9 @@ def rules(
     if expression is not None:
         rule = parse(expression)
         report = check_double_elbo(rule)
-        typer.echo(json_module.dumps(_content(str(rule), report)) if json else _sentences(str(rule), report))
+        typer.echo(_sentences(str(rule), report))
         return
     reports = {text: check_double_elbo(parse(text)) for text in BUILT_IN}
-    if json:
-        typer.echo(json_module.dumps([_content(text, report) for text, report in reports.items()]))
-        return
     lines = [["rule", "double-ELBO", "proper", "valid below Δ", "what it is"]]
     for text, report in reports.items():
         bound = report.valid_below
@@ -69,12 +64,6 @@ def _sentences(name: str, report: Any) -> str:
             "  so a term of the objective would not be a lower bound; use it with fvnce.VariationalNCE or fvnce.NCE"
         )
     return "\n".join(text)
-
-
-def _content(name: str, report: Any) -> dict[str, Any]:
-    laws = {law.name: {"holds": law.holds, "worst": law.worst, "at": law.at} for law in report.laws}
-    valid = report.valid_below if math.isfinite(report.valid_below) else None
-    return {"rule": name, "double_elbo": report.holds, "proper": report.proper, "valid_below": valid, "laws": laws}
 
 
 class DataSet(StrEnum):

@@ -86,7 +86,7 @@ def fit(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """DATA is csv or tsv (any delimiter, header or not, missing values and text columns), parquet, npy, npz, idx(.gz),
+    """DATA is csv or tsv (any delimiter, header or not, missing values and text columns), parquet, npy, npz,
     a folder of PNG images, or - for standard input. Rows that would take more than 2G of memory are refused before
     any of it is taken; the environment variable FVNCE_MAX_MEMORY, such as FVNCE_MAX_MEMORY=16G, allows more.
 
