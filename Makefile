@@ -70,10 +70,10 @@ docs: $(VENV)/.docs
 digests: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.release.digests check
 
-# Pages that are made from results or from the program, and what the pages of the gallery print and draw.
-pages: $(STAMP)
+# Pages that are made from results or from the program, and what the code of pages prints and draws.
+pages: $(STAMP) $(VENV)/lightning
 	$(BIN)/python -m tools.pages
-	OMP_NUM_THREADS=1 $(BIN)/python -m tools.pages.run_page docs/gallery/*.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.pages.run_page docs/quickstart-*.md docs/detector/*.md docs/models/*.md docs/theory/*.md
 
 # For one page, in a folder of its own: where torchmetrics can be imported, Fabric does so at every start.
 $(VENV)/lightning: $(STAMP)

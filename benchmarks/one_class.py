@@ -1,4 +1,4 @@
-"""One-class methods as limits of the contrastive objective: the derivation of docs/one-class.md, in numbers.
+"""One-class methods as limits of the contrastive objective: the derivation of docs/theory/relatives.md, in numbers.
 
 Run with
 

@@ -24,7 +24,7 @@ document.addEventListener("DOMContentLoaded", () => {
   document.fonts.ready.then(() => {
     for (const element of displayed) {
       if (element.scrollWidth > element.clientWidth) {
-        element.style.fontSize = `${Math.max(0.66, (0.95 * element.clientWidth) / element.scrollWidth)}em`;
+        element.style.fontSize = `${Math.max(0.77, (0.95 * element.clientWidth) / element.scrollWidth)}em`;
       }
     }
   });

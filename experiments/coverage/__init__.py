@@ -3,7 +3,7 @@
 A promise is anything that comes with an error, an interval, a probability or a guarantee. A study draws many data sets
 whose truth is known, runs the code with its default settings and its default seed on each of them, and counts. Each
 study is a program of its own (``experiments/coverage/*.py``) that writes ``results/coverage/NAME.json`` by `record`;
-``docs/howto/reliability.md`` shows all of them.
+``results/coverage/README.md`` shows all of them.
 """
 
 from __future__ import annotations

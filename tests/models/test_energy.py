@@ -1,9 +1,7 @@
 """Energy-based models: their values, their integrals, what refuses them, and how they are stored."""
 
 import math
-import re
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
@@ -312,11 +310,3 @@ def test_ratios_are_saved_and_loaded(tmp_path, which):
     assert torch.equal(again.log_ratio(x), ratio.log_ratio(x))
     if which == "bridges":
         torch.testing.assert_close(again.log_prob(x), normal(2).log_prob(x) + ratio.log_ratio(x))
-
-
-def test_the_documentation_runs():
-    text = (Path(__file__).resolve().parents[2] / "docs" / "unnormalised.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "unnormalised.md", "exec"), {})

@@ -1,4 +1,4 @@
-"""The service of docs/howto/deploy.md, started as the page says, answers 1,000 requests with the detector's bits."""
+"""The service of docs/detector/deploy.md, started as the page says, answers 1,000 requests with the detector's bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 from fvnce import NoiseContrastiveDetector
 
 pytestmark = pytest.mark.slow
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "deploy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "detector" / "deploy.md"
 REQUESTS, THREADS = 1000, 4
 
 

@@ -89,9 +89,9 @@ def test_words_must_be_the_same_and_numbers_near(shown, found, alike):
 
 
 def test_pictures_are_kept_beside_the_pages(tmp_path, monkeypatch):
-    (tmp_path / "docs" / "gallery").mkdir(parents=True)
+    (tmp_path / "docs" / "models").mkdir(parents=True)
     (tmp_path / "docs" / "images").mkdir()
-    page = tmp_path / "docs" / "gallery" / "one.md"
+    page = tmp_path / "docs" / "models" / "one.md"
     code = "from pathlib import Path\nPath('gallery-one.png').write_text('drawn')"
     page.write_text(f"```python\n{code}\n```\n![One](../images/gallery-one.png)\n", "utf-8")
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "howto" / "scale.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "detector" / "deploy.md").read_text("utf-8")
 
 
 def shown(first):

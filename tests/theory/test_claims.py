@@ -1,4 +1,4 @@
-"""Statements of docs/theory and docs/one-class.md that no other test is about, on problems with known answers."""
+"""Statements of docs/theory that no other test is about, on problems with known answers."""
 
 import math
 import re
@@ -43,9 +43,9 @@ def value(rule, p_d, p_n, p_model, nu=1.0):
 
 
 def test_every_claim_names_tests_that_exist():
-    """The page of claims, docs/theory/claims.md: each row has a test, a proof or a result of its own."""
+    """The list of claims, claims.md: each row has a test, a proof or a result of its own."""
     root = Path(__file__).resolve().parents[2]
-    page = (root / "docs" / "theory" / "claims.md").read_text("utf-8")
+    page = Path(__file__).with_name("claims.md").read_text("utf-8")
     sources = "".join(path.read_text("utf-8") for path in root.glob("tests/**/test_*.py"))
     existing = set(re.findall(r"^def (test_\w+)\(", sources, re.MULTILINE))
     rows = [row for row in re.findall(r"^\| (.+) \| (.+) \|$", page, re.MULTILINE) if row[1] != "shown by"]

@@ -5,5 +5,5 @@
     python -m tools.fuzz.files                      # every byte of a saved file matters
     python -m tools.fuzz.runs                       # training runs that are killed, damaged or short of disk
 
-Each writes a file in results/bench, from which ``tools.pages`` makes docs/howto/reliability.md.
+Each writes a file in results/bench, from which ``tools.pages`` makes results/coverage/README.md.
 """

@@ -4,14 +4,16 @@
     python -m tools.pages --check    # fail if a page differs from what it is made from
 
 =====================  ========================================================================
-``benchmarks``         docs/benchmarks.md; ``detection`` and ``estimators`` have its sections
-``forgetting``         docs/forgetting.md
-``reproduction``       docs/reproduction.md
-``reliability``        docs/howto/reliability.md
+``blocks``             tables between marks in README.md, docs/index.md, docs/benchmarks.md and
+                       docs/reproduction.md
+``benchmarks``         results/bench/README.md; ``detection`` and ``estimators`` have its sections
+``forgetting``         results/forgetting/README.md
+``reproduction``       results/paper-mnist/README.md
+``reliability``        results/coverage/README.md
 ``commands``           docs/reference/commands.md
-``readme``             the results in README.md and docs/index.md
 ``explorer``           docs/assets/explorer.html, where sliders move a scoring rule
-``run_page``           what the code of a page prints and draws: ``make pages`` runs the gallery
+``run_page``           what the code of a page prints and draws: ``make pages`` runs all of them
+``boundaries``         docs/images/boundaries.png, detectors in the plane
 ``report_picture``     docs/images/report.png, the picture of a run's page
 =====================  ========================================================================
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fvnce.io import write_text
 
-from . import benchmarks, commands, explorer, forgetting, readme, reliability, reproduction
+from . import benchmarks, blocks, commands, explorer, forgetting, reliability, reproduction
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -24,16 +24,19 @@ def _explorer() -> str:
         return explorer.write_explorer(Path(folder) / "explorer.html").read_text("utf-8")
 
 
+def _filled(name: str) -> Callable[[], str]:
+    return lambda: blocks.filled((ROOT / name).read_text("utf-8"), RESULTS)
+
+
 #: What each file should hold.
 PAGES: dict[str, Callable[[], str]] = {
-    "docs/benchmarks.md": lambda: benchmarks.page(RESULTS / "bench"),
-    "docs/forgetting.md": lambda: forgetting.page(RESULTS / "forgetting"),
-    "docs/reproduction.md": lambda: reproduction.page(RESULTS / "paper-mnist"),
-    "docs/howto/reliability.md": lambda: reliability.page(RESULTS / "bench"),
+    "results/bench/README.md": lambda: benchmarks.page(RESULTS / "bench"),
+    "results/forgetting/README.md": lambda: forgetting.page(RESULTS / "forgetting"),
+    "results/paper-mnist/README.md": lambda: reproduction.page(RESULTS / "paper-mnist"),
+    "results/coverage/README.md": lambda: reliability.page(RESULTS / "bench"),
     "docs/reference/commands.md": commands.page,
     "docs/assets/explorer.html": _explorer,
-    "docs/index.md": lambda: readme.start_page((ROOT / "docs" / "index.md").read_text("utf-8"), RESULTS),
-    "README.md": lambda: readme.readme((ROOT / "README.md").read_text("utf-8"), RESULTS),
+    **{name: _filled(name) for name in ("README.md", "docs/index.md", "docs/benchmarks.md", "docs/reproduction.md")},
 }
 
 

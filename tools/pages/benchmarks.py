@@ -1,4 +1,4 @@
-"""The page of benchmarks: results/bench/*.json → docs/benchmarks.md, a section for each file that is there."""
+"""All benchmarks: results/bench/*.json → results/bench/README.md, a section for each file that is there."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _rows_to_train_on(record: Record) -> list[str]:
     return [
         "## Rows to train on",
         "",
-        f"`{record['command']}`, seeds {record['seeds']}.",
+        f"`{record['command']}`, {len(str(record['seeds']).split(','))} seeds.",
         "Mean average precision against `max_rows`: the largest tables of ADBench, and MNIST by principal components.",
         "",
         *markdown_table(
@@ -155,7 +155,7 @@ def _scaling(record: Record) -> list[str]:
         "## Scaling",
         "",
         f"`python benchmarks/scaling.py`, torch {record['torch']}, {record['threads']} threads.",
-        "What follows from it for large data is told [elsewhere](scaling.md).",
+        "What follows from it is in [the page on training](../../docs/models/train.md#what-training-costs).",
         "",
         *markdown_table(["a step", "parameters", "ms"], steps),
         f"Fitted: an overhead of {1000 * model['overhead_seconds']:.1f} ms, "
@@ -177,7 +177,8 @@ def _one_class(record: Record) -> list[str]:
     return [
         "## One-class methods on the same features",
         "",
-        f"`{plain(record['command'])}`, AUROC. What the rows are: [one-class methods as limits](one-class.md).",
+        f"`{plain(record['command'])}`, AUROC. What the rows are: [one-class methods as limits]"
+        "(../../docs/theory/relatives.md#one-class-methods-as-limits).",
         "",
         *markdown_table(["method", *data], rows),
     ]

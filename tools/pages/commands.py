@@ -10,6 +10,11 @@ import typer
 
 from fvnce.app.cli import SUMMARIES, app
 
+#: What stands for a value in the help, and on the page.
+PLACEHOLDERS = {"<int range>": "N", "<float>": "NUMBER", "<path>": "PATH", "<str>": "TEXT"}
+#: The default of an option in its description, and its bounds.
+DEFAULT = re.compile(r"\[default: ([^;\]]*)(?:; ([^\]]*))?\]")
+
 
 def page() -> str:
     """The whole page, in Markdown."""
@@ -17,13 +22,14 @@ def page() -> str:
     os.environ["COLUMNS"] = "100"
     group = typer.main.get_command(app)
     context = _context(group, "fvnce")
+    summaries = [[f"[`{name}`](#fvnce-{name})", text] for name, text in SUMMARIES.items()]
     lines = [
         "# Commands",
         "",
         "Made by `make pages` from the definitions of the program; do not edit by hand. `fvnce COMMAND --help` shows",
         "the same in a terminal, and `fvnce --install-completion` teaches your shell the names.",
         "",
-        *_markdown_table(["command", ""], [[f"[`{name}`](#fvnce-{name})", text] for name, text in SUMMARIES.items()]),
+        *_markdown_table(["command", "what it does"], summaries),
         "| exit code | meaning |",
         "| --- | --- |",
         "| 0 | done |",
@@ -33,7 +39,7 @@ def page() -> str:
         "| 130 | interrupted |",
         "",
         "Results go to standard output or to files, everything else to standard error. Progress bars appear on",
-        "terminals only, and colours not at all where `NO_COLOR` is set. `--debug`, anywhere on the line, shows the",
+        "terminals only, and colors not at all where `NO_COLOR` is set. `--debug`, anywhere on the line, shows the",
         "traceback of an error.",
         "",
     ]
@@ -56,11 +62,23 @@ def _command(command: Any, name: str, parent: Any) -> list[str]:
         if record is not None and parameter.name != "help":
             is_argument = parameter.param_type_name == "argument"
             names = record[0].partition(" <")[0] if is_argument else record[0]
-            records[is_argument].append([_code(names), _safe(record[1].strip())])
-    for is_argument, title in ((True, "argument"), (False, "option")):
+            meaning, default = _without_default(record[1].strip())
+            for placeholder, plain in PLACEHOLDERS.items():
+                names = names.replace(placeholder, plain)
+            records[is_argument].append([_code(names), _safe(meaning), *([] if is_argument else [default])])
+    for is_argument, header in ((True, ["argument", "meaning"]), (False, ["option", "meaning", "default"])):
         if records[is_argument]:
-            lines += _markdown_table([title, ""], records[is_argument])
+            lines += _markdown_table(header, records[is_argument])
     return lines
+
+
+def _without_default(text: str) -> tuple[str, str]:
+    """Return a description without its default, and the default."""
+    match = DEFAULT.search(text)
+    if match is None:
+        return text, "–"
+    bound = f" [{match[2]}]" if match[2] else ""
+    return text.replace(match[0], "").strip() + bound, f"`{match[1]}`"
 
 
 def _prose(text: str) -> list[str]:

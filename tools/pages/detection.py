@@ -22,8 +22,8 @@ NAMES = {
     "feawad": "FEAWAD",
     "feawad_fixed": "FEAWAD, labels put right",
     "iforest": "isolation forest",
-    "knn": "nearest neighbours",
-    "knn (mean)": "nearest neighbours (mean)",
+    "knn": "nearest neighbors",
+    "knn (mean)": "nearest neighbors (mean)",
     "lightgbm": "LightGBM",
     "lof": "LOF",
     "mcd": "robust covariance (MCD)",
@@ -66,18 +66,27 @@ def unseen(record: Record) -> list[str]:
 
 def differences(record: Record) -> list[str]:
     """Ours minus a peer's, over all tables and by source, and this version next to the one before."""
+    return [*pooled(record), *by_source(record)]
+
+
+def pooled(record: Record) -> list[str]:
+    """Ours minus a peer's, over all tables."""
     body = []
     for setting, row in record["pooled"].items():
         cells = [_signed(row[key], row[f"{key}_se"]) for key in ("auroc", "ap")]
         wins = f"{row['wins_ap']} of {row['tables']}"
         body.append([setting.removesuffix(" known"), named(row["against"]), *cells, wins])
+    return markdown_table(["known", "compared with", "AUROC", "average precision", "higher precision on"], body)
+
+
+def by_source(record: Record) -> list[str]:
+    """The same by source of the tables, and this version next to the one before."""
     settings = list(record["pooled"])
     rows = []
     for source, part in record["sources"].items():
         cells = [_minus(part["settings"].get(setting, []), record["pooled"][setting]) for setting in settings]
         rows.append([source, f"{part['tables']}", *cells])
     return [
-        *markdown_table(["known", "compared with", "AUROC", "average precision", "higher precision on"], body),
         "By source, AUROC / average precision:",
         "",
         *markdown_table(["source", "tables", *settings], rows),
@@ -154,7 +163,7 @@ def known(record: Record) -> list[str]:
         what = f"{float(share):.0%} of the anomalies known" if float(share) else "no anomaly known"
         lines += [f"**{what}, {seeds}, {tables} tables{cost}; means over tables**", ""]
         numbers = seeds.removeprefix("seeds ").removeprefix("seed ").split(",")
-        lines += _ranking(ranking, ", ".join(numbers))
+        lines += _ranking(ranking, f"{len(numbers)}")
         for part, part_rows in record.get("parts", {}).get(name, {}).items():
             [ours] = [row for row in part_rows if row["detector"] == "fvnce"]
             best = [row for row in part_rows if row["detector"] != "fvnce"][:2]
@@ -202,7 +211,7 @@ def novelty(record: Record) -> list[str]:
         rows = [
             [
                 _bold(named(row["detector"])),
-                ", ".join(map(str, row["seeds"])),
+                f"{len(row['seeds'])}",
                 f"{row['auroc']:.3f}",
                 f"{row['ap']:.3f}",
                 f"{row['median fit cpu seconds']:.2f}",
@@ -221,7 +230,7 @@ def images(record: Record) -> list[str]:
         "## Detection on images",
         "",
         f"`{plain(record['command'])}`: AUROC on {tests} test images; {rows:,} training images where one digit is held",
-        "out, else all of the class. The program tells what each protocol is, and the budget of autoencoder and VAE.",
+        "out, else all of the class. The program states each protocol, and the budget of autoencoder and VAE.",
         "",
     ]
     groups = dict.fromkeys((row["protocol"], row["data"]) for row in record["rows"])
@@ -234,8 +243,9 @@ def images(record: Record) -> list[str]:
             values = [aurocs.get((task, method)) for task in tasks]
             there = [value for value in values if value is not None]
             mean = f"{statistics.fmean(there):.3f}" + ("" if len(there) == len(tasks) else f" of {len(there)}")
-            seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in mine if row["method"] == method}))
+            seeds = f"{len({row['seed'] for row in mine if row['method'] == method})}"
             body.append([_bold(method), seeds, mean, *("–" if value is None else f"{value:.3f}" for value in values)])
+        body.sort(key=lambda cells: -float(cells[2].partition(" ")[0]))
         lines += [f"**{named(data)}, {protocol}**", "", *markdown_table(["method", "seeds", "mean", *tasks], body)]
     return lines
 

@@ -38,7 +38,7 @@ def estimators(record: Record) -> list[str]:
 
 
 def flat_landscape(record: Record) -> list[str]:
-    """Steps against the distance."""
+    """Steps of descent against the distance of the noise."""
     names = list(record["rows"][0]["steps"])
     rows = [
         [
@@ -85,7 +85,7 @@ def annealing(record: Record) -> list[str]:
 
 
 def bridges(record: Record) -> list[str]:
-    """Errors of log-ratios."""
+    """Errors of log-ratios on data and on noise."""
     ways = list(next(iter(record["problems"].values())))
     rows = [
         [

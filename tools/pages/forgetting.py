@@ -1,4 +1,4 @@
-"""The page of forgetting, docs/forgetting.md: every class in turn, compared with the obvious ways to forget it."""
+"""results/forgetting/README.md: every class in turn, compared with the obvious ways to forget it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ OPENING = """# Forgetting, measured
 
 Made from `results/forgetting` by `make pages`. An autoencoder is trained on all classes and is to rebuild one of them
 badly, with the log-scale found from a budget of {budget} times the error of a VAE
-([theory](theory/unnormalised.md#a-log-scale-from-a-budget)). Each pair of numbers is the AUROC with which the squared
-error tells the class from the rest on test images, and the error of the rest over the VAE's. *Without* is the VAE
-retrained without the class; *ascent* is gradient ascent on examples of the class, stopped where the median error of the
-training data has reached the same budget.
+([theory](../../docs/theory/objectives.md#a-log-scale-from-a-budget)). Each pair of numbers is the AUROC with which the
+squared error tells the class from the rest on test images, and the error of the rest over the VAE's. *Without* is the
+VAE retrained without the class; *ascent* is gradient ascent on examples of the class, stopped where the median error of
+the training data has reached the same budget.
 
 `{command}`, {settings}
 """

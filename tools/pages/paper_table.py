@@ -1,4 +1,4 @@
-"""What the paper's table shows, in words, for docs/reproduction.md.
+"""What the paper's table shows, in words, for results/paper-mnist/README.md.
 
 No more is claimed than the seeds bear: an order is that of paired differences beyond their 95 % interval, and of a row
 that is lower because its data term fell, the page says so.

@@ -41,11 +41,11 @@ CLOSING = """
 ## What follows from it
 
 - A run that is killed, or whose disk is full, is resumed with the same command and ends with the same bits
-  ([saving and resuming](saving.md)).
+  ([saving and resuming](../../docs/models/train.md#interrupt-and-resume)).
 - A run is resumed only as what it was: another rule, noise, model or setting is named and refused unless you accept it.
 - A file from a stranger is data and never a program: `SECURITY.md` says what is promised.
 - The same seed gives the same bits: the detector's in any number of threads, those of `fit` in the same number
-  ([what that takes](reproducibility.md)).
+  ([what that takes](../../docs/models/train.md#reproduce)).
 """
 
 

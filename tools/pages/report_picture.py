@@ -1,4 +1,4 @@
-"""The picture of a run's page that the README shows: the page of payments in the gallery, as Chromium draws it.
+"""The picture of a run's page that the README shows: the run of the quickstart, as Chromium draws it.
 
 Of a long page it shows the verdict, the curve of the first list and its first row with all parts.
 
@@ -28,7 +28,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        run_page.rendered(ROOT / "docs" / "gallery" / "fraud.md")
+        run_page.rendered(ROOT / "docs" / "quickstart-detector.md")
         with sync_playwright() as play:
             browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})

@@ -1,4 +1,4 @@
-"""The page of the reproduction: results/paper-mnist/*.json → docs/reproduction.md.
+"""The page of the reproduction: results/paper-mnist/*.json → results/paper-mnist/README.md.
 
 Tables and sentences of an item are the item's own. This page adds every step between rows of the table compared with
 the paper's, and what the searches found. The section of a file that is not there is left out.
@@ -319,7 +319,7 @@ def _penalised_section(record: Record) -> list[str]:
         "",
         "![Test inputs, samples of the noise, reconstructions by the VAE, and with the log-scale set by hand and "
         "by a budget]"
-        "(../results/paper-mnist/penalised.png)",
+        "(penalised.png)",
         "",
         *(line for part in penalised.tables(record) for line in _shown(part)),
         *_paragraphs([*penalised.reading(record), f"{penalised.DEVIATIONS} Settings:"]),
@@ -333,7 +333,7 @@ def _noise_section(record: Record) -> list[str]:
         f"## {table.FIGURE_TITLE}",
         "",
         "![Noise samples, what the AE makes of them, and how VAE and α = 1/16 differ from it]"
-        "(../results/paper-mnist/noise-reconstructions.png)",
+        "(noise-reconstructions.png)",
         "",
         *_paragraphs(table.reading_of_figure(record)),
     ]

@@ -1,6 +1,6 @@
 """Pages as programs: their code is run from top to bottom, and what they show is what it prints and draws.
 
-    python -m tools.pages.run_page docs/gallery/*.md    # write outputs and pictures anew
+    python -m tools.pages.run_page docs/models/*.md    # write outputs and pictures anew
 
 A page holds Python blocks, each of which goes on where the one before left off. A block of ``text`` right after one is
 what it prints. A block of ``console`` holds commands, ``$ fvnce …``, each followed by what it writes. A picture
@@ -100,7 +100,7 @@ def _numbers(line: str) -> list[float]:
 
 def rewrite(page: Path) -> None:
     """Run the page in a folder of its own, write its outputs into it and its pictures next to it."""
-    images = page.resolve().parent.parent / "images"
+    images = next(folder for folder in page.resolve().parents if folder.name == "docs") / "images"
     home = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

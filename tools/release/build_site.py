@@ -8,19 +8,18 @@ pictures of ``results`` are brought in, equations become numbered blocks, and ci
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from fvnce import __version__
 
 from . import check_site, equations
 
 ROOT = equations.ROOT
 STAGED = ROOT / "build" / "docs"
 SITE = ROOT / "site"
-#: The name of a test, which is long and is broken at its underscores.
-TEST = re.compile(r"(?<=<code>)test_\w+::\w+(?=</code>)")
 
 
 def stage(target: Path) -> None:
@@ -39,13 +38,22 @@ def stage(target: Path) -> None:
         page.write_text(equations.displayed(text, known), "utf-8")
 
 
+def source(address: str) -> str:
+    """Return the file that a built page is made from.
+
+    >>> source("."), source("changelog"), source("theory/tour")
+    ('docs/index.md', 'CHANGELOG.md', 'docs/theory/tour.md')
+    """
+    return "CHANGELOG.md" if address == "changelog" else f"docs/{'index' if address == '.' else address}.md"
+
+
 def link(site: Path) -> None:
     """Make citations links in every built page, and break lines where they may be broken."""
     known = equations.definitions()
     for page in sorted(site.rglob("*.html")):
         address = page.parent.relative_to(site).as_posix()
         text = page.read_text("utf-8").replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
-        text = TEST.sub(lambda match: match[0].replace("::", "::<wbr>").replace("_", "_<wbr>"), text)
+        text = text.replace("@VERSION@", __version__).replace("@SOURCE@", source(address))
         page.write_text(equations.linked(text, known, "" if address == "." else address), "utf-8")
 
 

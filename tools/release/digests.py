@@ -166,12 +166,12 @@ def summary(x: Tensor) -> list[float]:
 
 
 def digest(x: Tensor) -> str:
-    """Every bit."""
+    """Return a digest of every bit."""
     return hashlib.sha256(x.contiguous().numpy().tobytes()).hexdigest()
 
 
 def main() -> None:
-    """Write or check."""
+    """Write the digests, or compare with those written."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=("write", "check"))
     what = parser.parse_args().what

@@ -1,4 +1,4 @@
-r"""Numbered equations: defined once in docs/theory, cited by name in docstrings and pages, linked in the site.
+r"""Numbered equations: defined once in docs, cited by name in docstrings and pages, linked in the site.
 
 An equation is a block of TeX whose title gives the name by which it is cited and the one that people read:
 
@@ -86,7 +86,7 @@ def linked(text: str, known: dict[str, Equation], address: str) -> str:
         if name is None:
             return match.group(0)
         if name not in known:
-            raise ValueError(f"{address} cites Eq. {name}, which no page of docs/theory defines")
+            raise ValueError(f"{address} cites Eq. {name}, which no page of docs defines")
         number, title, page = known[name]
         target = page.removesuffix("index.md") if page.endswith("index.md") else page.removesuffix(".md") + "/"
         relative = posixpath.relpath(target or ".", address or ".")

@@ -255,7 +255,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
 
         It is the fraction of held-out training rows that score at least as high by a model that has not seen them. The
-        probability is over training rows and new row; docs/theory/trust.md derives it and its limits.
+        probability is over training rows and new row; docs/detector/thresholds.md derives it and its limits.
 
         Args:
             X: rows.

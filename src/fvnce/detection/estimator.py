@@ -162,7 +162,7 @@ class NoiseContrastiveDetector(OutlierDetector):
     Attributes:
         offset_: ``decision_function`` is ``score_samples − offset_``.
         evidence_: how good it is by held-out rows (:class:`~fvnce.detection.Evidence`); ``print(detector.evidence_)``.
-        prior_: π, an estimate that is rough with few known outliers (docs: *The threshold, and where π comes from*).
+        prior_: π, an estimate that is rough with few known outliers (Eq. prior_ratio).
         prior_interval_: its 90 % interval, or None where π is given or no outliers were held out.
         doubtful_labels_: places in X of known outliers that score like normal rows when held out, and whose label is
             therefore more likely wrong than right.
@@ -408,7 +408,7 @@ class NoiseContrastiveDetector(OutlierDetector):
     def outlier_probability(self, X: Any) -> Array:
         """Return P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,).
 
-        With few known outliers it is too high: use it as a ranking (measured in docs/howto/reliability.md).
+        With few known outliers it is too high: use it as a ranking (measured in results/coverage/README.md).
         """
         return self.probability_of(self._compared_scores(X))  # raises if the detector is not fitted
 

@@ -283,6 +283,10 @@ def over_rows(distribution: Distribution, batch_dims: int) -> Distribution:
 class PointMass(Distribution):
     """q(z) = 1[z = location], with log q = 0 by convention: the deterministic encoder's distribution.
 
+    Args:
+        location: z.
+        event_dims: how many of its last dimensions are one event.
+
     >>> PointMass(torch.ones(4, 2)).rsample((3,)).shape
     torch.Size([3, 4, 2])
     """

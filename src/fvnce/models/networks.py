@@ -19,6 +19,11 @@ def mlp(
 ) -> nn.Sequential:
     """Return linear layers of these sizes with an activation between them, and ``output`` at the end if given.
 
+    Args:
+        sizes: widths, from the input to the output.
+        activation: makes the module between two layers.
+        output: a module after the last layer.
+
     >>> mlp([784, 256, 128])
     Sequential(
       (0): Linear(in_features=784, out_features=256, bias=True)

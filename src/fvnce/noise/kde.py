@@ -95,7 +95,12 @@ class KernelDensity(Noise):
     ) -> KernelDensity:
         """Return the density of a kernel on every row of X, with a bandwidth given or selected from the data.
 
-        See :func:`fvnce.noise.select_bandwidth` for the rules and for ``floor``.
+        Args:
+            X: rows.
+            bandwidth: a width for all columns or for each, or the name of a rule of
+                :func:`fvnce.noise.select_bandwidth`.
+            floor: the smallest width, as in :func:`fvnce.noise.select_bandwidth`.
+            block_bytes: the memory for a block of distances.
 
         >>> X = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
         >>> KernelDensity.from_data(X, "silverman").bandwidth.shape

@@ -84,7 +84,12 @@ class NoisePool:
         self.renewed = 0
 
     def batch(self, n: int, *, renew: bool = True) -> tuple[Tensor, Tensor]:
-        """Return n samples and their log densities, (n,) + event_shape and (n,); no row is due without ``renew``."""
+        """Return n samples and their log densities, of shapes (n,) + event_shape and (n,).
+
+        Args:
+            n: how many samples.
+            renew: draw the rows anew that are due.
+        """
         n = _validation.count("n", n)
         if n > self.size:
             raise ValueError(f"n must be at most the pool's size {self.size}, found {n}")

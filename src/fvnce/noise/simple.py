@@ -104,6 +104,10 @@ class BernoulliNoise(Noise):
     def from_data(cls, X: Tensor, smoothing: float = 1.0) -> BernoulliNoise:
         """Return noise with the frequencies of ones in X, after ``smoothing`` extra zeros and ones in each column.
 
+        Args:
+            X: rows of 0 and 1.
+            smoothing: how many zeros and ones are added to each column.
+
         >>> BernoulliNoise.from_data(torch.tensor([[1.0, 0.0], [1.0, 1.0]])).probs
         tensor([0.7500, 0.5000])
         """

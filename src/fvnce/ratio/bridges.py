@@ -70,7 +70,7 @@ class Telescope:
         reports: one for each bridge, from the data to the noise, averaged over the folds.
         shares: a_k of the waypoints between the data and the noise, or the data's Gaussian.
         error: upper estimate, in nats, of the root mean square of log r̂ − log r over fresh rows of p, meant to hold for
-            nine data sets in ten (docs/howto/reliability.md counts). NaN if nothing bounds it, with the reason in
+            nine data sets in ten (results/coverage/README.md counts). NaN if nothing bounds it, with the reason in
             ``advice``: a bridge is too long, boosted trees find what the ratio misses, a few far rows carry the mean
             square, or the noise is known by samples alone and they are far from the data.
         missed: what boosted trees find that tells fresh rows from the estimate, in nats, with its standard error: a

@@ -55,6 +55,11 @@ class Checkable(Protocol):
 class Law:
     """One law: the worst violation, relative to the terms of the law, and the Δ where it is.
 
+    Attributes:
+        name: what must hold.
+        worst: the violation; within rounding, the law holds.
+        at: the Δ where it is.
+
     >>> print(Law("f0 concave", worst=0.25, at=1.5))
     f0 concave     fails: violated by 0.25 (relative) at Δ = 1.5
     """
@@ -79,7 +84,10 @@ class DoubleElboReport:
 
     Attributes:
         rule: its ``repr``.
-        f1_concave, f0_concave, compatible, generator_convex: the laws.
+        f1_concave: f1 bounds the data term.
+        f0_concave: f0 bounds the noise term.
+        compatible: f0' = −r f1', so that the rule is honest.
+        generator_convex: the rule is proper.
         reach: the laws were examined for |Δ| ≤ reach, and nowhere else.
         spacing: the mean distance in Δ between two points. A feature that is much narrower may be missed.
         valid_below: the Δ below which the rule as it is, clip included, obeys all four laws: where its clip begins,

@@ -71,6 +71,10 @@ def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
 def from_pair(f1: Function, f0: Function) -> ScoringRule:
     """Return the rule of two functions of Δ as they are, differentiated by autograd; nothing is assumed of them.
 
+    Args:
+        f1: what a data sample earns at Δ.
+        f0: what a noise sample earns at Δ.
+
     >>> from_pair(lambda d: d, lambda d: -d.exp()).variational
     True
     """

@@ -285,6 +285,9 @@ _LONGEST_RULE = 2000
 def parse(text: str) -> ScoringRule:
     """Return the rule that a text describes; the inverse of ``str(rule)`` for built-in rules and their sums.
 
+    Args:
+        text: a sum of rules with factors, such as ``0.5*power(1/64)+0.5*power(0,1)``.
+
     >>> parse("0.9*power(1/64) + 0.1*power(0, 1, clip=none)")
     0.9*PowerRule(alpha=0.015625, beta=0.0, clip=10.0) + 0.1*PowerRule(alpha=0.0, beta=1.0, clip=None)
     >>> parse("power(2)")

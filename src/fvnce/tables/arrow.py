@@ -48,6 +48,10 @@ class TableSource(ABC):
         types: how each column is read, once the first part has been.
         notices: what a person should know about the columns, likewise.
 
+    Args:
+        options: how to read.
+        hint: what to do, for messages about a column that cannot be read.
+
     >>> import tempfile
     >>> from fvnce.tables import open_source
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -140,7 +140,11 @@ class Frame:
         return self._like({name: values[rows] for name, values in self._columns.items()})
 
     def row(self, position: int) -> dict[str, Any]:
-        """Return one row, by name of column."""
+        """Return one row, by name of column.
+
+        Args:
+            position: which row, from 0.
+        """
         return {
             name: values[position].item() if values.dtype.kind in "biuf" else values[position]
             for name, values in self._columns.items()

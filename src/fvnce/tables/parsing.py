@@ -113,6 +113,9 @@ class ColumnType:
     def parse(self, texts: Sequence[str | None]) -> tuple[Array, int | None]:
         """Return the numbers that texts stand for, NaN where there is none, and the position of the first misfit.
 
+        Args:
+            texts: the cells of the column, None where one is empty.
+
         >>> ColumnType("number").parse(["$1,234.50", None])[0].tolist(), ColumnType(unit="%").parse(["50%"])[0].tolist()
         ([1234.5, nan], [0.5])
         >>> ColumnType("number").parse(["1", "one"])[1]

@@ -71,6 +71,10 @@ Facts = dict[str, dict[str, Any]]
 def save(path: str | Path, objective: nn.Module) -> Path:
     """Write an objective, a model or a network made of built-in parts to one file, atomically.
 
+    Args:
+        path: the file to write.
+        objective: the objective, model or network.
+
     Raises:
         TypeError: if a part is of a class that :func:`fvnce.load` could not rebuild; the part is named. Its weights can
             be kept with ``safetensors.torch.save_model``.
@@ -120,6 +124,10 @@ def load_module(path: str | Path, *, max_bytes: int | None = None) -> nn.Module:
 
 def load_weights(path: str | Path, module: nn.Module) -> nn.Module:
     """Put the weights of a checkpoint, or the best weights of a run, into a module of the same shape.
+
+    Args:
+        path: a checkpoint, a file of weights, or the folder of a run.
+        module: what takes the weights, in place.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

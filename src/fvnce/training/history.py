@@ -150,7 +150,12 @@ class History:
         return {"steps": self.steps.to_dict(), "epochs": self.epochs.to_dict()}
 
     def to_csv(self, path: str | Path, *, of: str = "epochs") -> None:
-        """Write one table, ``of="epochs"`` or ``of="steps"``."""
+        """Write one table as a csv file.
+
+        Args:
+            path: the file.
+            of: "epochs" or "steps".
+        """
         table: HistoryTable = getattr(self, _validation.choice("of", of, ("epochs", "steps")))
         table.to_csv(path)
 

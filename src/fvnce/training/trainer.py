@@ -97,6 +97,10 @@ class Interrupted(SystemExit):
     Attributes:
         history: the record up to the interruption.
 
+    Args:
+        number: of the signal.
+        history: the record.
+
     >>> stopped = Interrupted(2, History())  # by Ctrl-C, signal 2
     >>> stopped.code, len(stopped.history.epochs)
     (130, 0)

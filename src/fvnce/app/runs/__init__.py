@@ -77,6 +77,11 @@ class FittedRun(Run):
     """A run of ``fvnce fit``, which scores rows.
 
     Attributes:
+        folder: where it is.
+        config: the settings of the training, those of ``config.toml``.
+        detector: the detector that it trained.
+        objective: None.
+        history: the records of the training of its networks.
         layout: what rows look like.
         threshold: the score above which a row is called an outlier.
 
@@ -103,7 +108,12 @@ class FittedRun(Run):
         return -float(self.detector.offset_)
 
     def p_value(self, rows: Any, anomaly: Array) -> Array | None:
-        """Return the conformal p-values of scored rows; None if training left no rows to measure them by."""
+        """Return the conformal p-values of scored rows; None if training left no rows to measure them by.
+
+        Args:
+            rows: new rows.
+            anomaly: their scores.
+        """
         conformal = self.detector.findings_.conformal
         if conformal is None:
             return None

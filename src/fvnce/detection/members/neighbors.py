@@ -8,7 +8,7 @@ geometric mean of three, p_n ∝ u^(1−a−b) · s^a · w^b, so that
 
 u uniform, s the data smoothed as far as the neighbors x_i of x reach (rows far from their neighbors, relative to the
 local density, score high: LOF), and w the conditional noise of small warps of an image, log ρ(x) their mean log
-distance from it. docs/detection.md ("Neighbors: the ratio in closed form") gives the reasons for a and b.
+distance from it. benchmarks/DEFAULTS.md gives the reasons for a and b.
 
 Distances are smoothed, d + ε, so that rows which occur many times are not infinitely dense. A training row is not its
 own neighbor: where a row coincides with a reference row, one copy of that is left out. Unlabelled rows may be outliers

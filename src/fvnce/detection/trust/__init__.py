@@ -1,4 +1,4 @@
-"""How far to trust a detector: probabilities, evidence from held-out rows, p-values (docs/theory/trust.md).
+"""How far to trust a detector: probabilities, evidence from held-out rows, p-values (docs/detector/thresholds.md).
 
 =================  ===========================================================================
 ``calibration``    P(outlier | x), π and the threshold, from scores

@@ -9,7 +9,7 @@ calibrated as if none were known.
 
 *Without*, the spread of inliers is read between the median and the quantile 0.8 of the scores; what lies :data:`FENCE`
 such deviations above the median, or above every training row, is called an outlier. This is a convention, not an
-estimate. The derivation is in docs/theory/trust.md.
+estimate. The derivation is in docs/detector/thresholds.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ A model is trained on one part of the rows, and the n rows of the other, which i
 If x is another draw of the source of the unlabelled training rows, P(p(x) ≤ t) ≤ t for every t, whatever the model, the
 data and n. Two conditions make it so: nothing of the model depends on the n rows, neither the scales of columns nor how
 the columns of a data frame are read; and which rows are held out is independent of their content, so the seed of the
-draw is joined with a hash of the rows. docs/theory/trust.md proves it, bounds the false discovery rate of alarms
+draw is joined with a hash of the rows. docs/detector/thresholds.md proves it, bounds the false discovery rate of alarms
 (Eq. fdr), and says what outliers hidden among the n rows change.
 """
 

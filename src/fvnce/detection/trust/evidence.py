@@ -104,7 +104,7 @@ class RowScores:
 
 @dataclass(frozen=True)
 class Evidence:
-    """How good a detector is by held-out rows; docs/theory/trust.md says what follows from it.
+    """How good a detector is by held-out rows; docs/detector/thresholds.md says what follows from it.
 
     Attributes:
         rows: unlabelled rows, by weight.

@@ -1,0 +1,222 @@
+"""Blocks of pages that are made from results: results/*.json → the text between two marks, where there is a file.
+
+A page that a person writes holds ``<!-- NAME: made by `make pages`, do not edit -->`` and ``<!-- end of NAME -->``;
+between them comes the block of that name in :data:`BLOCKS`. Tables are sorted, and "seeds" is always a number of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fvnce.paper import penalised, table
+
+from . import detection
+from .detection import markdown_table, named, pair
+
+Record = dict[str, Any]
+BLOCK = re.compile(r"(<!-- ([\w ]+): made by `make pages`, do not edit -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+
+
+def filled(text: str, results: Path) -> str:
+    """Return the page with each of its blocks as the files give it; a file that is not there leaves a block empty."""
+
+    def fill(match: re.Match[str]) -> str:
+        if match[2] not in BLOCKS:
+            raise ValueError(f"a block must be one of {', '.join(BLOCKS)}, found {match[2]!r}")
+        name, make = BLOCKS[match[2]]
+        path = results / name
+        lines = make(json.loads(path.read_text("utf-8"))) if path.exists() else []
+        return "\n".join([match[1], *lines, match[3]])
+
+    return BLOCK.sub(fill, text)
+
+
+def _unseen(record: Record) -> list[str]:
+    """Return ours minus a peer's, over all tables."""
+    most = max(row["tables"] for row in record["pooled"].values())
+    return [
+        f"**On {most} tables that played no part in choosing its defaults**, version {record['version']} minus a peer: "
+        "mean differences, paired by table,",
+        "± standard errors. Each has one set of defaults and the same splits and labels. Bold: more than two standard "
+        "errors from 0.",
+        "",
+        *detection.pooled(record),
+    ]
+
+
+def _by_source(record: Record) -> list[str]:
+    return detection.by_source(record)
+
+
+def _known(record: Record) -> list[str]:
+    """Of each share of known outliers the summary with most seeds, where peers have as many."""
+    chosen: dict[float, tuple[int, list[Record]]] = {}
+    for name, ranking in record["summary"].items():
+        share, seeds = float(name.partition(", ")[0]), name.rpartition(" ")[2].count(",") + 1
+        if seeds > chosen.get(share, (0, []))[0] and len(ranking) > 1:
+            chosen[share] = seeds, ranking
+    tables = len({row["dataset"] for row in record["rows"]})
+    body = []
+    for share, (seeds, ranking) in sorted(chosen.items(), reverse=True):
+        [ours] = [row for row in ranking if row["detector"] == "fvnce"]
+        peers = [row for row in ranking if row["detector"] != "fvnce"]
+        best = [max(peers, key=lambda row: row[key]) for key in ("ap", "auroc")]
+        others = [row for row in peers if row not in best][: 2 - len({row["detector"] for row in best})]
+        shown = sorted([*{row["detector"]: row for row in [*best, *others]}.values()], key=lambda row: -row["ap"])
+        body.append(
+            [
+                f"{100 * share:g} %" if share else "none",
+                f"{seeds}",
+                pair(ours, shown),
+                ", ".join(f"{named(row['detector'])} {pair(row, [ours])}" for row in shown),
+            ]
+        )
+    return [
+        f"**{tables} tables on which the defaults were chosen**, so that these numbers flatter: mean AUROC / mean "
+        "average precision on held-out",
+        f"rows, and the two best peers. Columns are {record['inputs'].replace('ised', 'ized')}, the peers' as well.",
+        "",
+        *markdown_table(["known", "seeds", "fvnce", "best peers"], body),
+    ]
+
+
+def _nothing_known(record: Record) -> list[str]:
+    """Ours and all peers, by protocol."""
+    names = {
+        "contaminated": "Outliers among the training rows",
+        "random-half": "Clean training rows, a random half of the inliers (`clean=True`)",
+        "first-half": "Clean training rows, the first half of the inliers in file order (`clean=True`)",
+    }
+    lines = []
+    for protocol, ranking in record["summary"].items():
+        tables = max(row["tables"] for row in ranking)
+        [ours] = [row for row in ranking if row["detector"] == "fvnce"]
+        peers = [row for row in ranking if row is not ours]
+        body = [
+            [
+                named(row["detector"]),
+                f"{len(row['seeds'])}",
+                pair(row, peers if row is ours else [ours]),
+                f"{row['median fit cpu seconds']:.2f}",
+            ]
+            for row in sorted(ranking, key=lambda row: -row["ap"])
+        ]
+        header = ["detector", "seeds", "AUROC / average precision", "median fit, s of one core"]
+        lines += [f"**{names[protocol]}**, {tables} tables:", "", *markdown_table(header, body)]
+    return lines
+
+
+def _images(record: Record) -> list[str]:
+    """Means over the classes: a row for each method, a column for each protocol."""
+    groups = list(dict.fromkeys((row["data"], row["protocol"]) for row in record["summary"]))
+    means = {(row["method"], row["data"], row["protocol"]): row["mean auroc"] for row in record["summary"]}
+    best = {group: max(value for (_, *found), value in means.items() if tuple(found) == group) for group in groups}
+    methods = list(dict.fromkeys(method for method, *_ in means))
+    body = []
+    for method in sorted(methods, key=lambda method: -means.get((method, *groups[0]), 0.0)):
+        cells = []
+        for group in groups:
+            value = means.get((method, *group))
+            shown = "–" if value is None else f"{value:.3f}"
+            cells.append(f"**{shown}**" if value == best[group] else shown)
+        body.append([method, *cells])
+    return markdown_table(["mean AUROC", *(f"{named(data)}, {protocol}" for data, protocol in groups)], body)
+
+
+def _speed(record: Record) -> list[str]:
+    names = list(dict.fromkeys(name for part in record["summary"].values() for name in part["ours / theirs"]))
+    body = []
+    for what, part in record["summary"].items():
+        ratios = [part["ours / theirs"].get(name) for name in names]
+        cells = ["–" if ratio is None else f"{ratio['ratio']:.2g} ×" for ratio in ratios]
+        body.append([what, f"{part['fvnce seconds']:.2f}", *cells])
+    return markdown_table(["", "fvnce, s", *map(named, names)], body)
+
+
+def _rows(record: Record) -> list[str]:
+    means = record["mean ap by max_rows"]
+    sizes = sorted({int(size) for part in means.values() for size in part})
+    shown = {"adbench": "the largest tables of ADBench", "mnist": "MNIST, principal components"}
+    body = [
+        [shown[name], *(f"{part[str(size)]:.3f}" if str(size) in part else "–" for size in sizes)]
+        for name, part in means.items()
+    ]
+    return markdown_table(["average precision with `max_rows` =", *(f"{size:,}" for size in sizes)], body)
+
+
+def _table(record: Record) -> list[str]:
+    """The difference of the data and the noise column, with the paper's number."""
+    body = []
+    for name, row in record["rows"].items():
+        line = [row["label"]]
+        for index, network in enumerate(table.networks(record)):
+            for column, place in (("train", 0), ("noise", 1), ("difference", 2)):
+                mine = table.column(record, network, name, column)
+                line.append(f"{_mean(mine)} ({row['paper'][index][place]})" if mine else "–")
+        body.append(line)
+    header = [f"{network}: {what}" for network in table.networks(record) for what in ("data", "noise", "data − noise")]
+    seeds = "one seed" if record["seeds"] == 1 else f"mean over {record['seeds']} seeds"
+    return [
+        f"log p(x|g(x)) in nats on data and on noise, {seeds} with standard errors; in brackets the paper's number.",
+        "",
+        *markdown_table(["(α, β)", *header], body),
+    ]
+
+
+def _forgetting(record: Record) -> list[str]:
+    body = []
+    for method, label in record["methods"].items():
+        ones, others, auroc = (penalised.mean(record, method, key) for key in ("ones", "others", "auroc"))
+        label = label.replace("normalised", "normalized")
+        body.append([label, f"{ones:.1f}", f"{others:.1f}", f"{auroc:.3f}"])
+    return [
+        f"Squared reconstruction error on test digits, {penalised.mean_of_seeds(record)}:",
+        "",
+        *markdown_table(["objective", "error of '1's", "error of other digits", "AUROC of '1' by its error"], body),
+    ]
+
+
+def _classes(record: Record) -> list[str]:
+    """Mean and range over the forgotten classes, by data set and way."""
+    ways = {"vae": "VAE", "auto": "budget", "without": "retrained without the class", "ascent": "gradient ascent"}
+    shown = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
+    body = []
+    for data in dict.fromkeys(line["data"] for line in record["summary"]):
+        lines = [line for line in record["summary"] if line["data"] == data]
+        for way, title in ways.items():
+            aurocs = [line[way]["auroc"] for line in lines if way in line]
+            rest = [line[way]["rest"] for line in lines if way in line]
+            if aurocs:
+                body.append([shown.get(data, data), f"{len(aurocs)}", title, _range(aurocs), _range(rest)])
+    header = ["data", "tasks", "way", "AUROC of the class", "error of the rest over the VAE's"]
+    return markdown_table(header, body)
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def _mean(values: Sequence[float]) -> str:
+    mean = f"{statistics.fmean(values):.0f}"
+    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.0f}"
+
+
+#: The file in ``results`` and the maker of each block.
+BLOCKS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
+    "unseen": ("bench/detection_unseen.json", _unseen),
+    "by source": ("bench/detection_unseen.json", _by_source),
+    "known": ("bench/detection.json", _known),
+    "nothing known": ("bench/detection_novelty.json", _nothing_known),
+    "images": ("bench/detection_images.json", _images),
+    "speed": ("bench/detector-speed.json", _speed),
+    "rows": ("bench/detector-rows.json", _rows),
+    "table": ("paper-mnist/table.json", _table),
+    "forgetting": ("paper-mnist/penalised.json", _forgetting),
+    "classes": ("forgetting/forgetting.json", _classes),
+}
