@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fvnce.detection import NoiseContrastiveDetector
 from fvnce.detection.members.forest import RatioForest
@@ -51,7 +50,7 @@ def changed(array: Any, index: Any, value: Any) -> Any:
 
 
 def a_leaf(forest: RatioForest) -> int:
-    return int(np.flatnonzero(forest.left == np.arange(len(forest.left)))[0])
+    return int(np.flatnonzero(forest.right == np.arange(len(forest.right)))[0])
 
 
 def a_chain(depth: int) -> dict[str, Callable[[RatioForest], Any]]:
@@ -60,8 +59,7 @@ def a_chain(depth: int) -> dict[str, Callable[[RatioForest], Any]]:
     own = np.arange(size)
     inner = (own % 2 == 0) & (own < size - 1)
     made: dict[str, Any] = {
-        "roots": np.zeros(1, dtype=np.int64),
-        "left": np.where(inner, own + 1, own),
+        "roots": np.zeros(1, dtype=np.int32),
         "right": np.where(inner, own + 2, own),
         "feature": np.zeros(size, dtype=np.int64),
         "threshold": np.zeros(size),
@@ -71,22 +69,19 @@ def a_chain(depth: int) -> dict[str, Callable[[RatioForest], Any]]:
 
 
 FORESTS: dict[str, tuple[dict[str, Callable[[RatioForest], Any]], str]] = {
-    "a cycle": ({"left": lambda f: changed(f.left, int(f.left[0]), 0)}, "later"),
-    "a cycle of both": (
-        {"left": lambda f: changed(f.left, a_leaf(f), 0), "right": lambda f: changed(f.right, a_leaf(f), 0)},
-        "later",
-    ),
+    "a cycle": ({"right": lambda f: changed(f.right, 1, 0)}, "later"),
+    "a cycle at a leaf": ({"right": lambda f: changed(f.right, a_leaf(f), 0)}, "later"),
     "beyond the end": ({"right": lambda f: changed(f.right, 0, len(f.right))}, "later"),
-    "a node shared": ({"right": lambda f: changed(f.right, 0, f.left[0])}, "one other"),
-    "half a leaf": ({"right": lambda f: changed(f.right, a_leaf(f), len(f.right) - 1)}, "two later ones or to none"),
+    "a node shared": ({"right": lambda f: changed(f.right, 0, 1)}, "one other"),
+    "half a leaf": ({"right": lambda f: changed(f.right, a_leaf(f), len(f.right) - 1)}, "one other|one piece"),
     "no such column": ({"feature": lambda f: changed(f.feature, 0, 3)}, "columns 0 to 2"),
     "a negative column": ({"feature": lambda f: changed(f.feature, 0, -1)}, "columns 0 to 2"),
     "a share of 2": ({"share": lambda f: changed(f.share, -1, 2.0)}, "2.0"),
     "a share of NaN": ({"share": lambda f: changed(f.share, 0, np.nan)}, "share.*finite"),
     "no threshold": ({"threshold": lambda f: changed(f.threshold, 0, np.inf)}, "threshold.*finite"),
     "a shorter array": ({"threshold": lambda f: f.threshold[:-1]}, "threshold of a forest"),
-    "a matrix": ({"left": lambda f: f.left[:, None]}, "left of a forest"),
-    "whole thresholds": ({"threshold": lambda f: f.threshold.astype(np.int64)}, "float64"),
+    "a matrix": ({"right": lambda f: f.right[:, None]}, "right of a forest"),
+    "whole thresholds": ({"threshold": lambda f: f.threshold.astype(np.int64)}, "float32"),
     "no roots": ({"roots": lambda f: f.roots[:0]}, "roots"),
     "a root twice": ({"roots": lambda f: f.roots[[0, 0, 1]]}, "roots"),
     "a root outside": ({"roots": lambda f: changed(f.roots, -1, -1)}, "roots"),
@@ -179,7 +174,7 @@ def _poison(member: Any) -> None:
 
 
 def _widen(member: Any) -> None:
-    member.weights[0] = torch.zeros(1, 7, 64).double()
+    member.weights[0] = np.zeros((1, 7, 64))
 
 
 def _break(member: Any) -> None:

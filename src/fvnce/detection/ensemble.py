@@ -30,15 +30,16 @@ and likewise for the maximum in N, so that v, the only unknown, needs no integra
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._random import plain_mode
 from .._validation import fields, listed, number, optional, require, stored_array
 from .explanation import Explanation
 from .members import NAMES, member_class
@@ -160,6 +161,23 @@ def _blend(change: Array, one: Array, other: Array) -> Array:
 #: Center and scale of a score.
 Unit = tuple[float, float]
 
+P, R = ParamSpec("P"), TypeVar("R")
+
+
+def _plainly(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function compute outside of the modes of torch that its caller is in."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if "torch" not in sys.modules:  # nobody is in a mode of it
+            return function(*args, **kwargs)
+        from .._random import plain_mode
+
+        with plain_mode():
+            return function(*args, **kwargs)
+
+    return call
+
 
 @dataclass
 class Ensemble:
@@ -186,7 +204,7 @@ class Ensemble:
     means: Array | None = None
 
     @classmethod
-    @plain_mode()
+    @_plainly
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
@@ -241,7 +259,7 @@ class Ensemble:
         """Return the score s, shape (n,)."""
         return np.ascontiguousarray(self.scores(X)[:, 0])
 
-    @plain_mode()
+    @_plainly
     def scores(self, X: Array) -> Array:
         """Return s, K and N of encoded rows, shape (n, 3); NaN for K without known outliers, and for N without it."""
         seen = self._seen(X)
@@ -284,7 +302,7 @@ class Ensemble:
         """Return what numbers far outside of the training rows add, shape (n, D)."""
         return np.zeros((len(X), 1)) if self.span is None else self.span.excess(np.ascontiguousarray(X))
 
-    @plain_mode()
+    @_plainly
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
         """Explain encoded rows; ``fold`` brings their columns back to the original ones."""
         seen, excess = self._seen(X), self._excess(X)

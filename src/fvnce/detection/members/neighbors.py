@@ -27,8 +27,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
-from sklearn.neighbors import NearestNeighbors
 
 from ..._validation import count, fields, number, require, stored_array
 from ..rows import Array, Folds, TrainingRows, weighted_quantile
@@ -58,6 +56,8 @@ JITTER = 1e-6
 SPARE = 3
 #: The most numbers in memory while distances are computed exactly.
 MAX_DISTANCES = 2**21
+#: Differences from reference rows, in numbers, up to which NumPy searches by itself.
+FEW_DIFFERENCES = 2**20
 #: Reference rows by which it is estimated how much of a distance the neighbors' own explain.
 WITNESSES = 4096
 #: Rows that are explained at a time.
@@ -139,8 +139,7 @@ class Reference:
     def _nearest(self, X: Array) -> tuple[Array, NDArray[np.int64], Array]:
         """Return distances of the neighbors, which they are, and how much each of them counts, k together at most."""
         wide = min(self.n_neighbors + SPARE, len(self.points))
-        search = NearestNeighbors(n_neighbors=wide, algorithm="brute").fit(self.points)
-        index: NDArray[np.int64] = search.kneighbors(X, return_distance=False)
+        index = self._around(X, wide)
         distance = np.empty(index.shape)
         step = max(1, MAX_DISTANCES // (wide * X.shape[1]))
         for low in range(0, len(X), step):
@@ -155,7 +154,17 @@ class Reference:
         before = np.cumsum(mass, axis=1) - mass
         return distance, index, np.clip(self.n_neighbors - before, 0, mass)
 
-    def arrays(self) -> dict[str, Array]:
+    def _around(self, X: Array, count: int) -> NDArray[np.int64]:
+        """Return the numbers of the nearest reference rows, in any order, shape (n, count)."""
+        if len(X) * self.points.size <= FEW_DIFFERENCES:
+            squares = [np.square(self.points - row).sum(1) for row in X]
+            return np.stack([np.argpartition(each, count - 1)[:count] for each in squares])
+        from sklearn.neighbors import NearestNeighbors  # faster, and it takes a second to import
+
+        search = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(self.points)
+        return np.asarray(search.kneighbors(X, return_distance=False))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by name."""
         return {name: getattr(self, name) for name in ("points", "weights", "distances")}
 
@@ -241,7 +250,7 @@ class NeighborMember(Member):
         content = {"local": self.local, "warped": self.warped, "smoothing": reference.smoothing}
         arrays = prefixed("reference", reference.arrays())
         if self.code is not None and self.warps is not None:
-            arrays |= prefixed("code", self.code.arrays()) | {"warps.grids": self.warps.grids.numpy()}
+            arrays |= prefixed("code", self.code.arrays()) | {"warps.grids": self.warps.grids}
         return content | {"neighbours": reference.n_neighbors}, arrays  # as version 0.2 spelled it
 
     @classmethod
@@ -277,6 +286,8 @@ def _counts(weights: Array, total: int) -> Array:
 
 def _far_groups(points: Array, weights: Array, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Return which rows are far from the bulk of them: at most a fifth, as the fence is above the quantile 0.8."""
+    from scipy.spatial.distance import cdist
+
     points = points / _spreads(points, weights)
     # With scipy, whose distances do not depend on the other rows in their last digits.
     bulk = points[rng.choice(len(points), min(BULK_ROWS, len(points)), p=weights / weights.sum())]
