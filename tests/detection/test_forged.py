@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fvnce import scorer
 from fvnce.detection import NoiseContrastiveDetector
 from fvnce.detection.members.forest import RatioForest
 from fvnce.detection.preprocessing import preprocessor_from_state
@@ -28,6 +29,12 @@ QUICK: dict[str, Any] = {
 RNG = np.random.default_rng(0)
 TABLE = RNG.normal(size=(40, 3))
 IMAGES = RNG.random((20, 8, 8))
+
+
+@pytest.fixture(params=[NoiseContrastiveDetector.load, scorer.load], ids=["estimator", "scorer"])
+def read(request: pytest.FixtureRequest) -> Any:
+    """What reads a file, which may be forged."""
+    return request.param
 
 
 def fitted(members: str, images: bool = False) -> NoiseContrastiveDetector:
@@ -91,16 +98,16 @@ FORESTS: dict[str, tuple[dict[str, Callable[[RatioForest], Any]], str]] = {
 
 
 @pytest.mark.parametrize("case", FORESTS)
-def test_a_forged_forest_is_refused(case: str, tmp_path: Path) -> None:
+def test_a_forged_forest_is_refused(case: str, tmp_path: Path, read: Any) -> None:
     arrays, match = FORESTS[case]
     path = with_forest(**arrays).save(tmp_path / "forged.safetensors")
     with pytest.raises(FileError, match=match):
-        NoiseContrastiveDetector.load(path)
+        read(path)
 
 
-def test_a_deep_tree_that_ends_is_read(tmp_path: Path) -> None:
+def test_a_deep_tree_that_ends_is_read(tmp_path: Path, read: Any) -> None:
     detector = with_forest(**a_chain(300))
-    loaded = NoiseContrastiveDetector.load(detector.save(tmp_path / "deep.safetensors"))
+    loaded = read(detector.save(tmp_path / "deep.safetensors"))
     np.testing.assert_array_equal(loaded.score_samples(TABLE), detector.score_samples(TABLE))
 
 
@@ -146,12 +153,12 @@ NUMBERS: dict[str, Callable[[NoiseContrastiveDetector], None]] = {
 
 
 @pytest.mark.parametrize("case", NUMBERS)
-def test_forged_numbers_are_refused(case: str, tmp_path: Path) -> None:
+def test_forged_numbers_are_refused(case: str, tmp_path: Path, read: Any) -> None:
     detector = fitted("mixture_forest")
     NUMBERS[case](detector)
     path = detector.save(tmp_path / "forged.safetensors")
     with pytest.raises(FileError, match="no detector that fvnce wrote"):
-        NoiseContrastiveDetector.load(path)
+        read(path)
 
 
 @pytest.mark.parametrize("columns", [None, 3, {}, [None, None, None], [{}, {}, {}]])
@@ -204,10 +211,10 @@ def _shorten(member: Any) -> None:
         "a scale below 0",
     ],
 )
-def test_forged_networks_are_refused(make: Callable[[], NoiseContrastiveDetector], tmp_path: Path) -> None:
+def test_forged_networks_are_refused(make: Callable[[], NoiseContrastiveDetector], tmp_path: Path, read: Any) -> None:
     path = make().save(tmp_path / "forged.safetensors")
     with pytest.raises(FileError, match="no detector that fvnce wrote"):
-        NoiseContrastiveDetector.load(path)
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -220,22 +227,22 @@ def test_forged_networks_are_refused(make: Callable[[], NoiseContrastiveDetector
         ("floor", -1.0),
     ],
 )
-def test_forged_codes_are_refused(name: str, value: Any, tmp_path: Path) -> None:
+def test_forged_codes_are_refused(name: str, value: Any, tmp_path: Path, read: Any) -> None:
     detector = fitted("mixture_forest", images=True)
     member: Any = detector.ensemble_.members[0]
     detector.ensemble_.members[0] = replace(member, pca=replace(member.pca, **{name: value}))
     path = detector.save(tmp_path / "forged.safetensors")
     with pytest.raises(FileError, match="no detector that fvnce wrote"):
-        NoiseContrastiveDetector.load(path)
+        read(path)
 
 
-def test_a_large_file_is_read_if_it_is_allowed(tmp_path: Path) -> None:
+def test_a_large_file_is_read_if_it_is_allowed(tmp_path: Path, read: Any) -> None:
     detector = fitted("mixture_forest")
     path = detector.save(tmp_path / "detector.safetensors")
     size = path.stat().st_size
     with pytest.raises(FileError, match="max_bytes"):
-        NoiseContrastiveDetector.load(path, max_bytes=size - 1)
-    loaded = NoiseContrastiveDetector.load(path, max_bytes=size)
+        read(path, max_bytes=size - 1)
+    loaded = read(path, max_bytes=size)
     np.testing.assert_array_equal(loaded.score_samples(TABLE), detector.score_samples(TABLE))
 
 

@@ -11,7 +11,8 @@ from torch.distributions import Independent, Normal
 from fvnce import FullyVariationalNCE, PowerRule
 from fvnce.detection import MEMBERS, NoiseContrastiveDetector
 from fvnce.detection.members.forest import RatioForest, grow_forest
-from fvnce.detection.members.ratio_network import RatioNetworks, initial_layers, train
+from fvnce.detection.members.network_training import initial_layers, train
+from fvnce.detection.members.ratio_network import RatioNetworks
 from fvnce.detection.noise import draw_box, draw_mixture
 from fvnce.detection.rows import TrainingRows
 from fvnce.detection.trust.calibration import calibrate_with_outliers, calibrate_without
@@ -75,7 +76,8 @@ def test_a_model_relative_to_the_noise_learns_the_log_ratio() -> None:
     ones, allowed = torch.ones(1, 6000, dtype=torch.float64), torch.ones(1, len(drawn), dtype=torch.bool)
     train(weights, biases, torch.from_numpy(rows).float(), ones, drawn, allowed, settings, 0)
     x = np.linspace(-2, 2, 41)[:, None]
-    estimate = -RatioNetworks(weights, biases, [0.0], [1.0]).anomaly(x)
+    layers = ([each.double().numpy() for each in both] for both in (weights, biases))
+    estimate = -RatioNetworks(*layers, [0.0], [1.0]).anomaly(x)
     truth = (Normal(0.0, 0.8).log_prob(torch.from_numpy(x)) - Normal(0.0, 1.5).log_prob(torch.from_numpy(x))).numpy()
     gap = estimate - truth[:, 0]
     # Up to the constant that the profiled form leaves open.
@@ -176,10 +178,10 @@ def test_contributions_add_up_to_the_score(members: tuple[str, ...]) -> None:
 
 
 def test_integrated_gradients_of_a_linear_network_are_its_weights() -> None:
-    weights, biases = initial_layers([3, 1], 1, 0)
+    weights, biases = ([each.double().numpy() for each in both] for both in initial_layers([3, 1], 1, 0))
     member = RatioNetworks(weights, biases, [0.0], [1.0])
     X = np.random.default_rng(0).normal(size=(7, 3))
-    expected = -X * weights[0][0, :, 0].numpy()
+    expected = -X * weights[0][0, :, 0]
     np.testing.assert_allclose(member.contributions(X), expected, atol=1e-12)
 
 

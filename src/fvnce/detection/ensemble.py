@@ -161,7 +161,8 @@ def _blend(change: Array, one: Array, other: Array) -> Array:
 #: Center and scale of a score.
 Unit = tuple[float, float]
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _plainly(function: Callable[P, R]) -> Callable[P, R]:

@@ -142,7 +142,7 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Any:
         return load_run(place, NoiseContrastiveDetector)
     if place.is_dir():
         return _load_checkpoints(place, max_bytes)
-    classes = {FittedEnsemble.KIND: NoiseContrastiveDetector, LATENT: LatentDetector}
+    classes: dict[str, Any] = {FittedEnsemble.KIND: NoiseContrastiveDetector, LATENT: LatentDetector}
     if detector := classes.get(kind_of(place)):
         return detector.load(place, **({} if max_bytes is None else {"max_bytes": max_bytes}))
     return training.load_module(place, max_bytes=max_bytes)

@@ -95,7 +95,7 @@ class Reference:
         counts = _counts(weights, min(len(rows), max_rows))
         chosen = np.flatnonzero(counts)
         rng = np.random.default_rng([seed, 80])
-        points = rows[chosen] + JITTER * rng.uniform(-1, 1, size=(len(chosen), rows.shape[1]))
+        points = _single(rows[chosen] + JITTER * rng.uniform(-1, 1, size=(len(chosen), rows.shape[1])))
         weights = counts[chosen]
         unsmoothed = partial(cls, distances=np.ones(0), smoothing=0.0)
         if not clean:
@@ -109,7 +109,7 @@ class Reference:
         distances = unsmoothed(points, weights, n_neighbors=n_neighbors).distance(points)
         mean = float(np.average(distances, weights=weights))
         epsilon = smoothing * mean if mean > 0 else 1.0
-        return cls(points, weights, distances + epsilon, n_neighbors, epsilon)
+        return cls(points, weights, _single(distances + epsilon), n_neighbors, epsilon)
 
     def distance(self, X: Array) -> Array:
         """Return d + ε of each row, shape (n,)."""
@@ -165,8 +165,10 @@ class Reference:
         return np.asarray(search.kneighbors(X, return_distance=False))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name."""
-        return {name: getattr(self, name) for name in ("points", "weights", "distances")}
+        """Return the arrays by name, in single precision unless they came from a file of version 0.2."""
+        arrays: dict[str, Array] = {name: getattr(self, name) for name in ("points", "weights", "distances")}
+        exact = all(np.array_equal(values, _single(values)) for values in arrays.values())
+        return {name: values.astype(np.float32 if exact else np.float64) for name, values in arrays.items()}
 
     @classmethod
     def from_state(cls, n_neighbors: int, smoothing: float, arrays: Mapping[str, NDArray[Any]], width: int) -> Self:
@@ -174,11 +176,14 @@ class Reference:
         require(set(arrays) == {"points", "weights", "distances"}, "have reference rows", sorted(arrays))
         rows = np.shape(arrays["weights"])[0] if np.ndim(arrays["weights"]) else 0
         require(rows > 0, "have reference rows", rows)
-        stored_array("points of neighbors", arrays["points"], np.float64, (rows, width))
+        # Version 0.2 stored them in double precision.
+        dtype = np.float64 if arrays["points"].dtype == np.float64 else np.float32
+        stored_array("points of neighbors", arrays["points"], dtype, (rows, width))
         for name, low in (("weights", 1.0), ("distances", math.ulp(0.0))):
-            values = stored_array(f"{name} of neighbors", arrays[name], np.float64, (rows,))
+            values = stored_array(f"{name} of neighbors", arrays[name], dtype, (rows,))
             require(bool((values >= low).all()), f"have {name} of neighbors >= {low:g}", values.min())
-        return cls(**arrays, n_neighbors=n_neighbors, smoothing=smoothing)
+        double = {name: values.astype(np.float64) for name, values in arrays.items()}
+        return cls(**double, n_neighbors=n_neighbors, smoothing=smoothing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,6 +277,11 @@ class NeighborMember(Member):
         made = ImageCode.from_state(code, width, image)
         rows = Reference.from_state(k, smoothing, reference, len(made.directions))
         return cls(rows, local, warped, made, Warps.from_state(warps, image))
+
+
+def _single(values: Array) -> Array:
+    """Return the nearest numbers that single precision has, as a file holds them."""
+    return values.astype(np.float32).astype(np.float64)
 
 
 def _counts(weights: Array, total: int) -> Array:
