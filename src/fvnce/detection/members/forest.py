@@ -39,7 +39,7 @@ FEW_ROWS, FEW_ROWS_AT_START = 16, 4096
 MAX_DEPTH = 10_000
 #: The most levels of a tree that ``fit`` grows: more made files and scoring of large tables four times as large and slow,
 #: for no more average precision.
-GROWN_DEPTH = 10
+GROWN_DEPTH = 8
 #: The fewest draws of noise, for tables of few rows.
 MIN_DRAWS = 256
 #: Rows of a tree of the isolation forest, few, so that outliers do not hide one another; its depth; and the most trees.

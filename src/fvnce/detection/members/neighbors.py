@@ -35,8 +35,8 @@ from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, part
 if TYPE_CHECKING:
     from .images import ImageCode, Warps
 
-#: The most rows, and images, among which neighbors are searched.
-MAX_ROWS, MAX_IMAGES = 4096, 20_000
+#: The most rows among which neighbors are searched without known outliers; with some, which rank most rows; and images.
+MAX_ROWS, MAX_ROWS_WITH_KNOWN, MAX_IMAGES = 4096, 2048, 20_000
 #: ε as a fraction of the mean distance: rows of tables repeat themselves, images do not.
 SMOOTHING, IMAGE_SMOOTHING = 0.3, 0.01
 #: a on tables of clean rows; a on images whose neighbors explain everything, and b on images.
@@ -217,7 +217,8 @@ class NeighborMember(Member):
         learn = partial(Reference.learn, weights=rows.weights, clean=settings.clean, seed=seed)
         if settings.image is None:
             k = settings.n_neighbors or ROW_NEIGHBORS
-            reference = learn(rows.X, n_neighbors=k, max_rows=MAX_ROWS, smoothing=SMOOTHING)
+            most = MAX_ROWS_WITH_KNOWN if len(rows.outliers) else MAX_ROWS
+            reference = learn(rows.X, n_neighbors=k, max_rows=most, smoothing=SMOOTHING)
             member = cls(reference, LOCAL if settings.clean else 0.0)
         else:
             from .images import ImageCode, Warps
