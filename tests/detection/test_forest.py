@@ -143,6 +143,7 @@ def test_a_tree_knows_nothing_of_its_fold() -> None:
         np.ones(200),
         n_trees=40,
         min_samples_leaf=1,
+        max_depth=None,
         seed=0,
         folds=(folds, folds),
     )
