@@ -20,9 +20,9 @@ import os
 from .detection.base import MAX_BYTES
 from .detection.batch_scorer import file_of
 from .detection.fitted import FittedEnsemble
-from .io.files import FORMAT_VERSION
+from .io.files import FORMAT_VERSION as FORMAT_VERSION
 
-__all__ = ["FORMAT_VERSION", "load"]
+__all__ = ["load"]
 
 
 def load(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> FittedEnsemble:

@@ -26,6 +26,15 @@ class FittedEnsemble(FittedDetector):
 
     Its methods and learned attributes are those of the estimator, except that it has no ``history_``. The settings of
     the estimator are in ``settings``.
+
+    >>> import tempfile
+    >>> from fvnce import NoiseContrastiveDetector
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = NoiseContrastiveDetector(n_trees=20).fit(X).save(f"{folder}/detector.safetensors")
+    ...     detector = FittedEnsemble.load(path)
+    >>> detector.predict([[0.0, 0.0], [9.0, 9.0]]), detector.settings["n_trees"]
+    (array([ 1, -1]), 20)
     """
 
     KIND: ClassVar[str] = "detector"

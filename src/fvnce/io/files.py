@@ -320,7 +320,9 @@ def _bytes(value: Tensor | NDArray[Any]) -> bytes:
         return value.tobytes()
     import torch
 
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    # A copy, since a tensor of one number may count as contiguous with a stride of zero.
+    plain = torch.empty_like(value, device="cpu", memory_format=torch.contiguous_format).copy_(value.detach())
+    return plain.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 class FolderInUse(RuntimeError):
