@@ -51,6 +51,10 @@ Array = NDArray[np.float64]
 Score = Callable[[Array], Any]
 Fit = Callable[[Array, NDArray[np.int64], int], Score]
 OURS = "fvnce"
+#: What runs a command line and goes on.
+COMMAND = (
+    "from fvnce.app.cli import main\ntry:\n    main({!r}.split())\nexcept SystemExit as stop:\n    assert not stop.code"
+)
 SEED = 0
 
 
@@ -175,26 +179,30 @@ def costs(train: int, repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         for name, rows in (("train", table), ("two", table[:2])):
             np.savetxt(f"{folder}/{name}.csv", rows, "%.6g", ",", header=header, comments="")
-        process(["-m", "fvnce", "fit", "train.csv", "--label", "y", "--out", "run", "-q"], folder)
+        process(COMMAND.format("fit train.csv --label y --out run -q"), folder)
         detector = scorer.load(f"{folder}/run")
         one = [seconds(partial(detector.anomaly_score, X[i : i + 1]))[0] for i in range(100)]
         size = os.path.getsize(f"{folder}/run/model.safetensors")
         found = {"file, MB": round(size / 1e6, 2), "one row, ms": round(1000 * float(np.median(one)), 2)}
-        calls = {"import": ["-c", "import fvnce.scorer"], "two rows": ["-m", "fvnce", "score", "run", "two.csv", "-q"]}
+        calls = {"import": "import fvnce.scorer", "two rows": COMMAND.format("score run two.csv -q")}
         for name, call in calls.items():
             spent, peak = np.median([process(call, folder) for _ in range(repeats)], axis=0)
             found |= {f"{name}, CPU s": round(float(spent), 2), f"{name}, MB": round(float(peak))}
     return found
 
 
-def process(arguments: list[str], folder: str) -> tuple[float, float]:
-    """Run Python, and return its CPU seconds and its peak memory in MB."""
-    child = subprocess.Popen([sys.executable, *arguments], cwd=folder, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise RuntimeError(f"{arguments} ended with {child.returncode}")
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+def process(code: str, folder: str) -> tuple[float, float]:
+    """Run Python code, and return its CPU seconds and its peak memory in MB."""
+    # As the system counts it, the peak of a child would include that of this process.
+    told = f"{code}\nprint([line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')][0])"
+    with tempfile.TemporaryFile("w+") as out:
+        child = subprocess.Popen([sys.executable, "-c", told], cwd=folder, stdout=out)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            raise RuntimeError(f"{code} ended with {child.returncode}")
+        out.seek(0)
+        return used.ru_utime + used.ru_stime, int(out.read().split()[-1]) / 1024
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
