@@ -47,7 +47,9 @@ OBJECTIVES: dict[str, Any] = {
     "ranking": lambda: RankingNCE(energy([6, 8, 1]), noise=NOISE, noise_samples=2),
     "fvnce, point": lambda: FullyVariationalNCE(latent(), PointEncoder(mlp([6, 8, 2])), NOISE, PowerRule(0)),
     "fvnce, summed": lambda: FullyVariationalNCE(mixture(), CategoricalEncoder(mlp([6, 8, 3])), NOISE, PowerRule(0, 1)),
-    "fvnce": lambda: FullyVariationalNCE(latent(), GaussianEncoder(mlp([6, 8, 4])), NOISE, PowerRule(0), latent_samples=3),
+    "fvnce": lambda: FullyVariationalNCE(
+        latent(), GaussianEncoder(mlp([6, 8, 4])), NOISE, PowerRule(0), latent_samples=3
+    ),
     "fvnce, draws of a point": lambda: FullyVariationalNCE(
         latent(), PointEncoder(mlp([6, 8, 2])), NOISE, PowerRule(0), latent_samples=3
     ),
@@ -155,4 +157,8 @@ def test_errors_name_the_side_and_its_row() -> None:
         broken = rows.clone()
         broken[3] = torch.nan
         with pytest.raises(ValueError, match=rf"^{side} .*row 3"):
-            objective(*((broken, y) if side == "x" else (x, broken)), log_noise_x=torch.zeros(5), log_noise_noise=torch.zeros(7))
+            objective(
+                *((broken, y) if side == "x" else (x, broken)),
+                log_noise_x=torch.zeros(5),
+                log_noise_noise=torch.zeros(7),
+            )

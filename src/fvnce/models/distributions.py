@@ -138,9 +138,10 @@ class DiagonalNormal(Independent[Normal]):
     def base_sample(self, sample_shape: Any = Size(), rows: Sequence[int] = ()) -> Tensor:  # noqa: B008  as rsample
         """Return ε, standard normal: all that is random about a draw, for so many rows after one another."""
         device = self.loc.device if self._generator is None else self._generator.device
-        lead, how = Size(sample_shape), {"dtype": self.loc.dtype, "device": device}
+        lead = Size(sample_shape)
+        how: Any = {"dtype": self.loc.dtype, "device": device, "generator": self._generator}
         shapes = [self.loc.shape] if not rows else [(n, *self.loc.shape[1:]) for n in rows]
-        drawn = [torch.randn((*lead, *shape), **how, generator=self._generator) for shape in shapes]
+        drawn = [torch.randn((*lead, *shape), **how) for shape in shapes]
         joined = drawn[0] if len(drawn) == 1 else torch.cat(drawn, len(lead))
         return joined.to(self.loc.device, non_blocking=True)
 

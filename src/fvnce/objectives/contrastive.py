@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _validation
@@ -37,14 +37,24 @@ from .partition import (
     log_noise_weights,
     make_partition,
 )
-from .ratios import LOWEST_RATIO, OF_WHOLE_BATCHES, Encoder, ModelObjective, check_finite, check_model, log_ratio, prior_constant, treats_by_rows
+from .ratios import (
+    LOWEST_RATIO,
+    OF_WHOLE_BATCHES,
+    Encoder,
+    ModelObjective,
+    check_finite,
+    check_model,
+    log_ratio,
+    prior_constant,
+    treats_by_rows,
+)
 
 #: p_n, or a function of contexts c, shape (B, …), that gives p_n(·|c) with batch shape (B,).
 NoiseLike = Distribution | Callable[[Tensor], Distribution]
 
 #: Where at most this fraction of the last noise batch counted, samples that do not count are not differentiated.
 SKIP_BELOW = 0.5
-#: A Δ above which the weight of a noise sample is a number above 0 in float32, with any rule but a tiny fraction of one.
+#: A Δ above which the weight of a noise sample is above 0 in float32, with any rule but a tiny fraction of one.
 FELT_ABOVE = -30.0
 #: Rows, their log p_n, and their contexts.
 _Side = tuple[Tensor, Tensor, Tensor | None]
@@ -232,7 +242,9 @@ class ContrastiveObjective(ModelObjective):
         watched = watched and not _validation.values_are_hidden()
         skips = watched and float(self.live_fraction) <= SKIP_BELOW
         sides = (x, log_noise_x, context), (x_noise, log_noise_noise, noise_context)
-        alike = all(a.dtype == b.dtype and a.device == b.device for a, b in zip(*(side[:2] for side in sides), strict=True))
+        alike = all(
+            a.dtype == b.dtype and a.device == b.device for a, b in zip(*(side[:2] for side in sides), strict=True)
+        )
         joint = None
         if self._joins and not skips and alike:
             with contextlib.suppress(ValueError):  # two passes name the rows of x and of x_noise as they are

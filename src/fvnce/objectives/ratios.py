@@ -35,7 +35,7 @@ MOST_VALUES = 4096
 LOWEST_RATIO = -1e30
 
 #: Where modules are known, and those of them that treat a batch, or what may be one, as a whole, or at random.
-_KNOWN = "fvnce.models.", "fvnce.objectives.", "torch.nn.modules."
+_KNOWN = "fvnce.models.", "fvnce.objectives.", "fvnce.training.", "torch.nn.modules."
 OF_WHOLE_BATCHES = (
     nn.modules.batchnorm._NormBase,
     *(nn.AlphaDropout, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout),
@@ -125,7 +125,8 @@ def log_ratio(
     lead = () if draws == 1 else (draws,)
     shape = (*lead, len(x))
     if base_sample is None and hasattr(q, "rsample_from"):  # a distribution that can repeat a draw
-        base_sample = q.base_sample(lead, sides) if isinstance(q, DiagonalNormal) else q.base_sample(lead)
+        repeats: Any = q
+        base_sample = repeats.base_sample(lead, *((sides,) if isinstance(q, DiagonalNormal) else ()))
     if base_sample is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
         z, log_prior_ratio = rsample_with_log_ratio(q, prior, base_sample)
         likelihood = _checked(model.log_likelihood(x, narrowed(z, x), *given(context)), shape, "log_likelihood")

@@ -229,7 +229,7 @@ class _WithSlope(Function):
 
 
 class _OfRule(Function):
-    """As :class:`_WithSlope` for a rule's own slope, which is evaluated in the backward pass: usually without a graph."""
+    """As :class:`_WithSlope`, for a rule's slope that is evaluated in the backward pass: usually without a graph."""
 
     @staticmethod
     def forward(ctx: Any, delta: Tensor, value: Tensor, rule: SmoothRule, outcome: int) -> Tensor:

@@ -21,7 +21,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -185,6 +185,7 @@ class BatchStream:
         """
         self.noise, self.pool, self.log_noise = noise, None, None
         self.ahead: tuple[Tensor, Tensor] | None = None
+        self.used = 0  # of the rows that were drawn ahead
         if noise is None:
             return
         if self.rows is not None:
@@ -260,10 +261,11 @@ class BatchStream:
             ]
             all_indices, sizes = torch.cat(indices), [len(index) for index in indices]
             contexts = None if self.rows.context is None else self.rows.context.take(all_indices).split(sizes)
-            table, log_noise = None, ()
+            table, log_noise = None, cast("tuple[Tensor, ...]", ())
             for k, x in enumerate(self.rows.take(all_indices).split(sizes)):
                 if table is not self.log_noise:  # the noise may be replaced between two steps
                     table = self.log_noise
+                    assert table is not None  # noise is replaced, and not taken away
                     log_noise = table.index_select(0, all_indices.to(table.device, non_blocking=True)).split(sizes)
                 context = None if contexts is None else contexts[k]
                 yield x, context, None if table is None else log_noise[k], len(steps[first + k])
@@ -319,7 +321,7 @@ class BatchStream:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next batch depends on, besides (seed, epoch, step)."""
-        noise = None
+        noise: Any = None
         if self.noise is not None:
             noise = {"generator": self.generator.get_state()} if self.pool is None else self.pool.state_dict()
             if self.ahead is not None:

@@ -10,8 +10,8 @@ number of steps is polynomial in the distance (Liu et al. 2021). All steps are e
 what makes it converge.
 
 A gradient may be NaN while the loss is not (the root of 0, times 0), and one such step spoils every weight it reaches.
-The trainer therefore looks at the norm or the sum of all gradients before the optimizer's step, and at each where that is
-not finite.
+The trainer therefore looks at the norm or the sum of all gradients before the optimizer's step, and at each where that
+is not finite.
 """
 
 from __future__ import annotations
