@@ -101,10 +101,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--densities", nargs="*", default=list(TOYS))
     options = parser.parse_args()
     records = []
     for seed in range(options.seeds):
-        for name in TOYS:
+        for name in options.densities:
             x = TOYS[name].sample(options.rows, torch.Generator().manual_seed(seed))
             for method in METHODS:
                 begun = time.process_time()
