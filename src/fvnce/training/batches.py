@@ -204,7 +204,7 @@ class BatchStream:
             raise ValueError(f"noise_pool must hold the {samples} noise samples of a step, found {size}")
         # Torch's own distributions are quick to draw from and slow to call; other noise is drawn when it is due.
         simple = row is not None and not hasattr(noise, "draw")
-        self.rows_ahead = samples * (_steps_ahead(samples * noise.event_shape.numel()) if simple else 1)
+        self.rows_ahead = samples * _steps_ahead(samples * noise.event_shape.numel()) if simple else 0
         self.generator = _random.generator(self.seed, _random.NOISE, self.rank, *path)
         begun = time.perf_counter()
         if size:
