@@ -36,6 +36,8 @@ LEAST_RANGE = 0.3
 LEAST_SPREAD = 0.3
 #: Differences that are rounding, or the random moves of reference rows.
 TINY = 1e-5
+#: The largest fraction of the rows that a group is expected to have.
+MOST_GROUP = 0.1
 #: The largest excess.
 MAX_EXCESS = 15.0
 #: The most numbers in memory while distances are computed.
@@ -69,6 +71,10 @@ class Bulk:
         chosen = rng.choice(len(rows), min(BULK_ROWS, len(rows)), p=weights / weights.sum())
         distance = cls(rows[chosen] / spreads, spreads, np.zeros(2)).distance(rows)
         limits = np.array([weighted_quantile(distance, weights, level) for level in (0.5, 1 - BULK)])
+        others = distance > TINY
+        if limits[0] <= TINY and weights[others].sum() > MOST_GROUP * weights.sum():
+            # Most rows are at one point. How far usual rows lie from it is said by the rows that are not.
+            limits[1] = max(limits[1], weighted_quantile(distance[others], weights[others], 0.5))
         return cls(rows[chosen] / spreads, spreads, limits)
 
     def distance(self, X: Array) -> Array:
