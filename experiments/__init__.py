@@ -10,6 +10,7 @@ Each file is one study and runs from the root of a checkout: ``python -m experim
 ``adaptive_noise``     fixed and refitted noise on a density whose log Z is known
 ``encoder_start``      where the σ of a Gaussian encoder should start
 ``messy_tables``       files as people have them: how many are read right, and what is found in them
+``far_groups``         how many far groups are found without labels, and how many clean rows are flagged
 ``coverage.NAME``      how often promises hold: ``conformal`` (p-values and alarms), ``evidence``
                        (intervals), ``detector`` (probabilities and π), ``sampling`` (errors of log Z
                        and of efficiencies), ``ratio`` (the error of a telescoped ratio), ``monitor``

@@ -75,7 +75,7 @@ def rows_of(text):
 
 def test_a_run_folder_holds_what_it_promises(run_folder):
     names = {path.name for path in run_folder.iterdir()}
-    assert names == {"model.safetensors", "config.toml", "report.html"}
+    assert names == {"model.safetensors", "config.toml", "report.html", "card.md"}
 
 
 def test_scores_are_those_of_the_detector_and_find_the_outliers(table, run_folder, tmp_path):
@@ -103,7 +103,8 @@ def test_top_explain_and_json_agree_with_all_scores(table, run_folder):
     frame = open_source(table).read().without(["id", "fraud"])
     detector = NoiseContrastiveDetector.load(run_folder / "model.safetensors")
     parts = detector.explain(frame.take([top[0]["row"] - 1])).total[0]
-    wanted = {name: part for name, part in zip(["amount", "age", "town"], parts, strict=True) if part > 0}
+    wanted = dict(zip(["amount", "age", "town"], parts, strict=True))
+    wanted = {name: part for name, part in wanted.items() if part > 0.1 * parts.max()}
     assert top[0]["reasons"] == pytest.approx(wanted)
     assert [words.split()[0] for words in top[0]["words"]] == list(top[0]["reasons"])
     assert list(top[0]["reasons"].values()) == sorted(top[0]["reasons"].values(), reverse=True)
@@ -163,6 +164,53 @@ def test_check_ends_with_three_where_there_are_outliers(table, run_folder, tmp_p
     tame.write_text("amount,age,town\n0.1,45,Bern\n")
     assert "--decimal ." in fvnce("score", run_folder, tame, code=1)[1]  # the run was trained on decimal commas
     assert rows_of(fvnce("score", run_folder, tame, "--check", "--decimal", ".")[0])[0]["outlier"] == "0"
+
+
+def flagged(text: str) -> list[int]:
+    return [int(row["row"]) for row in rows_of(text) if row["outlier"] == "1"]
+
+
+def test_a_budget_flags_what_predict_flags(table, run_folder):
+    detector = NoiseContrastiveDetector.load(run_folder / "model.safetensors")
+    frame = open_source(table).read().without(["id", "fraud"])
+    for option, value in (("alarms", 7), ("alarms", 10**6), ("threshold", 3.5), ("fdr", 0.2)):
+        expected = np.flatnonzero(detector.predict(frame, **{option: value}) == -1) + 1
+        out, said = fvnce("score", run_folder, table, f"--{option}", value)
+        assert flagged(out) == expected.tolist()
+        assert option == "threshold" or f"300 rows, {len(expected):,} flagged" in said
+        kinds = [row["kind"] for row in rows_of(out)]
+        assert [i + 1 for i, kind in enumerate(kinds) if kind] == expected.tolist()
+    assert len(flagged(fvnce("score", run_folder, table, "--alarms", 10**6)[0])) == 300
+
+
+def test_a_budget_with_other_options(table, run_folder):
+    all_of = flagged(fvnce("score", run_folder, table, "--alarms", 7)[0])
+    assert len(all_of) == 7
+    lines = fvnce("score", run_folder, table, "--alarms", 7, "--top", 9, "--json")[0].splitlines()
+    top = [json.loads(line) for line in lines]
+    assert len(top) == 9
+    assert {row["row"] for row in top if row["outlier"]} <= set(all_of)
+    fvnce("score", run_folder, table, "--alarms", 1, "--check", code=3)
+    fvnce("score", run_folder, table, "--threshold", 1e9, "--check")
+    _, said = fvnce("score", run_folder, table, "--fdr", 1e-6)
+    assert "warning: no alarm at fdr 1e-06" in said
+
+
+def test_budgets_that_are_refused(table, run_folder):
+    for options in (("--alarms", 3, "--fdr", 0.1), ("--threshold", 1, "--alarms", 3)):
+        _, said = fvnce("score", run_folder, table, *options, code=1)
+        assert "only one of alarms, threshold and fdr must be given" in said
+    for option, value in (("--alarms", 3), ("--fdr", 0.1)):
+        assert "DATA must be a file, found -" in fvnce("score", run_folder, "-", option, value, code=1)[1]
+    assert "fdr" in fvnce("score", run_folder, table, "--fdr", 1.5, code=1)[1]
+
+
+@pytest.mark.slow
+def test_a_threshold_reads_standard_input(table, run_folder):
+    command = [sys.executable, "-m", "fvnce", "score", str(run_folder), "-", "--threshold", "3.5"]
+    with table.open("rb") as file:
+        run = subprocess.run(command, stdin=file, capture_output=True, check=True, text=True)
+    assert flagged(run.stdout) == flagged(fvnce("score", run_folder, table, "--threshold", 3.5)[0])
 
 
 @pytest.mark.slow
@@ -240,9 +288,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 def test_the_page_has_its_sections_and_fetches_nothing(run_folder):
     page = (run_folder / "report.html").read_text()
     lists = ("Like the known outliers", "Unlike anything")
-    main = ("Verdict", "Scores", *lists, "Columns by importance", "Rows in two dimensions")
+    main = ("Verdict", *lists, "What to do next", "Columns by importance", "Columns and their health")
+    appendix = ("Scores", "Rows in two dimensions", "How it was made")
     found = re.findall(r"<section[^>]*><(h[23])>([^<]*)<", page)
-    assert found == [*(("h2", name) for name in (*main, "Columns and their health")), ("h3", "How it was made")]
+    assert found == [*(("h2", name) for name in main), *(("h3", name) for name in appendix)]
     assert "fraud" in page
     assert not re.search(r"""(src|href)=["'](?!data:|#)""", page)
     assert "<script" not in page

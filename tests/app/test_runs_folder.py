@@ -46,7 +46,7 @@ def test_overwrite_leaves_what_no_run_wrote(data: Path, tmp_path: Path) -> None:
     assert load_run(out).detector.ensemble_.names == ["isolation_forest"]
     for name, text in mine.items():
         assert (out / name).read_text() == text
-    assert files(out) - set(mine) == {"model.safetensors", "config.toml", "report.html"}
+    assert files(out) - set(mine) == {"model.safetensors", "config.toml", "report.html", "card.md"}
     assert not list(tmp_path.glob(".*"))
 
 
@@ -57,7 +57,7 @@ def test_overwrite_removes_what_earlier_versions_wrote(data: Path, tmp_path: Pat
         (out / name).write_text("{}")
     assert load_run(out).detector.ensemble_.names == ["isolation_forest"]
     assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 0
-    assert files(out) == {"model.safetensors", "config.toml", "report.html"}
+    assert files(out) == {"model.safetensors", "config.toml", "report.html", "card.md"}
 
 
 def test_overwrite_stops_before_it_has_touched_anything(data: Path, tmp_path: Path, capsys: Any) -> None:

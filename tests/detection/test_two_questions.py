@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
@@ -14,6 +15,7 @@ from sklearn.ensemble import IsolationForest as TheirForest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fvnce.detection import NoiseContrastiveDetector, UnlikeTrainingWarning
+from fvnce.detection.bulk import Bulk
 from fvnce.detection.members.base import MemberSettings
 from fvnce.detection.members.forest import IsolationForest, OutlierForest
 from fvnce.detection.rows import TrainingRows
@@ -163,6 +165,42 @@ def test_a_far_group_is_found_beside_rare_categories(away: float) -> None:
     assert flagged[200:].mean() < 0.08
 
 
+@pytest.mark.parametrize("texts", [False, True])
+@pytest.mark.parametrize("shape", ["normal", "skewed", "whole"])
+def test_far_groups_are_found_in_a_single_column_of_numbers(shape: str, *, texts: bool) -> None:
+    # In one column the density of usual rows varies most, and a tenth of the rows sets the column's deviation.
+    for share in (0.02, 0.05, 0.1):
+        for spread in (0.0, 0.05):
+            rng = np.random.default_rng(7)
+            m = round(1000 * share)
+            x = rng.poisson(4, 1000).astype(float) if shape == "whole" else bulk(shape, rng, 1000, 1)[:, 0]
+            x[:m] = x[m:].mean() + 8 * x[m:].std() * (1 + spread * rng.normal(size=m) / 8)
+            frame = {"x": np.round(x) if shape == "whole" else x}
+            if texts:
+                frame["town"] = rng.choice(["Bern", "Oslo", "Rome"], 1000)
+            rows, y = pa.table(frame), np.repeat([1, 0], [m, 1000 - m])
+            scores = NoiseContrastiveDetector(calibration_folds=0).fit(rows).scores(rows)
+            assert roc_auc_score(y, scores.anomaly) >= 0.99, (share, spread)
+            assert scores.flagged[y == 1].all(), (share, spread)
+            assert scores.flagged[y == 0].mean() < 0.06, (share, spread)
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize("shape", ["normal", "skewed", "heavy", "rare texts"])
+def test_few_rows_of_one_bulk_are_flagged(shape: str, width: int) -> None:
+    rng = np.random.default_rng(11)
+    if shape == "rare texts":
+        X = pa.table(
+            {f"c{i}": rng.choice(list("abcdef"), 1000, p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.05]) for i in range(width)}
+        )
+        fit = NoiseContrastiveDetector(calibration_folds=0).fit(X)
+        assert fit.ensemble_.bulk is not None
+        assert (fit.ensemble_.bulk.excess(fit.preprocess(X)) == 0).all() or width > 1
+        return
+    X = rng.standard_t(3, size=(1000, width)) if shape == "heavy" else bulk(shape, rng, 1000, width)
+    assert (NoiseContrastiveDetector(calibration_folds=0).fit_predict(X) == -1).mean() < 0.08
+
+
 @pytest.mark.parametrize("width", [2, 5, 20])
 @pytest.mark.parametrize("n_groups", [2, 3, 5])
 def test_equal_groups_are_all_normal(n_groups: int, width: int) -> None:
@@ -207,6 +245,17 @@ def test_the_old_name_of_the_isolation_forest_warns() -> None:
     with pytest.warns(DeprecationWarning, match="isolation_forest"):
         detector = NoiseContrastiveDetector(members="broad_forest", n_trees=5).fit(np.eye(9))
     assert detector.ensemble_.names == ["isolation_forest"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"points": np.empty((0, 3))}, {"spreads": np.zeros(3)}, {"limits": np.array([1.0, 0.5])}, {"more": np.ones(1)}],
+)
+def test_a_forged_bulk_is_refused(change: dict[str, Array]) -> None:
+    made = Bulk.learn(np.random.default_rng(0).normal(size=(50, 3)), np.ones(50), np.random.default_rng(0))
+    np.testing.assert_array_equal(Bulk.from_state(vars(made), 3).excess(9 * np.eye(3)), made.excess(9 * np.eye(3)))
+    with pytest.raises(FileError):
+        Bulk.from_state({**vars(made), **change}, 3)
 
 
 @pytest.mark.parametrize("change", [{"share": 1.5}, {"feature": 99}, {"left": 0}])

@@ -491,7 +491,7 @@ def test_the_page_shows_values_as_the_file_has_them(tmp_path: Path) -> None:
 
 
 def test_texts_that_are_not_all_counted_are_at_least_so_many() -> None:
-    from fvnce.app.report.columns import ColumnSummary
+    from fvnce.app.report.summary import ColumnSummary
 
     summary = ColumnSummary()
     summary.add(np.array([f"t{i}" for i in range(12_288)], dtype=object))

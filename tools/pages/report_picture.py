@@ -1,6 +1,6 @@
 """The picture of a run's page that the README shows: the run of the quickstart, as Chromium draws it.
 
-Of a long page it shows the verdict, the scores and the highest-scoring row.
+Of a long page it shows the verdict, the curve of the first list and its first row with all parts.
 
 python -m tools.pages.report_picture
 """
@@ -15,10 +15,10 @@ from pathlib import Path
 from . import run_page
 
 ROOT = Path(__file__).resolve().parents[2]
-WIDTH, HEIGHT = 620, 925
+WIDTH, HEIGHT = 620, 985
 #: What is left out of the picture.
-HIDDEN = """main > p, nav, section > p:not(.verdict), section > h3, section > ol:not(.anomalies), figcaption,
-    .anomalies > li:nth-child(n + 2), .charts > :nth-child(n + 2) { display: none }
+HIDDEN = """main > p, nav, section > p:not(.verdict), figcaption, section:nth-of-type(n + 3),
+    .anomalies > li:nth-child(n + 2) { display: none }
     .charts { display: block !important } .charts svg { width: 100% } h2 { margin-top: 1.2rem }"""
 
 
@@ -34,6 +34,7 @@ def main() -> None:
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
             page.goto((Path(folder) / "run" / "report.html").as_uri())
             page.add_style_tag(content=HIDDEN)
+            page.evaluate("document.querySelector('.anomalies details').open = true")
             page.screenshot(path=ROOT / "docs" / "images" / "report.png")
             browser.close()
         os.chdir(ROOT)

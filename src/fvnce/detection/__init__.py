@@ -26,7 +26,7 @@ from .members import NAMES as MEMBERS
 from .scorers import InvertedScoreWarning
 from .scorers import average_precision as outlier_average_precision
 from .scorers import roc_auc as outlier_auroc
-from .trust import Changes, Conformal, Evidence, Interval
+from .trust import Changes, Conformal, Evidence, Finds, Interval
 from .trust.drift import UnlikeTrainingWarning
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Conformal",
     "Evidence",
     "Explanation",
+    "Finds",
     "Interval",
     "InvertedScoreWarning",
     "LatentDetector",

@@ -39,7 +39,7 @@ from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, c
 from .reasons import said, value_text
 from .rows import Array, check_images, in_parts, release, require_values, rows_at_once
 from .scorers import roc_auc, warn_if_scored
-from .trust.conformal import Conformal, flag_by
+from .trust.conformal import DOUBT, Conformal, check_budget, flag_by
 from .trust.drift import MIN_ROWS, Baseline, Batch, UnlikeTrainingWarning
 from .trust.evidence import Evidence, Findings
 from .trust.monitor import Cells, Changes, Watch
@@ -135,6 +135,12 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Set what :meth:`_state` gave, or refuse what ``fit`` could not have made."""
 
     @property
+    def classes_(self) -> NDArray[np.int64]:
+        """The classes of ``predict_proba``, 0 and 1 for outliers, by which scikit-learn orders its columns."""
+        check_is_fitted(self)
+        return np.array([0, 1])
+
+    @property
     def evidence_(self) -> Evidence:
         """How good the detector is by held-out rows."""
         return self.findings_.evidence
@@ -213,27 +219,39 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Args:
             X: rows.
-            alarms: flag this many rows, the strangest, instead of those above ``threshold_``; all if there are fewer.
-            threshold: flag rows that score above it instead of ``threshold_``.
+            alarms: flag this many rows, those with the lowest ``score_samples``; all if there are fewer.
+            threshold: flag rows whose ``−score_samples`` is above it instead of ``threshold_``.
             fdr: instead of a threshold, the fraction of false alarms among all alarms that is allowed on average over
                 training sets and rows, such as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. Which
                 rows are flagged depends on those given together. If none is, though some are above ``threshold_``, a
                 warning says why.
-            discount: for ``fdr``, as in :meth:`p_value`; by default wherever known outliers allow it.
+            discount: leave out held-out rows that are no outliers with a probability of at most ``fdr``, or ¼ if that
+                is less, as in :meth:`p_value`; by default wherever known outliers allow it.
+
+        Raises:
+            ValueError: if more than one of ``alarms``, ``threshold`` and ``fdr`` is given.
         """
         warn_if_scored("predict")
+        check_is_fitted(self)
+        check_budget(alarms, threshold, fdr)
         if fdr is None and discount is not None:
             raise ValueError(f"discount must be None without fdr, found {discount}: the threshold uses no p-values")
-        p = None if fdr is None else self.p_value(X, discount=self.discounts if discount is None else discount)
-        scores = self._scores_of(self._checked(X)) if fdr is not None else self._compared_scores(X)
-        return np.where(flag_by(scores.line, scores.flagged, p, alarms=alarms, threshold=threshold, fdr=fdr), -1, 1)
+        if fdr is None:
+            scores = self._compared_scores(X)
+            return np.where(flag_by(scores.line, scores.flagged, None, alarms=alarms, threshold=threshold), -1, 1)
+        discounted = self.discount_at(fdr, discount)
+        p, scores = self.p_value(X, discount=discounted), self._scores_of(self._checked(X))
+        least = self._p_values.least(discount=discounted)
+        flagged = flag_by(scores.line, scores.flagged, p, fdr=fdr, least=least, discount=discounted)
+        return np.where(flagged, -1, 1)
 
-    @property
-    def discounts(self) -> bool:
-        """Whether p-values can leave out held-out rows that are outliers, by known ones."""
-        return self._p_values.inlier is not None
+    def discount_at(self, fdr: float, discount: bool | None = None) -> bool | float:
+        """Return the ``discount`` of :meth:`p_value` that goes with a rate of false alarms, as in :meth:`predict`."""
+        # The fewer alarms may be false, the surer must be an outlier that the comparison leaves out.
+        wanted = self._p_values.inlier is not None if discount is None else discount
+        return min(fdr, DOUBT) if wanted else False
 
-    def p_value(self, X: Any, *, discount: bool = False) -> Array:
+    def p_value(self, X: Any, *, discount: bool | float = False) -> Array:
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
 
         It is the fraction of held-out training rows that score at least as high by a model that has not seen them. The
@@ -241,8 +259,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Args:
             X: rows.
-            discount: leave out held-out rows that are outliers with a probability of ¾ or more. For training rows among
-                which outliers hide; it needs known outliers, and makes the guarantee an estimate.
+            discount: leave out held-out rows that are no outliers with at most this probability; True for ¼. For
+                training rows among which outliers hide; it needs known outliers, and makes the guarantee an estimate.
         """
         check_is_fitted(self)
         conformal, rows = self._p_values, self._checked(X)

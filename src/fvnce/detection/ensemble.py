@@ -7,7 +7,8 @@ a table often hold nothing but what known outliers reveal, whereas known images 
 
 *Is it unlike everything?* N is the largest of (anomaly − median)/spread over members that need no known outlier. The
 neighbors see what is unusual where it is, the isolation forest what is far from all; a mean would let one hide what the
-other sees. Numbers far outside of the training rows add to N (:class:`Span`).
+other sees. Numbers far outside of the training rows (:class:`Span`) and rows far from the bulk of them
+(:class:`~fvnce.detection.bulk.Bulk`) add to N, the latter where N is a question of its own and not where s ranks by K.
 
 In the noise p_n = λ p_known + (1 − λ) p_broad both are log-ratios to the data, so the score is a soft maximum,
 
@@ -40,6 +41,7 @@ from numpy.typing import NDArray
 
 from .._random import plain_mode
 from .._validation import fields, listed, number, optional, require, stored_array
+from .bulk import Bulk
 from .explanation import Explanation
 from .members import NAMES, member_class
 from .members.base import (
@@ -173,6 +175,7 @@ class Ensemble:
         novelty: median and spread of the anomaly of each member that enters N; None for others.
         known: median and spread of K; None without known outliers, and where there is no N.
         span: ranges of columns, for a table.
+        bulk: the bulk of the rows of a table; None where there is no N, for clean rows, and in files before it.
         means: of each member's parts over training rows, shape (members, D); None in files before them.
     """
 
@@ -183,6 +186,7 @@ class Ensemble:
     novelty: list[Unit | None]
     known: Unit | None
     span: Span | None
+    bulk: Bulk | None = None
     means: Array | None = None
 
     @classmethod
@@ -200,9 +204,11 @@ class Ensemble:
         weights = member_weights(settings.members, n_known, image=settings.image is not None)
         span = Span.learn(rows.X) if settings.image is None else None
         ensemble = cls(list(settings.members), [], [], weights, [], None, span)
-        excess, rows = ensemble._excess(rows.outliers).sum(1), rows.transformed(ensemble._seen)
+        outliers, rows = rows.outliers, rows.transformed(ensemble._seen)
         unseen: list[HeldOutScores] = []
-        kinds = [member_class(name) for name in settings.members]
+        kinds, training = [member_class(name) for name in settings.members], rows.emphasized()
+        if span is not None and not settings.clean and any(kind.novelty for kind in kinds):
+            ensemble.bulk = Bulk.learn(rows.X, rows.weights, np.random.default_rng([seed, 85]))
         wide = settings.image is None and rows.X.shape[1] >= WIDE
         reduced = [kind.sees_components if wide else not (settings.image is None or kind.sees_pixels) for kind in kinds]
         if any(reduced):
@@ -214,11 +220,11 @@ class Ensemble:
             member_seed = int(np.random.default_rng([seed, position]).integers(2**31 - 1))
             member: Scorer
             if reduced[position]:
-                member, scores = OnComponents.fit(kind, pca, rows, on_columns, member_seed, folds)
+                member, scores = OnComponents.fit(kind, pca, training, on_columns, member_seed, folds)
             else:
-                member, scores = kind.fit(rows, settings, member_seed)
+                member, scores = kind.fit(training, settings, member_seed)
                 if folds is not None and kind.memorizes:
-                    _, scores = kind.fit(rows, settings.smaller(), member_seed, folds)
+                    _, scores = kind.fit(training, settings.smaller(), member_seed, folds)
             if scores is None:
                 of_outliers = member.anomaly(rows.outliers) if n_known else np.empty(0)
                 scores = HeldOutScores(member.anomaly(rows.X), of_outliers)
@@ -233,8 +239,9 @@ class Ensemble:
         ensemble.means = ensemble._mean_parts(rows, seed)
         if folds is None:
             return ensemble, None
-        nothing = np.zeros(len(rows.X))
-        both = ([each.rows for each in unseen], nothing), ([each.outliers for each in unseen], excess)
+        inside = ensemble._excess(rows.X).sum(1)  # of rows as members see them, since all lie within their own span
+        excess = ensemble._excess(outliers).sum(1)
+        both = ([each.rows for each in unseen], inside), ([each.outliers for each in unseen], excess)
         return ensemble, HeldOutScores(*(ensemble._combined(*each)[:, 0] for each in both))
 
     def anomaly(self, X: Array) -> Array:
@@ -245,7 +252,10 @@ class Ensemble:
     def scores(self, X: Array) -> Array:
         """Return s, K and N of encoded rows, shape (n, 3); NaN for K without known outliers, and for N without it."""
         seen = self._seen(X)
-        return self._combined([member.anomaly(seen) for member in self.members], self._excess(X).sum(1))
+        columns = self._combined([member.anomaly(seen) for member in self.members], self._excess(X).sum(1))
+        if self.bulk is not None and self.known is not None:
+            columns[:, 2] += self.bulk.excess(seen).sum(1)
+        return columns
 
     def _combined(self, anomalies: Sequence[Array], excess: Array) -> Array:
         """Return s, K and N from the members' anomalies and what numbers far outside add."""
@@ -281,8 +291,11 @@ class Ensemble:
         return X if self.span is None else cut(X)
 
     def _excess(self, X: Array) -> Array:
-        """Return what numbers far outside of the training rows add, shape (n, D)."""
-        return np.zeros((len(X), 1)) if self.span is None else self.span.excess(np.ascontiguousarray(X))
+        """Return what numbers far outside add to the score and, if that is N itself, isolated rows, shape (n, D)."""
+        if self.span is None:
+            return np.zeros((len(X), 1))
+        outside = self.span.excess(np.ascontiguousarray(X))
+        return outside if self.bulk is None or self.known is not None else outside + self.bulk.excess(cut(X))
 
     @plain_mode()
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
@@ -344,6 +357,7 @@ class Ensemble:
     def state(self) -> State:
         """Return every member by its name, its arrays numbered."""
         members, arrays = [], {} if self.span is None else prefixed("span", vars(self.span))
+        arrays |= {} if self.bulk is None else prefixed("bulk", vars(self.bulk))
         arrays |= {} if self.means is None else {"means": self.means}
         for position, (name, member) in enumerate(zip(self.names, self.members, strict=True)):
             content, member_arrays = member.state()
@@ -388,10 +402,12 @@ class Ensemble:
             else:
                 members.append(kind.from_state(state, part, width, image))
         span = Span.from_state(part_of(arrays, "span"), width) if image is None else None
-        means = None
+        bulk, means = None, None
+        if span is not None and (part := part_of(arrays, "bulk")):
+            bulk = Bulk.from_state(part, width)
         if "means" in arrays:
             means = stored_array("means of parts", arrays["means"], np.float64, (len(members), width))
-        return cls(names, members, units, weights, novelty, known, span, means)
+        return cls(names, members, units, weights, novelty, known, span, bulk, means)
 
 
 def _unit(name: str, value: Any) -> Unit:

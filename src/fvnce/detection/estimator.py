@@ -32,15 +32,30 @@ from .members import NAMES
 from .members.base import HeldOutScores, MemberSettings
 from .preprocessing import TablePreprocessor, learn_preprocessor
 from .reasons import Usual
-from .rows import Array, Folds, TrainingRows, check_labels, check_weights, hash_words, in_parts, merge, take
+from .rows import (
+    Array,
+    Folds,
+    TrainingRows,
+    check_inliers,
+    check_labels,
+    check_mask,
+    check_weights,
+    hash_words,
+    in_parts,
+    merge,
+    take,
+)
 from .trust.calibration import (
+    HELD_ALONE,
+    HELD_BESIDE,
     Calibration,
+    Finds,
     calibrate_with_outliers,
     calibrate_without,
     labels_tell,
     threshold_at,
 )
-from .trust.conformal import SURE, Conformal, fit_split
+from .trust.conformal import Conformal, fit_split
 from .trust.evidence import REASONS, Findings, RowScores, make_evidence
 
 #: The fraction of rows known to be clean that lies above the threshold.
@@ -219,7 +234,9 @@ class NoiseContrastiveDetector(OutlierDetector):
     prior_: float = field(init=False)
     doubtful_labels_: NDArray[np.int64] = field(init=False)
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, mostly_outliers: bool = False) -> Self:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, *, checked: Any = None, mostly_outliers: bool = False
+    ) -> Self:
         """Learn from rows, of which y marks the known outliers.
 
         Args:
@@ -229,6 +246,8 @@ class NoiseContrastiveDetector(OutlierDetector):
             y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean
                 that a row is not labelled, as 0 does.
             sample_weight: how often a row counts.
+            checked: True for rows whose y is the truth, so that y = 0 marks a known inlier; False for others. It counts
+                as data without an outlier in every member, and π and the threshold never as a hidden outlier.
             mostly_outliers: allow y to mark more than half of the rows.
         """
         settings, seed = self._member_settings(), seed_of(self.random_state)
@@ -236,21 +255,24 @@ class NoiseContrastiveDetector(OutlierDetector):
         self.novelty_calibration_ = self.novelty_gaps_ = None
         matrix, readings, frame = self._training_rows(X)
         known = check_labels(y, len(matrix), mostly_outliers=mostly_outliers)
-        weights = check_weights(sample_weight, matrix, known)
+        weights, inliers = check_weights(sample_weight, matrix, known), check_inliers(checked, y, known)
         self.n_known_ = int((known & (weights > 0)).sum())
 
         # At most max_rows unlabelled rows train; as many of the others stay unseen, and measure p-values.
-        chosen, spare = self._thin(matrix, known, weights, seed)
+        chosen, spare = self._thin(matrix, known, weights, seed, inliers)
         if frame is not None and len(spare):
             matrix, readings = read_by(frame, np.arange(len(frame))[chosen], len(frame))
-        raw, is_known, weight, place = _merged(take(matrix, chosen), known[chosen], weights[chosen])
+        each = known[chosen], weights[chosen], inliers[chosen]
+        raw, is_known, weight, place = _merged(take(matrix, chosen), *each)
+        is_inlier = np.zeros(len(raw), dtype=bool)
+        is_inlier[place] = each[2][each[1] > 0]
 
         # Rows become the columns that members see. The range of images is that of all of them, if all of them train.
         if raw.ndim > 2 and not len(spare):
             self.preprocessor_ = learn_preprocessor(raw, weight, None)
         else:
             self.preprocessor_ = learn_preprocessor(raw[~is_known], weight[~is_known], readings, raw[is_known])
-        rows = TrainingRows.split(self.preprocessor_.encode(raw), is_known, weight)
+        rows = TrainingRows.split(self.preprocessor_.encode(raw), is_known, weight, is_inlier)
 
         # Members train on all rows; smaller models, each without a fold, score the rows that they have not seen.
         complete = settings_for(settings, len(rows.outliers), self.preprocessor_.width, self.preprocessor_.image)
@@ -277,7 +299,7 @@ class NoiseContrastiveDetector(OutlierDetector):
             weighted = bool((weights != weights.max()).any())
             held_out = replace(trained, scores=unseen.rows, known=unseen.outliers, weighted=weighted)
         held_out_rows = trained.scores if unseen is None else unseen.rows
-        self.calibration_, wrong = self._calibrate(held_out_rows, rows.weights, held_out)
+        self.calibration_, wrong = self._calibrate(held_out_rows, rows.weights, held_out, is_inlier[~is_known])
         doubtful = np.zeros(len(raw), dtype=bool)
         doubtful[np.flatnonzero(is_known)[: len(wrong)]] = wrong
         there = np.arange(len(matrix))[chosen]
@@ -289,7 +311,8 @@ class NoiseContrastiveDetector(OutlierDetector):
             every_weight = np.concatenate([trained.weights, trained.known_weights])
             offset = threshold_at(-every_score, every_weight, float(self.contamination))
         elif self.ensemble_.known is not None:  # the second question has a line of its own, which no label moves
-            self.novelty_calibration_ = calibrate_without(novelty[~is_known], rows.weights, self._assumed_share())
+            of_rows = novelty[~is_known], rows.weights
+            self.novelty_calibration_ = calibrate_without(*of_rows, self._assumed_share(), is_inlier[~is_known])
         measured = trained if held_out is None else held_out
         lines = replace(
             measured,
@@ -302,15 +325,17 @@ class NoiseContrastiveDetector(OutlierDetector):
         if len(spare):
             anomaly = partial(score_rows, self._anomaly, self.preprocessor_, self.gaps_)
             new = in_parts(take(matrix, spare), anomaly)
-            inlier = None if held_out is None else (self.calibration_.probability(new) < SURE).astype(np.float64)
+            if held_out is not None:
+                inlier = np.where(inliers[spare], 1.0, 1 - self.calibration_.probability(new))
             conformal = Conformal.of(new, weights[spare], inlier)
         elif self.calibration_folds:
             if held_out is not None:
-                inlier = np.zeros(len(raw))
-                inlier[~is_known] = self.calibration_.probability(held_out.scores) < SURE
-            split = raw, is_known, weight, inlier
+                inlier = is_inlier.astype(np.float64)
+                sure = is_inlier[~is_known]
+                inlier[~is_known] = np.where(sure, 1.0, 1 - self.calibration_.probability(held_out.scores))
+            split = raw, is_known, weight, inlier, is_inlier
             if frame is not None:
-                split = _different_rows(frame, known, weights, None if inlier is None else inlier[place])
+                split = _different_rows(frame, known, weights, None if inlier is None else inlier[place], inliers)
             conformal = fit_split(*split, settings, seed)
 
         lines_of_all = self._line(scores, novelty, -offset)
@@ -360,6 +385,26 @@ class NoiseContrastiveDetector(OutlierDetector):
         """Fit, and return +1 for inliers and −1 for outliers among the same rows."""
         return self.fit(X, y, sample_weight).predict(X)
 
+    def review(self, X: Any, n: int = 20, *, reviewed: Any = None) -> NDArray[np.int64]:
+        """Return the places of the rows most worth a look, the highest-scoring ones first, shape (n,) or less.
+
+        Look at them, put the truth in y, and fit again with these rows in ``checked``.
+
+        Args:
+            X: rows.
+            n: how many.
+            reviewed: True for rows that are known already, which are left out.
+
+        >>> X = np.arange(40.0).reshape(20, 2) ** 2
+        >>> detector = NoiseContrastiveDetector(n_trees=9).fit(X)
+        >>> first = detector.review(X, 3)
+        >>> set(first) & set(detector.review(X, 3, reviewed=np.isin(np.arange(20), first)))
+        set()
+        """
+        anomaly = self.anomaly_score(X)
+        order = np.argsort(-anomaly, kind="stable")
+        return order[~check_mask("reviewed", reviewed, len(anomaly))[order]][: count("n", n)]
+
     def outlier_probability(self, X: Any) -> Array:
         """Return P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,).
 
@@ -368,11 +413,49 @@ class NoiseContrastiveDetector(OutlierDetector):
         return self.probability_of(self._compared_scores(X))  # raises if the detector is not fitted
 
     def probability_of(self, scores: Scores) -> Array:
-        """Return P(outlier | x) of rows whose scores are known, shape (n,)."""
+        """Return P(outlier | x) of rows whose scores are known, shape (n,).
+
+        Novelty raises it only above its own threshold, where a row is flagged: below, what novelty claims is a
+        convention, and held for one row in ten on tables with labels.
+        """
         probability = self.calibration_.probability(scores.anomaly)
         if self.novelty_calibration_ is None:
             return probability
-        return np.maximum(probability, self.novelty_calibration_.probability(scores.novelty))
+        novel = self.novelty_calibration_.probability(scores.novelty)
+        return np.where(novel > 0.5, np.maximum(probability, novel), probability)
+
+    def expected_finds(self, scores: Scores) -> dict[str, Finds]:
+        """Return how many outliers to expect among the highest rows of each list, for any number of alarms.
+
+        The lists are "known", of rows like the known outliers by their score, and "novel", of rows unlike anything by
+        their novelty; without known outliers there is only the second. A flagged row is in one of them, any other row
+        in both. Expected numbers of "known" are sums of P(outlier | x), and their intervals follow
+        that of π, for new rows like those of training. How many rows that nobody labelled are outliers cannot be
+        estimated: the upper end for "novel" is what its line assumes, and the expected number the fraction of it that
+        held on average on other tables, a sixth, or a third without known outliers.
+
+        Args:
+            scores: of the rows, as ``detector.scores(X)`` returns them.
+
+        Returns:
+            A list by its name, "known" first: :class:`~fvnce.detection.Finds`.
+
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(300, 2)), np.repeat([0, 1], [295, 5])
+        >>> X[280:] += 6                                       # 20 outliers, 5 of them known
+        >>> detector = NoiseContrastiveDetector(n_trees=30, n_networks=1, steps=50).fit(X, y)
+        >>> known = detector.expected_finds(detector.scores(X))["known"]
+        >>> known.flagged, bool(15 < known.finds[known.flagged - 1] <= known.flagged)
+        (20, True)
+        """
+        alone = not self.n_known_
+        held, kind, rank = HELD_ALONE if alone else HELD_BESIDE, scores.kind, scores.anomaly
+        claims = self.calibration_.claims(scores.anomaly, held)
+        lists = {} if alone else {"known": Finds.of(kind, "known", rank, *claims)}
+        if self.novelty_calibration_ is not None:
+            rank, novel = scores.novelty, self.novelty_calibration_.claims(scores.novelty, held)
+            claims = np.maximum(claims[0], novel[0]), claims[1], np.maximum(claims[2], novel[2])
+        return {**lists, "novel": Finds.of(kind, "novel", rank, *claims)}
 
     @property
     def prior_interval_(self) -> tuple[float, float] | None:
@@ -410,9 +493,12 @@ class NoiseContrastiveDetector(OutlierDetector):
         return MemberSettings(**{name: plain(values[name]) for name in names})
 
     def _thin(
-        self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int
+        self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int, inliers: NDArray[np.bool_]
     ) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows to train on, at most ``max_rows`` of them unlabelled, and as many that are left over."""
+        """Return the rows to train on, at most ``max_rows`` of them unlabelled, and as many that are left over.
+
+        Known inliers are left over like other rows, without which p-values would be too small, or else trained on.
+        """
         there = ~known & (weights > 0)
         if int(there.sum()) <= self.max_rows:
             return slice(None), np.empty(0, dtype=np.int64)
@@ -423,7 +509,8 @@ class NoiseContrastiveDetector(OutlierDetector):
         there[chosen] = False
         spared = min(self.max_rows, int(there.sum()))
         spare = np.random.default_rng([seed, 82, *words]).choice(np.flatnonzero(there), spared, replace=False)
-        return np.sort(np.concatenate([chosen, np.flatnonzero(known)])), np.sort(spare)
+        labelled = np.setdiff1d(np.flatnonzero(known | (inliers & (weights > 0))), spare)
+        return np.union1d(chosen, labelled), np.sort(spare)
 
     def _folds(self, rows: TrainingRows, seed: int) -> Folds | None:
         """Draw folds, unless no one needs their scores and on images they would cost more training."""
@@ -433,7 +520,7 @@ class NoiseContrastiveDetector(OutlierDetector):
         return Folds.drawn(n_folds, len(rows.X), len(rows.outliers), np.random.default_rng([seed, 78]))
 
     def _calibrate(
-        self, scores: Array, weights: Array, held_out: RowScores | None
+        self, scores: Array, weights: Array, held_out: RowScores | None, inliers: NDArray[np.bool_]
     ) -> tuple[Calibration, NDArray[np.bool_]]:
         """Turn scores into probabilities, and find labels that look wrong, by held-out scores of known outliers.
 
@@ -442,10 +529,10 @@ class NoiseContrastiveDetector(OutlierDetector):
         if held_out is not None:
             both = held_out.scores, held_out.weights, held_out.known, held_out.known_weights
             if labels_tell(*both):
-                calibration, right = calibrate_with_outliers(*both, self.prior)
+                calibration, right = calibrate_with_outliers(*both, self.prior, inliers)
                 return calibration, right < 0.5
         share = self._assumed_share() if self.prior is None else self.prior
-        return calibrate_without(scores, weights, share), np.zeros(0, dtype=bool)
+        return calibrate_without(scores, weights, share, inliers), np.zeros(0, dtype=bool)
 
     def _assumed_share(self) -> float | None:
         """Return the fraction of training rows that is flagged without known outliers, if it is not estimated."""
@@ -579,20 +666,20 @@ def _checked_members(members: Any) -> tuple[str, ...]:
 
 
 def _merged(
-    rows: Any, known: NDArray[np.bool_], weights: Array
+    rows: Any, known: NDArray[np.bool_], weights: Array, inliers: NDArray[np.bool_]
 ) -> tuple[Any, NDArray[np.bool_], Array, NDArray[np.int64]]:
     """Return rows of positive weight as the preprocessor takes them, those of tables merged, and the place of each."""
     if rows.ndim == 2:
-        return merge(np.asarray(rows, dtype=np.float64), known, weights)
+        return merge(np.asarray(rows, dtype=np.float64), known, weights, inliers)
     there = weights > 0
     return rows[there], known[there], weights[there], np.arange(int(there.sum()))
 
 
 def _different_rows(
-    frame: Frame, known: NDArray[np.bool_], weights: Array, inlier: Array | None
-) -> tuple[Frame, NDArray[np.bool_], Array, Array | None]:
+    frame: Frame, known: NDArray[np.bool_], weights: Array, inlier: Array | None, inliers: NDArray[np.bool_]
+) -> tuple[Frame, NDArray[np.bool_], Array, Array | None, NDArray[np.bool_]]:
     """Merge equal rows of positive weight before any column is read; ``inlier`` is of such rows as given."""
-    _, known_of, weight_of, place = merge(plain_matrix(frame), known, weights)
+    _, known_of, weight_of, place = merge(plain_matrix(frame), known, weights, inliers)
     first = np.unique(place, return_index=True)[1]
-    different = frame.take(np.flatnonzero(weights > 0)[first])
-    return different, known_of, weight_of, None if inlier is None else inlier[first]
+    there = np.flatnonzero(weights > 0)[first]
+    return frame.take(there), known_of, weight_of, None if inlier is None else inlier[first], inliers[there]

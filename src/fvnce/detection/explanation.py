@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: The most rows of each kind on which importance is computed, and the most numbers in them.
 IMPORTANCE_ROWS, IMPORTANCE_NUMBERS = 256, 2**20
+#: The fraction of the largest part up to which a part is no reason.
+SLIGHT = 0.1
 #: Colors of parts that raise a score, and of parts that lower it.
 HIGHER, LOWER = "#c0392b", "#2c6fad"
 
@@ -105,13 +107,14 @@ class Explanation:
     def reasons(self, row: int = 0, top: int = 3) -> list[int]:
         """Return the columns, or flat places of an image, with the largest positive parts, largest first.
 
-        Parts of the size of rounding errors, and parts that several columns of a table share, are no reasons.
+        Parts below a tenth of the largest, and parts that several columns of a table share, are no reasons.
 
-        >>> Explanation(np.array([[0.0, 2.0, -1.0, 3.0]]), np.zeros((1, 4)), np.zeros(1), 0.0).reasons()
+        >>> Explanation(np.array([[0.2, 2.0, -1.0, 3.0]]), np.zeros((1, 4)), np.zeros(1), 0.0).reasons()
         [3, 1]
         """
         values = self.total[row].reshape(-1)
-        positive = values > 1e-9 * max(1.0, float(np.abs(values).max(initial=0.0)))
+        rounding = 1e-9 * max(1.0, float(np.abs(values).max(initial=0.0)))
+        positive = values > max(rounding, SLIGHT * float(values.max(initial=0.0)))
         if self.ratio.ndim == 2:
             _, place, copies = np.unique(values, return_inverse=True, return_counts=True)
             positive &= copies[place] == 1

@@ -3,7 +3,7 @@
 A reason is a column with a positive part (:meth:`~fvnce.detection.Explanation.reasons`). What is said about its value
 comes from :class:`Usual`: the training rows without known outliers, column by column. All sentences are in
 :data:`SENTENCES`. A value that is common by itself raises a score only together with others, or because known outliers
-have it, and the sentence says only that it adds to the score.
+have it, and the sentence says only that it raises this score.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SENTENCES = {
     "lower": "{shown}: lower than {percent} of rows; usual {low} to {high}",
     "one value": "{shown}: {low} in {percent} of rows",
     "date": "{shown}: {part} in {count} of {rows}",
-    "common": "{shown}: common by itself; adds to the score here",
+    "common": "{shown}: common by itself, but raises this score",
     "name": "{shown}",
 }
 #: Levels of the stored quantiles, finer in both tails, and between which levels a number is usual.
@@ -216,7 +216,7 @@ def value_text(value: Any, reading: ColumnType) -> str:
     if reading.kind == "time" and isinstance(value, float):
         value = np.datetime64(round(value), "s")
     if isinstance(value, np.datetime64):
-        return str(value.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
+        return str(value.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00").removesuffix(":00")
     if reading.kind == "clock" and isinstance(value, float):
         minutes = round(60 * value)
         return f"{minutes // 60}:{minutes % 60:02d}"
@@ -224,7 +224,8 @@ def value_text(value: Any, reading: ColumnType) -> str:
         if reading.unit == "%":
             return f"{100 * value:.6g}%"
         if reading.unit and MONEY.fullmatch(reading.unit):
-            return f"{'-' * bool(value < 0)}{reading.unit}{' ' * reading.unit[-1].isalpha()}{abs(value):,.10g}"
+            cents = ".2f" if value % 1 and round(value, 2) == value else ".10g"
+            return f"{'-' * bool(value < 0)}{reading.unit}{' ' * reading.unit[-1].isalpha()}{abs(value):,{cents}}"
         # All digits of whole numbers, as in a file; six of others are enough to find the row.
         digits = f"{value:.15g}" if float(value).is_integer() else f"{value:.6g}"
         return f"{digits} {reading.unit}".rstrip()

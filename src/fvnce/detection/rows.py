@@ -39,6 +39,8 @@ INLIER = frozenset({
 })
 # fmt: on
 LABELS = "y must be 1 for known outliers and 0 for unlabelled rows"
+#: Unlabelled rows that a known inlier is worth in members, chosen by leaving sources of tables out.
+INLIER_WORTH = 25.0
 #: Weights whose largest has a binary exponent beyond this are scaled.
 MAX_EXPONENT = 500
 #: Whole weights up to this sum are counts of rows.
@@ -58,27 +60,42 @@ class TrainingRows:
         weights: how often each counts, shape (n,).
         outliers: known outliers, shape (m, D); m may be 0.
         outlier_weights: how often each counts, shape (m,).
+        checked: which unlabelled rows are known inliers, shape (n,); None for none.
     """
 
     X: Array
     weights: Array
     outliers: Array
     outlier_weights: Array
+    checked: NDArray[np.bool_] | None = None
 
     @classmethod
-    def split(cls, X: Array, known: NDArray[np.bool_], weights: Array) -> Self:
-        """Separate known outliers from unlabelled rows."""
-        return cls(X[~known], weights[~known], X[known], weights[known])
+    def split(
+        cls, X: Array, known: NDArray[np.bool_], weights: Array, checked: NDArray[np.bool_] | None = None
+    ) -> Self:
+        """Separate known outliers from unlabelled rows, of which some are known inliers."""
+        return cls(X[~known], weights[~known], X[known], weights[known], None if checked is None else checked[~known])
 
     def without(self, rows: NDArray[np.bool_], outliers: NDArray[np.bool_]) -> TrainingRows:
         """Return all rows but those marked."""
-        return TrainingRows(
-            self.X[~rows], self.weights[~rows], self.outliers[~outliers], self.outlier_weights[~outliers]
-        )
+        checked = None if self.checked is None else self.checked[~rows]
+        both = self.outliers[~outliers], self.outlier_weights[~outliers]
+        return TrainingRows(self.X[~rows], self.weights[~rows], *both, checked)
 
     def transformed(self, transform: Callable[[Array], Array]) -> TrainingRows:
         """Return the same rows and weights in other columns."""
         return replace(self, X=transform(self.X), outliers=transform(self.outliers))
+
+    def emphasized(self) -> TrainingRows:
+        """Return the rows with weights in which a known inlier counts :data:`INLIER_WORTH` times.
+
+        All known inliers together count as much as all other rows at most.
+        """
+        if self.checked is None or not self.checked.any():
+            return self
+        inliers, others = (float(self.weights[kind].sum()) for kind in (self.checked, ~self.checked))
+        factor = max(1.0, min(INLIER_WORTH, others / inliers))
+        return replace(self, weights=np.where(self.checked, factor, 1.0) * self.weights)
 
 
 @dataclass(frozen=True)
@@ -134,6 +151,34 @@ def check_labels(y: Any, n: int, *, mostly_outliers: bool = False) -> NDArray[np
             "marks normal rows, or mostly_outliers=True to fit if so many are outliers"
         )
     return known
+
+
+def check_mask(name: str, mask: Any, n: int) -> NDArray[np.bool_]:
+    """Return which of n rows are marked, none by default.
+
+    >>> check_mask("reviewed", [True, False], 2), check_mask("reviewed", None, 1)
+    (array([ True, False]), array([False]))
+    """
+    if mask is None:
+        return np.zeros(n, dtype=bool)
+    marks: NDArray[Any] = np.array(np.asarray(mask).tolist())
+    if marks.dtype != np.bool_ or marks.shape != (n,):
+        found = f"shape {marks.shape} of {marks.dtype}"
+        raise ValueError(f"{name} must hold True or False for each of the {n} rows, found {found}; pass a mask")
+    return marks
+
+
+def check_inliers(checked: Any, y: Any, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which rows are known inliers: those that are checked and not known outliers.
+
+    >>> check_inliers([True, True, False], [1, 0, 0], np.array([True, False, False]))
+    array([False,  True, False])
+    """
+    mask = check_mask("checked", checked, len(known))
+    labels = [None] * len(mask) if y is None else column_or_1d(y).tolist()
+    if bare := [row for row in np.flatnonzero(mask).tolist() if is_missing(labels[row])]:
+        raise ValueError(f"checked must mark rows that y labels, found row {bare[0]} without a label; pass 0 or 1 in y")
+    return np.asarray(mask & ~known)
 
 
 def read_labels(y: Any) -> NDArray[np.float64]:
@@ -274,9 +319,9 @@ def hash_words(*arrays: Any) -> list[int]:
 
 
 def merge(
-    X: Array, known: NDArray[np.bool_], weights: Array
+    X: Array, known: NDArray[np.bool_], weights: Array, checked: NDArray[np.bool_] | None = None
 ) -> tuple[Array, NDArray[np.bool_], Array, NDArray[np.int64]]:
-    """Merge equal rows of positive weight, in lexicographic order.
+    """Merge equal rows of positive weight, in lexicographic order; those that are checked apart from others.
 
     Returns:
         Different rows, which of them are known outliers, their weights, and the place of each row of positive weight.
@@ -285,7 +330,8 @@ def merge(
     array([1., 2.])
     """
     there = weights > 0
-    table = np.column_stack([known[there], X[there]]) + 0.0  # −0.0 is 0.0
+    label = known if checked is None else np.maximum(known, 0.5 * checked)
+    table = np.column_stack([label[there], X[there]]) + 0.0  # −0.0 is 0.0
     # The bits of a float, read as an integer, are in its order once those of negative ones are flipped; NaN is last.
     bits = np.where(np.isnan(table), np.nan, table).view(np.int64)
     keys, place = np.unique(_flipped(bits), axis=0, return_inverse=True)

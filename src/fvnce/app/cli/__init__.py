@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: The first sentence of each command's help, in the order in which they are listed.
 SUMMARIES = {
-    "fit": "Train on DATA and write a run folder: the model, config.toml and report.html.",
+    "fit": "Train on DATA and write a run folder: the model, config.toml, report.html and card.md.",
     "score": "Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability, p_value and outlier.",
     "evaluate": "Measure how well a run finds the outliers that the labels of LABELLED mark.",
     "monitor": "Test whether the rows of DATA have changed since training, and exit with 3 if so.",

@@ -94,7 +94,7 @@ def data(
 
 def _describe_table(source: Any) -> tuple[str, dict[str, Any]]:
     """Return a description of a table as text and for JSON."""
-    from ..report.columns import ColumnSummary
+    from ..report.summary import ColumnSummary
 
     rows = 0
     summaries: dict[str, ColumnSummary] = {}

@@ -54,6 +54,14 @@ def fit(
             help="Find known outliers by a column (name, number from 1, npz array) that marks them by 1 or VALUE.",
         ),
     ] = None,
+    checked: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Take the label of rows that this column marks for the truth."),
+    ] = None,
+    review: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SHEET", help="Learn from verdicts in a sheet of fvnce score --review; repeatable."),
+    ] = None,
     mostly_outliers: Annotated[
         bool, typer.Option("--mostly-outliers", help="Allow the label to mark more than half of the rows.")
     ] = False,
@@ -93,6 +101,9 @@ def fit(
     Amounts of money, percentages, yes and no, dates and times are read as such. Columns that name rows (identifiers,
     row counters, account numbers) are left out unless --keep names them; --id copies one into the scores.
 
+    --checked COLUMN names rows that somebody looked at: without an outlier's label they are known inliers. --review
+    adds the verdicts of sheets to the labels; with --config of a run to those of its sheets too, and says what changed.
+
     Examples:
 
     fvnce fit transactions.csv --label fraud --id number --out run
@@ -102,6 +113,8 @@ def fit(
     fvnce fit digits/ --set members=neighbors,mixture_forest --out run
 
     fvnce fit --config run/config.toml --out again
+
+    fvnce fit --config run --review sheet.csv --out run2
     """
     given = {name: value for name, value in locals().items() if value is not None}
     if data is None and config is None:
@@ -124,6 +137,10 @@ def fit(
 
     say = make_echo(quiet)
     run = make_run(_settings(given, config), out, say, overwrite=overwrite, progress=None if not quiet else False)
+    if review and config is not None:
+        from ..runs.review import say_gains
+
+        say_gains(config, run, say)
     say(f"threshold {run.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE")
     typer.echo(out)
 
@@ -140,6 +157,8 @@ def _settings(given: dict[str, Any], config: Path | None) -> Any:
     source: dict[str, Any] = {n: tuple(given[n]) if isinstance(given[n], list) else given[n] for n in names}
     if "data" in given:
         source |= {"path": _absolute(given["data"]), "sha256": None}
+    if "review" in given:  # sheets accumulate
+        source["review"] = tuple(dict.fromkeys([*base.data.review, *map(_absolute, given["review"])]))
     if "outliers" in given:
         source["outliers"] = _absolute(given["outliers"])
     if "schema" in given:
@@ -187,13 +206,14 @@ def score(
     ],
     out: Annotated[str, typer.Option(metavar="FILE", help="Write to FILE; - for standard output.")] = "-",
     top: Annotated[int | None, typer.Option(min=1, help="Output only this many of the highest-scoring rows.")] = None,
-    alarms: Annotated[
-        int | None, typer.Option(min=1, help="Flag this many rows instead of those above the line.")
-    ] = None,
+    alarms: Annotated[int | None, typer.Option(min=1, metavar="N", help="Flag the N highest-scoring rows.")] = None,
     fdr: Annotated[
-        float | None, typer.Option(help="Flag rows such that at most this share of alarms is false on average.")
+        float | None, typer.Option(metavar="Q", help="Flag rows such that a fraction Q of alarms is false at most.")
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Flag rows that score above this.")] = None,
+    threshold: Annotated[float | None, typer.Option(metavar="T", help="Flag rows that score above T.")] = None,
+    review: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Write a sheet of N rows for a person's verdicts instead.")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Give up to three reasons for each score, in words.")
     ] = False,
@@ -220,8 +240,14 @@ def score(
     share of outliers, of missing values or scores far from those of training cause warnings at the end; with --json
     they are in a last line, whose only entry is "summary", and with --strict they are an error.
 
-    --alarms, --fdr or --threshold replace the threshold of the run; the first two read DATA twice, so it must be a
-    file. If known outliers allow it, --fdr leaves training rows that look like them out of its comparison.
+    One of --alarms, --fdr and --threshold replaces the threshold of the run, also for --check. The first two compare
+    all rows, so they read DATA twice, and it must be a file. --fdr holds on average over training sets and rows, and
+    where outliers are known it leaves training rows that surely are like them out of its comparison; if no row is
+    flagged, a warning says why.
+
+    --review N writes the N highest-scoring rows that nobody has reviewed, with reasons, all their columns and an empty
+    column verdict: fill in yes or no (1 or 0, outlier or inlier) where you know, and pass the file to fvnce fit
+    --review. Its key, a hash of a row's values in the columns of the model, is what the row is recognized by later.
 
     In csv, a name that a spreadsheet would compute (one that begins with =, +, - or @) has ' before it, and control
     characters are shown as \\x1b; --json writes names as they are.
@@ -234,30 +260,49 @@ def score(
 
     fvnce score run new.csv --alarms 50 --out scores.csv
 
+    fvnce score run new.csv --review 20 --out sheet.csv
+
     cat new.csv | fvnce score run - --check > scores.csv || echo outliers found
     """
     from contextlib import closing, nullcontext
 
+    from ...detection.trust.conformal import check_budget
     from ..runs import load_run
     from ..runs.evaluation import label_column
     from ..runs.scoring import add_id, budget_at, budget_of, say_how, stream_scores
     from ..runs.training_data import read_like
 
+    check_budget(alarms, threshold, fdr)
+    twice = alarms is not None or fdr is not None
+    if data == "-" and twice:
+        raise ValueError("--alarms and --fdr compare all rows before any is written: DATA must be a file, found -")
     fitted = load_run(run)
     settings = like_training(
         fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
     )
     say = make_echo(quiet)
-    if data == "-" and not alarms is fdr is None:
-        raise ValueError("--alarms and --fdr compare all rows before any is written: DATA must be a file, found -")
+    if review is not None:
+        from ..runs.review import write_sheet
+
+        others = {"--top": top, "--alarms": alarms, "--fdr": fdr, "--threshold": threshold, "--json": json}
+        if wrong := [name for name, value in {**others, "--check": check, "--strict": strict}.items() if value]:
+            raise typer.BadParameter(f"--review writes a sheet of its own, found {wrong[0]} as well; leave it out")
+        if out != "-" and Path(out).exists():
+            raise typer.BadParameter(f"--out must name a new file, for {out!r} may hold verdicts; choose another name")
+        if out != "-":
+            writable(out, "--out", [data])
+        with nullcontext(sys.stdout) if out == "-" else writing(Path(out)) as file:
+            written, rows = write_sheet(fitted, data, settings, file, review)
+        say(f"{written:,} of {rows:,} rows: fill in verdict, then: fvnce fit --config {run} --review {out} --out NEW")
+        return
     budget = None if threshold is None else budget_at(threshold)
-    if not alarms is fdr is None:
+    if twice:
         with (
             warnings.catch_warnings(record=True) as caught,
             closing(read_like(fitted.layout, data, settings)) as source,
         ):
             warnings.simplefilter("always", UserWarning)
-            budget = budget_of(fitted, source, alarms=alarms, threshold=threshold, fdr=fdr)
+            budget = budget_of(fitted, source, alarms=alarms, fdr=fdr)
         for message in caught:
             say(f"warning: {message.message}")
     source = read_like(fitted.layout, data, settings)
@@ -292,9 +337,12 @@ def score(
         say(f"warning: {warning}")
     where = "" if out == "-" else f", written to {out}"
     count = f"; {len(summary.warnings)} warnings above" if summary.warnings else ""
-    line = f" above the threshold {fitted.threshold if threshold is None else threshold:.4g}"
-    above = f"{summary.outliers - summary.novel:,}{' flagged' if alarms or fdr else line}"
-    novel = f" and {summary.novel:,} unlike all others" if summary.novel else ""
+    above = f"{summary.outliers:,} flagged"
+    novel = f", {summary.novel:,} of them unlike all others" if summary.novel else ""
+    if not twice:
+        limit = fitted.threshold if threshold is None else threshold
+        above = f"{summary.outliers - summary.novel:,} above the threshold {limit:.4g}"
+        novel = f" and {summary.novel:,} unlike all others" if summary.novel else ""
     say(f"{summary.rows:,} rows, {above}{novel}{where}{count}")
     if check and summary.outliers:
         raise typer.Exit(3)

@@ -1,11 +1,15 @@
 """The page of a run: one file for each group of sections, which computes them and shows them.
 
 ==================  ===============================================================
-``verdict``         how good the run is, why the threshold is there, what to do next; scores
-``anomalies``       the highest-scoring rows, with every part of their scores; columns, or pixels, by importance
-``plane``           rows in two dimensions
-``columns``         how each column was read, what is missing, what was left out
+``verdict``         what was found, and how far to trust it
+``lists``           rows like the known outliers and rows unlike anything, each with its line and what moving it costs
+``steps``           what to do next
+``columns``         columns, or pixels, by importance; how each was read, what is missing, what was left out
+``scores``          appendix: scores of the training rows
+``plane``           appendix: rows in two dimensions
+``card``            the model card, a file of its own
 ``analysis``        shared: the run, the training rows and their scores; images
+``summary``         shared: what columns hold
 ``monitoring``      the page of ``fvnce monitor``
 ``charts``          shared: charts as SVG
 ``page``            shared: sections as one HTML file
@@ -20,12 +24,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..._version import __version__
-from . import anomalies, columns, plane, verdict
+from ...io import write_text
+from . import columns, lists, plane, scores, steps, verdict
 from .analysis import Analysis
+from .card import card
 from .page import PageTable, Section, block, write_page
 
 #: In the order of the page. Each has ``sections(analysis)``, which yields none where it does not apply to the run.
-PARTS = (verdict, anomalies, plane, columns)
+PARTS = (verdict, lists, steps, columns, scores, plane)
+
+
+def write_card(path: Path, analysis: Analysis) -> Path:
+    """Write the model card of a run."""
+    write_text(path, card(analysis))
+    return path
 
 
 def write_run_page(path: Path, analysis: Analysis) -> Path:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...detection import Finds
 from ...detection.base import Scores
 from ...detection.rows import take as take_rows
+from ...detection.trust.evidence import shown_count
 from ...tables.frame import Frame, Rows
 from ..runs import FittedRun
 from ..runs.training_data import TrainingData
 from .page import png_uri
+from .summary import ColumnSummary, number_text, summarize
 
 Array = NDArray[np.float64]
 #: Rows scored for the page.
@@ -56,9 +60,27 @@ class Analysis:
         """Whether the rows are pictures."""
         return not isinstance(self.rows, Frame) and self.rows.ndim > 2
 
+    @cached_property
+    def finds(self) -> dict[str, Finds]:
+        """The lists that hold unlabelled analyzed rows, by name; ``rows`` are places among the analyzed rows."""
+        there = np.flatnonzero(~self.known)
+        columns = {name: getattr(self.scores, name)[there] for name in ("anomaly", "line", "like_known", "novelty")}
+        finds = self.run.detector.expected_finds(replace(self.scores, **columns))
+        if self.run.detector.novelty_threshold_ is None:  # one line for all rows
+            finds = dict(list(finds.items())[:1])
+        return {name: replace(each, rows=there[each.rows]) for name, each in finds.items() if len(each.rows)}
+
+    @cached_property
+    def summaries(self) -> list[ColumnSummary]:
+        """What each column of a table holds."""
+        return summarize(self.data.rows)
+
     def name(self, index: int) -> str:
-        """Return what an analyzed row is called: its file, its identifier, or its number in the file."""
-        position = int(self.positions[index])
+        """Return what an analyzed row is called."""
+        return self.name_at(int(self.positions[index]))
+
+    def name_at(self, position: int) -> str:
+        """Return what a training row is called: its file, its identifier, or its number in the file."""
         if self.data.names is None:
             return f"row {position + 1:,}"
         name = self.data.names[position]
@@ -142,6 +164,19 @@ def cell(value: Any) -> str:
     return number_text(value) if isinstance(value, float | np.floating) else str(value)
 
 
-def number_text(value: Any) -> str:
-    """Return a number with as many digits as it has, up to ten."""
-    return str(value) if isinstance(value, np.float32) and value % 1 else f"{value:.10g}"
+def percent(fraction: float) -> str:
+    """Return a fraction in per cent with two digits, on one line.
+
+    >>> percent(0.0143), percent(0.78), percent(1.0), percent(0.0)
+    ('1.4\\xa0%', '78\\xa0%', '100\\xa0%', '0\\xa0%')
+    """
+    return f"{float(f'{100 * fraction:.2g}') if fraction < 0.995 else 100:g}\u00a0%"
+
+
+def plural(number: float, noun: str) -> str:
+    """Return a number of things; by weight, it need not be whole.
+
+    >>> plural(1, "row"), plural(0, "row"), plural(1963, "label")
+    ('1 row', '0 rows', '1,963 labels')
+    """
+    return f"{shown_count(number)} {noun}{'' if number == 1 else 's'}"

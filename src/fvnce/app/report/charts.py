@@ -6,8 +6,9 @@ Groups differ in dash or size as well as in hue. Each chart carries a sentence f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -74,11 +75,7 @@ def histogram_chart(
             parts.append(f'<path class="s{i}" d="M{left:.0f} 14L{left + 24:.0f} 14"{dash}/>')
             parts.append(f'<text x="{left + 29:.0f}" y="18">{markup(group)}</text>')
             left += 44 + 6.6 * len(group)
-    at = axes.x(mark[0])
-    anchor, shift = ("end", -4) if at > WIDTH / 2 else ("start", 4)
-    parts.append(_line(at, TOP, at, HEIGHT - BOTTOM, "mark"))
-    parts.append(f'<text x="{at + shift:.1f}" y="{TOP + 11}" text-anchor="{anchor}">{markup(mark[1])}</text>')
-    return _figure(parts, caption, alt)
+    return _figure([*parts, _mark(axes, *mark)], caption, alt)
 
 
 def scatter_chart(
@@ -114,6 +111,52 @@ def scatter_chart(
         parts.append(f'<circle class="p{i}" cx="{left}" cy="14" r="{4 + i}"/>')
         parts.append(f'<text x="{left + 10}" y="18">{markup(name)}</text>')
     return _figure(parts, caption, alt)
+
+
+def curve_chart(
+    x: Sequence[float],
+    y: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    *,
+    labels: tuple[str, str],
+    mark: tuple[float, str],
+    caption: str,
+) -> Markup:
+    """Draw a curve from zero with a band, which its caption describes to readers who do not see it.
+
+    Args:
+        x: horizontal coordinates.
+        y: of the curve.
+        low: lower ends of the band.
+        high: its upper ends.
+        labels: of the axes.
+        mark: where a vertical line is drawn, and its name.
+        caption: what the chart shows.
+    """
+    axes = Axes(0.0, max(1.0, *x), 0.0, 1.16 * max(1.0, *high))
+
+    def path(ends: Iterable[tuple[float, float]]) -> str:
+        return "M" + "L".join(f"{axes.x(a):.1f} {axes.y(b):.1f}" for a, b in ends)
+
+    around = [*zip(x, high, strict=True), *reversed([*zip(x, low, strict=True)])]
+    parts = [_axes(axes, labels), f'<path class="area s0" d="{path(around)}"/>']
+    parts += [f'<path class="s0" d="{path(zip(x, y, strict=True))}"/>', _mark(axes, *mark)]
+    return _figure(parts, caption, caption)
+
+
+def bar(
+    name: str, part: float, largest: float, number: str, cell: str = "", *, from_left: bool = False
+) -> dict[str, Any]:
+    """Return a bar of HTML that grows from the middle, to the right if positive: its start and width in per cent.
+
+    >>> bar("age", -1.0, 2.0, "-1")
+    {'name': 'age', 'cell': '', 'number': '-1', 'kind': 'down', 'left': 25.0, 'width': 25.0}
+    """
+    width = round(min(1.0, abs(part) / largest) * (100 if from_left else 50), 1)
+    left = 0.0 if from_left else 50.0 if part > 0 else 50 - width
+    kind = "up" if part > 0 else "down"
+    return {"name": name, "cell": cell, "number": number, "kind": kind, "left": left, "width": width}
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -152,6 +195,13 @@ def _axes(axes: Axes, labels: tuple[str, str]) -> str:
     turned = f'text-anchor="middle" transform="rotate(-90 12 {down})"'
     parts.append(f'<text x="12" y="{down}" {turned}>{markup(labels[1])}</text>')
     return "".join(parts)
+
+
+def _mark(axes: Axes, value: float, name: str) -> str:
+    at = axes.x(value)
+    anchor, shift = ("end", -4) if at > WIDTH / 2 else ("start", 4)
+    text = f'<text x="{at + shift:.1f}" y="{TOP + 11}" text-anchor="{anchor}">{markup(name)}</text>'
+    return _line(at, TOP, at, HEIGHT - BOTTOM, "mark") + text
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

@@ -23,7 +23,7 @@ def write_monitoring_page(path: Path, source: str, changes: Changes) -> Path:
     headline, share, *others = str(changes).splitlines()
     steps = ["Look at the columns below: a new unit, a new spelling or a sensor that fails is mended at the source."]
     steps.append("If the change is here to stay, train again on recent rows: `fvnce fit DATA --out RUN`.")
-    words = block("verdict", headline=headline, sentences=[share, *others], steps=steps if changes.alarm else [])
+    words = block("verdict", headline=headline, sentences=[share, *others])
     header = ["column", "missing", "in training", "p", "unseen texts", "difference", "p"]
     table = PageTable("Columns; p-values account for the number of tests", header, [_line(c) for c in columns[:SHOWN]])
     charts = [_chart(c) for c in columns if len(c.edges) > 1 and len(c.before) > len(c.edges) + 1][:DRAWN]
@@ -35,7 +35,10 @@ def write_monitoring_page(path: Path, source: str, changes: Changes) -> Path:
             f"in distribution (p = {_number(changes.p_scores)}). {_share(changes.small_p_values)} of the rows have a "
             f"p-value of at most 0.05 (p = {_number(changes.p_p_values)} if p-values are valid)."
         )
-    sections = [Section("Verdict", blocks=[words]), Section("Scores and p-values", [scores])]
+    sections = [Section("Verdict", blocks=[words])]
+    if changes.alarm:
+        sections.append(Section("What to do next", blocks=[block("next_steps", steps=steps)]))
+    sections.append(Section("Scores and p-values", [scores]))
     if columns:
         sections.append(Section("Columns", [some] if some else [], charts=charts, tables=[table]))
     made = f"{changes.rows:,} rows, compared with those of training. Made {time.strftime('%Y-%m-%d %H:%M:%S')}."

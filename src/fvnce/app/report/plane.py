@@ -1,4 +1,4 @@
-"""The section of rows in two dimensions: the two directions in which the encoded rows vary most."""
+"""The appendix on rows in two dimensions: the two directions in which the encoded rows vary most."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         f"Rows, encoded in {encoded.shape[1]} columns as the model sees them, along the two directions in which they "
         f"vary most, {share:.0%} of the variance."
     ]
-    yield Section("Rows in two dimensions", reading, charts=[chart])
+    yield Section("Rows in two dimensions", reading, charts=[chart], appendix=True)
 
 
 def principal_plane(values: Array) -> tuple[Array, float]:

@@ -9,6 +9,7 @@ checkpoints. :func:`load` opens both.
 ``fitting``         fit: from settings to a folder
 ``scoring``         score: from a file to scores, in parts
 ``evaluation``      evaluate: how well labelled outliers are found
+``review``          rows to look at, as sheets, and their verdicts
 ==================  ===============================================================
 """
 

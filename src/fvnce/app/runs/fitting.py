@@ -3,6 +3,7 @@
     model.safetensors   the detector
     config.toml         the settings that make it again
     report.html         the page
+    card.md             the model card
 
 The folder is put together in a temporary folder and moved into place whole, so that a killed run leaves none. There is
 one writer at a time. A new run replaces an old one file by file; other files in the folder are never touched.
@@ -22,16 +23,17 @@ from ...detection.batch_scorer import MODEL
 from ...detection.estimator import EXPERT, WITHOUT_EFFECT, current_names
 from ...io import FileError, locked, write_text
 from ...tables.schema import described
-from ..report import write_run_page
+from ..report import write_card, write_run_page
 from ..report.analysis import analyze
 from . import FittedRun
+from .review import add_verdicts
 from .scoring import FewValues
 from .settings import CONFIG, RunSettings, fingerprint
 from .training_data import Say, TrainingData, read_training_data
 
 #: Parameters of the detector that are no settings of a run.
 _NO_SETTING = ("verbose", "random_state", "expert")
-PAGE = "report.html"
+PAGE, CARD = "report.html", "card.md"
 #: What earlier versions wrote, and ``--overwrite`` removes.
 _OLD = ("run.json", "history.json")
 
@@ -75,6 +77,8 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
         say(sentence)
 
     data = read_training_data(settings.data, note, settings.seed)
+    if settings.data.review:
+        data = add_verdicts(data, settings.data, note)
     for line in described(data.layout.types or {}):
         say(f"read as {line}")
     say(_described(data))
@@ -85,7 +89,9 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
         note(sentence)
     run.detector.save(place / MODEL)
     write_text(place / CONFIG, run.config.to_toml())
-    write_run_page(place / PAGE, analyze(run, data, notices))
+    analysis = analyze(run, data, notices)
+    write_run_page(place / PAGE, analysis)
+    write_card(place / CARD, analysis)
     return run
 
 
@@ -99,7 +105,9 @@ def _fit_detector(settings: RunSettings, data: TrainingData, out: Path, progress
     parameters = current_names(parameters)
     detector = NoiseContrastiveDetector(**parameters, random_state=settings.seed, verbose=int(bool(progress)))
     # --label was checked where it was read, and --outliers and --mostly-outliers say so on purpose.
-    detector.fit(data.rows, data.known.astype(int) if data.known.any() else None, mostly_outliers=True)
+    known, checked = data.known, data.checked
+    labels = known.astype(int) if known.any() or (checked is not None and checked.any()) else None
+    detector.fit(data.rows, labels, checked=checked, mostly_outliers=True)
     detector.set_params(verbose=0)
     full = {**EXPERT, **detector.get_params(), **parameters.get("expert", {})}
     config = {name: list(full[name]) if isinstance(full[name], tuple) else full[name] for name in allowed}
@@ -111,7 +119,9 @@ def _described(data: TrainingData) -> str:
     shape = data.layout.shape
     what = "columns" if data.layout.columns else "pixels"
     size = len(data.layout.columns) if shape is None or len(shape) == 1 else "×".join(map(str, shape))
-    return f"{len(data.known):,} rows of {size} {what}, {int(data.known.sum()):,} known outliers"
+    inliers = 0 if data.checked is None else int((data.checked & ~data.known).sum())
+    known = f"{int(data.known.sum()):,} known outliers" + (f", {inliers:,} known inliers" if inliers else "")
+    return f"{len(data.known):,} rows of {size} {what}, {known}"
 
 
 def _put_in_place(made: Path, out: Path) -> None:
@@ -120,12 +130,12 @@ def _put_in_place(made: Path, out: Path) -> None:
         made.chmod(0o755)
         made.rename(out)
         return
-    for name in (MODEL, CONFIG, PAGE):
+    for name in (MODEL, CONFIG, PAGE, CARD):
         if (out / name).is_dir():
             raise FileError(f"{out / name} is a folder where a run has a file; move it away first")
     # Without its model the folder is no run, so nobody reads a mixture of two; the new model comes last.
     for name in (MODEL, *_OLD):
         (out / name).unlink(missing_ok=True)
-    for name in (CONFIG, PAGE, MODEL):
+    for name in (CONFIG, PAGE, CARD, MODEL):
         (made / name).replace(out / name)
     shutil.rmtree(made)

@@ -193,21 +193,24 @@ def budget_at(threshold: float) -> Budget:
     return lambda scores, start: replace(scores, threshold=threshold)
 
 
-def budget_of(
-    run: FittedRun, source: Source, *, alarms: int | None, threshold: float | None, fdr: float | None
-) -> Budget:
-    """Return what flags a number of rows or bounds the rate of false alarms, for which it reads the whole file."""
+def budget_of(run: FittedRun, source: Source, *, alarms: int | None, fdr: float | None) -> Budget:
+    """Return what flags a number of rows or bounds the rate of false alarms: it reads the file, and keeps a few numbers
+    of each row."""
     detector, unlike = run.detector, Unlike(run)
     lines, p_values, above = [np.empty(0)], [np.empty(0)], [np.empty(0, dtype=bool)]
+    discount = False if fdr is None else detector.discount_at(fdr)
     for part in source.parts():
         rows, scores = score_part(run, part.rows, part, source.name, unlike)
         lines.append(scores.line)
         above.append(scores.flagged)
         if fdr is not None:
-            p_values.append(detector.p_value(rows, discount=detector.discounts))
-    p = None if fdr is None else np.concatenate(p_values)
+            p_values.append(detector.p_value(rows, discount=discount))
     both = np.concatenate(lines), np.concatenate(above)
-    flagged = flag_by(*both, p, alarms=alarms, threshold=threshold, fdr=fdr)
+    if fdr is None:
+        flagged = flag_by(*both, None, alarms=alarms)
+    else:
+        least = detector.conformal_.least(discount=discount) if detector.conformal_ else 0.0
+        flagged = flag_by(*both, np.concatenate(p_values), fdr=fdr, least=least, discount=discount)
     return lambda scores, start: replace(scores, chosen=flagged[start : start + len(scores.line)])
 
 

@@ -1,8 +1,8 @@
 """What a run is made from, and ``config.toml``, from which the same command makes it again.
 
 [run]       seed
-[data]      path, outliers, label, mostly_outliers, drop, keep, id, delimiter, header, missing, decimal, categorical,
-            schema, array, sha256
+[data]      path, outliers, label, checked, review, mostly_outliers, drop, keep, id, delimiter, header, missing,
+            decimal, categorical, schema, array, sha256
 [detector]  parameters of NoiseContrastiveDetector
 """
 
@@ -34,6 +34,8 @@ class DataSettings:
     path: str
     outliers: str | None = None  # a file of known outliers of the same layout
     label: str | None = None  # the column that marks known outliers, or column=value
+    checked: str | None = None  # the column that marks rows whose label is the truth
+    review: tuple[str, ...] = ()  # sheets with verdicts
     mostly_outliers: bool = False  # whether the label may mark more than half of the rows
     drop: tuple[str, ...] = ()  # columns to leave out
     keep: tuple[str, ...] = ()  # columns to use though they seem to name rows
@@ -74,9 +76,9 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 #: How each entry of ``config.toml`` is checked; runs of 0.2 also name their kind.
 _RUN: dict[str, Check] = {"seed": lambda name, value: count(name, value, low=0), "kind": text}
 _DATA: dict[str, Check] = {
-    **dict.fromkeys(("path", "outliers", "label", "id", "delimiter", "schema", "array", "sha256"), text),
+    **dict.fromkeys(("path", "outliers", "label", "checked", "id", "delimiter", "schema", "array", "sha256"), text),
     "decimal": partial(choice, options=(".", ",")),
-    **dict.fromkeys(("drop", "keep", "missing", "categorical"), _texts),
+    **dict.fromkeys(("review", "drop", "keep", "missing", "categorical"), _texts),
     **dict.fromkeys(("mostly_outliers", "header"), flag),
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,6 +81,7 @@ class TrainingData:
     known: Marks
     layout: Layout
     names: list[str] | None  # of the rows: the files of images, or the column that names rows
+    checked: Marks | None = None  # rows whose label is the truth
     numbers: NDArray[np.int64] | None = None  # of a table's rows, their positions in its file, if it can be read again
 
     def cells(self, rows: list[int], settings: DataSettings) -> dict[int, list[str]]:
@@ -98,10 +99,10 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
     source = open_source(settings.path, _options(settings, None))
     rng = np.random.default_rng([seed, 5])
     rows: Rows
-    numbers = None
+    numbers = checked = None
     with closing(source):
         if isinstance(source, TableSource):
-            rows, known, names, numbers = _read_table(source, settings, say, rng)
+            rows, known, checked, names, numbers = _read_table(source, settings, say, rng)
         else:
             rows, known, names = _read_array(source, settings, say)
     if len(rows) < 2:
@@ -126,11 +127,13 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
                 rows, known = np.asarray(take(rows, chosen)), known[chosen]
             rows = np.concatenate([rows, outliers])
         known = np.concatenate([known, np.ones(len(outliers), dtype=bool)])
+        checked = None if checked is None else np.concatenate([checked, np.zeros(len(outliers), dtype=bool)])
         names = None if names is None else [*names, *(f"outlier {i + 1}" for i in range(len(outliers)))]
     if settings.label is not None and not known.any():
         say(f"no row is marked as an outlier by {settings.label!r}: the run goes on without known outliers")
     _report_empty_columns(rows, source, say)
-    return TrainingData(rows, known, layout, names, numbers if Path(settings.path).is_file() else None)
+    numbers = numbers if Path(settings.path).is_file() else None
+    return TrainingData(rows, known, layout, names, checked, numbers)
 
 
 def read_like(layout: Layout, path: str, settings: DataSettings, *, labels: bool = False) -> Source:
@@ -158,28 +161,38 @@ def _options(settings: DataSettings, types: dict[str, ColumnType] | None) -> Rea
 
 def _read_table(
     source: TableSource, settings: DataSettings, say: Say, rng: np.random.Generator
-) -> tuple[Frame, Marks, list[str] | None, NDArray[np.int64]]:
+) -> tuple[Frame, Marks, Marks, list[str] | None, NDArray[np.int64]]:
     """Read a table in parts, and keep no more of it than fits: a sample, if there are very many rows."""
     columns, where = source.columns, settings.path
     labels, split = (None, None) if settings.label is None else split_labels(source, settings.label, where)
     name = None if settings.id is None else find_column(columns, settings.id, where)
     if name is not None:
         source.add_text(name)
+    looked_at = None if settings.checked is None else find_column(columns, settings.checked, where)
+    if looked_at is not None:
+        source.add_text(looked_at)
     dropped = [find_column(columns, column, where) for column in settings.drop]
     for column in settings.keep:
         find_column(columns, column, where)
     source.skip([column for column in dropped if column != name])
-    if not set(columns) - {*dropped, name, "" if labels is None else labels.column}:
+    if not set(columns) - {*dropped, name, looked_at, "" if labels is None else labels.column}:
         raise FileError(f"--drop leaves no column of {settings.path}")
     sample = _Sample(rng)
     for part in source.parts():
         rows: Any = part.rows
         numbers = np.arange(part.start, part.start + len(rows))
-        known = np.zeros(len(rows), dtype=bool)
+        known, checked, values = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool), None
         if labels is not None and split is not None:
             rows, values = split(rows, part.start)
             known = labels.marks(values)
-        sample.add(rows, known, numbers)
+        if looked_at is not None:
+            rows, checked = checked_rows(rows, looked_at, where, part.start)
+            if bare := [i for i in np.flatnonzero(checked).tolist() if values is not None and values[i] is None]:
+                raise FileError(
+                    f"{where}, row {part.start + bare[0] + 1}: {looked_at!r} marks a row without a label; fill in its "
+                    "label, or leave it unchecked"
+                )
+        sample.add(rows, known + 2 * checked.astype(np.int8), numbers)
         if sample.nbytes > budget():
             raise over_budget(source.name, "a table")
     if labels is not None:
@@ -189,14 +202,14 @@ def _read_table(
             say(f"column {column!r} is data here: if it marks known outliers, pass --label {listed([column])}")
     for notice in source.notices:
         say(notice)
-    frame, known, numbers, seen = sample.result()
+    frame, marks, numbers, seen = sample.result()
     if len(frame) < seen:
         say(f"of {seen:,} rows, {len(frame):,} chosen at random are used")
     names = None if len(frame) == seen else [str(row + 1) for row in numbers.tolist()]
     if name is not None:
         names = [text or f"row {row + 1}" for text, row in zip(frame[name], numbers.tolist(), strict=True)]
         frame = frame.without([name])
-    return frame, known, names, numbers
+    return frame, marks % 2 == 1, marks > 1, names, numbers
 
 
 class _Sample:
@@ -204,12 +217,12 @@ class _Sample:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng, self._seen, self._thin = rng, 0, False
-        self._parts: list[tuple[Frame, Marks, NDArray[np.int64], NDArray[np.float64]]] = []
+        self._parts: list[tuple[Frame, NDArray[np.int8], NDArray[np.int64], NDArray[np.float64]]] = []
         self.nbytes = 0
 
-    def add(self, rows: Frame, known: Marks, numbers: NDArray[np.int64]) -> None:
+    def add(self, rows: Frame, marks: NDArray[np.int8], numbers: NDArray[np.int64]) -> None:
         # The rows with the lowest numbers stay, so that early rows are no likelier to stay than late ones.
-        self._parts.append((rows, known, numbers, self._rng.random(len(rows))))
+        self._parts.append((rows, marks, numbers, self._rng.random(len(rows))))
         self._seen += len(rows)
         self.nbytes += rows.nbytes
         if self.nbytes > LARGE_BYTES and sum(len(part[1]) for part in self._parts) > 2 * LARGE_ROWS:
@@ -217,24 +230,25 @@ class _Sample:
             self._parts = [self._thinned()]
             self.nbytes = self._parts[0][0].nbytes
 
-    def result(self) -> tuple[Frame, Marks, NDArray[np.int64], int]:
-        rows, known, numbers, _ = self._thinned()
-        return rows, known, numbers, self._seen
+    def result(self) -> tuple[Frame, NDArray[np.int8], NDArray[np.int64], int]:
+        rows, marks, numbers, _ = self._thinned()
+        return rows, marks, numbers, self._seen
 
-    def _thinned(self) -> tuple[Frame, Marks, NDArray[np.int64], NDArray[np.float64]]:
+    def _thinned(self) -> tuple[Frame, NDArray[np.int8], NDArray[np.int64], NDArray[np.float64]]:
         rows = Frame.join([part[0] for part in self._parts])
-        known, numbers, draws = (np.concatenate([part[i] for part in self._parts]) for i in (1, 2, 3))
+        marks, numbers, draws = (np.concatenate([part[i] for part in self._parts]) for i in (1, 2, 3))
         if not self._thin:
-            return rows, known, numbers, draws
-        kept = [np.flatnonzero(kind)[np.argsort(draws[kind], kind="stable")[:LARGE_ROWS]] for kind in (known, ~known)]
+            return rows, marks, numbers, draws
+        kinds = marks > 0, marks == 0
+        kept = [np.flatnonzero(kind)[np.argsort(draws[kind], kind="stable")[:LARGE_ROWS]] for kind in kinds]
         chosen = np.sort(np.concatenate(kept))
-        return rows.take(chosen), known[chosen], numbers[chosen], draws[chosen]
+        return rows.take(chosen), marks[chosen], numbers[chosen], draws[chosen]
 
 
 def _read_array(source: ArraySource, settings: DataSettings, say: Say) -> tuple[NDArray[Any], Marks, list[str] | None]:
-    for option, value in (("--drop", settings.drop), ("--keep", settings.keep), ("--id", settings.id)):
-        if value:
-            raise FileError(f"{option} needs a table with columns (csv, tsv, parquet), found {settings.path}")
+    for option in ("drop", "keep", "id", "checked"):
+        if getattr(settings, option):
+            raise FileError(f"--{option} needs a table with columns (csv, tsv, parquet), found {settings.path}")
     if settings.label is None:
         rows = source.read()
         return rows, np.zeros(len(rows), dtype=bool), source.names
@@ -338,6 +352,28 @@ def split_labels(source: Source, label: str, path: str) -> tuple[Labels, Split]:
         raise FileError(f"--label cannot name a column of images ({path}); give known outliers by --outliers")
     position = find_position(name, source.shape[1], path)
     return Labels(name, value), lambda rows, start: (np.delete(np.asarray(rows), position, 1), rows[:, position])
+
+
+def truths(values: Sequence[Any], where: str, column: str, start: int = 0) -> list[bool | None]:
+    """Return what words such as yes and no, 1 and 0, outlier and inlier say; None where a cell is empty.
+
+    >>> truths(["yes", None, "0"], "sheet.csv", "verdict")
+    [True, None, False]
+    """
+    words = ["" if value is None else str(value).strip().lower() for value in values]
+    for row, word in enumerate(words):
+        if word not in OUTLIER | INLIER | {"", "nan"}:
+            raise FileError(
+                f"{where}, row {start + row + 1}: {column!r} must be yes or no, 1 or 0, outlier or inlier, found "
+                f"{word[:40]!r}; correct it, or leave it empty"
+            )
+    return [None if word in ("", "nan") else word in OUTLIER for word in words]
+
+
+def checked_rows(rows: Frame, column: str, where: str, start: int) -> tuple[Frame, Marks]:
+    """Return rows without the column that says which of them are checked, and which these are."""
+    marks = truths(rows[column].tolist(), where, column, start)
+    return rows.without([column]), np.array([mark is True for mark in marks], dtype=bool)
 
 
 def _label_value(label: str) -> tuple[str, str]:

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 from sklearn.neighbors import NearestNeighbors
 
 from ..._validation import count, fields, number, require, stored_array
-from ..rows import Array, Folds, TrainingRows, weighted_quantile
+from ..bulk import Bulk
+from ..rows import Array, Folds, TrainingRows
 from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, part_of, prefixed, row_fractions
 
 if TYPE_CHECKING:
@@ -47,11 +47,6 @@ LOCAL, IMAGE_LOCAL, IMAGE_WARPED = 0.5, 0.7, 0.4
 ROW_NEIGHBORS, IMAGE_NEIGHBORS = 5, 10
 #: Fraction of rows that are no reference since they may be outliers, and neighbors by which they are found.
 TRIMMED, CROWD = 0.2, 100
-#: Rows by which far groups are found; the fraction of them that is near a normal row; and how many times farther from
-#: the median than the quantile 0.8 of that distance a far group lies.
-BULK_ROWS, BULK, FAR = 256, 0.2, 2.4
-#: The smallest spread, in deviations, by which a column is divided to find far groups, which may widen its deviation.
-LEAST_SPREAD = 0.3
 #: Reference rows are moved by this much at random, so that no two of them lie at the same distance from anything.
 JITTER = 1e-6
 #: Neighbors that are searched beyond k: the fast search rounds, and one may be the row itself.
@@ -100,7 +95,7 @@ class Reference:
         unsmoothed = partial(cls, distances=np.ones(0), smoothing=0.0)
         if not clean:
             crowd = unsmoothed(points, weights, n_neighbors=CROWD).distance(points)
-            far = _far_groups(points, weights, rng)
+            far = Bulk.learn(points, weights, rng).far(points)
             order = np.argsort(np.where(far, np.inf, crowd), kind="stable")
             cumulative = np.cumsum(weights[order]) / weights.sum()
             share = min(1 - TRIMMED, 1 - float(weights[far].sum() / weights.sum()))
@@ -273,35 +268,6 @@ def _counts(weights: Array, total: int) -> Array:
     """
     cumulative = np.cumsum(weights) / weights.sum()
     return np.diff(np.floor(total * cumulative + 0.5), prepend=0.0)
-
-
-def _far_groups(points: Array, weights: Array, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Return which rows are far from the bulk of them: at most a fifth, as the fence is above the quantile 0.8."""
-    points = points / _spreads(points, weights)
-    # With scipy, whose distances do not depend on the other rows in their last digits.
-    bulk = points[rng.choice(len(points), min(BULK_ROWS, len(points)), p=weights / weights.sum())]
-    nearest = max(0, math.ceil(BULK * len(bulk)) - 1)
-    step = max(1, MAX_DISTANCES // len(bulk))
-    away = [
-        np.partition(cdist(points[low : low + step], bulk), nearest, axis=1)[:, nearest]
-        for low in range(0, len(points), step)
-    ]
-    distance = np.concatenate(away)
-    middle, upper = (weighted_quantile(distance, weights, level) for level in (0.5, 1 - BULK))
-    return np.asarray(distance > middle + FAR * (upper - middle) + 10 * JITTER)
-
-
-def _spreads(points: Array, weights: Array) -> Array:
-    """Return the spread of each column between the quantiles 0.2 and 0.8, in [LEAST_SPREAD, 1]; 1 where it is zero.
-
-    >>> _spreads(np.array([[-0.5, 0.0], [-0.4, 0.0], [0.0, 0.0], [0.4, 0.0], [50.0, 9.0]]), np.ones(5)).round(2)
-    array([0.6, 1. ])
-    """
-    low, middle, high = (
-        np.array([weighted_quantile(column, weights, level) for column in points.T]) for level in (BULK, 0.5, 1 - BULK)
-    )
-    spread = np.maximum(high - middle, middle - low) / 0.84
-    return np.where(spread > 10 * JITTER, np.clip(spread, LEAST_SPREAD, 1.0), 1.0)
 
 
 def _average(values: Array, mass: Array) -> Array:

@@ -9,9 +9,9 @@
 =================  ===========================================================================
 """
 
-from .calibration import Calibration
+from .calibration import Calibration, Finds
 from .conformal import Conformal
 from .evidence import Evidence, Findings, Interval, RowScores
 from .monitor import Changes
 
-__all__ = ["Calibration", "Changes", "Conformal", "Evidence", "Findings", "Interval", "RowScores"]
+__all__ = ["Calibration", "Changes", "Conformal", "Evidence", "Findings", "Finds", "Interval", "RowScores"]

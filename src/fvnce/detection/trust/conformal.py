@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -33,8 +33,8 @@ from ..rows import Array, TrainingRows, are_counts, as_counts, hash_words
 
 #: The fewest unlabelled rows that are split.
 MIN_SPLIT = 8
-#: The probability of being an outlier from which a held-out row is left out: three times as likely as not.
-SURE = 0.75
+#: The largest probability of being no outlier at which a held-out row is left out: outliers are three times as likely.
+DOUBT = 0.25
 #: The most rows of a data frame that are repeated by their weights to learn how columns are read.
 MAX_READ = 10**6
 
@@ -59,7 +59,7 @@ class Conformal:
     Attributes:
         scores: ascending, shape (n,).
         weights: how often each counts, shape (n,); of sum n where they are counts of rows.
-        inlier: by how much each counts as an inlier, shape (n,), or None where that is unknown.
+        inlier: the probability that each is no outlier, shape (n,), or None where that is unknown.
         model: the model that gave the scores; None for the detector itself.
 
     >>> conformal = Conformal(np.arange(9.0), np.ones(9), None, None)
@@ -78,21 +78,27 @@ class Conformal:
         order = np.argsort(scores, kind="stable")
         return cls(scores[order], as_counts(weights)[order], None if inlier is None else inlier[order], model)
 
-    def p_value(self, anomaly: Array, *, discount: bool = False) -> Array:
+    def p_value(self, anomaly: Array, *, discount: bool | float = False) -> Array:
         """Return the p-value of scores by the same model, shape (n,).
 
         Args:
-            anomaly: scores of new rows.
-            discount: leave out held-out rows that are probably outliers.
+            anomaly: the scores.
+            discount: leave out the rows that are no outliers with this probability at most; True for :data:`DOUBT`.
         """
-        if discount and self.inlier is None:
-            raise ValueError(
-                "discount must be False without held-out known outliers, found True: the probability of held-out rows "
-                "to be outliers is unknown; pass y with two known outliers or more to fit"
-            )
-        weights = self.weights * self.inlier if discount and self.inlier is not None else self.weights
+        weights = self.weights
+        if discount:
+            if self.inlier is None:
+                raise ValueError(
+                    f"discount must be False without held-out known outliers, found {discount}: the probability of "
+                    "held-out rows to be outliers is unknown; pass y with two known outliers or more to fit"
+                )
+            weights = weights * (self.inlier > (DOUBT if discount is True else discount))
         above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
         return np.asarray((1 + above[np.searchsorted(self.scores, anomaly, side="left")]) / (1 + above[0]))
+
+    def least(self, *, discount: bool | float = False) -> float:
+        """Return the smallest p-value that there can be."""
+        return float(self.p_value(np.array([np.inf]), discount=discount)[0])
 
     def state(self) -> State:
         """Return what JSON can hold, and arrays."""
@@ -155,6 +161,7 @@ def fit_split(
     known: NDArray[np.bool_],
     weights: Array,
     inlier: Array | None,
+    checked: NDArray[np.bool_] | None,
     settings: MemberSettings,
     seed: int,
 ) -> Conformal | None:
@@ -165,7 +172,9 @@ def fit_split(
             columns are read is learned without the other half.
         known: which rows are known outliers.
         weights: how often each row counts.
-        inlier: for each row, by how much it counts as an inlier, or None.
+        inlier: for each row, the probability that it is no outlier, or None.
+        checked: which rows are known inliers, or None. They are split like others: those that are checked may have been
+            chosen by their score, and without them the held-out rows would score too low.
         settings: of the detector.
         seed: of the split and of the training.
     """
@@ -186,6 +195,7 @@ def fit_split(
     preprocessor = learn_preprocessor(raw[trained], left[trained], readings, raw[known])
     outliers = preprocessor.encode(raw[known]) if known.any() else np.empty((0, preprocessor.width))
     encoded = TrainingRows(preprocessor.encode(raw[trained]), left[trained], outliers, weights[known])
+    encoded = replace(encoded, checked=None if checked is None else checked[trained])
     complete = settings_for(settings, len(outliers), preprocessor.width, preprocessor.image).smaller()
     ensemble, gaps = Ensemble.fit(encoded, complete, seed + 79)[0], None
     if isinstance(preprocessor, TablePreprocessor):
@@ -201,8 +211,21 @@ def reject(p: Array, fdr: float) -> NDArray[np.bool_]:
     >>> reject(np.array([0.01, 0.04, 0.03, 0.9]), 0.1)
     array([ True,  True,  True, False])
     """
-    level = number("fdr", fdr, low=0.0, high=1.0, open_low=True)
-    return np.asarray(false_discovery_control(p, method="bh") <= level)
+    return np.asarray(false_discovery_control(p, method="bh") <= fdr)
+
+
+def check_budget(alarms: int | None, threshold: float | None, fdr: float | None) -> None:
+    """Refuse a budget that is no number of its kind, or more than one of them."""
+    given = {"alarms": alarms, "threshold": threshold, "fdr": fdr}
+    names = [name for name, budget in given.items() if budget is not None]
+    if len(names) > 1:
+        raise ValueError(f"only one of alarms, threshold and fdr must be given, found {' and '.join(names)}")
+    if alarms is not None:
+        count("alarms", alarms)
+    if threshold is not None:
+        number("threshold", threshold)
+    if fdr is not None:
+        number("fdr", fdr, low=0.0, high=1.0, open_low=True)
 
 
 def flag_by(
@@ -213,6 +236,8 @@ def flag_by(
     alarms: int | None = None,
     threshold: float | None = None,
     fdr: float | None = None,
+    least: float = 0.0,
+    discount: bool | float = False,
 ) -> NDArray[np.bool_]:
     """Return which rows are flagged, shape (n,); warn if a false discovery rate flags none of those above the line.
 
@@ -223,18 +248,18 @@ def flag_by(
         alarms: flag this many of the highest, of equal ones the first.
         threshold: flag what is above.
         fdr: flag what :func:`reject` rejects.
+        least: the smallest p-value that there can be.
+        discount: whether ``p`` leaves out held-out rows that are outliers.
 
     >>> flag_by(np.array([1.0, 3.0, 3.0]), np.array([False, True, True]), None, alarms=1)
     array([False,  True, False])
     """
-    if sum(budget is not None for budget in (alarms, threshold, fdr)) > 1:
-        raise ValueError("pass one of alarms, threshold and fdr, found more")
     if alarms is not None:
         flagged = np.zeros(len(line), dtype=bool)
-        flagged[np.argsort(-line, kind="stable")[: count("alarms", alarms)]] = True
+        flagged[np.argsort(-line, kind="stable")[:alarms]] = True
         return flagged
     if threshold is not None:
-        return line > number("threshold", threshold)
+        return line > threshold
     if fdr is None or p is None:
         return above
     flagged = reject(p, fdr)
@@ -242,11 +267,15 @@ def flag_by(
         ranked = np.sort(p)
         needed = ranked * len(p) / np.arange(1, len(p) + 1)
         first = int(np.argmin(needed))
+        if ranked[first] <= least:
+            why = f"No p-value by {1 / least - 1:,.6g} held-out training rows is smaller: fit on more rows"
+        else:
+            some = "more" if discount else "some"
+            why = f"Held-out training rows score as high, as outliers that hide among them do: label {some} outliers"
         warnings.warn(
             f"no alarm at fdr {fdr:g}, but {int(above.sum()):,} of {len(p):,} rows are above the threshold: the "
             f"{first + 1:,} smallest p-values reach {ranked[first]:.2g}, enough for fdr {min(1.0, needed[first]):.2g}. "
-            "Too few training rows were held out, or some of them score as high, as hidden outliers do; fit on more "
-            "rows, label outliers, or pass alarms or threshold instead",
+            f"{why}, or pass alarms or threshold instead",
             stacklevel=3,
         )
     return flagged

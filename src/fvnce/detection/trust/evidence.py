@@ -45,7 +45,7 @@ REASONS = {
     "prior": "{pi} lies above it",
     "clean": "a fraction {prior:.3g} of the rows, which are known to be clean, lies above it",
     "highest": f"it lies just above the highest training score, within {FENCE:g} deviations above the median score",
-    "fence": f"it lies {FENCE:g} deviations above the median, by the scores up to the quantile {UPPER:g}: {{pi}}",
+    "fence": f"it lies {FENCE:g} deviations above the median, by the scores up to the quantile {UPPER:g}; a convention",
     "uninformative": "known outliers score like other rows when held out, so labels do not move it; {otherwise}",
     # no evidence
     "none known": "no outlier is known (y = 1)",

@@ -1,0 +1,106 @@
+"""The model card of a run, ``card.md``: what the detector was trained on, how good it is, and what it is not for.
+
+It is a file of its own, in plain text, so that it can go wherever the model goes, without the page. It names no time,
+so that the same data and settings make the same card.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ..._version import __version__
+from ...detection import NoiseContrastiveDetector
+from ...detection.estimator import EXPERT
+from ..escaping import visible
+from . import verdict
+from .analysis import Analysis, percent, plural
+from .columns import read_columns
+from .steps import FEW_KNOWN, named
+
+
+def card(analysis: Analysis) -> str:
+    """Return the model card as Markdown."""
+    data, detector = analysis.run.config.data, analysis.run.detector
+    name = "standard input" if data.path == "-" else Path(data.path).name
+    headline, sentences = verdict.words(analysis)
+    threshold = f"The line is at score {detector.threshold_:.4g}: {detector.evidence_.threshold_reason.rstrip('.')}."
+    parts = {
+        "Trained on": trained_on(analysis, name),
+        "How good it is": [headline, *sentences, threshold],
+        "What it is not for": not_for(analysis),
+        "How it was made": _settings(analysis),
+    }
+    lines = [f"# Model card: {_shown(name)}", "", f"An outlier detector, made by `fvnce fit` of version {__version__}."]
+    for title, items in parts.items():
+        lines += ["", f"## {title}", "", *(f"- {_shown(item)}" for item in items)]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(text: str) -> str:
+    """Return text of a file so that Markdown shows its tags instead of obeying them."""
+    return visible(text).replace("<", "\\<")
+
+
+def trained_on(analysis: Analysis, name: str) -> Iterator[str]:
+    """Yield what the training data were."""
+    data, detector, known = analysis.run.config.data, analysis.run.detector, analysis.data.known
+    yield f"Data: {name}{'' if data.sha256 is None else f', SHA-256 {data.sha256}'}"
+    marked = (
+        f", marked by {data.label}" if data.label else f", from {Path(data.outliers).name}" if data.outliers else ""
+    )
+    unlabelled = int((~known).sum())
+    yield f"Rows: {plural(unlabelled, 'unlabelled row')} and {plural(int(known.sum()), 'known outlier')}{marked}"
+    if unlabelled > detector.max_rows:
+        yield f"Of the unlabelled rows {detector.max_rows:,}, chosen at random, were trained on"
+    columns = read_columns(analysis)
+    if not columns:
+        yield f"Images of shape {' × '.join(map(str, analysis.rows.shape[1:]))}"
+        return
+    kinds = Counter(column.kind for column in columns)
+    yield f"Columns: {', '.join(f'{count:,} read as {kind}' for kind, count in kinds.items())}"
+    for column in columns:
+        if column.kind == "date":
+            yield f"Dates of {column.name}: {column.span}"
+    gaps = int(sum(column.summary.missing for column in columns))
+    yield f"Missing values: {percent(gaps / (len(known) * len(columns)))}"
+    if unused := [f"{column.name} ({column.unused})" for column in columns if column.unused]:
+        yield f"Not used: {named(unused)}"
+
+
+def not_for(analysis: Analysis) -> Iterator[str]:
+    """Yield what the detector is not for."""
+    detector = analysis.run.detector
+    known, measured = detector.n_known_, detector.evidence_.auroc is not None
+    yield "Decisions without a person: a high score is a reason to look, and not a proof."
+    if not measured:
+        yield "Use without a test: no held-out outlier says how good it is. Try it on labelled rows: `fvnce evaluate`."
+    elif known < FEW_KNOWN:
+        yield f"Promises on how much it finds: with {plural(known, 'known outlier')} the intervals above are wide."
+    if known:
+        yield "Claims on kinds of outliers of which none was marked: no number above covers them."
+    yield "Rows that have drifted away from those of training, such as much later ones: test them by `fvnce monitor`."
+    if analysis.is_image:
+        yield "Images of another size, another range of values, or another kind of scene or device."
+    else:
+        yield "Columns that mean something else than in training, in another unit or another spelling."
+    if detector.clean:
+        yield "Training data among which outliers hide: all of them were taken as normal."
+
+
+def _settings(analysis: Analysis) -> Iterator[str]:
+    detector, config = analysis.run.detector, analysis.run.config
+    yield f"Members: {', '.join(detector.ensemble_.names).replace('_', ' ')}"
+    yield f"Seed: {config.seed}"
+    defaults = {**EXPERT, **NoiseContrastiveDetector().get_params()}
+    changed = {name: value for name, value in config.detector.items() if _plain(value) != _plain(defaults.get(name))}
+    settings = ", ".join(f"{name} = {value}" for name, value in changed.items())
+    yield f"Settings that are not the default: {settings or 'none'}"
+    yield "All settings: config.toml; `fvnce fit --config config.toml --out FOLDER` repeats the training"
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple | np.ndarray) else value

@@ -1,0 +1,181 @@
+"""The lists of rows to look at: like the known outliers, and unlike anything; without known outliers one list.
+
+Each has its own line, and a curve of what moving that line costs: the outliers to expect among the highest rows. The
+score of a row is base + rest + Σ parts of columns, negative parts included. Base is the mean score of training rows.
+For images the parts are maps: red pixels raise the score, blue ones lower it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...detection import Explanation, Finds
+from ...detection.rows import Array
+from .analysis import Analysis, heat_uri, percent, picture_uri, plural, take
+from .charts import bar, curve_chart
+from .page import Section, block
+from .verdict import CHANCE
+
+#: Rows of a list.
+TOP = 10
+#: Alarms that a curve shows at least, and how many times as many as are flagged.
+ALARMS, TIMES = 20, 3
+TITLES = {"known": "Like the known outliers", "novel": "Unlike anything"}
+#: What is said of the number of outliers that a convention claims.
+CONVENTION = "by how often lines drawn so were right on other tables"
+PARTS = (
+    "Each score is the sum of its parts: bars to the right raise it, bars to the left lower it. Base is the mean score "
+    "of training rows, from which every row starts; rest belongs to no single column."
+)
+
+
+def sections(analysis: Analysis) -> Iterator[Section]:
+    """Yield each list with its line and a curve."""
+    two, first = analysis.run.detector.novelty_threshold_ is not None, True
+    for name, finds in analysis.finds.items():
+        measure, ranking = ranking_of(analysis, name)
+        entries = top_rows(analysis, finds.rows, ranking)
+        largest = max((abs(part) for entry in entries for _, part, _ in entry["parts"]), default=1.0) or 1.0
+        shown = [_shown(entry, largest, measure) for entry in entries]
+        charts = [_curve(finds)] if doubt(analysis, name) in ("", CONVENTION) else []
+        reading = [*about(analysis, name, finds), *([PARTS] if first else [])]
+        title, first = TITLES[name] if two else "Top anomalies", False
+        yield Section(title, reading, charts=charts, blocks=[block("top_anomalies", entries=shown)])
+
+
+def ranking_of(analysis: Analysis, name: str) -> tuple[str, Array]:
+    """Return what a list is compared with its line by: its name, and its values."""
+    if name == "novel" and analysis.run.detector.novelty_threshold_ is not None:
+        return "novelty", analysis.scores.novelty
+    return "score", analysis.anomaly
+
+
+def doubt(analysis: Analysis, name: str) -> str:
+    """Return why held-out rows do not say how many outliers a list holds; empty if they do."""
+    detector, auroc = analysis.run.detector, analysis.run.detector.evidence_.auroc
+    if detector.clean:
+        return "all unlabelled rows are taken as normal"
+    if name == "novel" or not detector.calibration_.known:
+        return CONVENTION
+    few = f"{plural(detector.n_known_, 'known outlier')} {'is' if detector.n_known_ == 1 else 'are'} too few"
+    return few if auroc is None or auroc.low <= CHANCE else ""
+
+
+def about(analysis: Analysis, name: str, finds: Finds) -> list[str]:
+    """Return what a list holds, where its line is, and how many of the flagged rows to expect to be outliers."""
+    detector, evidence, flagged = analysis.run.detector, analysis.run.detector.evidence_, finds.flagged
+    line = f"The line is at score {evidence.threshold:.4g}: {evidence.threshold_reason.rstrip('.')}."
+    what = "that score highest" if detector.novelty_threshold_ is None else "most like the known outliers"
+    if name == "novel" and detector.novelty_threshold_ is not None:
+        what = "most unlike all others, and not like the known outliers"
+        why = "which few rows exceed, since all are taken as normal"
+        if not detector.clean:
+            why = "where the spread of all rows' novelty puts it, whatever the labels"
+        line = f"The line is at novelty {detector.novelty_threshold_:.4g}, {why}."
+    above = f"{plural(flagged, 'row')} {'is' if flagged == 1 else 'are'} flagged" if flagged else "No row is flagged"
+    first = f" The {TOP} highest are listed." if len(finds.rows) > TOP else ""
+    sentences = [f"The unlabelled training rows {what}. {line}"]
+    if not flagged:
+        return [*sentences, f"{above}.{first}"]
+    number, why = expected(finds, flagged), doubt(analysis, name)
+    if why == CONVENTION:
+        reason = str(evidence.reason or "known outliers score like other rows when held out").removesuffix(" (y = 1)")
+        why = "no label covers outliers of a new kind" if name == "novel" and detector.n_known_ else reason
+        first += f" {CONVENTION.capitalize()}, they hold {number}."
+    if why:
+        return [*sentences, f"{above}. How many of them are outliers cannot be estimated: {why}.{first}"]
+    share, interval = percent(detector.prior_), detector.prior_interval_
+    given = f"the share of outliers among unlabelled rows that was given, {share}"
+    if interval is not None:
+        low, high = map(percent, interval)
+        given = f"the estimate that {share} of unlabelled rows are outliers like the known ones"
+        given += f" (90\u00a0% interval {low} to {high})"
+    return [*sentences, f"{above}, with {number} among them. This number rests on {given}.{first}"]
+
+
+def expected(finds: Finds, alarms: int) -> str:
+    """Return how many outliers to expect among the highest rows of a list, in words."""
+    number, low, high = (round(float(end[alarms - 1])) for end in (finds.finds, finds.low, finds.high))
+    return f"about {plural(number, 'outlier')} (90\u00a0% interval {low:,} to {high:,})"
+
+
+def _curve(finds: Finds) -> Any:
+    """Draw how many outliers to expect among the highest rows of a list, by the number of rows."""
+    flagged, most = finds.flagged, min(len(finds.rows), max(ALARMS, TIMES * finds.flagged))
+    places = sorted({k for k in (flagged // 2, flagged, 2 * flagged) if 0 < k <= most} or {most})
+    points = "; ".join(f"among {plural(k, 'row')}, {expected(finds, k)}" for k in places)
+    return curve_chart(
+        range(most + 1),
+        *([0.0, *values[:most].tolist()] for values in (finds.finds, finds.low, finds.high)),
+        labels=("rows looked at, highest first", "expected outliers"),
+        mark=(float(flagged), "flagged"),
+        caption=f"What moving the line costs: {points}. The band is the interval.",
+    )
+
+
+def top_rows(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> list[dict[str, Any]]:
+    """Return the first rows of an order with all parts of their scores as (name, part, value of the row).
+
+    Rows that are equal in every column are one entry, which says how many there are.
+    """
+    groups = _distinct(analysis, order, ranking)
+    chosen = np.array([group[0] for group in groups], dtype=np.int64)
+    rows, run = take(analysis.rows, chosen), analysis.run
+    prepared = run.layout.prepare(rows)
+    explanation = run.detector.explain(prepared)
+    words = [[] for _ in chosen] if analysis.is_image else run.detector.reasons(prepared)
+    entries, cells = [], [[] for _ in chosen] if analysis.is_image else analysis.cells(chosen.tolist())
+    for i, group in enumerate(groups):
+        index, rest, base = group[0], float(explanation.rest[i]), float(explanation.base)
+        copies = "" if len(group) == 1 else f", one of {len(group):,} identical rows"
+        entry: dict[str, Any] = {
+            "name": f"{analysis.name(index)}{copies}",
+            "score": float(analysis.anomaly[index]),
+            "value": float(ranking[index]),
+            "flagged": bool(analysis.scores.flagged[index]),
+            "parts": _parts(analysis, explanation, i, cells[i]),
+            "words": words[i],
+            "whole": [*([("rest", rest, "")] if rest else []), ("base", base, "")],
+            "picture": None,
+            "heat": None,
+        }
+        if analysis.is_image:
+            entry["picture"] = picture_uri(np.asarray(rows[i], dtype=np.float64))
+            entry["heat"] = heat_uri(explanation.total[i])
+        entries.append(entry)
+    return entries
+
+
+def _distinct(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> list[list[int]]:
+    """Return the first different rows of an order, each with its copies, which score the same and so follow it."""
+    groups: list[list[int]] = []
+    for index in order.tolist():
+        first = groups[-1][0] if groups else None
+        same = first is not None and ranking[first] == ranking[index] and not analysis.is_image
+        if first is not None and same and analysis.values(first) == analysis.values(index):
+            groups[-1].append(index)
+            continue
+        if len(groups) == TOP:
+            break
+        groups.append([index])
+    return groups
+
+
+def _parts(analysis: Analysis, explanation: Explanation, i: int, cells: list[str]) -> list[tuple[str, float, str]]:
+    """Return the parts of columns, the largest in size first; of an image the sums of both signs."""
+    values = explanation.total[i].ravel()
+    if analysis.is_image:
+        sums = {"red pixels": values[values > 0].sum(), "blue pixels": values[values < 0].sum()}
+        return [(name, float(value), "") for name, value in sums.items() if value]
+    names = analysis.run.layout.columns
+    return [(names[j], float(values[j]), cells[j]) for j in np.argsort(-np.abs(values), kind="stable").tolist()]
+
+
+def _shown(entry: dict[str, Any], largest: float, measure: str) -> dict[str, Any]:
+    parts = [bar(name, part, largest, f"{part:+.3f}", cell) for name, part, cell in entry["parts"] + entry["whole"]]
+    value = f"{measure} {entry['value']:.4g}{'' if entry['flagged'] else ', not flagged'}"
+    return entry | {"value": value, "parts": parts, "score": f"{entry['score']:.3f}"}

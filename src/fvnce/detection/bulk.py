@@ -1,0 +1,124 @@
+r"""The bulk of the training rows, and how far from it a row lies, however dense it is there.
+
+Nearest neighbors and a density say how usual a row is where it is; a group of hundreds of equal rows is usual there.
+With t(x) the distance within which a fifth of the rows lies, in spreads of the columns, and m and u its median and its
+quantile 0.8 over the rows, let
+
+    away(x) = (t(x) − m) / (u − m).
+
+A row is *far*, and no reference, if it is beyond 2.4. At most a fifth of the rows is: if those are a group, they are
+near to themselves, but not to the bulk. What is *isolated* is beyond 5, where the tails of one bulk seldom reach, and
+
+    excess(x) = max(0, away(x) − 5), at most 15,
+
+makes it more novel, however dense it is there. All other rows are as novel as without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+from .._validation import require, stored_array
+from .members.base import row_fractions
+from .rows import Array, weighted_quantile
+
+#: Rows that represent all; the fraction of them that is near a normal row; and where rows are far, and isolated.
+BULK_ROWS, BULK, FAR, ISOLATED = 256, 0.2, 2.4, 5.0
+#: The smallest u − m by which isolation is measured, since that of columns of few values may be zero.
+LEAST_RANGE = 0.3
+#: The smallest spread, in deviations, by which a column is divided: a far group may widen its deviation.
+LEAST_SPREAD = 0.3
+#: Differences that are rounding, or the random moves of reference rows.
+TINY = 1e-5
+#: The largest excess.
+MAX_EXCESS = 15.0
+#: The most numbers in memory while distances are computed.
+MAX_DISTANCES = 2**21
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """Some rows that represent all, and the distances from them that are usual.
+
+    Attributes:
+        points: rows divided by the spreads, shape (B, D).
+        spreads: of the columns, shape (D,).
+        limits: m and u, shape (2,).
+    """
+
+    points: Array
+    spreads: Array
+    limits: Array
+
+    @classmethod
+    def learn(cls, rows: Array, weights: Array, rng: np.random.Generator) -> Self:
+        """Draw the points by weight, and measure the distances of all rows.
+
+        >>> rows = np.concatenate([np.random.default_rng(0).normal(size=(900, 1)), np.full((100, 1), 8.0)])
+        >>> bulk = Bulk.learn(rows, np.ones(1000), np.random.default_rng(0))
+        >>> bulk.far(rows)[900:].all(), bulk.far(rows)[:900].mean() < 0.02
+        (np.True_, np.True_)
+        """
+        spreads = _spreads(rows, weights)
+        chosen = rng.choice(len(rows), min(BULK_ROWS, len(rows)), p=weights / weights.sum())
+        distance = cls(rows[chosen] / spreads, spreads, np.zeros(2)).distance(rows)
+        limits = np.array([weighted_quantile(distance, weights, level) for level in (0.5, 1 - BULK)])
+        return cls(rows[chosen] / spreads, spreads, limits)
+
+    def distance(self, X: Array) -> Array:
+        """Return t(x) of each row, shape (n,)."""
+        nearest = max(0, math.ceil(BULK * len(self.points)) - 1)
+        away = [np.partition(part, nearest, axis=1)[:, nearest] for part in self._distances(X)]
+        return np.concatenate(away) if away else np.empty(0)
+
+    def _distances(self, X: Array) -> list[Array]:
+        # With scipy, whose distances do not depend on the other rows in their last digits.
+        step = max(1, MAX_DISTANCES // len(self.points))
+        return [cdist(X[low : low + step] / self.spreads, self.points) for low in range(0, len(X), step)]
+
+    def far(self, X: Array) -> NDArray[np.bool_]:
+        """Return which rows are far from the bulk."""
+        middle, upper = self.limits
+        return np.asarray(self.distance(X) > middle + FAR * (upper - middle) + TINY)
+
+    def excess(self, X: Array) -> Array:
+        """Return what each column adds to the novelty of each row, zero unless it is isolated, shape (n, D)."""
+        middle, upper = self.limits
+        beyond = (self.distance(X) - middle) / max(upper - middle, LEAST_RANGE) - ISOLATED
+        result, rows = np.zeros(X.shape), beyond > 0
+        apart = (X[rows] / self.spreads - np.median(self.points, axis=0)) ** 2
+        result[rows] = np.minimum(beyond[rows], MAX_EXCESS)[:, None] * row_fractions(apart)
+        return result
+
+    @classmethod
+    def from_state(cls, arrays: Mapping[str, NDArray[Any]], width: int) -> Self:
+        """Make the bulk of rows of ``width`` columns from arrays that may be forged."""
+        require(set(arrays) == {"points", "spreads", "limits"}, "have the bulk of rows", sorted(arrays))
+        count = np.shape(arrays["points"])[0] if np.ndim(arrays["points"]) else 0
+        require(0 < count <= BULK_ROWS, f"have 1 to {BULK_ROWS} rows of the bulk", count)
+        for name, shape in (("points", (count, width)), ("spreads", (width,)), ("limits", (2,))):
+            stored_array(f"{name} of the bulk", arrays[name], np.float64, shape)
+        require(bool((arrays["spreads"] > 0).all()), "have spreads > 0", arrays["spreads"].min())
+        low, high = arrays["limits"].tolist()
+        require(0 <= low <= high, "have rising limits of the bulk", [low, high])
+        return cls(**arrays)
+
+
+def _spreads(rows: Array, weights: Array) -> Array:
+    """Return the spread of each column between the quantiles 0.2 and 0.8, in [LEAST_SPREAD, 1]; 1 where it is zero.
+
+    >>> _spreads(np.array([[-0.5, 0.0], [-0.4, 0.0], [0.0, 0.0], [0.4, 0.0], [50.0, 9.0]]), np.ones(5)).round(2)
+    array([0.6, 1. ])
+    """
+    low, middle, high = (
+        np.array([weighted_quantile(column, weights, level) for column in rows.T]) for level in (BULK, 0.5, 1 - BULK)
+    )
+    spread = np.maximum(high - middle, middle - low) / 0.84
+    return np.where(spread > TINY, np.clip(spread, LEAST_SPREAD, 1.0), 1.0)
