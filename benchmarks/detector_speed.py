@@ -13,6 +13,9 @@ reported is the median over pairs of the ratio ours / theirs. Three comparisons:
 * the same with none known, compared with detectors without labels.
 * score 100,000 × 20 synthetic rows, fitted on 20,000 of which a twentieth are outliers and a tenth of these known.
 
+Also of the detector of the last comparison: the size of its file, what one row costs, and CPU seconds and memory of a
+process that imports ``fvnce.scorer`` and of one that scores two rows of a csv file by the command line.
+
 catboost, xgboost, lightgbm, pyod and deepod are needed only for their rows; what is not installed is left out.
 
 Takes about ten minutes.
@@ -24,7 +27,9 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -39,13 +44,17 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, IsolationForest
 from sklearn.neighbors import NearestNeighbors
 
-from fvnce import NoiseContrastiveDetector
+from fvnce import NoiseContrastiveDetector, scorer
 from fvnce.paper.cells import write_json
 
 Array = NDArray[np.float64]
 Score = Callable[[Array], Any]
 Fit = Callable[[Array, NDArray[np.int64], int], Score]
 OURS = "fvnce"
+#: What runs a command line and goes on.
+COMMAND = (
+    "from fvnce.app.cli import main\ntry:\n    main({!r}.split())\nexcept SystemExit as stop:\n    assert not stop.code"
+)
 SEED = 0
 
 
@@ -162,6 +171,40 @@ def score_pairs(train: int, test: int, repeats: int, peers: dict[str, Fit], *, k
     return rows
 
 
+def costs(train: int, repeats: int) -> dict[str, float]:
+    """Return what a saved detector costs: medians over repeats, and over 100 rows."""
+    X, outlying = rows_like(train, 1)
+    table = np.column_stack([X, outlying & (np.arange(train) % 10 == 0)])
+    header = ",".join([*(f"c{i}" for i in range(X.shape[1])), "y"])
+    with tempfile.TemporaryDirectory() as folder:
+        for name, rows in (("train", table), ("two", table[:2])):
+            np.savetxt(f"{folder}/{name}.csv", rows, "%.6g", ",", header=header, comments="")
+        process(COMMAND.format("fit train.csv --label y --out run -q"), folder)
+        detector = scorer.load(f"{folder}/run")
+        one = [seconds(partial(detector.anomaly_score, X[i : i + 1]))[0] for i in range(100)]
+        size = os.path.getsize(f"{folder}/run/model.safetensors")
+        found = {"file, MB": round(size / 1e6, 2), "one row, ms": round(1000 * float(np.median(one)), 2)}
+        calls = {"import": "import fvnce.scorer", "two rows": COMMAND.format("score run two.csv -q")}
+        for name, call in calls.items():
+            spent, peak = np.median([process(call, folder) for _ in range(repeats)], axis=0)
+            found |= {f"{name}, CPU s": round(float(spent), 2), f"{name}, MB": round(float(peak))}
+    return found
+
+
+def process(code: str, folder: str) -> tuple[float, float]:
+    """Run Python code, and return its CPU seconds and its peak memory in MB."""
+    # As the system counts it, the peak of a child would include that of this process.
+    told = f"{code}\nprint([line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')][0])"
+    with tempfile.TemporaryFile("w+") as out:
+        child = subprocess.Popen([sys.executable, "-c", told], cwd=folder, stdout=out)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            raise RuntimeError(f"{code} ended with {child.returncode}")
+        out.seek(0)
+        return used.ru_utime + used.ru_stime, int(out.read().split()[-1]) / 1024
+
+
 def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Median over pairs of ours / theirs, and the quartiles."""
     peers = [name for name in rows[0] if name in WITH_LABELS or name in WITHOUT]
@@ -241,7 +284,7 @@ def main() -> None:
         for name, rows in summaries.items()
         if (used := [row for row in rows if not row.get("what", "").startswith("fit")])
     }
-    content = {
+    content: dict[str, Any] = {
         "command": "python " + " ".join(sys.argv),
         "settings": "defaults of everyone, one thread",
         "seed": SEED,
@@ -258,6 +301,9 @@ def main() -> None:
     for name, line in summary.items():
         shown = ", ".join(f"{peer} {value['ratio']:.2f}" for peer, value in line["ours / theirs"].items())
         print(f"{name}: ours {line['fvnce seconds']} s; ours / theirs: {shown}")
+    if args.only != "fit":
+        content["costs"] = costs(train, args.repeats)
+        print(content["costs"])
     if args.out is not None:
         write_json(args.out, content)
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fvnce import NoiseContrastiveDetector
 from fvnce.detection import Conformal, LatentDetector
-from fvnce.detection.base import seed_of
+from fvnce.detection.contract import seed_of
 from fvnce.detection.rows import merge
 from fvnce.detection.trust.conformal import fit_split, reject
 from fvnce.tables.frame import Frame

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from . import objectives as objectives
     from . import ratio as ratio
     from . import sampling as sampling
+    from . import scorer as scorer
     from . import scoring as scoring
     from . import tables as tables
     from . import training as training
@@ -84,7 +85,7 @@ _NAMES = {
     "training": ["History", "fit", "save"],
 }
 _HOME = {name: room for room, names in _NAMES.items() for name in names}
-_MODULES = (*(room for room in _NAMES if room != "app.runs"), "sampling", "tables")
+_MODULES = (*(room for room in _NAMES if room != "app.runs"), "sampling", "scorer", "tables")
 #: Modules and names that moved, served for one version.
 _OLD_MODULES = ("data", "runs")
 _OLD_NAMES = {

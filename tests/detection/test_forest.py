@@ -24,14 +24,14 @@ def forest(seed: int = 0, **settings: Any) -> RatioForest:
 
 
 def compiled(made: RatioForest) -> Any:
-    return compiled_trees(made.roots, made.left, made.right, made.feature, made.threshold)
+    return compiled_trees(made.roots, made.right, made.feature, made.threshold)
 
 
 @pytest.mark.parametrize("settings", [{}, {"min_samples_leaf": 1}, {"n_trees": 1}])
 def test_compiled_trees_and_numpy_give_the_same_bits(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = forest(**settings)
     # Rows on the thresholds themselves, a float32 above and below them, and far away.
-    edges = made.threshold[made.left != np.arange(len(made.left))].astype(np.float32)[:200, None].repeat(4, 1)
+    edges = made.threshold[made.right != np.arange(len(made.right))][:200, None].repeat(4, 1)
     beside = [np.nextafter(edges, np.float32(way)) for way in (-np.inf, np.inf)]
     X = np.concatenate([RNG.normal(size=(500, 4)), edges, *beside, [[1e30] * 4, [-1e30] * 4]])
     assert made._compiled is not None  # this version of scikit-learn can be told how
@@ -54,11 +54,11 @@ def test_a_file_whose_trees_lead_out_of_themselves_is_refused() -> None:
     made = forest()
     content, arrays = made.state()
     last = int(made.roots[1])
-    for wrong in (last, len(made.left), -1, 0):
-        left = made.left.copy()
-        left[0] = wrong  # 0 is half a leaf
+    for wrong in (last, len(made.right), -1, 0):
+        right = made.right.copy()
+        right[0] = wrong  # 0 is a leaf, which leaves its children without a parent
         with pytest.raises(FileError, match="a forest"):
-            RatioForest.from_state(content, {**arrays, "left": left}, 4, None)
+            RatioForest.from_state(content, {**arrays, "right": right}, 4, None)
     feature = made.feature.copy()
     feature[0] = -5
     with pytest.raises(FileError, match="-5"):
@@ -66,12 +66,34 @@ def test_a_file_whose_trees_lead_out_of_themselves_is_refused() -> None:
 
 
 def test_a_file_whose_trees_lie_between_one_another_is_refused() -> None:
-    left, right = np.array([2, 3, 2, 3, 4, 5]), np.array([4, 5, 2, 3, 4, 5])
-    zeros = np.zeros(6)
-    made = RatioForest(np.array([0, 1]), left, right, np.zeros(6, dtype=np.int64), zeros, zeros)
+    roots, right = np.array([0, 2], dtype=np.int32), np.array([4, 1, 5, 3, 4, 5], dtype=np.int32)
+    zeros = np.zeros(6, dtype=np.float32)
+    made = RatioForest(roots, right, np.zeros(6, dtype=np.int32), zeros, zeros)
     content, arrays = made.state()
     with pytest.raises(FileError, match="tree"):
         RatioForest.from_state(content, arrays, 1, None)
+
+
+def test_trees_of_version_0_2_are_read_as_they_are() -> None:
+    made = forest()
+    content, arrays = made.state()
+    own = np.arange(len(made.right))
+    wide = {name: x.astype(np.int64 if x.dtype.kind == "i" else np.float64) for name, x in arrays.items()}
+    left = np.where(made.right == own, own, own + 1)
+    X = RNG.normal(size=(50, 4))
+    np.testing.assert_array_equal(
+        RatioForest.from_state(content, wide | {"left": left}, 4, None).anomaly(X), made.anomaly(X)
+    )
+    left[0] = 0
+    with pytest.raises(FileError, match="a forest"):
+        RatioForest.from_state(content, wide | {"left": left}, 4, None)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 40])
+def test_few_rows_have_the_bits_of_many(rows: int) -> None:
+    made = forest()
+    X = RNG.normal(size=(200, 4))
+    np.testing.assert_array_equal(made.anomaly(X[:rows]), made.anomaly(X)[:rows])
 
 
 def test_rows_with_too_few_columns_are_refused() -> None:
@@ -121,6 +143,7 @@ def test_a_tree_knows_nothing_of_its_fold() -> None:
         np.ones(200),
         n_trees=40,
         min_samples_leaf=1,
+        max_depth=None,
         seed=0,
         folds=(folds, folds),
     )

@@ -235,7 +235,7 @@ def test_forged_warps_and_codes_are_refused() -> None:
     content, arrays = member(train, image=(1, 8, 8)).state()
     image = (1, 8, 8)
     for key, value in (
-        ("warps.grids", Warps.draw((1, 4, 4), 0).grids.numpy()),
+        ("warps.grids", Warps.draw((1, 4, 4), 0).grids),
         ("warps.grids", np.full((2, 8, 8, 2), 1e30, dtype=np.float32)),
         ("code.directions", np.zeros((0, 64))),
         ("code.mean", np.zeros(3)),

@@ -15,7 +15,8 @@ from fvnce.detection import MEMBERS
 from fvnce.detection.blocks import BLOCK, in_blocks
 from fvnce.detection.ensemble import Ensemble
 from fvnce.detection.members.base import HeldOutScores
-from fvnce.detection.members.ratio_network import BatchDraw, RatioNetworks, forward, initial_layers, losses
+from fvnce.detection.members.network_training import BatchDraw, forward, initial_layers, losses
+from fvnce.detection.members.ratio_network import RatioNetworks
 from fvnce.detection.noise import DATA_SCALES, OUTLIER_SCALES, draw_box, draw_mixture
 from fvnce.detection.rows import Folds, TrainingRows
 from fvnce.detection.trust.calibration import calibrate_with_outliers
@@ -53,6 +54,22 @@ def test_networks_together_are_those_networks() -> None:
     x = 3 * torch.randn(3, 50, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     expected = torch.stack([module(own).squeeze(-1) for module, own in zip(modules, x, strict=True)])
     torch.testing.assert_close(forward(*layers, x), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_numpy_evaluates_the_networks_that_torch_trains() -> None:
+    (weights, biases), _ = stacked(count=2, width=5)
+    member = RatioNetworks(*([x.numpy() for x in layers] for layers in (weights, biases)), [0.5, -1.0], [2.0, 3.0])
+    X = 3 * np.random.default_rng(0).normal(size=(70, 5))
+    x = torch.from_numpy(X).requires_grad_()
+    f = forward(weights, biases, x.expand(2, -1, -1))
+    expected = ((-f - torch.tensor([[0.5], [-1.0]])) / torch.tensor([[2.0], [3.0]])).mean(0)
+    np.testing.assert_allclose(member.anomaly(X), expected.detach().numpy(), rtol=1e-11, atol=1e-12)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    np.testing.assert_allclose(member._slope(X), gradient.numpy(), rtol=1e-9, atol=1e-12)
+    together = member.anomaly(X)
+    for n in (1, 15, 16, 17, 33):
+        np.testing.assert_array_equal(member.anomaly(X[:n]), together[:n])
+        np.testing.assert_array_equal(member.anomaly(X[-n:].copy()), together[-n:])
 
 
 class _Given(torch.nn.Module):
@@ -108,8 +125,8 @@ def test_a_network_knows_nothing_of_its_fold() -> None:
         data.X + (folds.rows == 0)[:, None], data.weights, data.outliers + (folds.outliers == 0)[:, None], np.ones(6)
     )
     (first, _), (second, held_out) = (RatioNetworks.fit(each, SETTINGS, 0, folds) for each in (data, moved))
-    assert torch.equal(first.weights[0][0], second.weights[0][0])
-    assert not torch.equal(first.weights[0][1], second.weights[0][1])
+    assert np.array_equal(first.weights[0][0], second.weights[0][0])
+    assert not np.array_equal(first.weights[0][1], second.weights[0][1])
     assert held_out is not None
     assert np.isfinite(held_out.rows).all()
     assert np.isfinite(held_out.outliers).all()

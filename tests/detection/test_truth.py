@@ -10,8 +10,9 @@ from torch.distributions import Independent, Normal
 
 from fvnce import FullyVariationalNCE, PowerRule
 from fvnce.detection import MEMBERS, NoiseContrastiveDetector
-from fvnce.detection.members.forest import RatioForest, grow_forest
-from fvnce.detection.members.ratio_network import RatioNetworks, initial_layers, train
+from fvnce.detection.members.forest import GROWN_DEPTH, RatioForest, grow_forest
+from fvnce.detection.members.network_training import initial_layers, train
+from fvnce.detection.members.ratio_network import RatioNetworks
 from fvnce.detection.noise import draw_box, draw_mixture
 from fvnce.detection.rows import TrainingRows
 from fvnce.detection.trust.calibration import calibrate_with_outliers, calibrate_without
@@ -58,10 +59,12 @@ def test_flat_trees_agree_with_scikit_learn() -> None:
     from sklearn.ensemble import ExtraTreesClassifier
 
     forest, rows, noise = _forest(np.random.default_rng(1), trees=7)
-    theirs = ExtraTreesClassifier(7, min_samples_leaf=5, max_features=1, random_state=0)
+    theirs = ExtraTreesClassifier(7, min_samples_leaf=5, max_depth=GROWN_DEPTH, max_features=1, random_state=0)
     theirs.fit(np.concatenate([rows, noise]), np.repeat([0, 1], 4000))
     x = np.random.default_rng(2).normal(size=(500, 1)) * 2
-    np.testing.assert_allclose(forest.anomaly(x), theirs.predict_proba(x)[:, 1], atol=1e-12)
+    np.testing.assert_allclose(
+        forest.anomaly(x), theirs.predict_proba(x)[:, 1], atol=1e-7
+    )  # shares are in single precision
     np.testing.assert_allclose(forest.contributions(x).sum(1) + forest.base, forest.anomaly(x), atol=1e-12)
 
 
@@ -75,7 +78,8 @@ def test_a_model_relative_to_the_noise_learns_the_log_ratio() -> None:
     ones, allowed = torch.ones(1, 6000, dtype=torch.float64), torch.ones(1, len(drawn), dtype=torch.bool)
     train(weights, biases, torch.from_numpy(rows).float(), ones, drawn, allowed, settings, 0)
     x = np.linspace(-2, 2, 41)[:, None]
-    estimate = -RatioNetworks(weights, biases, [0.0], [1.0]).anomaly(x)
+    layers = ([each.double().numpy() for each in both] for both in (weights, biases))
+    estimate = -RatioNetworks(*layers, [0.0], [1.0]).anomaly(x)
     truth = (Normal(0.0, 0.8).log_prob(torch.from_numpy(x)) - Normal(0.0, 1.5).log_prob(torch.from_numpy(x))).numpy()
     gap = estimate - truth[:, 0]
     # Up to the constant that the profiled form leaves open.
@@ -176,10 +180,10 @@ def test_contributions_add_up_to_the_score(members: tuple[str, ...]) -> None:
 
 
 def test_integrated_gradients_of_a_linear_network_are_its_weights() -> None:
-    weights, biases = initial_layers([3, 1], 1, 0)
+    weights, biases = ([each.double().numpy() for each in both] for both in initial_layers([3, 1], 1, 0))
     member = RatioNetworks(weights, biases, [0.0], [1.0])
     X = np.random.default_rng(0).normal(size=(7, 3))
-    expected = -X * weights[0][0, :, 0].numpy()
+    expected = -X * weights[0][0, :, 0]
     np.testing.assert_allclose(member.contributions(X), expected, atol=1e-12)
 
 

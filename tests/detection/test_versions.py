@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from fvnce import NoiseContrastiveDetector
+from fvnce import NoiseContrastiveDetector, scorer
 from fvnce.detection.estimator import EXPERT
 
 FILES = Path(__file__).parent / "files"
@@ -26,7 +26,7 @@ def test_a_detector_saved_by_version_0_2_scores_as_it_did(tmp_path: Path) -> Non
     again = NoiseContrastiveDetector.load(detector.save(tmp_path / "detector.safetensors"))
     for name, expected in json.loads((FILES / "detector-0.2.0.json").read_text()).items():
         method = {"score": "anomaly_score", "probability": "outlier_probability", "p_value": "p_value"}[name]
-        for each in (detector, again):
+        for each in (detector, again, scorer.load(FILES / "detector-0.2.0.safetensors")):
             np.testing.assert_allclose(getattr(each, method)(rows), expected, rtol=1e-9)
     assert again.get_params() == detector.get_params()
 

@@ -50,6 +50,7 @@ def test_every_comparison_is_made(speed: Any, tmp_path: Path, monkeypatch: pytes
         "score, known outliers",
         "score, none known",
     }
+    assert set(record["costs"]) >= {"file, MB", "one row, ms", "import, CPU s", "two rows, MB"}
     assert set(record["summary"]["fit, 10 % known"]["ours / theirs"]) == {"hist gradient boosting"}
     assert set(record["summary"]["fit, none known"]["ours / theirs"]) == {"isolation forest"}
     monkeypatch.setenv("FVNCE_DATA", str(tmp_path / "nowhere"))

@@ -3,11 +3,14 @@
 =============================  ===============================================================
 ``estimator``                  the detector: an ensemble with calibrated probabilities
 ``latent``                     a latent-variable model as a detector
-``base``                       what both share, on scikit-learn's contract
+``fitted``                     the detector without training: scores of a saved one
+``base``                       what both share when fitted
+``contract``                   what both share as estimators, on scikit-learn's contract
 ``rows``                       labels and weights checked, equal rows merged, arrays read in parts
 ``preprocessing``              tables and images as the columns that models see
 ``members``                    what the detector is made of, one file each
-``noise``, ``blocks``          what members are trained against; products that keep every bit
+``noise``                      what members are trained against
+``products``, ``blocks``       products that keep every bit
 ``ensemble``                   the members together: two scores, the one that ranks, and its explanation
 ``trust``                      probabilities, held-out evidence, p-values, changes since training
 ``explanation``                what each column adds to a score, and pictures of both
@@ -16,18 +19,33 @@
 =============================  ===============================================================
 """
 
-from . import scorers
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .base import Scores
 from .batch_scorer import BatchScorer
-from .estimator import NoiseContrastiveDetector
 from .explanation import Explanation
-from .latent import LatentDetector
+from .fitted import FittedEnsemble
 from .members import NAMES as MEMBERS
-from .scorers import InvertedScoreWarning
-from .scorers import average_precision as outlier_average_precision
-from .scorers import roc_auc as outlier_auroc
 from .trust import Changes, Conformal, Evidence, Finds, Interval
 from .trust.drift import UnlikeTrainingWarning
+
+if TYPE_CHECKING:
+    from . import scorers
+    from .estimator import NoiseContrastiveDetector
+    from .latent import LatentDetector
+    from .scorers import InvertedScoreWarning
+    from .scorers import average_precision as outlier_average_precision
+    from .scorers import roc_auc as outlier_auroc
+
+#: Where names are that need scikit-learn or torch; what scores starts without them.
+_LATER = {
+    "InvertedScoreWarning": ("scorers", "InvertedScoreWarning"),
+    "LatentDetector": ("latent", "LatentDetector"),
+    "NoiseContrastiveDetector": ("estimator", "NoiseContrastiveDetector"),
+    "outlier_auroc": ("scorers", "roc_auc"),
+    "outlier_average_precision": ("scorers", "average_precision"),
+}
 
 __all__ = [
     "MEMBERS",
@@ -37,6 +55,7 @@ __all__ = [
     "Evidence",
     "Explanation",
     "Finds",
+    "FittedEnsemble",
     "Interval",
     "InvertedScoreWarning",
     "LatentDetector",
@@ -47,3 +66,12 @@ __all__ = [
     "outlier_average_precision",
     "scorers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "scorers":
+        return import_module(".scorers", __name__)
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LATER[name]
+    return getattr(import_module(f".{module}", __name__), attribute)

@@ -1,6 +1,7 @@
-"""What all detectors share, on scikit-learn's contract: rows checked and encoded, scores, p-values, files.
+"""What fitted detectors share: rows checked and encoded, scores, p-values, explanations, reading files.
 
-A detector adds ``fit``, the anomaly of encoded rows and its explanation, and the state of what it learned.
+It needs neither torch nor scikit-learn, so that a program that scores starts at once; ``contract`` adds what an
+estimator needs. A detector adds the anomaly of encoded rows and its explanation, and takes what it learned from a file.
 
 Names are those of other libraries: ``decision_scores_``, ``labels_`` and ``threshold_`` are PyOD's,
 ``feature_importances_`` is scikit-learn's, and so is the sign of ``decision_function``, which PyOD has the other way.
@@ -12,37 +13,30 @@ import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
 
 from .._validation import FileError, count, fields, listed, number, optional, reading, text
-from ..io import flatten, read_record, unflatten, write_record
+from ..io import read_record
 from ..tables.frame import Frame, is_frame
 from ..tables.parsing import ColumnType
-from ..tables.schema import ColumnTypes, frame_to_matrix, learn_types
-from ..training.history import History
+from ..tables.schema import frame_to_matrix
 from .explanation import Explanation, plot_scores
 from .gaps import Gaps, score_rows
-from .members.base import part_of, prefixed
+from .members.base import part_of
 from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, cut, preprocessor_from_state
 from .reasons import said, value_text
-from .rows import Array, check_images, in_parts, release, require_values, rows_at_once
+from .rows import Array, check_images, in_parts, release, rows_at_once
 from .scorers import roc_auc, warn_if_scored
 from .trust.conformal import DOUBT, Conformal, check_budget, flag_by
-from .trust.drift import MIN_ROWS, Baseline, Batch, UnlikeTrainingWarning
+from .trust.drift import MIN_ROWS, Batch, UnlikeTrainingWarning
 from .trust.evidence import Evidence, Findings
-from .trust.monitor import Cells, Changes, Watch
+from .trust.monitor import Changes, Watch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,8 +47,6 @@ FINDINGS = "findings"
 MAX_BYTES = 4 * 2**30
 #: Rows of a batch whose gaps are counted to compare it with training, spread evenly.
 EXAMINED = 8192
-#: Reads well on light and on dark pages.
-BOX = "border-left:3px solid #2c6fad;padding:.2em .8em;margin:.4em 0"
 
 
 @dataclass(frozen=True)
@@ -95,8 +87,8 @@ class Scores:
         return np.where(self.flagged, kind, "")
 
 
-class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
-    """A scikit-learn outlier detector for tables, data frames and images."""
+class FittedDetector(ABC):
+    """A detector for tables, data frames and images that scores rows."""
 
     #: What its files are called.
     KIND: ClassVar[str]
@@ -115,10 +107,6 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     feature_names_in_: NDArray[np.object_]
 
     @abstractmethod
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows, of which y marks the known outliers."""
-
-    @abstractmethod
     def _anomaly(self, encoded: Array) -> Array:
         """Return the anomaly of encoded rows, shape (n,)."""
 
@@ -127,17 +115,13 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Return what each original column adds to it."""
 
     @abstractmethod
-    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return what was learned in addition to the attributes above."""
-
-    @abstractmethod
-    def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def _take_state(self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Set what :meth:`_state` gave, or refuse what ``fit`` could not have made."""
 
     @property
     def classes_(self) -> NDArray[np.int64]:
         """The classes of ``predict_proba``, 0 and 1 for outliers, by which scikit-learn orders its columns."""
-        check_is_fitted(self)
+        check_fitted(self)
         return np.array([0, 1])
 
     @property
@@ -174,7 +158,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def scores(self, X: Any) -> Scores:
         """Return all scores of rows: how they rank, whether they are flagged, and by which question."""
-        check_is_fitted(self)
+        check_fitted(self)
         return self._scores_of(self._checked(X))
 
     def _scores_of(self, rows: Any) -> Scores:
@@ -232,7 +216,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             ValueError: if more than one of ``alarms``, ``threshold`` and ``fdr`` is given.
         """
         warn_if_scored("predict")
-        check_is_fitted(self)
+        check_fitted(self)
         check_budget(alarms, threshold, fdr)
         if fdr is None and discount is not None:
             raise ValueError(f"discount must be None without fdr, found {discount}: the threshold uses no p-values")
@@ -262,7 +246,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             discount: leave out held-out rows that are no outliers with at most this probability; True for ¼. For
                 training rows among which outliers hide; it needs known outliers, and makes the guarantee an estimate.
         """
-        check_is_fitted(self)
+        check_fitted(self)
         conformal, rows = self._p_values, self._checked(X)
         anomaly = self._scores_of(rows).anomaly if conformal.model is None else None
         return conformal.p_value(self._unseen_scores(conformal, X, rows, anomaly), discount=discount)
@@ -308,7 +292,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def new_watch(self) -> Watch:
         """Return counts of new rows that come in parts, none yet, for :meth:`watch`."""
-        check_is_fitted(self)
+        check_fitted(self)
         findings, how = self.findings_, self.preprocessor_
         if findings.baseline is None or (findings.cells is None and isinstance(how, TablePreprocessor)):
             raise ValueError("the detector must be of this version to monitor rows, found an earlier one; fit it again")
@@ -340,7 +324,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         For images, the parts are a heat map.
         """
-        check_is_fitted(self)
+        check_fitted(self)
         rows, how = self._checked(X), self.preprocessor_
         explanation = self._explain(how.encode(rows))
         if self.gaps_ is not None and isinstance(how, TablePreprocessor):
@@ -392,7 +376,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def preprocess(self, X: Any) -> Array:
         """Return rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
-        check_is_fitted(self)
+        check_fitted(self)
         return cut(self.preprocessor_.encode(self._checked(X)))
 
     def plot_scores(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
@@ -401,14 +385,14 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def odd_values(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Count the values of each column of X, and those of them that are unlike any of training; none for images."""
-        check_is_fitted(self)
+        check_fitted(self)
         if isinstance(self.preprocessor_, ImagePreprocessor):
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         return self.preprocessor_.count_odd(np.asarray(self._checked(X), dtype=np.float64))
 
     def count_gaps(self, X: Any) -> NDArray[np.int64]:
         """Count the values that each row lacks in columns that models see, shape (n,); zeros for images."""
-        check_is_fitted(self)
+        check_fitted(self)
         return self._count_gaps(self._checked(X))
 
     def _count_gaps(self, rows: Any) -> NDArray[np.int64]:
@@ -430,28 +414,6 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         some = rows[:: -(-len(rows) // EXAMINED)]
         batch.add(line, self._count_gaps(some) > self.gaps_.usual if self.gaps_ else np.zeros(0, dtype=bool))
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the fitted detector to one file, atomically and without pickle."""
-        check_is_fitted(self)
-        parameters = plain(self.get_params(deep=False))
-        if not isinstance(parameters["random_state"], int | None):
-            parameters["random_state"] = None  # the state of a generator is no setting
-        names = getattr(self, "feature_names_in_", None)
-        learned, tensors = self._state()
-        findings, arrays = self.findings_.state()
-        tensors |= {name: torch.as_tensor(value) for name, value in prefixed(FINDINGS, arrays).items()}
-        fitted = {
-            "n_features_in_": int(self.n_features_in_),
-            "feature_names_in_": None if names is None else [str(name) for name in names],
-            "offset_": float(self.offset_),
-            "n_known_": int(self.n_known_),
-            "preprocessor_": self.preprocessor_.state(),
-            "gaps_": None if self.gaps_ is None else self.gaps_.state(),
-        }
-        content = {"parameters": parameters, "fitted": fitted, "learnt": learned, "findings": findings}
-        write_record(Path(path), self.KIND, content, tensors)
-        return Path(path)
-
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> Self:
         """Return the detector that :meth:`save` wrote; it scores to the same bits.
@@ -469,19 +431,16 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if place.is_file() and place.stat().st_size > count("max_bytes", max_bytes):
             size = f"{place} must have at most {max_bytes:,} bytes, found {place.stat().st_size:,}"
             raise FileError(f"{size}; if you trust it, raise max_bytes")
-        content, tensors = read_record(place, cls.KIND)
+        content, arrays = read_record(place, cls.KIND, arrays=True)
         with reading(place):
             saved, fitted, learned, findings = fields(content, str(place), "parameters", "fitted", "learnt", "findings")
-            parameters = cls._current_parameters({name: _tupled(value) for name, value in saved.items()})
-            if different := sorted(set(parameters) ^ set(cls._get_param_names())):
-                raise FileError(f"{place} must have the settings of this version, found a difference in {different}")
-            detector = cls(**parameters)
+            detector = cls._with_settings(saved, place)
             try:
                 detector._take_fitted(fitted)
-                detector._take_state(learned, {n: x for n, x in tensors.items() if not n.startswith(f"{FINDINGS}.")})
-                arrays = part_of({name: value.numpy() for name, value in tensors.items()}, FINDINGS)
+                detector._take_state(learned, {n: x for n, x in arrays.items() if not n.startswith(f"{FINDINGS}.")})
+                found = part_of(arrays, FINDINGS)
                 detector.findings_ = Findings.from_state(
-                    findings, arrays, detector.n_features_in_, detector.preprocessor_
+                    findings, found, detector.n_features_in_, detector.preprocessor_
                 )
             except FileError as error:
                 raise FileError(f"{place} is no detector that fvnce wrote: {error}") from None
@@ -491,9 +450,9 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             return detector
 
     @classmethod
-    def _current_parameters(cls, saved: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of a file under their names of today."""
-        return saved
+    @abstractmethod
+    def _with_settings(cls, saved: Mapping[str, Any], place: Path) -> Self:
+        """Return an unfitted detector with the settings of a file."""
 
     def _take_fitted(self, fitted: Mapping[str, Any]) -> None:
         preprocessor, gaps, features, names, self.offset_, self.n_known_ = fields(
@@ -513,40 +472,15 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self.preprocessor_ = preprocessor_from_state(preprocessor, features)
         self.gaps_ = Gaps.from_state(gaps, self.preprocessor_)
 
-    def _forget(self) -> None:
-        """Remove what an earlier fit learned, so that a fit that fails does not leave half of another detector."""
-        for name in ("offset_", "findings_", "feature_names_in_", "gaps_"):
-            self.__dict__.pop(name, None)
-
     def _score_rows(self, rows: Any) -> Array:
         """Return the columns of :class:`Scores` for rows as the preprocessor takes them, shape (n, 4)."""
         anomaly = score_rows(self._anomaly, self.preprocessor_, self.gaps_, rows)
         missing = np.full(len(anomaly), np.nan)
         return np.stack([anomaly, anomaly, missing, missing], 1)
 
-    def _baseline(
-        self,
-        rows: Any,
-        scores: Array,
-        weights: Array,
-        threshold: float,
-        known_weight: float,
-        trained: Array | None = None,
-    ) -> Baseline:
-        """Return what batches are compared with, from unlabelled training rows and their scores."""
-        usual = 0 if self.gaps_ is None else self.gaps_.usual
-        return Baseline.of(scores, weights, threshold, self._count_gaps(rows) > usual, known_weight, trained)
-
-    def _cells(self, rows: Any, weights: Array, known: Any, known_weights: Array, seed: int) -> Cells | None:
-        """Return what columns are compared with; None for images."""
-        how = self.preprocessor_
-        return (
-            Cells.learn(how, rows, weights, known, known_weights, seed) if isinstance(how, TablePreprocessor) else None
-        )
-
     def _compared_scores(self, X: Any) -> Scores:
         """Return scores, and warn if the rows are far from those of training; its caller's caller is named."""
-        check_is_fitted(self)
+        check_fitted(self)
         rows = self._checked(X)
         scores = self._scores_of(rows)
         batch = self.new_batch()
@@ -559,23 +493,6 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                     stacklevel=3,
                 )
         return scores
-
-    def _training_rows(self, X: Any) -> tuple[Any, ColumnTypes | None, Frame | None]:
-        """Check training rows and return them as given; of a data frame, as it is read, how, and the frame."""
-        if is_frame(X):
-            frame = Frame.of(X)
-            self._learn_names(frame)
-            if len(frame) < 2:
-                raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
-            readings = learn_types(frame)
-            return require_values(frame_to_matrix(frame, readings)), readings, frame
-        if getattr(X, "ndim", 0) in (3, 4):
-            images = check_images(X)
-            if len(images) < 2:
-                raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
-            self.n_features_in_ = int(np.prod(images.shape[1:]))
-            return images, None, None
-        return require_values(self._matrix(X, reset=True)), None, None
 
     def _checked(self, X: Any) -> Any:
         """Return rows that look like those of training, as the preprocessor takes them."""
@@ -592,13 +509,21 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             raise ValueError(
                 f"X must be a data frame as in training, where it had texts or dates, found {type(X).__name__}"
             )
-        return self._matrix(X, reset=False)
+        return self._matrix(X)
 
-    def _learn_names(self, frame: Frame) -> None:
-        """Learn the names of the columns, as text; numbers in their order are no names."""
-        self.n_features_in_ = frame.shape[1]
-        if frame.columns.tolist() != list(range(frame.shape[1])):
-            self.feature_names_in_ = np.array([str(name) for name in frame.columns], dtype=object)
+    def _matrix(self, X: Any) -> Any:
+        """Check a matrix of numbers, in parts; it stays as it is stored."""
+        if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
+            raise ValueError("X must not be masked, found masked values; fill them with NaN")
+        X = X if isinstance(X, np.ndarray) and X.dtype.kind in "biuf" else np.asarray(X, dtype=np.float64)
+        if X.ndim != 2 or X.shape[1] != self.n_features_in_ or not len(X):
+            raise ValueError(f"X must have shape (n, {self.n_features_in_}) with n >= 1, found {X.shape}")
+        step = rows_at_once(X)
+        for start in range(0, len(X), step):
+            if np.isinf(X[start : start + step]).any():
+                raise ValueError(f"X must be finite or NaN, found infinity in rows {start} to {start + step - 1}")
+            release(X)
+        return X
 
     def _aligned(self, X: Any) -> tuple[Frame, str]:
         """Return the columns of training of a data frame, in their order, and what to warn of."""
@@ -607,79 +532,10 @@ class OutlierDetector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         # Who makes a Frame has put the columns in order, as BatchScorer does.
         return frame, "" if isinstance(X, Frame) and not len(names) else notice
 
-    def _matrix(self, X: Any, *, reset: bool) -> Any:
-        """Let scikit-learn check a matrix of numbers; a large one in parts, and it stays as it is stored."""
-        if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
-            raise ValueError("X must not be masked, found masked values; fill them with NaN")
-        how: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
-        is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf"
-        step = max(2, rows_at_once(X)) if is_matrix else 0
-        whole = not is_matrix or len(X) <= step
-        # scikit-learn checks for infinity by a sum, which overflows for huge numbers.
-        with np.errstate(over="ignore", invalid="ignore"):
-            first = X if whole else X[:step]
-            checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
-            for start in () if whole else range(step, len(X), step):
-                check_array(X[start : start + step], input_name="X", **how)
-                release(X)
-        return checked if whole else X
 
-    @property
-    def _repr_html_(self) -> Callable[[], str]:
-        # A property of scikit-learn's, which leaves it out where its display is text.
-        settings = super()._repr_html_
-        if not hasattr(self, "findings_"):
-            return lambda: str(settings())
-        lines = [f'<p style="margin:.2em 0">{escape(line)}</p>' for line in str(self.evidence_).splitlines()]
-        return lambda: f'{settings()}<div style="{BOX}">{"".join(lines)}</div>'
+def check_fitted(detector: FittedDetector) -> None:
+    """Raise scikit-learn's NotFittedError unless a detector is fitted."""
+    if not hasattr(detector, "offset_"):
+        from sklearn.exceptions import NotFittedError
 
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
-        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
-        if "text/html" in bundle:
-            bundle["text/html"] = self._repr_html_()
-        return bundle
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "offset_")
-
-
-def seed_of(random_state: Any) -> int:
-    """Draw a seed from a ``random_state``; None asks the operating system, not numpy's global generator."""
-    if random_state is None:
-        random_state = np.random.RandomState(np.random.MT19937())
-    return int(check_random_state(random_state).randint(2**31 - 1))
-
-
-def histories_state(histories: Sequence[History]) -> tuple[Any, dict[str, Tensor]]:
-    """Return records of training as what JSON can hold, and tensors."""
-    return flatten([history.state_dict() for history in histories], "history")
-
-
-def histories_from_state(content: Any, tensors: Mapping[str, Tensor]) -> list[History]:
-    """Return the records of training of a file."""
-    histories = []
-    for state in unflatten(content, tensors):
-        histories.append(History())
-        histories[-1].load_state_dict(state)
-    return histories
-
-
-def plain(value: Any) -> Any:
-    """Return a setting without numpy's numbers, which JSON does not know."""
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(plain(item) for item in value)
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _tupled(value: Any) -> Any:
-    """Return a setting of a file, in which JSON made tuples lists."""
-    if isinstance(value, dict):
-        return {name: _tupled(item) for name, item in value.items()}
-    return tuple(map(_tupled, value)) if isinstance(value, list) else value
+        raise NotFittedError(f"{type(detector).__name__} must be fitted before it scores, found it unfitted; call fit")

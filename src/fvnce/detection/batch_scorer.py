@@ -22,18 +22,16 @@ from numpy.typing import NDArray
 from .._validation import FileError, count
 from ..io import checksum_of, kind_of
 from ..tables.frame import Frame, is_missing
-from .base import MAX_BYTES, OutlierDetector
-from .estimator import NoiseContrastiveDetector
-from .latent import LatentDetector
+from .base import MAX_BYTES, FittedDetector
+from .fitted import FittedEnsemble
 
 #: The file of a run of ``fvnce fit`` that holds its detector.
 MODEL = "model.safetensors"
 #: Names and types of the scores.
 SCORES = {"score": np.float64, "probability": np.float64, "outlier": np.bool_}
 
-_CLASSES: dict[str, type[NoiseContrastiveDetector] | type[LatentDetector]] = {
-    detector.KIND: detector for detector in (NoiseContrastiveDetector, LatentDetector)
-}
+#: What files of latent detectors say they are; their class is imported, with torch, when one is read.
+LATENT = "latent detector"
 _lock = threading.Lock()
 
 
@@ -50,8 +48,8 @@ class BatchScorer:
     ==========================================  =====================================================
 
     In each, ``score`` is the anomaly score, ``probability`` P(outlier | x), ``outlier`` whether ``predict`` gives −1. A
-    :class:`LatentDetector` gives no probability. Columns are found by their names, in any order; other columns of a
-    batch are ignored. A batch without rows has a result without rows.
+    :class:`~fvnce.detection.LatentDetector` gives no probability. Columns are found by their names, in any order; other
+    columns of a batch are ignored. A batch without rows has a result without rows.
 
     Args:
         path: what ``save`` wrote, or the folder that ``fvnce fit --out`` wrote; every worker must see it there.
@@ -64,6 +62,7 @@ class BatchScorer:
         FileError: where a batch is scored, if the file is no longer the one that the scorer was made for.
 
     >>> import tempfile
+    >>> from fvnce import NoiseContrastiveDetector
     >>> X = np.random.default_rng(0).normal(size=(200, 2))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = NoiseContrastiveDetector(n_trees=20).fit(X).save(f"{folder}/detector.safetensors")
@@ -88,13 +87,13 @@ class BatchScorer:
         for name in self.keep:
             if name in SCORES:
                 raise ValueError(f"keep must not name a column of the result, found {name!r}; rename it in the batch")
-        self.kind = kind_of(_file(self.path))
-        if self.kind not in _CLASSES:
+        self.kind = kind_of(file_of(self.path))
+        if self.kind not in (FittedEnsemble.KIND, LATENT):
             raise FileError(f"{self.path} must hold what a detector's save wrote, found a {self.kind[:100]}")
-        self.checksum = checksum_of(_file(self.path))
+        self.checksum = checksum_of(file_of(self.path))
 
     @property
-    def detector(self) -> OutlierDetector:
+    def detector(self) -> FittedDetector:
         """The detector, read by the first call in a process; threads wait for it."""
         with _lock:
             return _loaded(self.path, self.kind, self.checksum, self.max_bytes)
@@ -102,7 +101,7 @@ class BatchScorer:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Names and types of the scores, in their order."""
-        has_probability = _CLASSES[self.kind] is NoiseContrastiveDetector
+        has_probability = self.kind == FittedEnsemble.KIND
         return np.dtype([(name, kind) for name, kind in SCORES.items() if has_probability or name != "probability"])
 
     def __call__(self, batch: Any) -> Any:
@@ -153,7 +152,7 @@ class BatchScorer:
         if len(rows):
             of_rows = detector.scores(rows)
             scores["score"], scores["outlier"] = of_rows.anomaly, of_rows.flagged
-            if isinstance(detector, NoiseContrastiveDetector):
+            if isinstance(detector, FittedEnsemble):
                 scores["probability"] = detector.probability_of(of_rows)
         return scores
 
@@ -172,10 +171,20 @@ class BatchScorer:
         return dict(zip(present, present if trained is None else map(str, trained), strict=True))
 
 
+def _class_of(kind: str) -> type[FittedDetector]:
+    if kind == FittedEnsemble.KIND:
+        return FittedEnsemble
+    from .latent import LatentDetector
+
+    return LatentDetector
+
+
 @lru_cache(maxsize=4)
-def _loaded(path: str, kind: str, checksum: str, max_bytes: int) -> OutlierDetector:
-    detector = _CLASSES[kind].load(_file(path), max_bytes=max_bytes)
-    if (now := checksum_of(_file(path))) != checksum:  # compared after reading, so that no moment is left for a change
+def _loaded(path: str, kind: str, checksum: str, max_bytes: int) -> FittedDetector:
+    detector = _class_of(kind).load(file_of(path), max_bytes=max_bytes)
+    if (
+        now := checksum_of(file_of(path))
+    ) != checksum:  # compared after reading, so that no moment is left for a change
         raise FileError(
             f"{path} must be the detector that this scorer was made for, of SHA-256 {checksum[:12]}…, found one of "
             f"{now[:12]}…; make a new BatchScorer, or put the file back"
@@ -183,7 +192,8 @@ def _loaded(path: str, kind: str, checksum: str, max_bytes: int) -> OutlierDetec
     return detector
 
 
-def _file(path: str) -> Path:
+def file_of(path: str) -> Path:
+    """Return the file of a detector, which may be in the folder of a run."""
     place = Path(path)
     return place / MODEL if place.is_dir() else place
 

@@ -1,9 +1,4 @@
-"""Products of matrices whose last bit does not depend on the other rows: in blocks of one size, of even sizes.
-
-Kernels process several rows and columns at a time, and what remains at the end by other code, which may add in another
-order. So the last bit of a row's product may depend on its place among the others and on their number. Blocks of a
-fixed number of rows, with all sizes multiples of 16, leave no remainder.
-"""
+"""Outputs of torch's modules whose last bit does not depend on the other rows, as in ``products``."""
 
 from __future__ import annotations
 
@@ -14,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-
-from .rows import Array
 
 #: Rows of a product; the last block is filled up with zeros.
 BLOCK = 256
@@ -35,13 +28,6 @@ def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     with EvenProducts():
         # Each block is a copy in aligned memory: the last bit may depend on the address of factors as well.
         return torch.cat([function(block.clone()) for block in filled.split(BLOCK)])[: len(x)]
-
-
-def project(X: Array, directions: Array) -> Array:
-    """Return X @ directions.T, each row with the same bits whatever the other rows."""
-    factor = torch.from_numpy(directions).T
-    projected: Array = in_blocks(lambda rows: rows @ factor, torch.from_numpy(X)).numpy()
-    return projected
 
 
 class EvenProducts(TorchFunctionMode):

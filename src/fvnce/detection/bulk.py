@@ -23,7 +23,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 from .._validation import require, stored_array
 from .members.base import row_fractions
@@ -81,6 +80,8 @@ class Bulk:
     def _distances(self, X: Array) -> list[Array]:
         # With scipy, whose distances do not depend on the other rows in their last digits.
         step = max(1, MAX_DISTANCES // len(self.points))
+        from scipy.spatial.distance import cdist
+
         return [cdist(X[low : low + step] / self.spreads, self.points) for low in range(0, len(X), step)]
 
     def far(self, X: Array) -> NDArray[np.bool_]:

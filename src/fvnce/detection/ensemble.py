@@ -31,15 +31,16 @@ and likewise for the maximum in N, so that v, the only unknown, needs no integra
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._random import plain_mode
 from .._validation import fields, listed, number, optional, require, stored_array
 from .bulk import Bulk
 from .explanation import Explanation
@@ -162,6 +163,24 @@ def _blend(change: Array, one: Array, other: Array) -> Array:
 #: Center and scale of a score.
 Unit = tuple[float, float]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _plainly(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function compute outside of the modes of torch that its caller is in."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if "torch" not in sys.modules:  # nobody is in a mode of it
+            return function(*args, **kwargs)
+        from .._random import plain_mode
+
+        with plain_mode():
+            return function(*args, **kwargs)
+
+    return call
+
 
 @dataclass
 class Ensemble:
@@ -190,7 +209,7 @@ class Ensemble:
     means: Array | None = None
 
     @classmethod
-    @plain_mode()
+    @_plainly
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
@@ -248,7 +267,7 @@ class Ensemble:
         """Return the score s, shape (n,)."""
         return np.ascontiguousarray(self.scores(X)[:, 0])
 
-    @plain_mode()
+    @_plainly
     def scores(self, X: Array) -> Array:
         """Return s, K and N of encoded rows, shape (n, 3); NaN for K without known outliers, and for N without it."""
         seen = self._seen(X)
@@ -297,7 +316,7 @@ class Ensemble:
         outside = self.span.excess(np.ascontiguousarray(X))
         return outside if self.bulk is None or self.known is not None else outside + self.bulk.excess(cut(X))
 
-    @plain_mode()
+    @_plainly
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
         """Explain encoded rows; ``fold`` brings their columns back to the original ones."""
         seen, excess = self._seen(X), self._excess(X)

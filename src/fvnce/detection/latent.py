@@ -33,8 +33,8 @@ from ..objectives import VAE, Autoencoder, FullyVariationalNCE, Objective
 from ..scoring import parse
 from ..tables.schema import read_by
 from ..training import FitOptions, History, fit
-from .base import OutlierDetector, histories_from_state, histories_state, seed_of
 from .blocks import in_blocks
+from .contract import OutlierDetector, histories_from_state, histories_state, seed_of
 from .explanation import Explanation, average_parts
 from .gaps import Gaps
 from .preprocessing import TablePreprocessor, cut, learn_preprocessor
@@ -324,19 +324,20 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         rest = self._anomaly(encoded) - reconstruction.reshape(len(x), -1).sum(1) - base
         return Explanation(np.zeros_like(reconstruction), reconstruction, rest, base)
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         module, tensors = io.describe(self.objective_)
         histories, numbers = histories_state([self.history_])
-        return {"module": module, "settings": vars(self.settings_), "histories": histories}, tensors | numbers
+        arrays = {name: value.numpy() for name, value in tensors.items()}
+        return {"module": module, "settings": vars(self.settings_), "histories": histories}, arrays | numbers
 
-    def _take_state(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def _take_state(self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         module, saved, histories = fields(content, "a latent detector", "module", "settings", "histories")
         fields(saved, "settings", *self._setting_names())
         settings = self.settings_ = SimpleNamespace(**saved | {"hidden": tuple(saved["hidden"])})
         require(settings.score in ("ratio", "density"), "say what its score is", settings.score)
         count("latent", settings.latent)
-        (self.history_,) = histories_from_state(histories, tensors)
-        objective: Any = io.rebuild(module, tensors)
+        (self.history_,) = histories_from_state(histories, arrays)
+        objective: Any = io.rebuild(module, {name: torch.tensor(value) for name, value in arrays.items()})
         kind: type[Objective] = FullyVariationalNCE
         if settings.noise == "none":
             kind = VAE if settings.encoder == "gaussian" else Autoencoder

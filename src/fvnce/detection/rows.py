@@ -19,9 +19,7 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
-from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 from ..tables.frame import is_missing
 
@@ -174,6 +172,8 @@ def check_inliers(checked: Any, y: Any, known: NDArray[np.bool_]) -> NDArray[np.
     >>> check_inliers([True, True, False], [1, 0, 0], np.array([True, False, False]))
     array([False,  True, False])
     """
+    from sklearn.utils.validation import column_or_1d
+
     mask = check_mask("checked", checked, len(known))
     labels = [None] * len(mask) if y is None else column_or_1d(y).tolist()
     if bare := [row for row in np.flatnonzero(mask).tolist() if is_missing(labels[row])]:
@@ -183,6 +183,8 @@ def check_inliers(checked: Any, y: Any, known: NDArray[np.bool_]) -> NDArray[np.
 
 def read_labels(y: Any) -> NDArray[np.float64]:
     """Return labels as numbers, of which 1 marks an outlier; missing ones, and those of other rows, are 0."""
+    from sklearn.utils.validation import column_or_1d
+
     labels: NDArray[Any] = column_or_1d(y, warn=True)
     if labels.dtype.kind == "O":
         labels = np.array([0 if is_missing(value) else value for value in labels], dtype=object)
@@ -249,6 +251,8 @@ def check_weights(sample_weight: Any, X: Any, known: NDArray[np.bool_]) -> Array
     >>> check_weights([3e307, 1e308], np.zeros((2, 1)), unlabelled), check_weights([10, 30], np.eye(2), unlabelled)
     (array([0.16688054, 0.55626846]), array([1., 3.]))
     """
+    from sklearn.utils.validation import _check_sample_weight
+
     weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     largest = float(weights.max(initial=0.0))
     if not math.isfinite(largest):  # scikit-learn does not check a single number
@@ -358,8 +362,12 @@ def in_parts(
     """
     step = rows_at_once(rows)
     starts = range(0, len(rows), step)
-    work = (delayed(lambda start: score(rows[start : start + step]))(start) for start in starts)
-    parts = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")(work)
+    parts: Iterable[Array] = (score(rows[start : start + step]) for start in starts)
+    if n_jobs not in (None, 1) and len(starts) > 1:
+        from joblib import Parallel, delayed
+
+        work = (delayed(lambda start: score(rows[start : start + step]))(start) for start in starts)
+        parts = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")(work)
     return np.concatenate(list(with_bar(parts, len(starts), "scoring", progress)))
 
 

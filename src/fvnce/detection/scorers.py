@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score, roc_auc_score
 
 from .. import _validation
 from .rows import read_labels
@@ -34,6 +33,8 @@ def roc_auc(estimator: Any, X: Any, y: Any) -> float:
     >>> roc_auc(LocalOutlierFactor(n_neighbors=2, novelty=True).fit(X[:4]), X, [0, 0, 0, 0, 1])
     1.0
     """
+    from sklearn.metrics import roc_auc_score
+
     truth = outliers_of(y)
     return float(roc_auc_score(truth, -np.asarray(estimator.score_samples(X))))
 
@@ -46,6 +47,8 @@ def average_precision(estimator: Any, X: Any, y: Any) -> float:
     >>> average_precision(LocalOutlierFactor(n_neighbors=2, novelty=True).fit(X[:4]), X, [0, 0, 0, 0, 1])
     1.0
     """
+    from sklearn.metrics import average_precision_score
+
     truth = outliers_of(y)
     return float(average_precision_score(truth, -np.asarray(estimator.score_samples(X))))
 

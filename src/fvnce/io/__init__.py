@@ -6,9 +6,11 @@
 ==================  ===================================================================
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .._moved import moved
 from .._validation import FileError, fields, reading
-from .codec import Kind, add, describe, flatten, rebuild, register, register_alias, unflatten
 from .files import (
     FolderInUse,
     atomic_write,
@@ -21,6 +23,9 @@ from .files import (
     write_record,
     write_text,
 )
+
+if TYPE_CHECKING:
+    from .codec import Kind, add, describe, flatten, rebuild, register, register_alias, unflatten
 
 __all__ = [
     "FileError",
@@ -46,4 +51,9 @@ __all__ = [
     "write_text",
 ]
 
-__getattr__ = moved(__name__, {"RecordError": "fvnce.io.FileError"})
+_moved = moved(__name__, {"RecordError": "fvnce.io.FileError"}, stacklevel=3)
+
+
+def __getattr__(name: str) -> Any:
+    # The codec builds torch's modules; what reads arrays does without.
+    return getattr(import_module(".codec", __name__), name) if name in __all__ else _moved(name)

@@ -6,7 +6,7 @@ target's place is replaced, and its own target stays untouched; nobody can predi
 
 A record is tensors and JSON in one safetensors file. The JSON is in the file's header, with a SHA-256 over itself and
 every tensor. Reading compares the checksum and runs no code: nothing is pickled. How much memory a text may cost is
-decided before it is parsed.
+decided before it is parsed. Tensors are torch's or NumPy's; who writes and reads arrays needs no torch.
 
 A folder is locked by ``flock``, which the kernel releases when its process ends, however it ends. (The ``filelock``
 package that torch brings empties the file when a second process asks, and with it who holds it.) The holder writes into
@@ -27,14 +27,17 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TextIO, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TextIO, overload
 
-import safetensors.torch
-import torch
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
-from .._validation import FileError, fields, short
+from .._validation import FileError, fields, reading, short
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 if sys.platform != "win32":
     import fcntl
@@ -187,43 +190,58 @@ def _is_too_deep(content: object) -> bool:
     return True
 
 
-def write_record(path: Path, kind: str, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+def write_record(
+    path: Path, kind: str, content: Mapping[str, Any], tensors: Mapping[str, Tensor | NDArray[Any]]
+) -> str:
     """Write a record, in place of one of that name, and return its checksum.
 
     Args:
         path: the file.
         kind: what it is; :func:`read_record` checks it.
         content: what JSON can hold.
-        tensors: tensors by name.
+        tensors: tensors or arrays by name.
     """
-    # Contiguous copies, each with storage of its own, as safetensors wants them.
-    plain = {
-        name: torch.empty_like(value, device="cpu", memory_format=torch.contiguous_format).copy_(value)
-        for name, value in tensors.items()
-    }
     text = encode({"kind": kind, "version": FORMAT_VERSION, "content": content})
-    sha256 = checksum(text, plain)
-    data = safetensors.torch.save(plain, metadata={_MARK: text, "sha256": sha256})
+    sha256 = checksum(text, tensors)
+    data = _serialized(tensors, {_MARK: text, "sha256": sha256})
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.write(data)
     return sha256
 
 
-def read_record(path: Path, kind: str, sha256: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+@overload
+def read_record(path: Path, kind: str, sha256: str | None = ...) -> tuple[dict[str, Any], dict[str, Tensor]]: ...
+
+
+@overload
+def read_record(path: Path, kind: str, *, arrays: Literal[True]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]: ...
+
+
+def read_record(
+    path: Path, kind: str, sha256: str | None = None, *, arrays: bool = False
+) -> tuple[dict[str, Any], Any]:
     """Return (content, tensors) of a record, after its checksum has been compared.
 
     Args:
         path: the file.
         kind: what it must be.
         sha256: the checksum it must have, if another record names it.
+        arrays: return NumPy arrays instead, without importing torch.
 
     Raises:
         FileError: if it is damaged, or of another kind or version.
     """
     header, stored_kind, content = _header(path, kind)
+    tensors: Mapping[str, Any]
     try:
-        tensors = safetensors.torch.load_file(path)
+        if arrays:
+            with reading(path):  # of a type that NumPy does not have
+                tensors = safetensors.numpy.load_file(path)
+        else:
+            from safetensors.torch import load_file
+
+            tensors = load_file(path)
     except SafetensorError as error:
         raise FileError(f"{path} is damaged: {error}") from None
     if header.get("sha256") != checksum(header[_MARK], tensors):
@@ -232,7 +250,7 @@ def read_record(path: Path, kind: str, sha256: str | None = None) -> tuple[dict[
         raise FileError(f"{path} does not belong to the {kind} that names it")
     if stored_kind != kind:
         raise FileError(f"{path} is a {stored_kind[:100]} of fvnce, not a {kind}")
-    return content, tensors
+    return content, dict(tensors)
 
 
 def kind_of(path: Path) -> str:
@@ -250,7 +268,7 @@ def _header(path: Path, kind: str) -> tuple[dict[str, str], str, dict[str, Any]]
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a {kind} of fvnce, found no such file")
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:
             header: dict[str, str] = file.metadata() or {}
     except SafetensorError as error:
         raise FileError(f"{path} is damaged or not a {kind} of fvnce: {error}") from None
@@ -269,13 +287,42 @@ def _header(path: Path, kind: str) -> tuple[dict[str, str], str, dict[str, Any]]
     return header, stored_kind, content
 
 
-def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of a text in UTF-8, and of tensors with their names."""
+def checksum(text: str, tensors: Mapping[str, Tensor | NDArray[Any]]) -> str:
+    """Return the SHA-256 of a text in UTF-8, and of tensors or arrays with their names."""
     digest = hashlib.sha256(text.encode())
     for name, value in sorted(tensors.items()):
-        digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(f"{name}:torch.{_dtype(value)}:{tuple(value.shape)};".encode())
+        digest.update(_bytes(value))
     return digest.hexdigest()
+
+
+def _serialized(tensors: Mapping[str, Any], header: dict[str, str]) -> bytes:
+    # Contiguous copies, each with storage of its own, as safetensors wants them.
+    if all(isinstance(value, np.ndarray) for value in tensors.values()):
+        return safetensors.numpy.save({name: np.array(value, order="C") for name, value in tensors.items()}, header)
+    import torch
+    from safetensors.torch import save
+
+    plain = {
+        name: torch.empty_like(value, device="cpu", memory_format=torch.contiguous_format).copy_(value)
+        for name, value in tensors.items()
+    }
+    return save(plain, header)
+
+
+def _dtype(value: Tensor | NDArray[Any]) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _bytes(value: Tensor | NDArray[Any]) -> bytes:
+    """Return the numbers of a tensor or an array in their order."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    import torch
+
+    # A copy, since a tensor of one number may count as contiguous with a stride of zero.
+    plain = torch.empty_like(value, device="cpu", memory_format=torch.contiguous_format).copy_(value.detach())
+    return plain.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 class FolderInUse(RuntimeError):

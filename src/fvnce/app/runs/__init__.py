@@ -17,21 +17,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-from ... import training
-from ...detection import LatentDetector, NoiseContrastiveDetector
-from ...detection.batch_scorer import MODEL
+from ...detection.batch_scorer import LATENT, MODEL
+from ...detection.fitted import FittedEnsemble
 from ...detection.preprocessing import TablePreprocessor
 from ...io import FileError, kind_of, reading
-from ...training import History
-from ...training.checkpoint import Checkpoints, read_checkpoint
 from .settings import CONFIG, RunSettings, read_config
 from .training_data import Layout
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["FittedRun", "Run", "load"]
 
@@ -65,7 +64,7 @@ class Run:
     config: Any
     history: Any
     objective: nn.Module | None = None
-    detector: NoiseContrastiveDetector | None = None
+    detector: FittedEnsemble | None = None
 
     def __repr__(self) -> str:
         held = self.detector if self.detector is not None else self.objective
@@ -99,7 +98,7 @@ class FittedRun(Run):
     """
 
     config: RunSettings
-    detector: NoiseContrastiveDetector
+    detector: FittedEnsemble
     layout: Layout
 
     @property
@@ -146,19 +145,27 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Any:
     >>> type(run.objective).__name__, run.history["epoch"], run.config["seed"]
     ('VAE', [1.0, 2.0], 3)
     """
+    from ... import training
+    from ...detection import LatentDetector, NoiseContrastiveDetector
+
     place = Path(path)
     if any((place / name).is_file() for name in (MODEL, CONFIG)):
-        return load_run(place)
+        return load_run(place, NoiseContrastiveDetector)
     if place.is_dir():
         return _load_checkpoints(place, max_bytes)
-    for detector in (NoiseContrastiveDetector, LatentDetector):
-        if kind_of(place) == detector.KIND:
-            return detector.load(place, **({} if max_bytes is None else {"max_bytes": max_bytes}))
+    classes: dict[str, Any] = {FittedEnsemble.KIND: NoiseContrastiveDetector, LATENT: LatentDetector}
+    if detector := classes.get(kind_of(place)):
+        return detector.load(place, **({} if max_bytes is None else {"max_bytes": max_bytes}))
     return training.load_module(place, max_bytes=max_bytes)
 
 
-def load_run(folder: Path) -> FittedRun:
-    """Open the folder of ``fvnce fit``, or raise FileError that names what is missing or damaged."""
+def load_run(folder: Path, kind: type[FittedEnsemble] = FittedEnsemble) -> FittedRun:
+    """Open the folder of ``fvnce fit``, or raise FileError that names what is missing or damaged.
+
+    Args:
+        folder: that ``fvnce fit --out`` wrote.
+        kind: the class of its detector; by default what scores without torch, and has no history of training.
+    """
     if not folder.is_dir():
         raise FileError(
             f"{folder} is no run folder: it does not exist or is a file; make one with fvnce fit DATA --out {folder}"
@@ -169,14 +176,14 @@ def load_run(folder: Path) -> FittedRun:
     config = read_config(folder / CONFIG)
     try:
         with reading(folder / MODEL):
-            detector = NoiseContrastiveDetector.load(folder / MODEL)
-            history, layout = list(detector.history_), _layout(detector)
+            detector = kind.load(folder / MODEL)
+            history, layout = list(getattr(detector, "history_", [])), _layout(detector)
             return FittedRun(folder=folder, config=config, history=history, detector=detector, layout=layout)
     except FileError as error:
         raise FileError(f"{error}; make the run again with fvnce fit") from None
 
 
-def _layout(detector: NoiseContrastiveDetector) -> Layout:
+def _layout(detector: FittedEnsemble) -> Layout:
     """Return what rows look like: named columns as the model reads them, or arrays of one shape."""
     preprocessor = detector.preprocessor_
     if not isinstance(preprocessor, TablePreprocessor):
@@ -188,12 +195,15 @@ def _layout(detector: NoiseContrastiveDetector) -> Layout:
 
 
 def _load_checkpoints(folder: Path, max_bytes: int | None) -> Run:
+    from ... import training
+    from ...training.checkpoint import Checkpoints, read_checkpoint
+
     objective = training.load_module(Checkpoints(folder).weights(), max_bytes=max_bytes)
     latest = Checkpoints(folder).latest()
     if latest is None:
         raise FileNotFoundError(f"{folder} must hold a run, found no checkpoint in it; load its weights file instead")
     state, _ = read_checkpoint(latest)
-    history = History()
+    history = training.History()
     with reading(latest):
         history.load_state_dict(state["history"])
         return Run(folder=folder, config=dict(state["settings"]), history=history, objective=objective)

@@ -82,12 +82,14 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
     for line in described(data.layout.types or {}):
         say(f"read as {line}")
     say(_described(data))
-    run = _fit_detector(settings, data, out, progress)
-    few, names = FewValues(run.detector), data.names
+    detector, settings = _fit_detector(settings, data, progress)
+    history = list(detector.history_)
+    run = FittedRun(folder=out, config=settings, history=history, detector=detector, layout=data.layout)
+    few, names = FewValues(detector), data.names
     few.add(data.rows, lambda i: i + 1 if names is None else names[i])
     for sentence in few.sentences():
         note(sentence)
-    run.detector.save(place / MODEL)
+    detector.save(place / MODEL)
     write_text(place / CONFIG, run.config.to_toml())
     analysis = analyze(run, data, notices)
     write_run_page(place / PAGE, analysis)
@@ -95,7 +97,10 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
     return run
 
 
-def _fit_detector(settings: RunSettings, data: TrainingData, out: Path, progress: bool | None) -> FittedRun:
+def _fit_detector(
+    settings: RunSettings, data: TrainingData, progress: bool | None
+) -> tuple[NoiseContrastiveDetector, RunSettings]:
+    """Return the detector, and the settings with those that it has by default."""
     parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.detector.items()}
     allowed = [name for name in (*NoiseContrastiveDetector().get_params(), *EXPERT) if name not in _NO_SETTING]
     for name in parameters:
@@ -111,8 +116,7 @@ def _fit_detector(settings: RunSettings, data: TrainingData, out: Path, progress
     detector.set_params(verbose=0)
     full = {**EXPERT, **detector.get_params(), **parameters.get("expert", {})}
     config = {name: list(full[name]) if isinstance(full[name], tuple) else full[name] for name in allowed}
-    settings, history = replace(settings, detector=config), list(detector.history_)
-    return FittedRun(folder=out, config=settings, history=history, detector=detector, layout=data.layout)
+    return detector, replace(settings, detector=config)
 
 
 def _described(data: TrainingData) -> str:

@@ -16,8 +16,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from ...detection import NoiseContrastiveDetector
 from ...detection.base import Scores
+from ...detection.fitted import FittedEnsemble
 from ...detection.preprocessing import TablePreprocessor
 from ...detection.trust.conformal import flag_by
 from ...tables import FileError, Frame, TableSource
@@ -50,7 +50,7 @@ MIN_ROWS = 5
 class FewValues:
     """Names of rows that lack more than half of their values, and more than is usual in training."""
 
-    def __init__(self, detector: NoiseContrastiveDetector) -> None:
+    def __init__(self, detector: FittedEnsemble) -> None:
         self._detector, self._rows, self._few = detector, 0, 0
         self._names: list[str] = []
 

@@ -8,24 +8,23 @@ for *every* proper scoring rule, because f0' = −r f1'. So a tree needs no trai
 share of noise in a cell, μ_C = P_noise / (P_data + P_noise), is its exact answer. Cells come from extremely randomized
 trees, whose Gini gain is the gain of J under the quadratic rule; the forest averages μ over trees.
 
-Trees are stored as plain arrays, which can be checked to the last leaf. scikit-learn's compiled code finds the leaves
-of rows, 18 times as fast as NumPy. scikit-learn has no public way to make a tree from arrays, so the state that it
-unpickles is used, without a pickle; where a version of it has another form, NumPy finds the same leaves.
+Trees are stored as plain arrays, which can be checked to the last leaf; the left child of a node follows it, since
+scikit-learn grows trees depth first. Its compiled code finds the leaves of many rows, 18 times as fast as NumPy.
+scikit-learn has no public way to make a tree from arrays, so the state that it unpickles is used, without a pickle;
+where a version of it has another form, NumPy finds the same leaves.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
-from sklearn import config_context
-from sklearn.tree import ExtraTreeRegressor
 
 from ..._validation import require, stored_array
 from ..rows import Array, Folds, TrainingRows
@@ -33,8 +32,14 @@ from .base import HeldOutScores, ImageShape, Member, MemberSettings, Scorer, Sta
 
 #: Rows times trees that are followed at a time.
 MAX_PLACES = 2**20
-#: The deepest tree in a file; those that ``fit`` grows have a few hundred levels at most, and each costs a step a row.
+#: Rows up to which NumPy follows all trees at once, faster than compiled code that goes through them one by one; more
+#: rows while scikit-learn is not imported, which takes a second.
+FEW_ROWS, FEW_ROWS_AT_START = 16, 4096
+#: The deepest tree in a file; version 0.2 grew some of a few hundred levels, and each costs a step a row.
 MAX_DEPTH = 10_000
+#: The most levels of a tree that ``fit`` grows: without a limit, scoring of large tables took four times as long, and
+#: files were up to 20 times as large, for no more average precision.
+GROWN_DEPTH = 8
 #: The fewest draws of noise, for tables of few rows.
 MIN_DRAWS = 256
 #: Rows of a tree of the isolation forest, few, so that outliers do not hide one another; its depth; and the most trees.
@@ -47,19 +52,17 @@ class RatioForest(Scorer):
 
     Attributes:
         roots: first node of each tree, shape (T,).
-        left: node to go to if the feature is at most the threshold; at a leaf its own number.
-        right: node to go to otherwise.
+        right: node to go to if the feature is above the threshold, otherwise to the next one; at a leaf its own number.
         feature: column that a node compares, 0 at a leaf.
-        threshold: what it compares with.
-        share: μ, the share of noise among what reached the node.
+        threshold: what it compares with, in single precision as the rows are.
+        share: μ, the share of noise among what reached the node, in single precision.
     """
 
-    roots: NDArray[np.int64]
-    left: NDArray[np.int64]
-    right: NDArray[np.int64]
-    feature: NDArray[np.int64]
-    threshold: Array
-    share: Array
+    roots: NDArray[Any]
+    right: NDArray[Any]
+    feature: NDArray[Any]
+    threshold: NDArray[Any]
+    share: NDArray[Any]
 
     def anomaly(self, X: Array) -> Array:
         """Return μ averaged over the trees, shape (n,)."""
@@ -67,31 +70,40 @@ class RatioForest(Scorer):
 
     def anomaly_by(self, X: Array, trees: slice) -> Array:
         """Return μ averaged over some of the trees."""
-        rows = np.ascontiguousarray(X, dtype=np.float32)
-        total, count = np.zeros(len(rows)), 0
-        # Tree by tree, so that the sum of a row has one order, whatever other rows there are.
-        for leaf in self._leaves(rows, trees):
-            total += self.share[leaf]
-            count += 1
-        return total / count
-
-    def _leaves(self, rows: NDArray[np.float32], trees: slice) -> Iterator[NDArray[np.int64]]:
-        """Yield the leaf of each row, one array for each tree."""
+        rows, roots = np.ascontiguousarray(X, dtype=np.float32), self.roots[trees]
         if rows.shape[1] < self._columns:  # compiled trees would read beyond the rows
             raise ValueError(f"X must have at least {self._columns} columns, found {rows.shape[1]}")
-        if self._compiled is not None:
-            for root, tree in zip(self.roots[trees].tolist(), self._compiled[trees], strict=True):
-                yield root + tree.apply(rows)
-            return
-        for root in self.roots[trees]:
-            node = np.full((len(rows), 1), root)
-            while not np.array_equal(new := self._step(rows, node), node):
-                node = new
-            yield node[:, 0]
+        few = FEW_ROWS if "sklearn.tree" in sys.modules else FEW_ROWS_AT_START
+        compiled = None if len(rows) <= few else self._compiled
+        # Tree by tree, so that the sum of a row has one order, whatever other rows there are.
+        if compiled is not None:
+            total = np.zeros(len(rows))
+            for root, tree in zip(roots.tolist(), compiled[trees], strict=True):
+                total += self.share[root + tree.apply(rows)]
+            return total / len(roots)
+        size = max(1, MAX_PLACES // len(roots))
+        parts = [self._leaves(rows[low : low + size], roots) for low in range(0, max(len(rows), 1), size)]
+        return np.concatenate([np.cumsum(self.share[leaf], axis=1, dtype=np.float64)[:, -1] for leaf in parts]) / len(
+            roots
+        )
+
+    def _leaves(self, rows: NDArray[np.float32], roots: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the leaf of each row in each tree, shape (n, T)."""
+        width, flat = rows.shape[1], rows.ravel()
+        leaves = np.tile(roots.astype(np.int64), len(rows))
+        place, node = np.arange(len(leaves)), leaves
+        start = np.repeat(np.arange(len(rows)) * width, len(roots))
+        while len(place):
+            right = self.right[node]
+            inner = right != node
+            leaves[place[~inner]] = node[~inner]
+            place, node, start, right = place[inner], node[inner], start[inner], right[inner]
+            node = np.where(flat[start + self.feature[node]] <= self.threshold[node], node + 1, right)
+        return leaves.reshape(len(rows), len(roots))
 
     @cached_property
     def _compiled(self) -> list[Any] | None:
-        return compiled_trees(self.roots, self.left, self.right, self.feature, self.threshold)
+        return compiled_trees(self.roots, self.right, self.feature, self.threshold)
 
     @cached_property
     def _columns(self) -> int:
@@ -111,23 +123,24 @@ class RatioForest(Scorer):
 
     def _moves(self, rows: NDArray[np.float32]) -> Array:
         node = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
-        moves = np.zeros(rows.shape)
+        moves, share = np.zeros(rows.shape), self.share.astype(np.float64)
         index = np.arange(len(rows))[:, None]
         while True:
             new = self._step(rows, node)
             if np.array_equal(new, node):
                 return moves / len(self.roots)
-            np.add.at(moves, (index, self.feature[node]), self.share[new] - self.share[node])
+            np.add.at(moves, (index, self.feature[node]), share[new] - share[node])
             node = new
 
     @property
     def base(self) -> float:
         """μ at the roots, averaged over the trees."""
-        return float(self.share[self.roots].mean())
+        return float(self.share[self.roots].mean(dtype=np.float64))
 
     def _step(self, rows: NDArray[np.float32], node: NDArray[np.int64]) -> NDArray[np.int64]:
         values = np.take_along_axis(rows, self.feature[node], 1)
-        return np.where(values <= self.threshold[node], self.left[node], self.right[node])
+        right = self.right[node]
+        return np.where((values <= self.threshold[node]) & (right != node), node + 1, right)
 
     def state(self) -> State:
         """Return the arrays; there is nothing else."""
@@ -139,11 +152,17 @@ class RatioForest(Scorer):
     ) -> Self:
         """Make trees over rows with ``width`` columns, in which every row arrives at a leaf."""
         expected = {field.name for field in fields(cls)}
+        if "left" in arrays:  # as version 0.2 had it, in double precision
+            arrays = dict(arrays)
+            left, own = arrays.pop("left"), np.arange(np.size(arrays["right"]))
+            after = np.where(arrays["right"] != own, own + 1, own)
+            require(np.array_equal(left, after), "lead from each node to the next", "elsewhere", of="a forest")
         require(not content and set(arrays) == expected, "be the member that it is named", sorted(arrays))
         require(image is None, "have forests over columns", "pixels")
         roots, count = np.shape(arrays["roots"]), np.shape(arrays["share"])[:1]
         for name, values in arrays.items():
-            dtype = np.float64 if name in ("threshold", "share") else np.int64
+            old, new = (np.float64, np.float32) if name in ("threshold", "share") else (np.int64, np.int32)
+            dtype = old if getattr(values, "dtype", None) == old else new
             stored_array(f"{name} of a forest", values, dtype, roots[:1] if name == "roots" else count)
         forest = cls(**arrays)
         outside = forest.share[(forest.share < 0) | (forest.share > 1)]
@@ -156,11 +175,10 @@ class RatioForest(Scorer):
     def _check_paths(self, count: int) -> None:
         """Require that every node but the roots follows one earlier node of its tree, so that every path ends."""
         node, roots = np.arange(count), self.roots
-        inner = self.left != node
-        parents, children = np.tile(node[inner], 2), np.concatenate([self.left[inner], self.right[inner]])
+        inner = self.right != node
+        parents, children = np.tile(node[inner], 2), np.concatenate([node[inner] + 1, self.right[inner]])
         later = bool(((children > parents) & (children < count)).all())
-        leaves = bool((self.right[~inner] == node[~inner]).all())
-        require(later and leaves, "lead from each node to two later ones or to none", children[:1], of="a forest")
+        require(later, "lead from each node to two later ones or to none", children[:1], of="a forest")
         inside = len(roots) > 0 and bool(((roots >= 0) & (roots < count)).all()) and len(np.unique(roots)) == len(roots)
         require(inside, "have roots among its nodes, each once", roots[:3], of="a forest")
         is_root = np.zeros(count, dtype=bool)
@@ -174,22 +192,17 @@ class RatioForest(Scorer):
         while len(level):
             require(depth <= MAX_DEPTH, f"have at most {MAX_DEPTH:,} levels", "more", of="a forest")
             level = level[inner[level]]
-            level, depth = np.concatenate([self.left[level], self.right[level]]), depth + 1
+            level, depth = np.concatenate([level + 1, self.right[level]]), depth + 1
 
 
 def compiled_trees(
-    roots: NDArray[np.int64],
-    left: NDArray[np.int64],
-    right: NDArray[np.int64],
-    feature: NDArray[np.int64],
-    threshold: Array,
+    roots: NDArray[Any], right: NDArray[Any], feature: NDArray[Any], threshold: NDArray[Any]
 ) -> list[Any] | None:
     """Return scikit-learn's tree of each root, or None where this version of it cannot be made from these arrays.
 
     Compiled code follows every index, so arrays from a file must have passed :meth:`RatioForest.from_state`.
 
-    >>> left, right = np.array([1, 1, 2]), np.array([2, 1, 2])
-    >>> (tree,) = compiled_trees(np.array([0]), left, right, np.zeros(3, int), np.array([0.5, 0, 0]))
+    >>> (tree,) = compiled_trees(np.array([0]), np.array([2, 1, 2]), np.zeros(3, int), np.array([0.5, 0, 0]))
     >>> tree.apply(np.array([[0.0], [1.0]], dtype=np.float32))
     array([1, 2])
     """
@@ -198,11 +211,12 @@ def compiled_trees(
     try:
         from sklearn.tree._tree import NODE_DTYPE, TREE_LEAF, TREE_UNDEFINED, Tree
 
-        for begin, end in zip(first.tolist(), np.append(first[1:], len(left)).tolist(), strict=True):
+        for begin, end in zip(first.tolist(), np.append(first[1:], len(right)).tolist(), strict=True):
             here = slice(begin, end)
-            leaf = left[here] == np.arange(begin, end)
+            own = np.arange(begin, end)
+            leaf = right[here] == own
             nodes = np.zeros(end - begin, dtype=NODE_DTYPE)
-            nodes["left_child"] = np.where(leaf, TREE_LEAF, left[here] - begin)
+            nodes["left_child"] = np.where(leaf, TREE_LEAF, own + 1 - begin)
             nodes["right_child"] = np.where(leaf, TREE_LEAF, right[here] - begin)
             nodes["feature"] = np.where(leaf, TREE_UNDEFINED, feature[here])
             nodes["threshold"] = threshold[here]
@@ -294,6 +308,8 @@ class IsolationForest(RatioForest, Member):
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
         """Grow the trees, each on a sample of its own: a row is in few of them."""
+        from joblib import Parallel, delayed
+
         seeds = np.random.RandomState(seed).randint(2**31 - 1, size=min(settings.n_trees, ISOLATION_TREES))
         X = rows.X.astype(np.float32)
         cumulative = np.cumsum(rows.weights / rows.weights.sum())
@@ -307,6 +323,9 @@ def _grow_isolation(X: NDArray[np.float32], cumulative: Array, seed: int) -> Any
     random = np.random.RandomState(seed)
     levels = random.random_sample(min(ISOLATION_ROWS, len(X)))
     there, counts = np.unique(np.searchsorted(cumulative, levels, "right"), return_counts=True)
+    from sklearn import config_context
+    from sklearn.tree import ExtraTreeRegressor
+
     with config_context(skip_parameter_validation=True):
         tree = ExtraTreeRegressor(random_state=seed, max_features=1, max_depth=ISOLATION_DEPTH)
         # A target that means nothing, so that every split is as good as another.
@@ -347,6 +366,7 @@ def grow_forest(
     *,
     n_trees: int,
     min_samples_leaf: int,
+    max_depth: int | None = GROWN_DEPTH,
     seed: int,
     folds: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
     n_jobs: int | None = None,
@@ -360,10 +380,13 @@ def grow_forest(
         noise_weights: one for each draw.
         n_trees: how many.
         min_samples_leaf: fewest samples in a cell.
+        max_depth: the most levels of a tree, or None.
         seed: of the partitions.
         folds: the fold of each row and of each draw, −1 for none: tree t sees nothing of fold t mod K.
         n_jobs: threads, as joblib counts them.
     """
+    from joblib import Parallel, delayed
+
     X = np.concatenate([rows, noise]).astype(np.float32)
     is_noise = np.repeat([0.0, 1.0], [len(rows), len(noise)])
     weight = np.concatenate([weights, noise_weights])
@@ -374,7 +397,7 @@ def grow_forest(
     ]
     # As scikit-learn's forests seed their trees.
     seeds = np.random.RandomState(seed).randint(2**31 - 1, size=n_trees)
-    grow = partial(_grow_tree, min_samples_leaf=min_samples_leaf)
+    grow = partial(_grow_tree, min_samples_leaf=min_samples_leaf, max_depth=max_depth)
     work = (delayed(grow)(parts[tree % len(parts)], int(tree_seed)) for tree, tree_seed in enumerate(seeds))
     return _flat(Parallel(n_jobs=n_jobs, prefer="threads")(work))
 
@@ -389,11 +412,16 @@ def _balanced(X: NDArray[np.float32], is_noise: Array, weight: Array) -> _Part:
     return X, is_noise, weight
 
 
-def _grow_tree(part: _Part, seed: int, min_samples_leaf: int) -> Any:
+def _grow_tree(part: _Part, seed: int, min_samples_leaf: int, max_depth: int | None) -> Any:
     """Grow one tree, whose target is 1 for noise: the mean of a cell is μ, and the gain half that of Gini."""
     X, is_noise, weight = part
+    from sklearn import config_context
+    from sklearn.tree import ExtraTreeRegressor
+
     with config_context(skip_parameter_validation=True):  # the detector has validated its settings
-        tree = ExtraTreeRegressor(random_state=seed, max_features="sqrt", min_samples_leaf=min_samples_leaf)
+        tree = ExtraTreeRegressor(
+            random_state=seed, max_features="sqrt", max_depth=max_depth, min_samples_leaf=min_samples_leaf
+        )
         return tree.fit(X, is_noise, sample_weight=weight * (len(X) / weight.sum()), check_input=False).tree_
 
 
@@ -404,14 +432,16 @@ def _flat(trees: Sequence[Any], shares: Sequence[Array] | None = None) -> RatioF
     sizes = [tree.node_count for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1]
     node, first = np.arange(sum(sizes)), np.repeat(roots, sizes)
-    names = ("children_left", "children_right", "feature", "threshold")
-    left, right, feature, threshold = (np.concatenate([getattr(tree, name) for tree in trees]) for name in names)
-    leaf = left < 0
+    names = ("children_right", "feature", "threshold")
+    right, feature, threshold = (np.concatenate([getattr(tree, name) for tree in trees]) for name in names)
+    leaf = right < 0
+    # Rounded down, a threshold divides numbers in single precision as it did.
+    rounded = threshold.astype(np.float32)
+    rounded = np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
     return RatioForest(
-        roots=roots.astype(np.int64),
-        left=np.where(leaf, node, left + first).astype(np.int64),
-        right=np.where(leaf, node, right + first).astype(np.int64),
-        feature=np.where(leaf, 0, feature).astype(np.int64),
-        threshold=np.where(leaf, 0.0, threshold).astype(np.float64),
-        share=np.clip(np.concatenate(shares), 0.0, 1.0).astype(np.float64),
+        roots=roots.astype(np.int32),
+        right=np.where(leaf, node, right + first).astype(np.int32),
+        feature=np.where(leaf, 0, feature).astype(np.int32),
+        threshold=np.where(leaf, np.float32(0), rounded),
+        share=np.clip(np.concatenate(shares), 0.0, 1.0).astype(np.float32),
     )

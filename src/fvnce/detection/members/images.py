@@ -16,18 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from sklearn.utils.extmath import randomized_svd
-from torch import Tensor
-from torch.nn import functional
 
 from ..._validation import require, stored_array
-from ...training.history import History
-from ..blocks import project
+from ..products import project
 from ..rows import Array, Folds, TrainingRows
 from .base import (
     HeldOutScores,
@@ -41,6 +36,11 @@ from .base import (
     row_fractions,
     standard,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...training.history import History
 
 #: The most directions of a code, and of principal components.
 DIRECTIONS, COMPONENTS = 64, 32
@@ -71,6 +71,8 @@ def _sample(rows: TrainingRows, rng: np.random.Generator) -> tuple[Array, Array]
 
 def _directions(X: Array, weights: Array, count: int, seed: int) -> tuple[Array, Array, float]:
     """Return the mean, the directions of most variance, orthonormal, shape (K, D), and the variance."""
+    from sklearn.utils.extmath import randomized_svd
+
     mean = weights @ X
     away = np.sqrt(weights)[:, None] * (X - mean)
     directions = randomized_svd(away, min(count, *X.shape), random_state=seed)[2]
@@ -144,6 +146,9 @@ def straightened(X: Array, image: ImageShape) -> Array:
 
 def _resampled(X: Array, image: ImageShape, grid: Tensor) -> Array:
     """Read flattened images at the places of a grid, shape (1 or n, H, W, 2) in halves of an image, zero outside."""
+    import torch
+    from torch.nn import functional
+
     x = torch.from_numpy(X).float().reshape(-1, *image)
     resampled = functional.grid_sample(x, grid.expand(len(x), -1, -1, -1), align_corners=False)
     return resampled.flatten(1).double().numpy()
@@ -151,6 +156,8 @@ def _resampled(X: Array, image: ImageShape, grid: Tensor) -> Array:
 
 def _mapped(X: Array, image: ImageShape, maps: Tensor) -> Array:
     """Read images through an affine map for each, shape (n, 2, 3)."""
+    from torch.nn import functional
+
     parts = []
     for low in range(0, len(X), RESAMPLED):
         some = maps[low : low + RESAMPLED]
@@ -161,6 +168,8 @@ def _mapped(X: Array, image: ImageShape, maps: Tensor) -> Array:
 
 def _upright(X: Array, image: ImageShape) -> Tensor:
     """Return the affine map of each image, from the places of the straight one to those of the image."""
+    import torch
+
     light = torch.from_numpy(np.maximum(X, 0.0)).float().reshape(-1, *image).sum(1)
     v, u = ((torch.arange(side) * 2 + 1) / side - 1 for side in image[1:])
     mass = light.sum((1, 2)).clamp(min=FAINT)
@@ -177,6 +186,8 @@ def _upright(X: Array, image: ImageShape) -> Tensor:
 
 def _inverse(maps: Tensor) -> Tensor:
     """Return the inverse of affine maps."""
+    import torch
+
     inner = torch.linalg.inv(maps[:, :, :2])
     return torch.cat([inner, -inner @ maps[:, :, 2:]], 2)
 
@@ -189,15 +200,18 @@ class Warps:
         grids: places that each warp reads, in halves of an image, shape (W, height, width, 2), float32.
     """
 
-    grids: Tensor
+    grids: NDArray[np.float32]
 
     @classmethod
     def draw(cls, image: ImageShape, seed: int) -> Self:
         """Draw warps of images of this shape.
 
         >>> Warps.draw((1, 8, 12), 0).grids.shape
-        torch.Size([16, 8, 12, 2])
+        (16, 8, 12, 2)
         """
+        import torch
+        from torch.nn import functional
+
         generator = torch.Generator().manual_seed(seed)
         maps = torch.eye(2, 3).repeat(WARPS, 1, 1)
         maps[:, :, :2] += LINEAR * torch.randn(WARPS, 2, 2, generator=generator)
@@ -205,14 +219,16 @@ class Warps:
         knots = torch.randn(WARPS, 2, KNOTS, KNOTS, generator=generator)
         field = functional.interpolate(knots, size=image[1:], mode="bicubic", align_corners=True)
         grids = functional.affine_grid(maps, [WARPS, *image], align_corners=False)
-        return cls((grids + ELASTIC * field.permute(0, 2, 3, 1)).contiguous())
+        return cls((grids + ELASTIC * field.permute(0, 2, 3, 1)).contiguous().numpy())
 
     def log_distance(self, X: Array, z: Array, code: ImageCode, smoothing: float) -> Array:
         """Return log ρ, the mean of log |z(x′) − z(x)| over the warps of each image, shape (n,)."""
+        import torch
+
         total = np.zeros(len(X))
         for low in range(0, len(X), RESAMPLED):
             some = slice(low, low + RESAMPLED)
-            for grid in self.grids:
+            for grid in torch.from_numpy(self.grids):
                 away = code.encode(_resampled(X[some], code.image, grid[None])) - z[some]
                 total[some] += np.log(np.sqrt((away**2).sum(1)) + smoothing)
         return total / len(self.grids)
@@ -226,7 +242,7 @@ class Warps:
         grids = stored_array("grids of warps", arrays["grids"], np.float32, (shape[0], *image[1:], 2))
         reach = float(np.abs(grids).max())
         require(reach <= MAX_REACH, f"have warps that read at most {MAX_REACH:g} halves of an image away", reach)
-        return cls(torch.from_numpy(grids))
+        return cls(grids)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.neighbors import NearestNeighbors
 
 from ..._validation import count, fields, number, require, stored_array
 from ..bulk import Bulk
@@ -37,8 +36,8 @@ from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, part
 if TYPE_CHECKING:
     from .images import ImageCode, Warps
 
-#: The most rows, and images, among which neighbors are searched.
-MAX_ROWS, MAX_IMAGES = 4096, 20_000
+#: The most rows among which neighbors are searched without known outliers; with some, which rank most rows; and images.
+MAX_ROWS, MAX_ROWS_WITH_KNOWN, MAX_IMAGES = 4096, 2048, 20_000
 #: ε as a fraction of the mean distance: rows of tables repeat themselves, images do not.
 SMOOTHING, IMAGE_SMOOTHING = 0.3, 0.01
 #: a on tables of clean rows; a on images whose neighbors explain everything, and b on images.
@@ -53,6 +52,8 @@ JITTER = 1e-6
 SPARE = 3
 #: The most numbers in memory while distances are computed exactly.
 MAX_DISTANCES = 2**21
+#: Differences from reference rows, in numbers, up to which NumPy searches by itself.
+FEW_DIFFERENCES = 2**20
 #: Reference rows by which it is estimated how much of a distance the neighbors' own explain.
 WITNESSES = 4096
 #: Rows that are explained at a time.
@@ -90,7 +91,7 @@ class Reference:
         counts = _counts(weights, min(len(rows), max_rows))
         chosen = np.flatnonzero(counts)
         rng = np.random.default_rng([seed, 80])
-        points = rows[chosen] + JITTER * rng.uniform(-1, 1, size=(len(chosen), rows.shape[1]))
+        points = _single(rows[chosen] + JITTER * rng.uniform(-1, 1, size=(len(chosen), rows.shape[1])))
         weights = counts[chosen]
         unsmoothed = partial(cls, distances=np.ones(0), smoothing=0.0)
         if not clean:
@@ -104,7 +105,7 @@ class Reference:
         distances = unsmoothed(points, weights, n_neighbors=n_neighbors).distance(points)
         mean = float(np.average(distances, weights=weights))
         epsilon = smoothing * mean if mean > 0 else 1.0
-        return cls(points, weights, distances + epsilon, n_neighbors, epsilon)
+        return cls(points, weights, _single(distances + epsilon), n_neighbors, epsilon)
 
     def distance(self, X: Array) -> Array:
         """Return d + ε of each row, shape (n,)."""
@@ -134,8 +135,7 @@ class Reference:
     def _nearest(self, X: Array) -> tuple[Array, NDArray[np.int64], Array]:
         """Return distances of the neighbors, which they are, and how much each of them counts, k together at most."""
         wide = min(self.n_neighbors + SPARE, len(self.points))
-        search = NearestNeighbors(n_neighbors=wide, algorithm="brute").fit(self.points)
-        index: NDArray[np.int64] = search.kneighbors(X, return_distance=False)
+        index = self._around(X, wide)
         distance = np.empty(index.shape)
         step = max(1, MAX_DISTANCES // (wide * X.shape[1]))
         for low in range(0, len(X), step):
@@ -150,9 +150,21 @@ class Reference:
         before = np.cumsum(mass, axis=1) - mass
         return distance, index, np.clip(self.n_neighbors - before, 0, mass)
 
-    def arrays(self) -> dict[str, Array]:
-        """Return the arrays by name."""
-        return {name: getattr(self, name) for name in ("points", "weights", "distances")}
+    def _around(self, X: Array, count: int) -> NDArray[np.int64]:
+        """Return the numbers of the nearest reference rows, in any order, shape (n, count)."""
+        if len(X) * self.points.size <= FEW_DIFFERENCES:
+            squares = [np.square(self.points - row).sum(1) for row in X]
+            return np.stack([np.argpartition(each, count - 1)[:count] for each in squares])
+        from sklearn.neighbors import NearestNeighbors  # faster, and it takes a second to import
+
+        search = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(self.points)
+        return np.asarray(search.kneighbors(X, return_distance=False))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name, in single precision unless they came from a file of version 0.2."""
+        arrays: dict[str, Array] = {name: getattr(self, name) for name in ("points", "weights", "distances")}
+        exact = all(np.array_equal(values, _single(values)) for values in arrays.values())
+        return {name: values.astype(np.float32 if exact else np.float64) for name, values in arrays.items()}
 
     @classmethod
     def from_state(cls, n_neighbors: int, smoothing: float, arrays: Mapping[str, NDArray[Any]], width: int) -> Self:
@@ -160,11 +172,14 @@ class Reference:
         require(set(arrays) == {"points", "weights", "distances"}, "have reference rows", sorted(arrays))
         rows = np.shape(arrays["weights"])[0] if np.ndim(arrays["weights"]) else 0
         require(rows > 0, "have reference rows", rows)
-        stored_array("points of neighbors", arrays["points"], np.float64, (rows, width))
+        # Version 0.2 stored them in double precision.
+        dtype = np.float64 if arrays["points"].dtype == np.float64 else np.float32
+        stored_array("points of neighbors", arrays["points"], dtype, (rows, width))
         for name, low in (("weights", 1.0), ("distances", math.ulp(0.0))):
-            values = stored_array(f"{name} of neighbors", arrays[name], np.float64, (rows,))
+            values = stored_array(f"{name} of neighbors", arrays[name], dtype, (rows,))
             require(bool((values >= low).all()), f"have {name} of neighbors >= {low:g}", values.min())
-        return cls(**arrays, n_neighbors=n_neighbors, smoothing=smoothing)
+        double = {name: values.astype(np.float64) for name, values in arrays.items()}
+        return cls(**double, n_neighbors=n_neighbors, smoothing=smoothing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +213,8 @@ class NeighborMember(Member):
         learn = partial(Reference.learn, weights=rows.weights, clean=settings.clean, seed=seed)
         if settings.image is None:
             k = settings.n_neighbors or ROW_NEIGHBORS
-            reference = learn(rows.X, n_neighbors=k, max_rows=MAX_ROWS, smoothing=SMOOTHING)
+            most = MAX_ROWS_WITH_KNOWN if len(rows.outliers) else MAX_ROWS
+            reference = learn(rows.X, n_neighbors=k, max_rows=most, smoothing=SMOOTHING)
             member = cls(reference, LOCAL if settings.clean else 0.0)
         else:
             from .images import ImageCode, Warps
@@ -236,7 +252,7 @@ class NeighborMember(Member):
         content = {"local": self.local, "warped": self.warped, "smoothing": reference.smoothing}
         arrays = prefixed("reference", reference.arrays())
         if self.code is not None and self.warps is not None:
-            arrays |= prefixed("code", self.code.arrays()) | {"warps.grids": self.warps.grids.numpy()}
+            arrays |= prefixed("code", self.code.arrays()) | {"warps.grids": self.warps.grids}
         return content | {"neighbours": reference.n_neighbors}, arrays  # as version 0.2 spelled it
 
     @classmethod
@@ -258,6 +274,11 @@ class NeighborMember(Member):
         made = ImageCode.from_state(code, width, image)
         rows = Reference.from_state(k, smoothing, reference, len(made.directions))
         return cls(rows, local, warped, made, Warps.from_state(warps, image))
+
+
+def _single(values: Array) -> Array:
+    """Return the nearest numbers that single precision has, as a file holds them."""
+    return values.astype(np.float32).astype(np.float64)
 
 
 def _counts(weights: Array, total: int) -> Array:

@@ -20,7 +20,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import false_discovery_control
 
 from ..._validation import count, fields, flag, number, require, stored_array
 from ...tables.frame import Frame
@@ -211,6 +210,8 @@ def reject(p: Array, fdr: float) -> NDArray[np.bool_]:
     >>> reject(np.array([0.01, 0.04, 0.03, 0.9]), 0.1)
     array([ True,  True,  True, False])
     """
+    from scipy.stats import false_discovery_control
+
     return np.asarray(false_discovery_control(p, method="bh") <= fdr)
 
 

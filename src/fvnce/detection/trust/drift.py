@@ -21,7 +21,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import betabinom
 
 from ..._validation import fields, number, require, stored_array
 from ..rows import Array, as_counts
@@ -182,5 +181,7 @@ def _far(count: int, rows: int, usual: float, n_training: float) -> bool:
     """Return whether a count of rows is far above a fraction of the training rows."""
     if not rows or count < max(FAR_FRACTION, FAR_TIMES * usual) * rows:
         return False
+    from scipy.stats import betabinom  # it takes long to import, and few batches need it
+
     seen = usual * n_training
     return bool(betabinom.sf(count - 1, rows, seen + 1, n_training - seen + 1) < 1 / CHANCE)

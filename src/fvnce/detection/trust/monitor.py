@@ -26,7 +26,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import betabinom, binomtest, hypergeom
 
 from ..._validation import count, fields, flag, listed, number, require, stored_array
 from ..preprocessing import MAX_CATEGORIES, TablePreprocessor
@@ -246,6 +245,8 @@ class Watch:
 
     def changes(self, alpha: float = 0.01) -> Changes:
         """Return what has changed, with an alarm at probability ``alpha`` at most if nothing has."""
+        from scipy.stats import betabinom, binomtest
+
         alpha = number("alpha", alpha, low=0.0, high=1.0, open_low=True)
         columns = [self._column(i) for i in range(len(self._counts))]
         difference = p_scores = small = p_small = None
@@ -341,6 +342,8 @@ def _ranks(n: float) -> list[int]:
 
 def _share_test(before: Array, of_before: float, now: Array, of_now: float) -> Array:
     """Return the two-sided p-value of each pair of counts, by the hypergeometric distribution."""
+    from scipy.stats import hypergeom
+
     margins = round(of_before + of_now), np.rint(before + now), round(of_now)
     low, high = hypergeom.cdf(now, *margins), hypergeom.sf(now - 1, *margins)
     return np.asarray(np.minimum(1.0, 2 * np.minimum(low, high)))

@@ -1,0 +1,214 @@
+"""What detectors add to their scores to be estimators: training rows checked, settings, files, scikit-learn's contract.
+
+What scores (:mod:`fvnce.detection.base`) does without scikit-learn and torch, which take seconds to import.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import validate_data
+
+from .._validation import FileError
+from ..io import write_record
+from ..tables.frame import Frame, is_frame
+from ..tables.schema import ColumnTypes, frame_to_matrix, learn_types
+from .base import FINDINGS, FittedDetector, check_fitted
+from .members.base import prefixed
+from .preprocessing import TablePreprocessor
+from .rows import Array, check_images, release, require_values, rows_at_once
+from .trust.drift import Baseline
+from .trust.monitor import Cells
+
+if TYPE_CHECKING:
+    from ..training.history import History
+
+#: Reads well on light and on dark pages.
+BOX = "border-left:3px solid #2c6fad;padding:.2em .8em;margin:.4em 0"
+
+
+class OutlierDetector(FittedDetector, OutlierMixin, BaseEstimator):  # type: ignore[misc]
+    """A scikit-learn outlier detector for tables, data frames and images."""
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows, of which y marks the known outliers."""
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return what was learned in addition to the attributes above."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fitted detector to one file, atomically and without pickle."""
+        check_fitted(self)
+        parameters = plain(self.get_params(deep=False))
+        if not isinstance(parameters["random_state"], int | None):
+            parameters["random_state"] = None  # the state of a generator is no setting
+        names = getattr(self, "feature_names_in_", None)
+        learned, arrays = self._state()
+        findings, found = self.findings_.state()
+        fitted = {
+            "n_features_in_": int(self.n_features_in_),
+            "feature_names_in_": None if names is None else [str(name) for name in names],
+            "offset_": float(self.offset_),
+            "n_known_": int(self.n_known_),
+            "preprocessor_": self.preprocessor_.state(),
+            "gaps_": None if self.gaps_ is None else self.gaps_.state(),
+        }
+        content = {"parameters": parameters, "fitted": fitted, "learnt": learned, "findings": findings}
+        write_record(Path(path), self.KIND, content, arrays | prefixed(FINDINGS, found))
+        return Path(path)
+
+    @classmethod
+    def _with_settings(cls, saved: Mapping[str, Any], place: Path) -> Self:
+        parameters = cls._current_parameters({name: _tupled(value) for name, value in saved.items()})
+        if different := sorted(set(parameters) ^ set(cls._get_param_names())):
+            raise FileError(f"{place} must have the settings of this version, found a difference in {different}")
+        return cls(**parameters)
+
+    @classmethod
+    def _current_parameters(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of a file under their names of today."""
+        return saved
+
+    def _forget(self) -> None:
+        """Remove what an earlier fit learned, so that a fit that fails does not leave half of another detector."""
+        for name in ("offset_", "findings_", "feature_names_in_", "gaps_"):
+            self.__dict__.pop(name, None)
+
+    def _baseline(
+        self,
+        rows: Any,
+        scores: Array,
+        weights: Array,
+        threshold: float,
+        known_weight: float,
+        trained: Array | None = None,
+    ) -> Baseline:
+        """Return what batches are compared with, from unlabelled training rows and their scores."""
+        usual = 0 if self.gaps_ is None else self.gaps_.usual
+        return Baseline.of(scores, weights, threshold, self._count_gaps(rows) > usual, known_weight, trained)
+
+    def _cells(self, rows: Any, weights: Array, known: Any, known_weights: Array, seed: int) -> Cells | None:
+        """Return what columns are compared with; None for images."""
+        how = self.preprocessor_
+        return (
+            Cells.learn(how, rows, weights, known, known_weights, seed) if isinstance(how, TablePreprocessor) else None
+        )
+
+    def _training_rows(self, X: Any) -> tuple[Any, ColumnTypes | None, Frame | None]:
+        """Check training rows and return them as given; of a data frame, as it is read, how, and the frame."""
+        if is_frame(X):
+            frame = Frame.of(X)
+            self._learn_names(frame)
+            if len(frame) < 2:
+                raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
+            readings = learn_types(frame)
+            return require_values(frame_to_matrix(frame, readings)), readings, frame
+        if getattr(X, "ndim", 0) in (3, 4):
+            images = check_images(X)
+            if len(images) < 2:
+                raise ValueError(f"X must hold at least 2 images, found n_samples = {len(images)}")
+            self.n_features_in_ = int(np.prod(images.shape[1:]))
+            return images, None, None
+        return require_values(self._matrix(X, reset=True)), None, None
+
+    def _learn_names(self, frame: Frame) -> None:
+        """Learn the names of the columns, as text; numbers in their order are no names."""
+        self.n_features_in_ = frame.shape[1]
+        if frame.columns.tolist() != list(range(frame.shape[1])):
+            self.feature_names_in_ = np.array([str(name) for name in frame.columns], dtype=object)
+
+    def _matrix(self, X: Any, *, reset: bool = False) -> Any:
+        """Let scikit-learn check a matrix of numbers; a large one in parts, and it stays as it is stored."""
+        if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
+            raise ValueError("X must not be masked, found masked values; fill them with NaN")
+        how: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
+        is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf"
+        step = max(2, rows_at_once(X)) if is_matrix else 0
+        whole = not is_matrix or len(X) <= step
+        # scikit-learn checks for infinity by a sum, which overflows for huge numbers.
+        with np.errstate(over="ignore", invalid="ignore"):
+            first = X if whole else X[:step]
+            checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
+            for start in () if whole else range(step, len(X), step):
+                check_array(X[start : start + step], input_name="X", **how)
+                release(X)
+        return checked if whole else X
+
+    @property
+    def _repr_html_(self) -> Callable[[], str]:
+        # A property of scikit-learn's, which leaves it out where its display is text.
+        settings = super()._repr_html_
+        if not hasattr(self, "findings_"):
+            return lambda: str(settings())
+        lines = [f'<p style="margin:.2em 0">{escape(line)}</p>' for line in str(self.evidence_).splitlines()]
+        return lambda: f'{settings()}<div style="{BOX}">{"".join(lines)}</div>'
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._repr_html_()
+        return bundle
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "offset_")
+
+
+def seed_of(random_state: Any) -> int:
+    """Draw a seed from a ``random_state``; None asks the operating system, not numpy's global generator."""
+    if random_state is None:
+        random_state = np.random.RandomState(np.random.MT19937())
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def histories_state(histories: Sequence[History]) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Return records of training as what JSON can hold, and arrays."""
+    from ..io import flatten
+
+    content, tensors = flatten([history.state_dict() for history in histories], "history")
+    return content, {name: value.numpy() for name, value in tensors.items()}
+
+
+def histories_from_state(content: Any, arrays: Mapping[str, NDArray[Any]]) -> list[History]:
+    """Return the records of training of a file."""
+    import torch
+
+    from ..io import unflatten
+    from ..training.history import History
+
+    histories = []
+    for state in unflatten(content, {name: torch.tensor(value) for name, value in arrays.items()}):
+        histories.append(History())
+        histories[-1].load_state_dict(state)
+    return histories
+
+
+def plain(value: Any) -> Any:
+    """Return a setting without numpy's numbers, which JSON does not know."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(plain(item) for item in value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _tupled(value: Any) -> Any:
+    """Return a setting of a file, in which JSON made tuples lists."""
+    if isinstance(value, dict):
+        return {name: _tupled(item) for name, item in value.items()}
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value

@@ -1,0 +1,157 @@
+r"""Training of ratio networks on the mixture noise.
+
+The loss is that of the power rule (α, 0) with a profiled log Z (docs/theory/unnormalised.md): with
+A = E_data e^(αf) and B = E_noise e^((1+α)f) it is log B/(1+α) − (1/α) log A. α > 0 weighs data by (p_θ/p_n)^α and so
+discounts the outliers that hide among them.
+
+Networks are trained together, with one batched product for a layer of all of them, each on rows and noise of its own.
+The loss is the mean of theirs, and AdamW moves a weight by its own gradient alone: no network affects another.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ... import _random
+from ..._stats import log_mean_exp
+from ...training.history import History
+from ..rows import with_bar
+from .base import MemberSettings
+from .ratio_network import INPUT_LIMIT
+
+#: Epochs into which the steps are divided in the record of training.
+EPOCHS = 10
+#: The fraction of the steps in which the learning rate rises, before it falls as a cosine.
+WARM_UP = 0.05
+
+
+def initial_layers(sizes: Sequence[int], count: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Draw the first weights and biases of ``count`` networks, uniform in ±1/√inputs as torch's own are.
+
+    Torch's layers would draw from the global generator, which all threads of a process share.
+    """
+    generators = [torch.Generator().manual_seed(seed + 7919 * network) for network in range(count)]
+    weights, biases = [], []
+    for inputs, outputs in pairwise(sizes):
+        limit = 1 / math.sqrt(inputs)
+        drawn = [
+            [torch.empty(shape).uniform_(-limit, limit, generator=g) for shape in ((outputs, inputs), (1, outputs))]
+            for g in generators
+        ]
+        weights.append(torch.stack([weight.T for weight, _ in drawn]))
+        biases.append(torch.stack([bias for _, bias in drawn]))
+    return weights, biases
+
+
+def forward(weights: Sequence[Tensor], biases: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Return f of each network, shape (M, n), at inputs of shape (M, n, D)."""
+    x = functional.hardtanh(x, -INPUT_LIMIT, INPUT_LIMIT)
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        x = torch.baddbmm(bias, functional.silu(x) if layer else x, weight)
+    return x.squeeze(-1)
+
+
+def losses(data: Tensor, noise: Tensor, alpha: float) -> Tensor:
+    """Return the loss of each network, shape (M,), from f at its data and at its noise, shapes (M, n) and (M, p)."""
+    log_b = log_mean_exp((1 + alpha) * noise, 1) / (1 + alpha)
+    return log_b - (data.mean(1) if alpha == 0 else log_mean_exp(alpha * data, 1) / alpha)
+
+
+def train(
+    weights: list[Tensor],
+    biases: list[Tensor],
+    rows: Tensor,
+    row_weights: Tensor,
+    noise: Tensor,
+    allowed: Tensor,
+    settings: MemberSettings,
+    seed: int,
+) -> History:
+    """Train networks in place.
+
+    Args:
+        weights: of each layer, shape (M, inputs, outputs).
+        biases: of each layer, shape (M, 1, outputs).
+        rows: data, shape (n, D).
+        row_weights: how often each network sees each row, shape (M, n).
+        noise: draws of p_n, shape (p, D).
+        allowed: which of them each network may see, shape (M, p).
+        settings: of the detector.
+        seed: of the batches.
+    """
+    device, draw = _device(settings.device), BatchDraw.of(row_weights, allowed)
+    rows, noise = rows.to(device), noise.to(device)
+    parameters = [x.clone().to(device).requires_grad_() for x in (*weights, *biases)]
+    layers = parameters[: len(weights)], parameters[len(weights) :]
+    optimizer = torch.optim.AdamW(parameters, settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+    generator = _random.generator(seed, _random.GLOBAL, 0, 0)
+    history, started = History(), time.perf_counter()
+    epochs, per_epoch, n = min(EPOCHS, settings.steps), max(1, settings.steps // EPOCHS), settings.batch_size
+    for epoch in with_bar(range(epochs), epochs, "training", settings.verbose > 0):
+        for step in range(epoch * per_epoch, (epoch + 1) * per_epoch):
+            chosen, drawn = draw(n, generator)
+            f = forward(*layers, torch.cat([rows[chosen.to(device)], noise[drawn.to(device)]], 1))
+            loss = losses(f[:, :n], f[:, n:], settings.alpha).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            rate = settings.learning_rate * _schedule((step + 1) / (epochs * per_epoch))
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+            history.steps.add(step=step, epoch=epoch, rows=n, lr=rate, loss=loss.item())
+        mean = math.fsum(history.steps["loss"][-per_epoch:]) / per_epoch
+        if not math.isfinite(mean):
+            raise ValueError(f"learning_rate must keep the loss finite, found a loss of {mean} in epoch {epoch + 1}")
+        seconds = time.perf_counter() - started
+        history.epochs.add(epoch=epoch + 1, step=step + 1, lr=rate, loss=mean, seconds=seconds)
+    for target, trained in zip((*weights, *biases), parameters, strict=True):
+        target.copy_(trained.detach())
+    return history
+
+
+def _device(name: str) -> torch.device:
+    return torch.device({"auto": "cuda" if torch.cuda.is_available() else "cpu", "gpu": "cuda"}.get(name, name))
+
+
+def _schedule(done: float) -> float:
+    """Return the factor of the learning rate when a fraction ``done`` of the steps is."""
+    return done / WARM_UP if done < WARM_UP else 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
+
+
+@dataclass(frozen=True)
+class BatchDraw:
+    """Draws a batch for each network: rows by its weights, and noise among what it may see.
+
+    Draws are made on the CPU: they are the same for every device, which may know no float64.
+
+    Attributes:
+        cumulative: sums of the weights of rows, shape (M, n).
+        order: the draws of noise, those allowed first, shape (M, p).
+        allowed: how many are allowed, shape (M, 1).
+    """
+
+    cumulative: Tensor
+    order: Tensor
+    allowed: Tensor
+
+    @classmethod
+    def of(cls, row_weights: Tensor, allowed: Tensor) -> Self:
+        """Make it from how often each network sees each row, (M, n), and which noise it may see, (M, p)."""
+        order = torch.argsort(~allowed, dim=1, stable=True)
+        return cls(row_weights.cumsum(1), order, allowed.sum(1, keepdim=True))
+
+    def __call__(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the numbers of rows and of draws of noise for each network, shape (M, size) each."""
+        level = torch.rand(2, len(self.order), size, generator=generator, dtype=torch.float64)
+        # Right of a row's own weight, so that a row of weight zero is never drawn.
+        chosen = torch.searchsorted(self.cumulative, level[0] * self.cumulative[:, -1:], right=True)
+        drawn = self.order.gather(1, (level[1] * self.allowed).long())
+        return chosen.clamp_max(self.cumulative.shape[1] - 1), drawn
