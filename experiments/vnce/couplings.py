@@ -34,6 +34,8 @@ class CouplingEncoder(nn.Module):
     (torch.Size([4, 5, 2]), torch.Size([4, 5]))
     """
 
+    by_rows = False  # draws of data and of noise made together are other draws
+
     def __init__(self, inputs: int, latent: int, *, layers: int = 6, hidden: int = 32) -> None:
         super().__init__()
         self.inputs = inputs

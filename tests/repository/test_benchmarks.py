@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from fvnce.training import batches
 from programs import ROOT, load
@@ -63,6 +64,23 @@ def test_training(run, capsys):
     assert live["fit, fvNCE, every noise sample live"] > 0.9
     assert "## Training" in page
     assert "fit / hand-written loop" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_small_models(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import small_models
+
+    out = tmp_path / "small.json"
+    monkeypatch.setattr(sys, "argv", ["small_models.py", "--rows", "256", "--epochs", "2", "--out", str(out)])
+    threads = torch.get_num_threads()
+    try:
+        small_models.main()
+    finally:
+        torch.set_num_threads(threads)
+    found = json.loads(out.read_text())["fit / hand-written loop"]
+    assert len(found) == 6
+    assert all(each["ratio"] > 0 for each in found.values())
 
 
 def test_detection(run, capsys, tmp_path, monkeypatch):

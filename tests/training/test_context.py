@@ -38,6 +38,8 @@ def normal(width: int) -> Independent:
 class Ignoring(nn.Module):
     """A network that takes a context and makes nothing of it."""
 
+    by_rows = True
+
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network

@@ -16,7 +16,7 @@ from fvnce import Logarithmic
 from fvnce.scoring import Exponential
 from fvnce.training import FitOptions, NonFiniteLoss, NormalizedSGD, fit
 from fvnce.training.checkpoint import Checkpoints
-from fvnce.training.optimizer import gradient_norm
+from fvnce.training.optimizer import gradient_size
 from programs import ROOT, load
 from training_runs import WIDTH, contrastive, digest, rows
 
@@ -118,7 +118,7 @@ def test_looking_changes_no_bit_of_a_gradient(default_dtype) -> None:
         layer = nn.Linear(50, 40, dtype=dtype)
         layer(torch.randn(7, 50, dtype=dtype) * 1e-38).sum().backward()
         before = [parameter.grad.clone() for parameter in layer.parameters()]  # type: ignore[union-attr]
-        assert math.isfinite(gradient_norm(layer.parameters()))
+        assert math.isfinite(gradient_size(layer.parameters()))
         for value, parameter in zip(before, layer.parameters(), strict=True):
             assert torch.equal(value, parameter.grad)  # type: ignore[arg-type]
 

@@ -70,6 +70,7 @@ class FittedEnsemble(FittedDetector):
             n: how many.
             reviewed: True for rows that are known already, which are left out.
 
+        >>> from fvnce import NoiseContrastiveDetector
         >>> X = np.arange(40.0).reshape(20, 2) ** 2
         >>> detector = NoiseContrastiveDetector(n_trees=9).fit(X)
         >>> first = detector.review(X, 3)
@@ -115,6 +116,7 @@ class FittedEnsemble(FittedDetector):
         Returns:
             A list by its name, "known" first: :class:`~fvnce.detection.Finds`.
 
+        >>> from fvnce import NoiseContrastiveDetector
         >>> rng = np.random.default_rng(0)
         >>> X, y = rng.normal(size=(300, 2)), np.repeat([0, 1], [295, 5])
         >>> X[280:] += 6                                       # 20 outliers, 5 of them known

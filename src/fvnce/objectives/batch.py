@@ -207,6 +207,20 @@ class LogRatio:
             return LogRatio(gather(self.values, part))
         return LogRatio(gather(self.values.T, part).T, gather(self.log_weights.T, part).T)
 
+    def split(self, first: int, second: int) -> tuple[LogRatio, LogRatio]:
+        """Return those of the first points and those of the others."""
+        sizes, lead = (first, second), int(self.values.dim() == 2 or self.draws is not None)
+        none = None, None
+        parts = zip(
+            self.values.split(sizes, -1),
+            none if self.log_weights is None else self.log_weights.split(sizes, -1),
+            none if self.draws is None else self.draws.split(sizes, -1),
+            none if self.base_sample is None else self.base_sample.split(sizes, lead),
+            strict=True,
+        )
+        one, other = (LogRatio(*part, self.drawn, self.point) for part in parts)
+        return one, other
+
     def every_other(self, start: int) -> LogRatio:
         """Return every other point, from ``start``, in float64; a single point is in both halves."""
         start = start if self.values.shape[-1] > 1 else 0

@@ -8,13 +8,14 @@ context, data and noise are pairs: p⁰_θ(x, z|c), q(z|x, c), p_n(x) or p_n(x|c
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _validation
@@ -24,7 +25,7 @@ from ..models.distributions import log_prob_inside, wide
 from ..models.fixed import FixedDistribution
 from ..models.networks import given, takes_context
 from ..noise import draw, log_prob_or_minus_inf
-from ..scoring import ScoringRule
+from ..scoring import Logarithmic, ScoringRule
 from .batch import Batch, BatchPart, LogRatio, Scalar, Terms
 from .partition import (
     Amortized,
@@ -36,18 +37,27 @@ from .partition import (
     log_noise_weights,
     make_partition,
 )
-from .ratios import LOWEST_RATIO, Encoder, ModelObjective, check_finite, check_model, log_ratio, prior_constant
+from .ratios import (
+    LOWEST_RATIO,
+    OF_WHOLE_BATCHES,
+    Encoder,
+    ModelObjective,
+    check_finite,
+    check_model,
+    log_ratio,
+    prior_constant,
+    treats_by_rows,
+)
 
 #: p_n, or a function of contexts c, shape (B, …), that gives p_n(·|c) with batch shape (B,).
 NoiseLike = Distribution | Callable[[Tensor], Distribution]
 
 #: Where at most this fraction of the last noise batch counted, samples that do not count are not differentiated.
 SKIP_BELOW = 0.5
-#: Layers under which a second pass over some of the rows would be another function.
-_OF_WHOLE_BATCHES = (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d),
-    *(nn.SyncBatchNorm, nn.AlphaDropout, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout),
-)
+#: A Δ above which the weight of a noise sample is above 0 in float32, with any rule but a tiny fraction of one.
+FELT_ABOVE = -30.0
+#: Rows, their log p_n, and their contexts.
+_Side = tuple[Tensor, Tensor, Tensor | None]
 
 _NONE = torch.empty(0, dtype=torch.long)
 
@@ -91,6 +101,11 @@ class ContrastiveObjective(ModelObjective):
             the data's error (:class:`~fvnce.training.ErrorBudget`); before that, calling the objective is an error.
         noise_encoder: q0(z|x), which must cover p_θ(z|x) of noise.
         latent_samples: draws of each latent. A discrete latent with few values is summed over instead.
+
+    Data and noise go through the networks in one pass where each row is known to be treated by itself: where data and
+    noise have one encoder, and all modules are of fvnce or row-wise ones of ``torch.nn``. Not with batch normalization,
+    dropout, attention or recurrent layers, nor with a module of your own unless it has an attribute ``by_rows = True``;
+    False is for two passes. Both ways give the same J.
 
     With a context the fixed, learned and profiled partition have one c for all contexts. This is right where
     log Z(c) is the same for all of them: for a normalized p_θ(x|c), and for a network that is free to add a function of
@@ -144,7 +159,15 @@ class ContrastiveObjective(ModelObjective):
         takes = {"noise": conditional, "partition": isinstance(self.partition, Amortized)}
         takes["noise_encoder"] = noise_encoder is not None and takes_context(noise_encoder)
         self._context_parts |= {part for part, it_does in takes.items() if it_does}
-        self._can_skip = not any(isinstance(module, _OF_WHOLE_BATCHES) for module in self.modules())
+        self._can_skip = not any(isinstance(module, OF_WHOLE_BATCHES) for module in self.modules())
+        one_kind = not (self._noise_is_marginal or self._data_is_averaged_outside)
+        same_encoder = encoder is None or (noise_encoder is None and one_kind)
+        same_methods = all(
+            getattr(type(self), name) is getattr(ContrastiveObjective, name)
+            for name in ("data_log_ratio", "noise_log_ratio")
+        )
+        parts = [model, *([] if encoder is None else [encoder]), self.partition]
+        self._joins = same_encoder and same_methods and all(map(treats_by_rows, parts))
         # Part of the state: what the last batch showed decides how the next one is computed, to the last bit.
         self.register_buffer("live_fraction", torch.ones(()))
 
@@ -213,18 +236,27 @@ class ContrastiveObjective(ModelObjective):
         log_noise_noise = batch.log_noise_noise
         log_noise_noise = self.log_noise(x_noise, noise_context) if log_noise_noise is None else log_noise_noise
         log_noise_x = self.log_noise(x, context) if batch.log_noise_x is None else batch.log_noise_x
-        data = check_finite("x", x, self.data_log_ratio(x, log_noise_x, context), log_noise_x, may_be_zero=False)
         # In high dimension e^Δ of most noise samples is 0 in the working precision. Where the last batch was like that,
         # this one is first evaluated without a graph. An accelerator would have to wait to know which samples count.
         watched = self._can_skip and torch.is_grad_enabled() and x.device.type == "cpu"
         watched = watched and not _validation.values_are_hidden()
-        if watched and float(self.live_fraction) <= SKIP_BELOW:
-            noise_ratios = self._live_noise_log_ratio(data, x_noise, log_noise_noise, noise_context)
+        skips = watched and float(self.live_fraction) <= SKIP_BELOW
+        sides = (x, log_noise_x, context), (x_noise, log_noise_noise, noise_context)
+        alike = all(
+            a.dtype == b.dtype and a.device == b.device for a, b in zip(*(side[:2] for side in sides), strict=True)
+        )
+        joint = None
+        if self._joins and not skips and alike:
+            with contextlib.suppress(ValueError):  # two passes name the rows of x and of x_noise as they are
+                joint = self._joint_log_ratios(*sides)
+        if joint is not None:
+            data, noise_ratios = joint
         else:
-            noise_ratios = self.noise_log_ratio(x_noise, log_noise_noise, noise_context)
-            # Without a base sample no draw could be repeated in the next batch.
-            if watched and (not noise_ratios.drawn or noise_ratios.base_sample is not None):
-                self._live_samples(data, noise_ratios)
+            data = check_finite("x", x, self.data_log_ratio(*sides[0]), log_noise_x, may_be_zero=False)
+            noise_ratios = self._live_noise_log_ratio(data, *sides[1]) if skips else self.noise_log_ratio(*sides[1])
+        # Without a base sample no draw could be repeated in the next batch.
+        if watched and not skips and (not noise_ratios.drawn or noise_ratios.base_sample is not None):
+            self._live_samples(data, noise_ratios)
         return self.terms_of_ratios(data, noise_ratios, self.evidence_offset(data, log_noise_x), batch.part)
 
     def terms_of_ratios(
@@ -258,11 +290,15 @@ class ContrastiveObjective(ModelObjective):
     def _variance_reduced_terms(self, batch: Batch) -> Terms:
         raise NotImplementedError(f"{type(self).__name__} has a noise term that is estimated from draws")
 
-    def data_log_ratio(self, x: Tensor, log_noise: Tensor, context: Tensor | None = None) -> LogRatio:
-        """Return Δ⁰ of data, whose log p_n is ``log_noise``."""
+    def data_log_ratio(
+        self, x: Tensor, log_noise: Tensor, context: Tensor | None = None, sides: tuple[int, ...] = ()
+    ) -> LogRatio:
+        """Return Δ⁰ of data, whose log p_n is ``log_noise``, or of rows of both ``sides``, data and noise."""
         q, log_noise = self._encode(x, context), self._with_log_partition(log_noise, context)
-        outside, context = self._data_is_averaged_outside, self._context_of("model", context)
-        return log_ratio(self.model, q, x, log_noise, self.latent_samples, averaged_outside=outside, context=context)
+        how: Any = {"averaged_outside": self._data_is_averaged_outside, "sides": sides}
+        return log_ratio(
+            self.model, q, x, log_noise, self.latent_samples, context=self._context_of("model", context), **how
+        )
 
     def noise_log_ratio(
         self, x: Tensor, log_noise: Tensor, context: Tensor | None = None, base_sample: Tensor | None = None
@@ -280,6 +316,17 @@ class ContrastiveObjective(ModelObjective):
             return log_noise
         log_z: Tensor = self.partition(context)
         return log_noise + log_z
+
+    def _joint_log_ratios(self, data: _Side, noise: _Side) -> tuple[LogRatio, LogRatio]:
+        """Return Δ⁰ of data and of noise by one pass of the networks over the rows of both."""
+        context = None if data[2] is None or noise[2] is None else torch.cat([data[2], noise[2]])
+        sides = len(data[0]), len(noise[0])
+        both = self.data_log_ratio(torch.cat([data[0], noise[0]]), torch.cat([data[1], noise[1]]), context, sides)
+        of_data, of_noise = both.split(*sides)
+        return (
+            check_finite("x", data[0], of_data, data[1], may_be_zero=False),
+            check_finite("x_noise", noise[0], of_noise, noise[1], may_be_zero=True),
+        )
 
     def evidence_offset(self, data: LogRatio, log_noise: Tensor) -> Tensor:
         """Return what turns Δ⁰ of data into the evidence: log p_n − γ."""
@@ -310,12 +357,28 @@ class ContrastiveObjective(ModelObjective):
 
     def _live_samples(self, data: LogRatio, noise: LogRatio) -> Tensor:
         """Return the indices of the noise samples that count; their fraction decides how the next batch is computed."""
+        if self._all_count(noise):
+            if float(self.live_fraction) != 1.0:
+                self.live_fraction.fill_(1.0)
+            return torch.arange(noise.values.shape[-1])
         weights = log_noise_weights(self.partition, self.rule, data, noise, self.noise_ratio).exp()
         chosen = weights.nonzero()[:, 0] if weights.any() else _NONE  # in the usual case the cheaper question
         live = len(chosen) / len(weights)
         if live != float(self.live_fraction):
             self.live_fraction.fill_(live)
         return chosen
+
+    def _all_count(self, noise: LogRatio) -> bool:
+        """Return whether one look at the lowest Δ shows that the weights of all noise samples are above 0.
+
+        With the double-ELBO property −df0/dΔ = r²w(r) is at least w(1)r² where r < 1, for w does not increase; with the
+        logarithmic rule it is r/(1 + r).
+        """
+        if isinstance(self.partition, Profiled) or not (self.rule.variational or isinstance(self.rule, Logarithmic)):
+            return False
+        c = torch.as_tensor(self.partition.c).detach()
+        lowest = float(noise.values.detach().min()) - float(c) - math.log(self.noise_ratio)
+        return lowest > FELT_ABOVE
 
     @torch.no_grad()
     def log_noise(self, x: Tensor, context: Tensor | None = None) -> Tensor:

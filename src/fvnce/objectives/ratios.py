@@ -12,13 +12,20 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _validation
 from .._stats import log_mean_exp
 from ..models import LatentVariableModel
-from ..models.distributions import PointMass, all_values, number_of_values, rsample_with_log_ratio, wide
+from ..models.distributions import (
+    DiagonalNormal,
+    PointMass,
+    all_values,
+    number_of_values,
+    rsample_with_log_ratio,
+    wide,
+)
 from ..models.networks import given, takes_context
 from .batch import LogRatio, Objective
 
@@ -26,6 +33,14 @@ from .batch import LogRatio, Objective
 MOST_VALUES = 4096
 #: Δ⁰ of a noise sample to which the model gives no probability.
 LOWEST_RATIO = -1e30
+
+#: Where modules are known, and those of them that treat a batch, or what may be one, as a whole, or at random.
+_KNOWN = "fvnce.models.", "fvnce.objectives.", "fvnce.training.", "torch.nn.modules."
+OF_WHOLE_BATCHES = (
+    nn.modules.batchnorm._NormBase,
+    *(nn.AlphaDropout, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout),
+)
+_OF_SEQUENCES = nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase
 
 Encoder = Callable[..., Distribution]
 
@@ -71,6 +86,7 @@ def log_ratio(
     marginal: bool = False,
     base_sample: Tensor | None = None,
     context: Tensor | None = None,
+    sides: tuple[int, ...] = (),
 ) -> LogRatio:
     """Return Δ⁰ at the points x, whose log p_n is ``log_noise``.
 
@@ -84,6 +100,7 @@ def log_ratio(
         marginal: sum a discrete latent inside f, which gives log p_θ(x)/p_n(x) itself, whatever ``draws`` is.
         base_sample: that of an earlier pass, to draw the same latents again with gradients.
         context: c of p⁰(x, z|c), for a model that takes it.
+        sides: numbers of rows of data and of noise, whose Gaussian latents are drawn as if they had come one by one.
     """
     if q is None:
         return LogRatio(wide(_checked(model.log_prob(x, *given(context)), (len(x),), "log_prob")) - log_noise)
@@ -108,7 +125,8 @@ def log_ratio(
     lead = () if draws == 1 else (draws,)
     shape = (*lead, len(x))
     if base_sample is None and hasattr(q, "rsample_from"):  # a distribution that can repeat a draw
-        base_sample = q.base_sample(lead)  # type: ignore[attr-defined]
+        repeats: Any = q
+        base_sample = repeats.base_sample(lead, *((sides,) if isinstance(q, DiagonalNormal) else ()))
     if base_sample is not None and prior is not None and type(model).log_joint is LatentVariableModel.log_joint:
         z, log_prior_ratio = rsample_with_log_ratio(q, prior, base_sample)
         likelihood = _checked(model.log_likelihood(x, narrowed(z, x), *given(context)), shape, "log_likelihood")
@@ -159,6 +177,23 @@ def checked_prior(q: object, x: Tensor, model: Any) -> Distribution | None:
     prior = model.prior
     _validation.latents(q, prior)
     return prior
+
+
+def treats_by_rows(part: object) -> bool:
+    """Return whether a model or an encoder is known to treat each row by itself, whatever rows come with it.
+
+    >>> [treats_by_rows(nn.Sequential(nn.Linear(2, 4), layer)) for layer in (nn.ReLU(), nn.BatchNorm1d(4))]
+    [True, False]
+    """
+    if not isinstance(part, nn.Module):
+        return isinstance(part, Distribution)
+    return all(map(_treats_by_rows, part.modules()))
+
+
+def _treats_by_rows(module: nn.Module) -> bool:
+    said = getattr(module, "by_rows", None)
+    known = type(module).__module__.startswith(_KNOWN) and "forward" not in vars(module)
+    return known and not isinstance(module, (*OF_WHOLE_BATCHES, *_OF_SEQUENCES)) if said is None else bool(said)
 
 
 def narrowed(z: Tensor, x: Tensor) -> Tensor:

@@ -111,6 +111,9 @@ class PowerRule(SmoothRule):
         delta = _below_infinity(delta)
         return -torch.exp(2 * delta + (self.alpha - 1) * self._log_r_plus_beta(delta))
 
+    def _autograd_is_exact(self, outcome: int) -> bool:
+        return outcome == 0 and self.beta == 0  # a multiple of an exponential
+
     def _log_slope1(self, delta: Tensor) -> Tensor:
         if self.beta == 0:
             return torch.zeros_like(delta) if self.alpha == 0 else self.alpha * delta  # 0·∞ is not 0

@@ -21,7 +21,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -48,8 +48,11 @@ FRESH_FRACTION = 0.2
 RENEWAL_FRACTION = 0.08
 _ROWS_AT_ONCE = 8192
 
-#: Rows of a step on this process and their context, their index (None if they come from a DataLoader), and how many
-#: rows all processes have.
+#: Steps whose rows are taken together, because a call costs more than a small row, and the most numbers in them.
+STEPS_AHEAD, NUMBERS_AHEAD = 16, 2**18
+
+#: Rows of a step on this process, their context, their log p_n (None if they come from a DataLoader), and how many rows
+#: all processes have.
 _Drawn = tuple[Tensor, Tensor | None, Tensor | None, int]
 
 
@@ -181,6 +184,8 @@ class BatchStream:
             path: of the random stream that the samples follow, besides the process.
         """
         self.noise, self.pool, self.log_noise = noise, None, None
+        self.ahead: tuple[Tensor, Tensor] | None = None
+        self.used = 0  # of the rows that were drawn ahead
         if noise is None:
             return
         if self.rows is not None:
@@ -191,13 +196,15 @@ class BatchStream:
         if is_automatic(self.objective):
             parameters *= 2  # a baseline of the same size is trained alongside
         step_flops = 6.0 * parameters * (math.ceil(rows_of_all / self.world) + samples)
-        size = self.noise_pool
+        size, row = self.noise_pool, row_flops(noise)
         if size is None:
-            row = row_flops(noise)
             fresh = row is not None and row * samples <= FRESH_FRACTION / (1 - FRESH_FRACTION) * step_flops
             size = 0 if fresh else max(POOL_ROWS, 8 * samples)
         if 0 < size < samples:
             raise ValueError(f"noise_pool must hold the {samples} noise samples of a step, found {size}")
+        # Torch's own distributions are quick to draw from and slow to call; other noise is drawn when it is due.
+        simple = row is not None and not hasattr(noise, "draw")
+        self.rows_ahead = samples * _steps_ahead(samples * noise.event_shape.numel()) if simple else 0
         self.generator = _random.generator(self.seed, _random.NOISE, self.rank, *path)
         begun = time.perf_counter()
         if size:
@@ -245,21 +252,29 @@ class BatchStream:
         order = _random.order(self.seed, epoch, len(self.rows))
         if not self.rows.on_disk:
             order = order.to(self.device)
-        for step in range(start, self.steps or 0):
-            index = index_of_all = order[step * self.batch_size_of_all : (step + 1) * self.batch_size_of_all]
-            if self.world > 1:
-                low, high = bounds(len(index_of_all), self.rank, self.world)
-                index = index_of_all[low:high]
-            context = None if self.rows.context is None else self.rows.context.take(index)
-            yield self.rows.take(index), context, index, len(index_of_all)
+        steps = order.split(self.batch_size_of_all)[start : self.steps]
+        ahead = _steps_ahead(self.batch_size_of_all * self.rows.source[0].numel())
+        for first in range(0, len(steps), ahead):
+            indices = [
+                index if self.world == 1 else index[slice(*bounds(len(index), self.rank, self.world))]
+                for index in steps[first : first + ahead]
+            ]
+            all_indices, sizes = torch.cat(indices), [len(index) for index in indices]
+            contexts = None if self.rows.context is None else self.rows.context.take(all_indices).split(sizes)
+            table, log_noise = None, cast("tuple[Tensor, ...]", ())
+            for k, x in enumerate(self.rows.take(all_indices).split(sizes)):
+                if table is not self.log_noise:  # the noise may be replaced between two steps
+                    table = self.log_noise
+                    assert table is not None  # noise is replaced, and not taken away
+                    log_noise = table.index_select(0, all_indices.to(table.device, non_blocking=True)).split(sizes)
+                context = None if contexts is None else contexts[k]
+                yield x, context, None if table is None else log_noise[k], len(steps[first + k])
 
-    def _batch(self, x: Tensor, context: Tensor | None, index: Tensor | None, total: int) -> Batch:
-        batch = Batch(x, context=context)
+    def _batch(self, x: Tensor, context: Tensor | None, log_noise_x: Tensor | None, total: int) -> Batch:
+        batch = Batch(x, None, log_noise_x, context=context)
         samples_of_all = samples = 0
         if self.noise is not None:
-            if self.log_noise is not None and index is not None:
-                batch.log_noise_x = self.log_noise.index_select(0, index.to(self.log_noise.device, non_blocking=True))
-            else:
+            if log_noise_x is None:
                 with torch.no_grad():
                     batch.log_noise_x = log_prob_or_minus_inf(self.noise, x)
             fraction = getattr(self.objective, "live_fraction", None)
@@ -280,8 +295,17 @@ class BatchStream:
         """Return n noise samples and their log densities; ``live`` says whether any of the last had a gradient."""
         if self.pool is not None:
             return self.pool.batch(n, renew=live)
+        x, log_prob = self.ahead or self._draw_ahead(max(n, self.rows_ahead))
+        if self.used + n > len(x):
+            x, log_prob = self._draw_ahead(max(n, self.rows_ahead))
+        low, self.used = self.used, self.used + n
+        return x[low : self.used], log_prob[low : self.used]
+
+    def _draw_ahead(self, rows: int) -> tuple[Tensor, Tensor]:
         assert self.noise is not None
-        return draw_with_log_prob(self.noise, n, self.generator)
+        self.before, self.used = self.generator.get_state(), 0
+        self.ahead = draw_with_log_prob(self.noise, rows, self.generator)
+        return self.ahead
 
     def _noise_rows(self, data_rows: int) -> tuple[int, int]:
         """Return the number of noise samples for a number of data rows: of all processes, and of this one."""
@@ -297,9 +321,11 @@ class BatchStream:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next batch depends on, besides (seed, epoch, step)."""
-        noise = None
+        noise: Any = None
         if self.noise is not None:
             noise = {"generator": self.generator.get_state()} if self.pool is None else self.pool.state_dict()
+            if self.ahead is not None:
+                noise = {"generator": self.before, "ahead": len(self.ahead[0]), "used": self.used}
         return {"loader": None if self.loader is None else self.loader.begun, "noise": noise}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -310,6 +336,9 @@ class BatchStream:
             self.pool.load_state_dict(state["noise"])
         elif self.noise is not None:
             self.generator.set_state(state["noise"]["generator"].cpu())
+            if "ahead" in state["noise"]:
+                self._draw_ahead(state["noise"]["ahead"])
+                self.used = state["noise"]["used"]
 
 
 class _Loader:
@@ -370,6 +399,11 @@ class _Loader:
         generator = getattr(self.loader, "generator", None)
         state = None if generator is None else generator.get_state()
         return {"global": _random.capture(self.device), "loader": state}
+
+
+def _steps_ahead(numbers: int) -> int:
+    """Return for how many steps of so many numbers rows are taken together."""
+    return max(1, min(STEPS_AHEAD, NUMBERS_AHEAD // max(1, numbers)))
 
 
 def _is_mapped(data: object) -> bool:

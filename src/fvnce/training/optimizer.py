@@ -10,8 +10,8 @@ number of steps is polynomial in the distance (Liu et al. 2021). All steps are e
 what makes it converge.
 
 A gradient may be NaN while the loss is not (the root of 0, times 0), and one such step spoils every weight it reaches.
-The trainer therefore looks at the norm of all gradients before the optimizer's step, and at each where the norm is not
-finite.
+The trainer therefore looks at the norm or the sum of all gradients before the optimizer's step, and at each where that
+is not finite.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ _OPTIMIZERS: dict[str, type[Optimizer]] = {
     "normalized-sgd": NormalizedSGD,
 }
 
+#: Numbers in the gradients of a small network.
+_SMALL = 2**16
 #: Factor of the learning rate as a function of the fraction of the steps that are done.
 _SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
@@ -161,9 +163,13 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
     return made
 
 
-def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """Return the norm of all gradients, without waiting for it; NaN or ∞ if one is, and perhaps if one is huge."""
-    return get_total_norm([_dense(p.grad) for p in parameters if p.grad is not None])
+def gradient_size(parameters: Iterable[Tensor]) -> Tensor:
+    """Return a number, without waiting for it, that is finite only if all gradients are; not if they are huge."""
+    gradients = [_dense(p.grad) for p in parameters if p.grad is not None]
+    # Of a small network the calls cost more than the copy of its gradients.
+    if sum(map(Tensor.numel, gradients)) > _SMALL or len({(each.dtype, each.device) for each in gradients}) != 1:
+        return get_total_norm(gradients)
+    return torch.cat([each.reshape(-1) for each in gradients]).sum()
 
 
 def non_finite_gradients(module: nn.Module) -> list[str]:
@@ -171,7 +177,7 @@ def non_finite_gradients(module: nn.Module) -> list[str]:
 
     >>> layer = nn.Linear(2, 1)
     >>> layer(torch.tensor([[1.0, torch.inf]])).sum().backward()
-    >>> gradient_norm(layer.parameters()), non_finite_gradients(layer)
+    >>> gradient_size(layer.parameters()), non_finite_gradients(layer)
     (tensor(inf), ['weight'])
     """
     gradients = ((name, p.grad) for name, p in module.named_parameters() if p.grad is not None)

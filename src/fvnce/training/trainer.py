@@ -50,7 +50,7 @@ from .history import History, Recorder
 from .optimizer import (
     OptimizerLike,
     ScheduleLike,
-    gradient_norm,
+    gradient_size,
     make_optimizer,
     make_schedule,
     non_finite_gradients,
@@ -452,7 +452,8 @@ class Trainer:
         try:
             for callback in callbacks:
                 evaluated.batch = callback.before_step(self, evaluated.batch)
-            loss: Tensor = self.module(evaluated)
+            # To call a module costs more than a small layer; only Fabric's wrappers need it.
+            loss: Tensor = self.module.forward(evaluated) if self.direct else self.module(evaluated)
         except ValueError as error:
             if self.step == 0:
                 raise
@@ -462,16 +463,16 @@ class Trainer:
     def _finite_loss(self, evaluated: EvaluatedBatch) -> float:
         """Return the loss if it and all gradients are finite; an accelerator is read once, before weights change."""
         assert evaluated.loss is not None
-        numbers = [evaluated.loss, gradient_norm(self.parameters)]
+        numbers = [evaluated.loss, gradient_size(self.parameters)]
         on_cpu = self.device.type == "cpu"
-        value, norm = [number.item() for number in numbers] if on_cpu else torch.stack(numbers).tolist()
+        value, size = [number.item() for number in numbers] if on_cpu else torch.stack(numbers).tolist()
         if not math.isfinite(value):
             if not on_cpu:
                 with torch.no_grad():
                     self._evaluate(evaluated)  # which raises the error of a check that was deferred
             raise self._failure(f"the loss is {value}", evaluated)
-        # Where all gradients are finite, the norm of huge ones may still be infinite.
-        if not math.isfinite(norm) and (bad := non_finite_gradients(self.objective)):
+        # Where all gradients are finite, the norm or the sum of huge ones may still be infinite.
+        if not math.isfinite(size) and (bad := non_finite_gradients(self.objective)):
             more = f" and those of {len(bad) - 1} others" if len(bad) > 1 else ""
             raise self._failure(f"the gradient of {bad[0]}{more} is not finite", evaluated)
         return value
