@@ -130,43 +130,43 @@ def _images(record: Record) -> list[str]:
 
 
 def _speed(record: Record) -> list[str]:
-    names = list(dict.fromkeys(name for part in record["summary"].values() for name in part["ours / theirs"]))
-    body = []
-    for what, part in record["summary"].items():
-        ratios = [part["ours / theirs"].get(name) for name in names]
-        cells = ["–" if ratio is None else f"{ratio['ratio']:.2g} ×" for ratio in ratios]
-        body.append([what, f"{part['fvnce seconds']:.2f}", *cells])
-    return markdown_table(["", "fvnce, s", *map(named, names)], body)
+    """A row for each peer, a column for what is timed."""
+    parts = record["summary"]
+    names = list(dict.fromkeys(name for part in parts.values() for name in part["ours / theirs"]))
+    body = [["fvnce, seconds", *(f"{part['fvnce seconds']:.2f}" for part in parts.values())]]
+    for name in names:
+        ratios = [part["ours / theirs"].get(name) for part in parts.values()]
+        body.append([named(name), *("–" if ratio is None else f"{ratio['ratio']:.2g} ×" for ratio in ratios)])
+    return markdown_table(["compared with", *parts], body)
 
 
 def _rows(record: Record) -> list[str]:
+    """Average precision by the most rows that train."""
     means = record["mean ap by max_rows"]
-    sizes = sorted({int(size) for part in means.values() for size in part})
     shown = {"adbench": "the largest tables of ADBench", "mnist": "MNIST, principal components"}
     body = [
-        [shown[name], *(f"{part[str(size)]:.3f}" if str(size) in part else "–" for size in sizes)]
-        for name, part in means.items()
+        [f"{size:,}", *(f"{part[str(size)]:.3f}" if str(size) in part else "–" for part in means.values())]
+        for size in sorted({int(size) for part in means.values() for size in part})
     ]
-    return markdown_table(["average precision with `max_rows` =", *(f"{size:,}" for size in sizes)], body)
+    return markdown_table(["`max_rows`", *(f"average precision on {shown[name]}" for name in means)], body)
 
 
 def _table(record: Record) -> list[str]:
-    """The difference of the data and the noise column, with the paper's number."""
-    body = []
-    for name, row in record["rows"].items():
-        line = [row["label"]]
-        for index, network in enumerate(table.networks(record)):
-            for column, place in (("train", 0), ("noise", 1), ("difference", 2)):
-                mine = table.column(record, network, name, column)
-                line.append(f"{_mean(mine)} ({row['paper'][index][place]})" if mine else "–")
-        body.append(line)
-    header = [f"{network}: {what}" for network in table.networks(record) for what in ("data", "noise", "data − noise")]
+    """The columns of the paper's table for each network, with the paper's numbers."""
     seeds = "one seed" if record["seeds"] == 1 else f"mean over {record['seeds']} seeds"
-    return [
+    lines = [
         f"log p(x|g(x)) in nats on data and on noise, {seeds} with standard errors; in brackets the paper's number.",
         "",
-        *markdown_table(["(α, β)", *header], body),
     ]
+    for index, network in enumerate(table.networks(record)):
+        body = []
+        for name, row in record["rows"].items():
+            columns = [table.column(record, network, name, column) for column in ("train", "noise", "difference")]
+            paper = row["paper"][index]
+            cells = [f"{_mean(mine)} ({theirs})" if mine else "–" for mine, theirs in zip(columns, paper, strict=True)]
+            body.append([row["label"], *cells])
+        lines += [f"**{network}**", "", *markdown_table(["(α, β)", "data", "noise", "data − noise"], body)]
+    return lines
 
 
 def _forgetting(record: Record) -> list[str]:

@@ -100,7 +100,6 @@ class KernelDensity(Noise):
             bandwidth: a width for all columns or for each, or the name of a rule of
                 :func:`fvnce.noise.select_bandwidth`.
             floor: the smallest width, as in :func:`fvnce.noise.select_bandwidth`.
-            block_bytes: the memory for a block of distances.
 
         >>> X = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
         >>> KernelDensity.from_data(X, "silverman").bandwidth.shape

@@ -139,6 +139,11 @@ class Finds:
         low: the lower end of the interval of how many there are, shape (n,).
         high: its upper end.
         flagged: how many are flagged, which need not be the first.
+
+    >>> p = np.array([0.9, 0.5, 0.1])
+    >>> finds = Finds.of(np.array(["known", "", ""]), "known", p, p, p / 2, p)
+    >>> finds.flagged, finds.finds.round(1)
+    (1, array([0.9, 1.4, 1.5]))
     """
 
     rows: NDArray[np.int64]
