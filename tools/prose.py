@@ -51,8 +51,8 @@ SPELLING = {
     r"\bgrey\b": "gray",
     r"\blabell\w+": "label…",
 }
-#: Names of a field, of a paper or of stored files, which keep their spelling.
-KEPT = re.compile(r"`[^`\n]*`|\"[^\"\n]*\"|'[a-z_]+'|https?://\S+|\]\([^)]*\)|Optimis\w+ Noise")
+#: Names of arguments, of a field, of a paper or of stored files, which keep their spelling.
+KEPT = re.compile(r"^ {4,}\*{0,2}\w+: |`[^`\n]*`|\"[^\"\n]*\"|'[a-z_]+'|https?://\S+|\]\([^)]*\)|Optimis\w+ Noise")
 _CODE_BLOCK = re.compile(r"^( {4,}|\t)")
 
 

@@ -66,7 +66,7 @@ class Baseline(nn.Module):
         self.model, self.encoder = model, encoder
 
     def forward(self, x: Tensor, other: Tensor) -> Rebuilt:
-        """Return what :func:`rebuild` does."""
+        """Return evidence and errors of rows x, as :func:`rebuild` does."""
         return rebuild(self.model, self.encoder, x, other)
 
 
@@ -95,8 +95,8 @@ class ErrorBudget(Callback):
     """Find the log-scale of an objective made with ``log_scale="auto"`` from a budget on the data's error.
 
     :func:`fvnce.fit` adds one with the default budget if there is none among its ``callbacks``. In many dimensions the
-    clip of the rule should be 0. If the noise has kernels, the rows of data are jittered by them as well, because their
-    grain alone would tell noise from data.
+    clip of the rule should be 0. If the noise has kernels, the rows of data are jittered by them as well, because
+    otherwise the kernels alone distinguish noise from data.
 
     Args:
         budget: b > 1, how many times the baseline's error the data's error may be.

@@ -90,7 +90,7 @@ def make_fabric(
 
 @contextlib.contextmanager
 def _ending_with_main() -> Iterator[None]:
-    """End this process if it was started by the main one of Fabric and that ends before all have joined.
+    """End this process if Fabric's main process, which started it, ends before all have joined.
 
     The main process starts the others and then listens for them. If it fails there, as when another program took its
     port, the others would try to reach it for half an hour.

@@ -1,4 +1,4 @@
-r"""The objective evaluated: on the batch of a step, whatever arguments it takes, and on held-out rows.
+r"""Evaluation of an objective on the batch of a step and on held-out rows.
 
 Lightning Fabric casts the tensors it is handed to the working precision; log p_n in bfloat16 would be off by nats. So a
 batch travels inside an object that Fabric passes through untouched: the networks' products run in the working

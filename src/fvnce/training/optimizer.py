@@ -36,8 +36,8 @@ ScheduleLike = str | LRScheduler | Callable[[Optimizer, int], LRScheduler] | Non
 class NormalizedSGD(Optimizer):
     """Steps of length ``lr`` against the gradient; ``fvnce.fit(…, optimizer="normalized-sgd")``.
 
-    The norm is over all parameters, in float64, so that no gradient is too small for it. Groups with a rate of their
-    own go their rate's share of the common direction.
+    The norm is over all parameters, in float64, so that no gradient is too small for it. Parameter groups with
+    their own rate scale the common direction by it.
 
     Args:
         params: parameters or groups of them.
@@ -164,7 +164,7 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
 
 
 def gradient_size(parameters: Iterable[Tensor]) -> Tensor:
-    """Return a number, without waiting for it, that is finite only if all gradients are; not if they are huge."""
+    """Return a number, on the device, that is finite only if all gradients are; huge ones may overflow it."""
     gradients = [_dense(p.grad) for p in parameters if p.grad is not None]
     # Of a small network the calls cost more than the copy of its gradients.
     if sum(map(Tensor.numel, gradients)) > _SMALL or len({(each.dtype, each.device) for each in gradients}) != 1:

@@ -180,7 +180,7 @@ class DecodedNoise:
 
     @torch.no_grad()
     def __call__(self, objective: Any, rows: Tensor, generator: torch.Generator) -> KernelDensity:
-        """Return the density of the model as it is now."""
+        """Return a kernel density of the decoder's current output."""
         model = objective.model
         decoder = getattr(model, "decoder", None)
         if objective.encoder is None or not isinstance(decoder, GaussianDecoder):

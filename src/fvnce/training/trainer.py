@@ -113,7 +113,7 @@ class Interrupted(SystemExit):
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """Options of :func:`fvnce.fit` that few people need.
+    """Less common options of :func:`fvnce.fit`.
 
     Args:
         noise_pool: rows of the pool of noise, 0 for fresh noise at every step, None to choose by cost.
@@ -121,8 +121,8 @@ class FitOptions:
             does not fit into memory. Statistics are those of the last. A profiled log Z is profiled on each of them.
         checkpoint_every: steps between checkpoints, by default an epoch.
         keep_last: how many checkpoints are kept.
-        log_every: steps between two that record the objective's statistics, besides the last of each epoch. The loss
-            is recorded at every step.
+        log_every: steps between records of the objective's statistics; the last step of an epoch is always recorded.
+            The loss is recorded at every step.
         validate_every: epochs between validations; the last epoch is always validated.
         seed_globals: False neither seeds nor reads the global generators of torch, NumPy and Python: for objectives
             that draw from generators of their own, and for trainings in several threads, which share them. Then a seed
