@@ -202,8 +202,9 @@ def annealed_nce(
 
     The standard error (delta method) is over chains, which are independent. It accounts for the weights of chains and
     for levels that are part of two ratios, and is at least that of the mean weight. The effective samples are the
-    fewest of any level: of the chains' weights, or where two neighbors overlap. With chains :func:`annealed_log_partition` has the smaller
-    error for the same work; this one is for exact draws and for the arithmetic path.
+    fewest of any level: of the chains' weights, or where two neighbors overlap. With chains
+    :func:`annealed_log_partition` has the smaller error for the same work; this one is for exact draws and for the
+    arithmetic path.
 
     Args:
         model: has ``log_prob(x)``, the log of the unnormalized φ.
