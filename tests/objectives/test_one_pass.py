@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
+from exact_models import GaussianMixtureModel
 from fvnce import (
     NCE,
     EnergyModel,
@@ -21,7 +22,7 @@ from fvnce import (
     RankingNCE,
     mlp,
 )
-from fvnce.models import CategoricalEncoder, GaussianMixtureModel, WithContext
+from fvnce.models import CategoricalEncoder, WithContext
 from fvnce.objectives import Amortized, VariationalNCE
 
 NOISE = Independent(Normal(torch.zeros(6), 2 * torch.ones(6)), 1)
