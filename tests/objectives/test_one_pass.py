@@ -59,14 +59,17 @@ OBJECTIVES: dict[str, Any] = {
 
 def made(make: Any, by_rows: bool) -> Any:
     torch.manual_seed(0)
-    if by_rows:
-        return make()
-    EnergyModel.by_rows = LatentVariableModel.by_rows = GaussianMixtureModel.by_rows = False  # type: ignore[attr-defined,union-attr]
+    # Modules outside of fvnce are processed in one pass only with by_rows = True.
+    kinds: tuple[Any, ...] = (
+        (GaussianMixtureModel,) if by_rows else (GaussianMixtureModel, EnergyModel, LatentVariableModel)
+    )
+    for kind in kinds:
+        kind.by_rows = by_rows
     try:
         return make()
     finally:
-        for kind in (EnergyModel, LatentVariableModel, GaussianMixtureModel):
-            del kind.by_rows  # type: ignore[attr-defined,union-attr]
+        for kind in kinds:
+            del kind.by_rows
 
 
 def passes(objective: Any, *batch: Tensor, **given: Tensor) -> list[int]:
