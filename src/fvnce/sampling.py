@@ -80,7 +80,7 @@ def langevin(
     adjusted: bool = True,
     generator: torch.Generator | None = None,
 ) -> Chain:
-    """Run one chain from every row of ``x``, and of ``z`` for a model with latents.
+    """Draw from a model by Langevin dynamics, one chain from every row of ``x``, and of ``z`` for a model with latents.
 
     Args:
         model: has ``log_prob(x)``, or ``log_joint(x, z)`` if ``z`` is given.

@@ -209,7 +209,9 @@ class Amortized(Partition):
 
 @dataclass
 class MovingAverage:
-    """Moving average of log P = log Â B̂, by which a batch's gradient is divided (docs/theory: few noise samples).
+    """Moving average of P = Â B̂, by which a batch's gradient is divided, in the log domain.
+
+    See docs/theory, Few noise samples in a batch.
 
     Attributes:
         count: batches seen.

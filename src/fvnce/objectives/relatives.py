@@ -33,7 +33,7 @@ STEP = 2.38
 
 
 class ConditionalNCE(ModelObjective):
-    r"""Conditional NCE (Ceylan & Gutmann 2018): is x or a step u away from it the data point? (Eq. conditional)
+    r"""Conditional NCE (Ceylan & Gutmann 2018): data points against steps u away from them (Eq. conditional).
 
     The model need not be normalized, and there is no noise distribution to choose. The objective does not see the
     weights of modes that no step connects. With a context, x and u have the same one, and log Z(c) cancels as well.

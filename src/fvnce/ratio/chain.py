@@ -43,7 +43,7 @@ PATIENCE = 8
 WIDE, WIDER = 0.25, 2.0
 #: Draws of the noise for each row of data, and folds of the boosted trees, when a ratio is checked.
 DRAWS_PER_ROW, CHECK_FOLDS = 4, 4
-#: Rows that must carry the mean of squared log-ratios, lest it be a matter of the few farthest.
+#: Rows that must carry the mean of squared log-ratios, so that it does not depend on the few farthest.
 ENOUGH_ROWS = 30
 
 Steps = tuple[float, ...]
@@ -269,7 +269,7 @@ def waypoints(x: Tensor, y: Tensor, share: float) -> Tensor:
 
 
 def whitened_mlp(rows: Tensor, outputs: int) -> nn.Module:
-    """Make an MLP of whitened rows whose first answer is 0."""
+    """Make an MLP of whitened rows whose initial output is 0."""
     gaussian = fit_gaussian(rows, "full")
     columns = rows.shape[1]
     whiten, inner = nn.Linear(columns, columns), mlp([columns, 64, 64, outputs], nn.SiLU)

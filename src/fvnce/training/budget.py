@@ -48,7 +48,7 @@ ERROR_FENCE = 4.0
 
 
 class Baseline(nn.Module):
-    """A model and its encoder, trained without noise, by which :class:`ErrorBudget` measures an error.
+    """Model and encoder trained without noise, the reference of the error in :class:`ErrorBudget`.
 
     Args:
         model: normalized; ``log_joint(x, z)``, or ``log_prob(x)`` where ``encoder`` is None.
@@ -137,7 +137,7 @@ class ErrorBudget(Callback):
 
     @property
     def margin_fraction(self) -> float:
-        """(s − s_0)/M, from 0 to 1: at 1 the noise is pressed down as far as it may be, and budget may be left."""
+        """(s − s_0)/M, from 0 to 1: at 1 the log-scale is at its upper limit, even if budget is left."""
         return float(self._fraction)
 
     def start(self, trainer: Any) -> None:

@@ -43,7 +43,7 @@ _CHUNK = 2048
 
 
 class EvaluatedBatch:
-    """A batch for the objective, and the objective's loss on it, with its terms if it has any."""
+    """A batch for the objective, with its loss and, if any, its terms."""
 
     # Not a dataclass, the tensors in which Fabric would convert.
     __slots__ = ("batch", "loss", "terms")
@@ -108,7 +108,7 @@ def describe_batch(batch: Batch) -> str:
 
 
 class Validation:
-    """The criteria on held-out data.
+    """Evaluation of an objective on held-out data.
 
     Args:
         data: held-out rows.

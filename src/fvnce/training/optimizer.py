@@ -34,7 +34,7 @@ ScheduleLike = str | LRScheduler | Callable[[Optimizer, int], LRScheduler] | Non
 
 
 class NormalizedSGD(Optimizer):
-    """Steps of length ``lr`` against the gradient; ``fvnce.fit(…, optimizer="normalized-sgd")``.
+    """Gradient descent with steps of length ``lr``; ``fvnce.fit(…, optimizer="normalized-sgd")``.
 
     The norm is over all parameters, in float64, so that no gradient is too small for it. Parameter groups with
     their own rate scale the common direction by it.

@@ -108,7 +108,7 @@ Refit = Callable[[Any, Tensor, torch.Generator], Distribution]
 
 
 class RefitNoise(Callback):
-    """Replace the noise after every few epochs.
+    """Replace the noise during training, after every few epochs.
 
     Checkpoints hold the noise in use, so a resumed training ends with the bits of one never interrupted.
     Losses before and after a refit are of different noise and cannot be compared: early stopping is refused.
@@ -155,7 +155,7 @@ class RefitNoise(Callback):
 
 
 class DecodedNoise:
-    """The output of a Gaussian decoder for codes like those of the data, as a kernel density.
+    """Kernel density at the outputs of a Gaussian decoder for codes like those of the data.
 
     Args:
         centres: K, how many codes.

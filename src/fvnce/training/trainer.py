@@ -75,7 +75,7 @@ _NO_EFFECT = (
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss or a gradient became infinite or NaN; the message names the step, what, and the batch.
+    """Raised if the loss or a gradient becomes infinite or NaN; the message names the step, the term and the batch.
 
     >>> import fvnce
     >>> class Broken(nn.Module):
