@@ -1,7 +1,7 @@
 r"""Langevin draws from a trained model, and annealed estimates of log Z as a second opinion. Training never uses them.
 
 A Langevin step s' = s + (ε²/2) ∇ log p⁰(s) + ε η, η ~ N(0, I), of s = x or (x, z) is accepted with probability
-min(1, p⁰(s') k(s|s') / p⁰(s) k(s'|s)), which leaves the model invariant whatever the step.
+min(1, p⁰(s') k(s|s') / p⁰(s) k(s'|s)), which leaves the model invariant for any step.
 
 Annealed importance sampling (Neal 2001) moves chains along log f_t = (1 − t) log p_base + t log p⁰, t_i = (i/T)², with
 a step under each f_t, and weighs them by log w = Σ_i (log f_{t_{i+1}} − log f_{t_i})(s_i): Z = E[w]. The square spends
@@ -65,7 +65,7 @@ class Chain:
     def mixed(self) -> bool:
         """Whether every chain moved and R̂ is below 1.1: without this, x are not draws of the model.
 
-        It cannot see a mode that no chain visited.
+        It does not detect a mode that no chain visited.
         """
         return self.stuck == 0 and self.r_hat < MIXED_BELOW
 

@@ -10,7 +10,7 @@ rounded away. The remedies, cheapest first:
     profiled   log Z maximized out: the largest Δ always counts, and the question is how many others do
     bridges    distributions between noise and data, each near enough to the next
 
-Each is judged by the live fraction and the effective fraction of noise that the objective would have with it.
+Each is evaluated by the live and the effective fraction of noise that the objective would have with it.
 ``noise_efficiency`` is in ``efficiency``.
 """
 
@@ -375,7 +375,7 @@ def _with_noise(
 def _residual(objective: ContrastiveObjective, x: Tensor, generator: torch.Generator | None) -> float | None:
     """Return the median of |x − E p(x|z)| per coordinate at a draw of the latent, or None where it is not a width.
 
-    It is a width where x is real, and a Gaussian decoder says that it is.
+    It is a width only where x is real, which a Gaussian decoder implies.
     """
     decoder = getattr(objective.model, "decoder", None)
     if objective.encoder is None or not isinstance(decoder, GaussianDecoder):
@@ -389,7 +389,7 @@ def _residual(objective: ContrastiveObjective, x: Tensor, generator: torch.Gener
 
 
 def _decoder(objective: ContrastiveObjective, x: Tensor, generator: torch.Generator | None) -> Iterator[Remedy]:
-    """Try the σ of greatest likelihood for noise as it is rebuilt now."""
+    """Try the σ of greatest likelihood for the current reconstruction of noise."""
     decoder = getattr(objective.model, "decoder", None)
     if not isinstance(decoder, GaussianDecoder) or decoder.log_scale.numel() != 1:
         return

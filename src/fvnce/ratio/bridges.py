@@ -166,7 +166,7 @@ def telescope(
     plan: _Plan | None = None
     if bridges != "auto":
         count = _validation.count("bridges", bridges)
-        # All bridges but the exact one are the data's; the noise's side, where it is one, has one of its own.
+        # All bridges but the exact one belong to the data's side; the noise's side, if there is one, has its own.
         plan = (equal_steps(count - 1), equal_steps(1))[: len(sides)] if count > 1 else ()
     runs: list[_Fold] = []
     with closing(Progress(progress)) as bar, bar.stage("folds") as report:
@@ -240,7 +240,7 @@ def _fit_fold(trainer: BridgeTrainer, sides: _Sides, source: Distribution, plan:
 
 
 def _drawn(noise: Distribution, held_out: Tensor, seed: int) -> Tensor:
-    """Draw noise to compare the held-out rows with, from a stream of its own."""
+    """Draw noise to compare the held-out rows with, from its own stream."""
     return draw(noise, DRAWS_PER_ROW * len(held_out), torch.Generator().manual_seed(seed + 2)).to(held_out)
 
 

@@ -170,7 +170,7 @@ class BridgeTrainer:
         ``held_out_noise`` is the noise of the second rows, if it is another. ``known`` is a part of the log-ratio that
         the network need not learn, and that the bridge leaves out.
         """
-        # A seed of its own for every bridge, whatever others there are.
+        # Every bridge has its own seed, independent of the others.
         seed = self.seed + round(1e6 * shares[0]) + 7 * round(1e6 * shares[1])
         generator = torch.Generator().manual_seed(seed)
         # The ends are data and noise as they are; any other station has the mean of both, which is one.

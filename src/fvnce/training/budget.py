@@ -191,7 +191,7 @@ class ErrorBudget(Callback):
         jittered = jitter(objective.noise, x)
         if jittered is x:
             return batch
-        # The gradient of (0, 0) does not depend on log p_n of the data: there the density of the plain rows will do.
+        # The gradient of (0, 0) does not depend on log p_n of the data: so the density of the plain rows is enough.
         power = power_of(objective.rule)
         return replace(batch, x=jittered, log_noise_x=batch.log_noise_x if power and power[1] == 0 else None)
 
@@ -279,7 +279,7 @@ class Budgeted(Fixed):
 
     def __init__(self, budget: float = BUDGET, reference: Baseline | None = None) -> None:
         super().__init__("auto")
-        # Not by setattr: the baseline is no part of the objective any more.
+        # Not by setattr: the baseline is no longer part of the objective.
         self.__dict__.update(budget=budget, reference=reference)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:

@@ -74,7 +74,7 @@ def fit_flow(
         epochs: passes over the data.
         seed: of initial weights and of training; by default drawn from torch's global generator.
         start: a flow to continue from, whose family, layers and standardization are kept; it is not changed itself.
-        **options: whatever :func:`fvnce.fit` takes, such as ``validation`` and ``early_stopping``.
+        **options: arguments of :func:`fvnce.fit`, such as ``validation`` and ``early_stopping``.
 
     Returns:
         Noise whose parameters are no longer trained; it moves and is saved with the objective that has it. Mix it with
@@ -118,7 +118,7 @@ class RefitNoise(Callback):
             one that can be saved where the run has checkpoints.
         every: epochs between two refits.
         last: the epoch after which the noise stays, by default none; the last epoch of a run is never followed by one.
-        rows: how many rows of data are handed over, drawn anew each time.
+        rows: number of data rows passed to ``refit``, drawn anew each time.
 
     >>> from fvnce import KernelDensity, PowerRule, NCE, fit, mlp, EnergyModel, fit_gaussian
     >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)) + 3

@@ -226,7 +226,7 @@ def fit(
     """Train ``objective`` in place and return the history.
 
     Args:
-        objective: a module from a batch of rows to a scalar loss. One with a distribution ``noise`` is also handed
+        objective: a module from a batch of rows to a scalar loss. One with a distribution ``noise`` also receives
             noise samples and log densities, as ``objective(x, x_noise, log_noise_x=…, log_noise_noise=…)``.
         data: rows as a tensor, an array, a memory map, or a DataLoader that gives tensors. For an objective that takes
             a context, pairs (x, context): a tuple of two of these, a TensorDataset, or a DataLoader that gives pairs.
@@ -234,7 +234,7 @@ def fit(
         epochs: passes over the data.
         batch_size: rows of a step on each process; a DataLoader has its own.
         optimizer: "adam", "adamw", "sgd", "normalized-sgd", a function from parameter groups to an optimizer, such as
-            ``torch.optim.RAdam``, or an optimizer of the objective's parameters, which has a rate of its own.
+            ``torch.optim.RAdam``, or an optimizer of the objective's parameters, which has its own rate.
         lr: learning rate.
         schedule: None or "constant", "cosine", "linear", "warmup-cosine", a function (optimizer, total steps) →
             LRScheduler, or an LRScheduler of the optimizer that is given; stepped every step.
@@ -323,7 +323,7 @@ def fit(
 class Trainer:
     """Train one objective, for one call of ``fit``.
 
-    Callbacks are given the trainer; :class:`~fvnce.training.Callback` says what they may use.
+    Callbacks receive the trainer; :class:`~fvnce.training.Callback` lists what they may use.
     """
 
     def __init__(
