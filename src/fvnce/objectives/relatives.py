@@ -36,7 +36,8 @@ class ConditionalNCE(ModelObjective):
     r"""Conditional NCE (Ceylan & Gutmann 2018): data points against steps u away from them (Eq. conditional).
 
     The model need not be normalized, and there is no noise distribution to choose. The objective does not depend
-    on the relative weights of modes that no step connects. With a context, x and u have the same one, and log Z(c) cancels as well.
+    on the relative weights of modes that no step connects. With a context, x and u have the same one, and log Z(c)
+    cancels as well.
 
     With latents p⁰(x) = E_q[p⁰(x, z)/q(z|x)] is estimated from draws. J is concave in p⁰(x), so that the data's side is
     a lower bound; in p⁰(u) it is convex, and no proper loss of pairs is concave in both (Eq. no_pairs). The side of u

@@ -9,7 +9,7 @@ descent stands still although the direction is right. With the exponential rule,
 number of steps is polynomial in the distance (Liu et al. 2021). All steps are equally long, so a decaying schedule is
 what makes it converge.
 
-A gradient may be NaN while the loss is not (the root of 0, times 0), and one such step makes every weight it reaches NaN.
+A gradient may be NaN while the loss is not (the root of 0, times 0), and such a step makes the weights NaN.
 The trainer therefore looks at the norm or the sum of all gradients before the optimizer's step, and at each where that
 is not finite.
 """
