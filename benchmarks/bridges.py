@@ -71,7 +71,7 @@ def softmax(x: Tensor, noise: Distribution, seed: int) -> Callable[[Tensor], Ten
 
 
 def binary(x: Tensor, noise: Distribution, seed: int) -> Callable[[Tensor], Tensor]:
-    """A binary ratio between each two neighbours of the same levels."""
+    """A binary ratio between each two neighbors of the same levels."""
     builder = BridgeTrainer(None, PowerRule(0), COPIES, seed, dict(TRAINING))
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     cut = len(x) // 4

@@ -6,8 +6,8 @@ Run with
 
 FVNCE_DATA names a folder whose ``adbench`` holds tables as npz files with X and y. The protocol, for each table and
 seed: at most 10,000 rows, drawn with the seed and stratified; 70 % for training, 30 % for testing, stratified; columns
-standardised by training statistics; of the n training anomalies max(3, round(share · n)) are labelled, the same ones
-for everyone, and the others stay among the unlabelled rows. AUROC and average precision on the test rows. Peers'
+standardized by training statistics; of the n training anomalies max(3, round(share · n)) are labeled, the same ones
+for everyone, and the others stay among the unlabeled rows. AUROC and average precision on the test rows. Peers'
 numbers are read from a csv with the columns dataset, detector, la, seed, auroc, ap, fit_s, measured on the same splits.
 If columns were cut for the peers, ``--cut`` cuts them for the detector as well: all numbers of the committed file, ours
 and the peers', are of columns cut at ±10 (``--cut 10``).

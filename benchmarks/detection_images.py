@@ -11,7 +11,7 @@ known*: one digit for training, and of the digit after it as many images as make
 protocol of Deep SAD). *Other images*: all ten digits for training, to tell the test images of KMNIST and Fashion-MNIST
 from MNIST's. Training images are clean in all of them, which the detector is told.
 
-Beside the detector stand nearest neighbours (the mean distance to 10), LOF (20 neighbours), an isolation forest and a
+Beside the detector stand nearest neighbors (the mean distance to 10), LOF (20 neighbors), an isolation forest and a
 one-class SVM (on 4,000 rows at most, since its time grows with their square) on 64 principal components, and a
 convolutional autoencoder and a VAE: in the same run, on the same test images. These two have a budget, the same for
 every task: 4,000 training images at most, 400 steps of 64 images with Adam, codes of 32 numbers; what they would reach
@@ -157,7 +157,7 @@ def on_components(make: Callable[[Array, int], Callable[[Array], Array]]) -> Cal
 
 
 def neighbours(z: Array, seed: int) -> Callable[[Array], Array]:
-    """The mean distance to ten neighbours."""
+    """The mean distance to ten neighbors."""
     search = NearestNeighbors(n_neighbors=10, algorithm="brute").fit(z)
     return lambda new: np.asarray(search.kneighbors(new)[0].mean(1))
 

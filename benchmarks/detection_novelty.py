@@ -12,12 +12,12 @@ FVNCE_DATA names a folder whose ``adbench`` holds tables as npz files with X and
 * ``first-half``: the protocol of DTE (Livernoche et al., ICLR 2024, setting "semi" of its code): the first half of the
   inliers in file order for training, the others and all outliers for testing. Tables of fewer than 1,000 rows are drawn
   anew, 1,000 rows with replacement, so that a row may be both in training and in the test. Many files are sorted, so
-  that the two halves differ: on letter the fifth neighbour has AUROC .354, and .850 on a random half (seed 0).
+  that the two halves differ: on letter the fifth neighbor has AUROC .354, and .850 on a random half (seed 0).
 
-The first two use at most 10,000 rows of a table and DTE's 50,000, drawn with the seed. Columns are standardised by
+The first two use at most 10,000 rows of a table and DTE's 50,000, drawn with the seed. Columns are standardized by
 training statistics and not cut. AUROC and average precision on the test rows. Everyone has the defaults of its library
 and the same rows and seeds in the same run: isolation forest, LOF, one-class SVM and robust covariance are
-scikit-learn's; nearest neighbours is the distance to the fifth, as PyOD has it, and the mean of five; ECOD and COPOD
+scikit-learn's; nearest neighbors is the distance to the fifth, as PyOD has it, and the mean of five; ECOD and COPOD
 are a few lines each, with tails taken over training rows alone.
 
 Takes about 3 minutes of one core for three seeds of the first two protocols.
@@ -137,13 +137,13 @@ def copod(train: Array, seed: int) -> Score:
 
 
 def neighbours(train: Array, seed: int) -> Score:
-    """The distance to the fifth neighbour."""
+    """The distance to the fifth neighbor."""
     search = NearestNeighbors(n_neighbors=5).fit(train)
     return lambda X: np.asarray(search.kneighbors(X)[0][:, -1])
 
 
 def mean_neighbours(train: Array, seed: int) -> Score:
-    """The mean distance to five neighbours."""
+    """The mean distance to five neighbors."""
     search = NearestNeighbors(n_neighbors=5).fit(train)
     return lambda X: np.asarray(search.kneighbors(X)[0].mean(1))
 
@@ -155,7 +155,7 @@ def isolation_forest(train: Array, seed: int) -> Score:
 
 
 def lof(train: Array, seed: int) -> Score:
-    """20 neighbours."""
+    """20 neighbors."""
     model = LocalOutlierFactor(novelty=True).fit(train)
     return lambda X: np.asarray(-model.score_samples(X))
 

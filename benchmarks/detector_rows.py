@@ -4,7 +4,7 @@ Run with
 
     FVNCE_DATA=... python benchmarks/detector_rows.py --out results/bench/detector-rows.json
 
-The detector trains on at most ``max_rows`` unlabelled rows, drawn at random; known outliers are all kept. Measured are
+The detector trains on at most ``max_rows`` unlabeled rows, drawn at random; known outliers are all kept. Measured are
 average precision and AUROC on test rows, the seconds of the processor for the fit and for scoring 10,000 test rows, on
 the largest tables of ``adbench`` in the folder FVNCE_DATA, split as in ``benchmarks/detection.py`` with 10 % known, and
 on MNIST by its 30 first principal components: 40,000 training images, of which 3 % show the digit that is to be found

@@ -9,7 +9,7 @@ one process; the time is that of the processor, so that another program on the m
 reported is the median over pairs of the ratio ours / theirs. Three comparisons:
 
 * fit on the tables of ``adbench`` in the folder FVNCE_DATA, 10 % of the training anomalies known: splits as in
-  ``benchmarks/detection.py``, one pair for each table. Classifiers take unlabelled rows for normal ones.
+  ``benchmarks/detection.py``, one pair for each table. Classifiers take unlabeled rows for normal ones.
 * the same with none known, compared with detectors without labels.
 * score 100,000 × 20 synthetic rows, fitted on 20,000 of which a twentieth are outliers and a tenth of these known.
 

@@ -1,4 +1,4 @@
-"""Estimators of unnormalised models on the same problems: error and error of log Z at equal processor seconds.
+"""Estimators of unnormalized models on the same problems: error and error of log Z at equal processor seconds.
 
 Run with
 

@@ -1,4 +1,4 @@
-"""Steps that descent needs where data and noise lie far apart: plain or normalised, logarithmic or exponential rule.
+"""Steps that descent needs where data and noise lie far apart: plain or normalized, logarithmic or exponential rule.
 
 Run with
 
@@ -6,7 +6,7 @@ Run with
 
 The example of Liu et al. (2021): data N(R, 1), noise N(0, 1), the model log φ = bx − x²/2 with its log Z unknown,
 started at the noise. Gradients are those of the population, by quadrature, so that nothing but the landscape is
-measured. Every method has its best rate of a grid, powers of 2; normalised steps shrink linearly to 0 over a length
+measured. Every method has its best rate of a grid, powers of 2; normalized steps shrink linearly to 0 over a length
 that doubles until it suffices, and must end near. Reached is an error of at most 0.1 in (b, log Z), from R and R²/2.
 
 Takes about 2 minutes of one core.

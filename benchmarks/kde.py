@@ -141,7 +141,7 @@ def _fail(reason: str) -> Callable[[int], Any]:
 
 
 def high_dimensions(n: int, q: int, bandwidths: list[float], repeats: int) -> list[dict[str, Any]]:
-    """n centres, q points, 784 dimensions."""
+    """n centers, q points, 784 dimensions."""
     pictures, source = images(n + q)
     centres, data = pictures[:n].contiguous(), pictures[n:].contiguous()
     rows = []
@@ -185,7 +185,7 @@ def _compare_peers(
     row: dict[str, Any], x: torch.Tensor, centres: torch.Tensor, h: float, bare: float, exact: torch.Tensor
 ) -> dict[str, str]:
     notes = {}
-    # torch-kde holds queries x centres x dimensions numbers: ten queries are what memory allows.
+    # torch-kde holds queries x centers x dimensions numbers: ten queries are what memory allows.
     for (name, call), k in zip(peers(x, centres, h).items(), (40, 40, 10), strict=True):
         try:
             start = time.perf_counter()
@@ -208,7 +208,7 @@ def _show(row: dict[str, Any]) -> None:
 
 
 def large(n: int, h: float) -> dict[str, Any]:
-    """n centres and as many draws: time, and memory beyond inputs and results."""
+    """n centers and as many draws: time, and memory beyond inputs and results."""
     centres, source = images(n)
     noise = KernelDensity(centres, h)
     x = noise.draw(len(centres), torch.Generator().manual_seed(SEED))
@@ -239,7 +239,7 @@ def leave_one_out(n: int, repeats: int) -> dict[str, Any]:
 
 
 def low_dimensions(widths: list[int], sizes: list[int]) -> list[dict[str, Any]]:
-    """As many points as centres, at most 2,000, against the trees and the rest."""
+    """As many points as centers, at most 2,000, against the trees and the rest."""
     rows = []
     for d in widths:
         for n in sizes:

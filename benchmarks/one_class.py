@@ -4,7 +4,7 @@ Run with
 
     FVNCE_DATA=... python benchmarks/one_class.py --out results/bench/one_class.json
 
-All methods see the same rows and share one Gaussian kernel with a random feature for each of 300 centres, whitened so
+All methods see the same rows and share one Gaussian kernel with a random feature for each of 300 centers, whitened so
 that k(x, x') = φ(x)·φ(x'). Compared are the one-class SVM (scikit-learn's), which for this kernel is SVDD; the
 contrastive objective at α = 1 with the metric of the one-class SVM, in closed form; the same with the metric that noise
 gives it; and the profiled objective at α = 0 and α = 1, by gradient. Data: a ring, and tables if FVNCE_DATA names a
@@ -80,7 +80,7 @@ def features(train: Array, seed: int) -> tuple[Any, float]:
 
 
 def profiled(data: Array, noise: Array, alpha: float, ridge: float) -> Array:
-    """The maximiser w of the profiled objective for Δ⁰ = w·φ, with −ridge·|w|²/2, by L-BFGS in float64."""
+    """The maximizer w of the profiled objective for Δ⁰ = w·φ, with −ridge·|w|²/2, by L-BFGS in float64."""
     x, y = torch.from_numpy(data), torch.from_numpy(noise)
     w = torch.zeros(data.shape[1], dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([w], max_iter=200, line_search_fn="strong_wolfe")

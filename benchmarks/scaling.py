@@ -5,7 +5,7 @@ Run on an idle machine with
     python benchmarks/scaling.py --out results/bench/scaling.json
 
 Measured: the seconds of an epoch against the number of rows n, and the seconds of a step against the width d, the noise
-ratio ν, the latent draws K, the number of kernel centres N and the number of processes. Fitted, by least squares on
+ratio ν, the latent draws K, the number of kernel centers N and the number of processes. Fitted, by least squares on
 relative errors, with b rows a batch, P parameters and F = 6 P b (1 + ν) K floating-point operations a step:
 
     step      = overhead + F / speed + P / updates

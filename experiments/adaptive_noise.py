@@ -74,7 +74,7 @@ class Components(nn.Module):
         self.b = nn.Parameter(b.clone())
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The unnormalised log-density, shape (B,)."""
+        """The unnormalized log-density, shape (B,)."""
         y = (x @ self.b.T).abs()
         return -(y + nn.functional.softplus(-2 * y) - math.log(2)).sum(1)
 

@@ -13,8 +13,8 @@ the rest, and by how well the error tells the two apart:
 * ``ascent``: the trained VAE, then gradient ascent on examples of the class, until the error of the training data over
   the VAE's has reached the same budget.
 
-MNIST: 10,000 training images, centres from its last 10,000. Fashion-MNIST: the first half of its test set to train,
-with centres from the same rows, the second half to test. Cells are kept in ``--out``; the file tells of those
+MNIST: 10,000 training images, centers from its last 10,000. Fashion-MNIST: the first half of its test set to train,
+with centers from the same rows, the second half to test. Cells are kept in ``--out``; the file tells of those
 that are done.
 """
 
@@ -62,7 +62,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Split:
-    """Images to train on, examples that centres are taken from, and images to test on, each with labels."""
+    """Images to train on, examples that centers are taken from, and images to test on, each with labels."""
 
     train: Tensor
     labels: Tensor

@@ -12,12 +12,12 @@ and of the rest on test digits, and the AUROC of '1's by their error.
 
 Bridges for a model with latents: one network that gets the level as input, from the data to the noise.
 
-Between data p_0 and noise p_K lie waypoints p_k, and every level below K has an unnormalised density of its own,
+Between data p_0 and noise p_K lie waypoints p_k, and every level below K has an unnormalized density of its own,
 
     φ_k(x) = p(x | z) p_Z(z),      z = g_k(x),
 
 with the weights of one autoencoder, whose code is scaled and shifted and whose output is shifted by what the level has
-learnt; φ_K is p_n itself. Neighbours are told apart by the profiled (0, 0),
+learnt; φ_K is p_n itself. Neighbors are told apart by the profiled (0, 0),
 
     J = Σ_k E_k[log φ_k − log φ_{k+1}] − log E_{k+1}[φ_k/φ_{k+1}].
 

@@ -2,7 +2,7 @@
 
     python -m experiments.coverage.alarms --sets 200 --fits 40
 
-A share π of the unlabelled training rows and of 200 new rows are outliers of the known kind.
+A share π of the unlabeled training rows and of 200 new rows are outliers of the known kind.
 
 - *Detector*: 600 rows in three columns, normal or exponential, outliers 4 away in each; default settings and seed.
   Without known outliers p-values have a model of their own, so the rest of the detector is left out.

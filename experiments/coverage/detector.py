@@ -2,12 +2,12 @@
 
     python -m experiments.coverage.detector --data-sets 20
 
-Unlabelled rows are N(0, I) in three columns but for a share π of outliers N(1.5, I); m outliers of the same kind are
+Unlabeled rows are N(0, I) in three columns but for a share π of outliers N(1.5, I); m outliers of the same kind are
 known. Everything is measured on 4,000 fresh rows for each data set:
 
 - *evidence_* against the AUROC and average precision that the fitted detector has on fresh known-like outliers and
-  fresh unlabelled rows. Held-out scores average fewer models than the detector's, so its numbers are cautious.
-- *outlier_probability*: the mean claim over fresh unlabelled rows above one half, and the share of outliers among
+  fresh unlabeled rows. Held-out scores average fewer models than the detector's, so its numbers are cautious.
+- *outlier_probability*: the mean claim over fresh unlabeled rows above one half, and the share of outliers among
   them, and the expected calibration error in ten bins of equal width.
 - *prior_* compared with π.
 """

@@ -69,7 +69,7 @@ def stranger(X: Any, rng: np.random.Generator) -> Any:
     return np.where(rng.random((len(X), 1)) < 0.05, rng.normal(5, 1, X.shape), X)
 
 
-#: Setting, unlabelled rows, how they are drawn, known outliers, and changes whose power is measured.
+#: Setting, unlabeled rows, how they are drawn, known outliers, and changes whose power is measured.
 SETTINGS: list[tuple[str, int, Draw, int, list[Change]]] = [
     ("400 × 2 normal, none known", 400, normal, 0, [move, remove, stranger]),
     ("60 × 2 normal, none known", 60, normal, 0, [move]),

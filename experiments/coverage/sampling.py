@@ -4,7 +4,7 @@ Run with
 
     python -m experiments.coverage.sampling
 
-Each problem is an unnormalised density and a noise, fixed; what is drawn anew is the noise and the chains, by
+Each problem is an unnormalized density and a noise, fixed; what is drawn anew is the noise and the chains, by
 generators of the seeds 0, 1, … (these functions have no seed of their own). A row counts how often the truth lies
 within two reported errors, among the results that are ``trusted``, and says what share of them is. An error far below
 rounding counts as 10⁻⁵. Takes about 3 minutes of one core.

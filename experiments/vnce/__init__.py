@@ -1,7 +1,7 @@
 """The problems that variational NCE was published with, and what they share: the command line and the form of results.
 
 =====================  ========================================================================
-``mixture``            an unnormalised mixture of Gaussians; ``mixture_theory`` by quadrature
+``mixture``            an unnormalized mixture of Gaussians; ``mixture_theory`` by quadrature
 ``boltzmann``          a Boltzmann machine; ``boltzmann_estimates`` has every estimate of it
 ``posterior``          stars and moons: learned posteriors against the true ones
 ``missing``            missing values in the model of ``truncated_normal``
@@ -111,9 +111,9 @@ def _plain(value: object) -> object:
 
 
 def name_curves(axes: Axes, *, size: float = 7.5) -> None:
-    """Name each labelled curve at its right end, with a sample of its dash and a hairline that leads to it.
+    """Name each labeled curve at its right end, with a sample of its dash and a hairline that leads to it.
 
-    Names that would overlap are pushed apart; the dash tells curves apart where colours cannot.
+    Names that would overlap are pushed apart; the dash tells curves apart where colors cannot.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None

@@ -1,4 +1,4 @@
-r"""Variational NCE, problem 1: an unnormalised mixture of two Gaussians, and which rule estimates it best.
+r"""Variational NCE, problem 1: an unnormalized mixture of two Gaussians, and which rule estimates it best.
 
     python -m experiments.vnce.mixture --out out
 

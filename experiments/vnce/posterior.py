@@ -1,4 +1,4 @@
-r"""Stars and moons: posteriors of a two-dimensional latent, learned with an unnormalised model, against the truth.
+r"""Stars and moons: posteriors of a two-dimensional latent, learned with an unnormalized model, against the truth.
 
     python -m experiments.vnce.posterior --out out
 
@@ -206,7 +206,7 @@ def _grid(settings: Settings) -> Tensor:
 
 
 def _posterior(shape: Callable[[Tensor], Tensor], settings: Settings, grid: Tensor, point: float) -> Tensor:
-    """log p(z|x) on the grid, normalised over it."""
+    """log p(z|x) on the grid, normalized over it."""
     joint = ShapedModel(shape, settings.spread, 1.0).log_joint(torch.full((len(grid), 1), point), grid).detach()
     return joint - joint.logsumexp(0) - 2 * math.log(8 / settings.cells)
 

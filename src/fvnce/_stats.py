@@ -29,8 +29,8 @@ class LogPartition(tuple[Tensor, Tensor]):
 
     ``trusted`` detects weights that vary too much, but not mass that no draw reached, and then fails. Tails heavier
     than the noise's: of importance estimates for a Cauchy from N(0, 3²) 98% are trusted, and 14% of these have the
-    truth within two errors; for five Student t₂ from N(0, 2²), 97% and 40%. A second mode: for ½ N(0, 1) + ½ N(6, 1) from
-    N(0, 1), 87% are trusted, and none of them has the truth within two errors.
+    truth within two errors; for five Student t₂ from N(0, 2²), 97% and 40%. A second mode: for ½ N(0, 1) + ½ N(6, 1)
+    from N(0, 1), 87% are trusted, and none of them has the truth within two errors.
 
     Attributes:
         effective_samples: n_eff, the number of equal weights that would be as precise, reduced for heavy tails.

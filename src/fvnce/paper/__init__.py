@@ -3,7 +3,7 @@
 =====================  ========================================================================
 ``figures``            the two figures of rules, pairs (f1, f0) and losses; the style of figures
 ``table``              the table, two networks and six rows, and its figure of reconstructed noise
-``penalised``          the figure of the noise-penalised autoencoder
+``penalized``          the figure of the noise-penalized autoencoder
 ``instances``          the instances of the family, verified
 ``setting``            shared: the data, the networks, the noise; what an item gives
 ``datasets``           shared: MNIST and the digits

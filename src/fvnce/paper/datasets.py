@@ -59,7 +59,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Images:
-    """Labelled gray images as rows, split into training and test.
+    """Labeled gray images as rows, split into training and test.
 
     Attributes:
         name: ``"digits"`` or ``"mnist"``.

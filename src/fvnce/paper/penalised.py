@@ -1,4 +1,4 @@
-"""The paper's figure of the noise-penalised autoencoder: made to forget '1's by taking them for noise.
+"""The paper's figure of the noise-penalized autoencoder: made to forget '1's by taking them for noise.
 
     fvnce reproduce penalised --data mnist --out out
 

@@ -2,7 +2,7 @@
 
 The paper fixes σ_dec = 1/8, σ_kde = 2σ_dec, T = 10, 100 epochs and the networks, whose hidden layers are ReLUs. It
 leaves open the encoder, the activation of the code, the output layer, the initial weights, learning rate, batch size,
-the scaling of pixels and the number of kernel centres; the choices made here are one for all rows, and
+the scaling of pixels and the number of kernel centers; the choices made here are one for all rows, and
 ``docs/reproduction.md`` shows which of them matter.
 """
 
@@ -200,7 +200,7 @@ def load(setting: Setting) -> Images:
 class CachedKernelDensity(KernelDensity):
     """A kernel density that keeps its values on disk: log p_n of 60,000 images is the same for every row of the table.
 
-    A value is found again by the content of the points, the centres and the bandwidth, so that a table is made once for
+    A value is found again by the content of the points, the centers and the bandwidth, so that a table is made once for
     all rows, networks and processes. Small requests are not worth a file and are passed on.
 
     Args:

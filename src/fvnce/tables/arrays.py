@@ -314,7 +314,7 @@ def images_below(folder: Path) -> list[Path]:
 
 
 def read_png(path: Path) -> NDArray[np.float32]:
-    """Read one image: (H, W) if grey, (C, H, W) in color; transparency is left out."""
+    """Read one image: (H, W) if gray, (C, H, W) in color; transparency is left out."""
     from matplotlib.image import imread
 
     _check_size(path)
@@ -323,7 +323,7 @@ def read_png(path: Path) -> NDArray[np.float32]:
     if image.ndim == 2:
         return image
     colors = image[..., :1] if image.shape[-1] == 2 else image[..., :3]
-    # A grey picture stored in color is a grey picture.
+    # A gray picture stored in color is a gray picture.
     if colors.shape[-1] == 1 or (colors == colors[..., :1]).all():
         return np.ascontiguousarray(colors[..., 0])
     return np.ascontiguousarray(np.moveaxis(colors, -1, 0))
