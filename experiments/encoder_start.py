@@ -62,13 +62,13 @@ class Start(nn.Module):
         self.network, self.way = network, WAYS[way]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mean and log σ, side by side."""
+        """Return mean and log σ, concatenated."""
         mean, raw = self.network(x).chunk(2, -1)
         return torch.cat([mean, self.way(raw)], -1)
 
 
 def prior(size: int) -> Independent[Normal]:
-    """Return N(0, I)."""
+    """Return the standard normal prior N(0, I)."""
     return Independent(Normal(torch.zeros(size), torch.ones(size)), 1)
 
 

@@ -1,4 +1,4 @@
-"""Forgetting by a budget: every class in turn, two at once, compared with the obvious ways to forget.
+"""Forgetting by a budget: each class, and pairs of classes, compared with retraining and gradient ascent.
 
     FVNCE_DATA=… python -m experiments.forgetting --out out/forgetting --json results/forgetting/forgetting.json
 
@@ -14,8 +14,8 @@ the rest, and by how well the error tells the two apart:
   the VAE's has reached the same budget.
 
 MNIST: 10,000 training images, centers from its last 10,000. Fashion-MNIST: the first half of its test set to train,
-with centers from the same rows, the second half to test. Cells are kept in ``--out``; the file tells of those
-that are done.
+with centers from the same rows, the second half to test. Cells are kept in ``--out``; the file has the finished
+ones.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def main() -> None:
     task = Task()
     cells, splits = Cells(arguments.out, asdict(task)), dict[str, Split]()
     done: dict[str, dict[str, Any]] = {}
-    # All budgets before the retraining, which has the smaller news.
+    # All budgets first, as they matter more than retraining.
     for make in (budgeted, without):
         for data, classes, seed in cases(arguments.seeds):
             if data not in splits:

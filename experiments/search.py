@@ -1,4 +1,4 @@
-"""What the paper leaves open, searched once: which setting comes closest to its table in all cells?
+"""Search over choices that the paper does not state: which setting comes closest to its table in all cells?
 
     python -m experiments.search --out out/search --json results/paper-mnist/search.json
 
@@ -67,7 +67,7 @@ MOST_COMBINED = 3
 
 @dataclass(frozen=True)
 class Round:
-    """What a round measures."""
+    """Settings of one round of the search."""
 
     base: Setting
     name: str
@@ -81,7 +81,7 @@ class Round:
 
 
 def name_of(changes: Changes) -> str:
-    """What a variant is called."""
+    """Return the name of a variant."""
     return ", ".join(f"{field} = {value}" for field, value in changes.items()) or "base"
 
 
@@ -161,7 +161,7 @@ def run_round(
 def search(
     out: Path, *, epochs: int, verify_epochs: int, decide_epochs: int, jobs: int, rows_kept: int | None = None
 ) -> dict[str, Any]:
-    """All rounds, as JSON.
+    """Run all rounds; return the results for JSON.
 
     Args:
         out: the folder of finished cells.
@@ -247,7 +247,7 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line and search."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("out/search"), help="folder of finished cells")
     parser.add_argument("--json", type=Path, default=Path("results/paper-mnist/search.json"), help="file to write")

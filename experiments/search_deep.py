@@ -1,4 +1,4 @@
-"""Why does (1/16, 0) on the deeper network end elsewhere than in the paper? A search over one choice at a time.
+"""Search over one choice at a time: why (1/16, 0) on the deeper network differs from the paper.
 
     python -m experiments.search_deep --out out/search-deep --json results/paper-mnist/search-deep.json
 
@@ -148,7 +148,7 @@ def _train(out: Path, choices: Choices, network: tuple[int, ...], row: str, epoc
     }
 
     def terms(batch: Tensor, log_p_n: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(x|g(x)), and Δ."""
+        """Return log p(x|g(x)) and Δ of a batch."""
         code = encoder(batch)
         likelihood = level - (batch - decoder(code)).square().sum(-1) / (2 * setting.decoder_scale**2)
         log_prior = -code.square().sum(-1) / 2 - code.shape[1] / 2 * math.log(2 * math.pi)
@@ -234,7 +234,7 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line and search."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("out/search-deep"), help="folder of finished runs")
     parser.add_argument("--json", type=Path, default=Path("results/paper-mnist/search-deep.json"), help="file to write")

@@ -110,7 +110,7 @@ def p_values(X: Any, known: Array) -> Callable[[Any], Array]:
 
 
 def check_split() -> None:
-    """Compare `split` with ``fit``."""
+    """Compare `split` with ``fit``, bit by bit."""
     rng = np.random.default_rng(0)
     X = np.concatenate([exponential(rng, 60), outliers(rng, 5)])
     y = np.repeat([0, 1], [60, 5])

@@ -55,7 +55,7 @@ def below(area: float) -> tuple[Draw, Draw]:
 
 
 def exponential(area: float) -> tuple[Draw, Draw]:
-    """Exponential scores."""
+    """Return exponential scores of outliers and others."""
     return lambda rng, n: rng.exponential(area / (1 - area), n), lambda rng, n: rng.exponential(1.0, n)
 
 
@@ -66,7 +66,7 @@ def heavy(area: float) -> tuple[Draw, Draw]:
 
 
 def discrete(area: float) -> tuple[Draw, Draw]:
-    """Normal scores rounded to five values."""
+    """Return normal scores rounded to five values."""
     outliers, others = normal(area)
     return lambda rng, n: np.clip(np.round(outliers(rng, n)), -1, 3), lambda rng, n: np.clip(
         np.round(others(rng, n)), -1, 3
@@ -74,7 +74,7 @@ def discrete(area: float) -> tuple[Draw, Draw]:
 
 
 def binary(area: float) -> tuple[Draw, Draw]:
-    """Two values only."""
+    """Return scores with two values only."""
     return lambda rng, n: (rng.random(n) < area) * 1.0, lambda rng, n: (rng.random(n) > area) * 1.0
 
 
@@ -114,7 +114,7 @@ def covered(shape: str, area: float, known: int, data_sets: int, seed: int) -> A
 
 
 def counted(name: str, setting: str, nominal: float, sense: str, hits: Array, note: str = "") -> Promise:
-    """A frequency with its standard error."""
+    """Return a frequency with its standard error."""
     count, value = len(hits), float(np.mean(hits))
     error = float(((value + 1 / count) * (1 - value + 1 / count) / count) ** 0.5)
     return Promise(name, setting, nominal, sense, value, error, count, note)
@@ -238,7 +238,7 @@ def of_steps(data_sets: int) -> list[Promise]:
 
 
 def main(data_sets: int = 100) -> None:
-    """Count, and write results/coverage/evidence.json."""
+    """Count coverage, and write results/coverage/evidence.json."""
     started, promises = time.perf_counter(), []
     for part in (of_labels, of_log_z, of_steps, of_evaluate, of_verdicts, of_intervals):
         promises += part(data_sets)

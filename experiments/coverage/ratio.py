@@ -44,7 +44,7 @@ ROWS, FRESH = 1000, 5000
 
 
 def normal(width: int, mean: float = 0.0, scale: float = 1.0) -> Distribution:
-    """An isotropic Gaussian."""
+    """Return an isotropic Gaussian distribution."""
     return Independent(Normal(torch.full((width,), mean), torch.full((width,), scale)), 1)
 
 
@@ -58,7 +58,7 @@ class Problem:
 
 
 def of(data: Distribution, noise: Distribution) -> Problem:
-    """A distribution and noise."""
+    """Make a problem from a distribution and noise."""
     return Problem(lambda n: data.sample((n,)), data.log_prob, noise)
 
 
@@ -96,7 +96,7 @@ def gumbel_banana(scale: float) -> Problem:
 
 
 def mixture(width: int) -> Distribution:
-    """Two modes of 0.3 and 0.7."""
+    """Return two modes with weights 0.3 and 0.7."""
     means = torch.zeros(2, width)
     means[:, 0] = torch.tensor([1.5, -1.5])
     parts = Independent(Normal(means, torch.full_like(means, 0.6)), 1)
@@ -104,7 +104,7 @@ def mixture(width: int) -> Distribution:
 
 
 def correlated(width: int, correlation: float) -> Distribution:
-    """Pairs of one correlation."""
+    """Return pairs of columns with one correlation."""
     covariance = torch.block_diag(*[torch.tensor([[1.0, correlation], [correlation, 1.0]])] * (width // 2))
     return MultivariateNormal(torch.zeros(width), covariance)
 
@@ -145,7 +145,7 @@ def share(promise: str, setting: str, nominal: float, held: list[bool], note: st
 
 
 def rows_of(results: dict[str, list[tuple[float, float, bool]]]) -> list[Promise]:
-    """The rows of the table."""
+    """Return the rows of the table."""
     reported = [error >= off for cases in results.values() for off, error, _ in cases if not math.isnan(error)]
     promise = "`telescope`: RMS error on fresh rows ≤ `error`"
     rows = [share(f"{promise}, where one is reported", f"all problems below, {ROWS:,} rows", 0.9, reported)]

@@ -41,24 +41,24 @@ class Model(nn.Module):
 
 
 class Mean(nn.Module):
-    """N(θ, 1)."""
+    """Gaussian N(θ, 1) with mean to estimate."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mean = nn.Parameter(torch.zeros(1))
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Its log-density."""
+        """Return the log-density of N(θ, 1)."""
         return -(x - self.mean).square().sum(-1) / 2 - LOG_ROOT
 
 
 def normal(width: int, scale: float = 1.0) -> Distribution:
-    """Noise around 0."""
+    """Return isotropic Gaussian noise around 0."""
     return Independent(Normal(torch.zeros(width), torch.full((width,), scale)), 1)
 
 
 def bell(width: int, mean: float, scale: float) -> tuple[Model, float]:
-    """A Gaussian without its constant, and log Z."""
+    """Return a Gaussian without its constant, and log Z."""
     return Model(lambda x: -((x - mean) / scale).square().sum(-1) / 2), width * (LOG_ROOT + math.log(scale))
 
 
@@ -151,7 +151,7 @@ def efficiency(repetitions: int) -> Promise:
 
 
 def main() -> None:
-    """Count and record."""
+    """Count coverage and record the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=30)
     options = parser.parse_args()

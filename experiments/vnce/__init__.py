@@ -1,4 +1,4 @@
-"""The problems that variational NCE was published with, and what they share: the command line and the form of results.
+"""The problems of the variational NCE paper, and their shared command line and form of results.
 
 =====================  ========================================================================
 ``mixture``            an unnormalized mixture of Gaussians; ``mixture_theory`` by quadrature
@@ -83,7 +83,7 @@ def write_results(
 
 
 def lbfgs(loss: Callable[[], Tensor], parameters: Sequence[Tensor], steps: int = 300) -> None:
-    """Minimise a smooth deterministic loss, in place."""
+    """Minimize a smooth deterministic loss in place."""
     optimiser = torch.optim.LBFGS(
         list(parameters), max_iter=steps, tolerance_grad=1e-9, tolerance_change=1e-13, line_search_fn="strong_wolfe"
     )

@@ -70,7 +70,7 @@ class _Quadratic(nn.Module):
         self.linear = nn.Linear(1, 2, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits, last dimension 2."""
+        """Return logits with last dimension 2."""
         logits: Tensor = self.linear(x.square() / 16)
         return logits
 

@@ -60,7 +60,7 @@ class Settings:
 
 
 def log_partition(tau: Tensor, known_scale: float) -> Tensor:
-    """log √(2π)(σ_0 + σ_1)."""
+    """Return log Z = log √(2π)(σ_0 + σ_1)."""
     return (math.sqrt(2 * math.pi) * (tau.exp() + known_scale)).log()
 
 

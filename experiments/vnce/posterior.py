@@ -53,7 +53,7 @@ METHODS = ("fvNCE (0, 0), Gaussian", "VNCE", "fvNCE (0, 0)", "fvNCE (1/2, 0)")
 
 @dataclass(frozen=True)
 class Settings:
-    """Data and training."""
+    """Settings of data and training."""
 
     spread: float = 0.3
     """s."""
@@ -88,13 +88,13 @@ class ShapedModel(nn.Module):
         self.a = nn.Parameter(torch.tensor(start))
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p⁰(x, z)."""
+        """Return the unnormalized log-density log p⁰(x, z)."""
         residual = (x[..., 0] - self.a * self.shape(z)) / self.spread
         return -z.square().sum(-1) / 2 - residual.square() / 2
 
 
 def true_log_partition(settings: Settings) -> float:
-    """log (2π)^{3/2} s, whatever a."""
+    """Return log Z = log (2π)^{3/2} s, which does not depend on a."""
     return 1.5 * math.log(2 * math.pi) + math.log(settings.spread)
 
 

@@ -49,7 +49,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Data, networks, training."""
+    """Settings of data, networks and training."""
 
     toys: tuple[str, ...] = ("rings", "pinwheel", "checkerboard", "moons")
     """Which densities."""
@@ -82,7 +82,7 @@ class Settings:
 
 
 def run(out: Path, options: Options) -> Result:
-    """Train, measure, draw."""
+    """Train, measure, and draw the figure."""
     start = time.perf_counter()
     settings = Settings(epochs=options.epochs or Settings.epochs)
     if options.quick:

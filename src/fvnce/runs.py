@@ -1,4 +1,4 @@
-"""Deprecated names of :mod:`fvnce.app.runs`."""
+"""Deprecated names of the module :mod:`fvnce.app.runs`."""
 
 from ._moved import moved
 

@@ -1,4 +1,4 @@
-"""Thousands of inputs that nobody would make on purpose, and a count of those that end badly.
+"""Run the fuzzers: thousands of odd inputs, and a count of failures.
 
     python -m tools.fuzz detector --tries 10000 --seed 0
 
@@ -27,7 +27,7 @@ PART = 250
 
 
 def run(target: str, seed: int, tries: int, first: int = 0) -> list[str]:
-    """Failures of a target."""
+    """Return the failures of a target."""
     failures: list[str] = getattr(importlib.import_module(TARGETS[target]), target)(seed, tries, first)
     return failures
 

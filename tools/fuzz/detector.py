@@ -1,4 +1,4 @@
-"""Inputs that nobody would give the detector on purpose: each must end in a sound result or in one clear sentence.
+"""Fuzzing of the detector with odd inputs: each must end in a valid result or one clear error.
 
 A try draws a table, images, a data frame or something else altogether, labels, weights and settings, sane ones and
 others, fits, and asks everything of what was fitted, with the same rows and with other ones. Sound are finite scores,
@@ -305,7 +305,7 @@ def settings(rng: Generator) -> dict[str, Any]:
             chosen["expert"][name] = pick(rng, options)
     if rng.random() < 0.2:
         name = pick(rng, sorted((set(NoiseContrastiveDetector().get_params()) | set(ALL_EXPERT)) - {"expert"}))
-        # A new seed at every try could not be repeated, and bars are of no use here.
+        # A new seed at every try could not be repeated, and progress bars are not needed here.
         wrong = pick(rng, WRONG[1:] if name == "random_state" else WRONG)
         (chosen["expert"] if name in ALL_EXPERT else chosen)[name] = wrong
         chosen["verbose"] = False

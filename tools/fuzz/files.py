@@ -1,4 +1,4 @@
-"""Attacks on files, counted: how many tries, how many failures. Writes results/bench/reliability-flips.json.
+"""Fuzzing of saved files: count tries and failures. Writes results/bench/reliability-flips.json.
 
     python -m tools.fuzz.files --flips 400 --cuts 40 --mutants 400
 

@@ -1,4 +1,4 @@
-"""Damaged and forged files for every reader: each must end in a result or in one sentence that says what is wrong.
+"""Fuzzing of readers with damaged and forged files: each must end in a result or in one clear error.
 
     python -m tools.fuzz readers --tries 10000 --seed 0
 
@@ -117,7 +117,7 @@ def _places(tree: Any, places: list[tuple[Any, Any]]) -> None:
 
 
 def table_text(rng: random.Random) -> bytes:
-    """A good text table."""
+    """Return a valid text table."""
     delimiter = rng.choice([",", ";", "\t", "|", " "])
     lines = [["a", "b", "town"]] if rng.random() < 0.7 else []
     odd = rng.random() < 0.5
@@ -131,7 +131,7 @@ def table_text(rng: random.Random) -> bytes:
 
 
 def array(rng: random.Random) -> np.ndarray[Any, Any]:
-    """A good array."""
+    """Return a valid array of random shape."""
     shape = rng.choice([(5, 3), (40, 2), (4, 3, 3), (3, 2, 4, 4)])
     kind = rng.choice(["f8", "f4", "u1", "i4", "?", ">f8", "f2"])
     values = np.random.default_rng(rng.randrange(2**32)).normal(size=shape) * 3
@@ -143,7 +143,7 @@ def array(rng: random.Random) -> np.ndarray[Any, Any]:
 
 
 def npy(values: np.ndarray[Any, Any]) -> bytes:
-    """As an npy file."""
+    """Return the content of an npy file."""
     buffer = io.BytesIO()
     np.save(buffer, values)
     return buffer.getvalue()
@@ -162,7 +162,7 @@ def npz(rng: random.Random) -> bytes:
 
 
 def parquet_file(rng: random.Random) -> bytes:
-    """A parquet file."""
+    """Return the content of a parquet file."""
     buffer = io.BytesIO()
     table = pyarrow.table({"a": [rng.gauss(0, 1), None, 2.0], "b": [1, 2, 3], "town": ["x", None, "y"]})
     parquet.write_table(table, buffer, compression=rng.choice(["none", "snappy", "gzip"]))

@@ -1,4 +1,4 @@
-"""The page of measured reliability: what was attacked, how often, and how often it gave way.
+"""Generate the page of measured reliability: faults injected, number of tries, number of failures.
 
 Every row comes from a file in ``results/bench`` that a program of ``tools.fuzz`` wrote: ``runs``, ``files``, and
 ``detector`` and ``readers`` for inputs. A file that is not there leaves its table out.

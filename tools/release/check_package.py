@@ -1,4 +1,4 @@
-"""The wheel and the sdist, built; the wheel alone, installed and used.
+"""Build the wheel and the sdist; install the wheel alone and use it.
 
     python -m tools.release.check_package [FOLDER]
 

@@ -1,4 +1,4 @@
-"""The built site, examined: every link and every anchor leads somewhere, and a page fetches nothing from elsewhere.
+"""Check the built site: every link and anchor exists, and no page fetches anything from another host.
 
 python -m tools.release.check_site site
 """

@@ -1,4 +1,4 @@
-"""Seeded results, fingerprinted: so that a change that should keep every bit can be seen to keep every bit.
+"""Fingerprints of seeded results, to verify that a change keeps every bit.
 
     python -m tools.release.digests write      # before: out/digests.json (every bit) and tests/digests.json (summaries)
     python -m tools.release.digests check      # after: fails, with their names, if a bit of one differs

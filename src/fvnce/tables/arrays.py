@@ -78,7 +78,7 @@ class ArraySource(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the underlying file."""
+        """Close the file that is being read."""
 
     def parts(self) -> Iterator[Part]:
         """Yield all rows in parts that fit in memory."""
@@ -140,7 +140,7 @@ class StreamedArray(ArraySource):
             self.close()
 
     def close(self) -> None:
-        """Close the underlying file."""
+        """Close the file that is being read."""
         self._file.close()
 
     def _cut_short(self, rows: int) -> FileError:
@@ -189,7 +189,7 @@ def npy_from(kind: str, name: str, file: IO[bytes], path: Path | None = None) ->
 
 
 def _map_npy(path: Path) -> NDArray[Any]:
-    """Memory-map an npy file."""
+    """Return a memory map of an npy file."""
     with explained(f"{path} is damaged", "write it again", (ValueError, OSError, TypeError, OverflowError)):
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
 

@@ -118,7 +118,7 @@ class TableSource(ABC):
         self._chosen += [] if column in self._chosen else [column]
 
     def skip(self, columns: Sequence[str]) -> None:
-        """Exclude columns from reading."""
+        """Exclude the named columns from reading."""
         self._chosen = [column for column in self._chosen if column not in columns]
 
     def parts(self) -> Iterator[Part]:
@@ -360,7 +360,7 @@ class ParquetSource(TableSource):
             self.types.setdefault(name, ColumnType("text", missing=options.missing))
 
     def close(self) -> None:
-        """Close the underlying file."""
+        """Close the file that is being read."""
         self._file.close()
 
     def _is_open(self, name: str) -> bool:
