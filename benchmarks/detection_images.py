@@ -12,10 +12,10 @@ protocol of Deep SAD). *Other images*: all ten digits for training, to tell the 
 from MNIST's. Training images are clean in all protocols, and the detector is fitted with ``clean=True``.
 
 The peers are nearest neighbors (the mean distance to 10), LOF (20 neighbors), an isolation forest and a one-class SVM
- (on 4,000 rows at most, since its time grows with their square) on 64 principal components, and a
-convolutional autoencoder and a VAE: in the same run, on the same test images. These two have a budget, the same for
-every task: 4,000 training images at most, 400 steps of 64 images with Adam, codes of 32 numbers; what they would reach
-with more is not measured. Their numbers in the committed file come from version 0.2.0, where they were members of the
+(on 4,000 rows at most, since its time grows with their square) on 64 principal components, and a convolutional
+autoencoder and a VAE: in the same run, on the same test images. The two networks have the same budget for every task:
+at most 4,000 training images, 400 steps of 64 images with Adam, codes of 32 numbers; larger budgets are not measured.
+Their numbers in the committed file come from version 0.2.0, where they were members of the
 detector with the same networks, score and budget. FVNCE_DATA names a folder that holds ``mnist`` and, if there,
 ``fashion_mnist`` and ``kmnist``. What is in the file is not repeated.
 
