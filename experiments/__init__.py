@@ -11,10 +11,12 @@ Each file is one study and runs from the root of a checkout: ``python -m experim
 ``encoder_start``      where the σ of a Gaussian encoder should start
 ``messy_tables``       realistic messy files: how many are read correctly, and which outliers are found
 ``far_groups``         how many far groups are found without labels, and how many clean rows are flagged
-``coverage.NAME``      how often guarantees hold: ``conformal`` (p-values and alarms), ``evidence``
-                       (intervals), ``detector`` (probabilities and π), ``sampling`` (errors of log Z
-                       and of efficiencies), ``ratio`` (the error of a telescoped ratio), ``monitor``
-                       (alarms without a change)
+``review``             which rows to review next, measured by average precision after three rounds
+``coverage.NAME``      how often guarantees hold: ``conformal`` (p-values and alarms), ``alarms`` (false
+                       alarms with outliers in training), ``evidence`` (intervals), ``detector``
+                       (probabilities and π), ``choosing`` (the same on real tables), ``sampling`` (errors
+                       of log Z and of efficiencies), ``ratio`` (the error of a telescoped ratio),
+                       ``monitor`` (alarms without a change)
 ``vnce.NAME``          the problems that variational NCE was published with: ``mixture`` (which α is
                        best), ``boltzmann`` (a machine small enough to enumerate), ``posterior`` (stars
                        and moons), ``missing`` (missing values), ``toys`` (energies in the plane)

@@ -41,7 +41,7 @@ def bounded(memory: int | None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one target or all."""
+    """Run one target, or all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", default=list(TARGETS), help=", ".join(TARGETS))
     parser.add_argument("--tries", type=int, default=10_000)
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measured(target: str, seed: int, tries: int, first: int, jobs: int, memory: int | None = None) -> dict[str, Any]:
-    """Tries in several processes, with progress; what was done and what was found."""
+    """Run tries in several processes with progress; return settings and failures."""
     begun = time.perf_counter()
     failures: list[str] = []
     starts = range(first, first + tries, PART)

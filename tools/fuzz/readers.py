@@ -58,7 +58,7 @@ NASTY = [
 
 
 def flipped(content: bytes, rng: random.Random) -> bytes:
-    """The content with a few changes of bytes."""
+    """Return the content with a few changed bytes."""
     data = bytearray(content)
     for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
         at = rng.randrange(len(data) + 1) if rng.random() < 0.6 else rng.randrange(min(len(data), 64) + 1)
@@ -83,7 +83,7 @@ def flipped(content: bytes, rng: random.Random) -> bytes:
 
 
 def changed(tree: Any, rng: random.Random) -> Any:
-    """A nest of tables and lists with one to three entries replaced, removed or doubled."""
+    """Return nested content with one to three entries replaced, removed or doubled."""
     tree = copy.deepcopy(tree)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         places: list[tuple[Any, Any]] = []
@@ -150,7 +150,7 @@ def npy(values: np.ndarray[Any, Any]) -> bytes:
 
 
 def npz(rng: random.Random) -> bytes:
-    """An npz file whose members may be damaged though the archive is whole."""
+    """Return an npz file whose members may be damaged although the archive is valid."""
     values = array(rng)
     buffer = io.BytesIO()
     kind = rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -170,7 +170,7 @@ def parquet_file(rng: random.Random) -> bytes:
 
 
 def png(rng: random.Random) -> bytes:
-    """A PNG image, its chunks changed and their checksums right again, so that more than the checksum is tried."""
+    """Return a PNG image with changed chunks and valid checksums."""
     mode = rng.choice(["L", "RGB", "RGBA", "LA", "P", "1", "I;16"])
     from PIL import Image
 
@@ -235,7 +235,7 @@ def read_rows(path: Path, rng: random.Random) -> None:
 
 
 def config_text(rng: random.Random) -> bytes:
-    """A config.toml, its values of any type."""
+    """Return a config.toml with values of any type."""
 
     content: dict[str, Any] = {
         "run": {"seed": 0},

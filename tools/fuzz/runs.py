@@ -184,7 +184,7 @@ def kills(times: int, seed: int, home: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Attack, print a line for each kind, write the file."""
+    """Run all tries, print a line for each kind, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="of each of the three runs")
     for name, times in {"damage": 200, "signals": 30, "disks": 30, "writers": 10}.items():
