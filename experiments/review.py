@@ -104,7 +104,7 @@ def choose(how: str, detector: NoiseContrastiveDetector, X: Any, seen: Marks, co
 
 
 def emphasis(weight: str) -> AbstractContextManager[Any]:
-    """Return what makes a known inlier weigh so much."""
+    """Return a context in which known inliers have the given weight."""
     if weight == "own":
         return nullcontext()
 

@@ -52,7 +52,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Choices:
-    """What the paper leaves open; by default the setting of the table."""
+    """Choices that the paper does not state; by default the setting of the table."""
 
     optimizer: str = "adam"
     lr: float = 1e-3
@@ -70,7 +70,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Run:
-    """A row to train on a network for some epochs."""
+    """Run: a row, its network and the number of epochs."""
 
     row: str
     epochs: int
@@ -99,7 +99,7 @@ RUNS = (
 
 
 def slope(choices: Choices, alpha: float, beta: float, delta: Tensor) -> Tensor:
-    """df1/dΔ of a row's own rule."""
+    """Return df1/dΔ of a row's own rule."""
     top = MNIST.clip
     if beta:
         return torch.sigmoid(delta)
@@ -113,7 +113,7 @@ def slope(choices: Choices, alpha: float, beta: float, delta: Tensor) -> Tensor:
 
 
 def changed(choices: Choices) -> dict[str, Any]:
-    """The choices that are not the table's."""
+    """Return the choices that differ from the table's."""
     return {name: value for name, value in asdict(choices).items() if value != getattr(Choices(), name)}
 
 

@@ -66,7 +66,7 @@ from fvnce.ratio.chain import equal_steps, waypoints
 
 
 class _Moved(nn.Module):
-    """What a shared network gives, scaled and shifted in a way of its own."""
+    """Shared network whose output is scaled and shifted by own parameters."""
 
     def __init__(self, network: nn.Module, width: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _Moved(nn.Module):
 
 @dataclass(frozen=True)
 class BridgeState:
-    """How much of the noise of each bridge is alive, and what share of it carries the noise term."""
+    """State of each bridge: fraction of noise with a gradient, and fraction that dominates the noise term."""
 
     live_noise: list[float]
     ess_noise: list[float]
@@ -143,7 +143,7 @@ class LatentBridges(nn.Module):
         return log_density
 
     def deltas(self, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """For each bridge log φ_k/φ_{k+1} on waypoints of either end, made of rows x and noise samples y."""
+        """Return log φ_k/φ_{k+1} of each bridge on waypoints of both ends, made of rows x and noise samples y."""
         ends = [waypoints(x, y, share) for share in self.shares]
         bridges = []
         for level, pair in enumerate(pairwise(ends)):
@@ -200,7 +200,7 @@ WAYS = {
 
 
 def make(way: str, task: Task, train: Any, ones: Any, seed: int) -> Objective | LatentBridges:
-    """The objective of one way, always from the same weights."""
+    """Make the objective of one method, always from the same weights."""
     torch.manual_seed(seed)
     learned: Literal["shared"] | None = "shared" if way in ("learned σ", "both") else None
     decode, encode = mlp([32, 64]), mlp([64, 32])
@@ -232,7 +232,7 @@ def cell(way: str, task: Task, seed: int) -> dict[str, Any]:
 
 
 def control(way: str, task: Task, seed: int) -> float:
-    """AUROC of '1's by their error where no '1' was among the data."""
+    """Return the AUROC of '1's by their error after training without '1's."""
     auroc: float = _cell(way, task, seed, without=True)["auroc"]
     return auroc
 

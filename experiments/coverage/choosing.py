@@ -43,7 +43,7 @@ SEPARATED = 0.8
 
 
 def numbers_of(detector: NoiseContrastiveDetector, scores: Scores, truth: Array, share: float) -> dict[str, float]:
-    """Return what one table says.
+    """Return the numbers of one table.
 
     Args:
         detector: fitted.

@@ -39,18 +39,18 @@ Draw = Callable[[Generator, int], Array]
 
 
 def normal(area: float, deviation: float = 1.0) -> tuple[Draw, Draw]:
-    """Normal scores, outliers with another deviation."""
+    """Return normal scores, with another deviation for outliers."""
     shift = float((1 + deviation**2) ** 0.5 * norm.ppf(area))
     return lambda rng, n: rng.normal(shift, deviation, n), lambda rng, n: rng.normal(size=n)
 
 
 def mixed(area: float) -> tuple[Draw, Draw]:
-    """A share 2(1 − A) of the outliers scores like other rows, the rest above all."""
+    """Return scores where a share 2(1 − A) of the outliers scores like other rows, the rest above all."""
     return lambda rng, n: rng.normal(size=n) + 9 * (rng.random(n) > 2 * (1 - area)), lambda rng, n: rng.normal(size=n)
 
 
 def below(area: float) -> tuple[Draw, Draw]:
-    """A share 1 − A of the outliers scores below all other rows, the rest above all."""
+    """Return scores where a share 1 − A of the outliers is below all other rows, the rest above all."""
     return lambda rng, n: rng.normal(size=n) + 18 * (rng.random(n) < area) - 9, lambda rng, n: rng.normal(size=n)
 
 
@@ -92,7 +92,7 @@ SHAPES: dict[str, Callable[[float], tuple[Draw, Draw]]] = {
 
 
 def truth_of(outliers: Draw, others: Draw, known: int) -> tuple[float, float]:
-    """AUROC and average precision of the distributions, from 20,000 rows of each."""
+    """Return AUROC and average precision of the distributions, from 20,000 rows of each."""
     rng, size = np.random.default_rng(99), 20_000
     label, score = np.repeat([0, 1], size), np.r_[others(rng, size), outliers(rng, size)]
     weights = np.repeat([ROWS / size, known / size], size)
@@ -100,7 +100,7 @@ def truth_of(outliers: Draw, others: Draw, known: int) -> tuple[float, float]:
 
 
 def covered(shape: str, area: float, known: int, data_sets: int, seed: int) -> Array:
-    """Whether the intervals of AUROC and of average precision hold the truth, shape (data sets, 2)."""
+    """Return whether the intervals of AUROC and average precision contain the truth, shape (data sets, 2)."""
     outliers, others = SHAPES[shape](area)
     truth = truth_of(outliers, others, known)
     rng = np.random.default_rng([seed, known, round(100 * area), list(SHAPES).index(shape)])
@@ -121,7 +121,7 @@ def counted(name: str, setting: str, nominal: float, sense: str, hits: Array, no
 
 
 def of_intervals(data_sets: int) -> list[Promise]:
-    """AUROC and average precision for each number of known outliers."""
+    """Count coverage of AUROC and average precision for each number of known outliers."""
     made = []
     for known in KNOWN:
         count = data_sets if known <= 50 else max(20, data_sets // 4)
@@ -140,7 +140,7 @@ def of_intervals(data_sets: int) -> list[Promise]:
 
 
 def of_verdicts(data_sets: int) -> list[Promise]:
-    """How often the lower end lies above a limit of the words that the true AUROC does not exceed."""
+    """Count how often the report grades the AUROC higher than the truth."""
     made = []
     for known in (2, 3, 5, 20, 80):
         hits = []
@@ -189,7 +189,7 @@ def of_evaluate(data_sets: int) -> list[Promise]:
 
 
 def of_labels(data_sets: int) -> list[Promise]:
-    """Labels of rows drawn at random: how often they are found to score above the others."""
+    """Count how often random labels are reported as meaningful."""
     made = []
     for known in (2, 3, 5, 20):
         rng = np.random.default_rng([4, known])
@@ -227,7 +227,7 @@ def of_log_z(data_sets: int) -> list[Promise]:
 
 
 def of_steps(data_sets: int) -> list[Promise]:
-    """Steps of the paper's table that are zero, over 3 and 5 seeds."""
+    """Count how often a step of zero in the paper's table is reported as found, over 3 and 5 seeds."""
     made = []
     for seeds in (3, 5):
         rng = np.random.default_rng([5, seeds])

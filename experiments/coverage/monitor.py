@@ -58,7 +58,7 @@ def remove(X: Any, rng: np.random.Generator) -> Any:
 
 
 def rename(X: Frame, rng: np.random.Generator) -> Frame:
-    """Spell a tenth of the towns as nobody did."""
+    """Replace a tenth of the towns by unseen names."""
     columns = {name: X[name].copy() for name in X.columns}
     columns["town"][rng.random(len(X)) < 0.1] = "TOWN"
     return Frame(columns)

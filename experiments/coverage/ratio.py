@@ -50,7 +50,7 @@ def normal(width: int, mean: float = 0.0, scale: float = 1.0) -> Distribution:
 
 @dataclass(frozen=True)
 class Problem:
-    """Data of which the density is known, and noise."""
+    """Problem: data with known density, and noise."""
 
     sample: Callable[[int], Tensor]
     log_prob: Callable[[Tensor], Tensor]
@@ -127,7 +127,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 
 
 def measured(problem: Problem, data_set: int) -> tuple[float, float, bool]:
-    """The error on fresh rows, the reported one, and whether the estimate says that nothing was learned."""
+    """Return the true error, the reported one, and whether the estimate reports that nothing was learned."""
     with seeded(data_set):
         x, fresh = problem.sample(ROWS), problem.sample(FRESH)
     ratio = telescope(x, problem.noise)
@@ -137,7 +137,7 @@ def measured(problem: Problem, data_set: int) -> tuple[float, float, bool]:
 
 
 def share(promise: str, setting: str, nominal: float, held: list[bool], note: str = "") -> Promise:
-    """A frequency; its standard error has a success and a failure added, so that it is never 0."""
+    """Return a frequency, with a success and a failure added to its standard error, so that it is never 0."""
     count, hits = len(held), sum(held)
     smooth = (hits + 1) / (count + 2)
     error = math.sqrt(smooth * (1 - smooth) / (count + 2))

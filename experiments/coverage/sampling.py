@@ -33,7 +33,7 @@ ROUNDING = 1e-5
 
 
 class Model(nn.Module):
-    """A log-density up to a constant."""
+    """Model with a given log-density up to a constant."""
 
     def __init__(self, log_density: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ HARD: dict[str, tuple[Model, float, Distribution, str]] = {
 
 
 def counted(name: str, setting: str, truth: float, results: Iterable[LogPartition], why: str = "") -> Promise | None:
-    """How often the truth is within two errors of trusted results, or None if there are fewer than five of them."""
+    """Count how often the truth is within two errors of trusted results; None for fewer than five of them."""
     estimates = list(results)
     trusted = [each for each in estimates if each.trusted]
     share = len(trusted) / len(estimates)
@@ -128,7 +128,7 @@ def counted(name: str, setting: str, truth: float, results: Iterable[LogPartitio
 
 
 def efficiency(repetitions: int) -> Promise:
-    """The variance of estimates by NCE with ν = 20 and one noise sample, over the one that is predicted."""
+    """Return the variance of NCE with ν = 20 and one noise sample, relative to the prediction."""
     model, n, noise = Mean(), 200, normal(1, 1.5)
     objective = NCE(model, noise, noise_ratio=20.0, noise_samples=1.0)
     generator = torch.Generator().manual_seed(0)

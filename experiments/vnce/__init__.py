@@ -35,7 +35,7 @@ from fvnce.paper.setting import Options, Result
 
 
 def main(run: Callable[[Path, Options], Result], description: str | None) -> None:
-    """The command line of a problem: tables and sentences on standard error, paths of what was written on output."""
+    """Run a problem from the command line: print tables to standard error and paths of files to standard output."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out"), help="the folder to write into")
     parser.add_argument("--quick", action="store_true", help="tiny settings, to see that everything runs")
@@ -98,7 +98,7 @@ def lbfgs(loss: Callable[[], Tensor], parameters: Sequence[Tensor], steps: int =
 
 
 def _plain(value: object) -> object:
-    """What JSON can hold: an infinite or undefined number becomes null."""
+    """Convert for JSON: infinite and undefined numbers become null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

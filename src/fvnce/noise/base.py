@@ -65,6 +65,14 @@ def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) 
     A distribution without a ``draw`` method is sampled from the global generator, which is seeded from ``generator``
     and restored afterwards. This is reproducible, also with several threads.
 
+    Args:
+        noise: any torch distribution.
+        n: number of samples.
+        generator: source of randomness; by default torch's global generator.
+
+    Returns:
+        The samples.
+
     >>> noise = torch.distributions.Normal(torch.zeros(2), 1.0)
     >>> noise = torch.distributions.Independent(noise, 1)
     >>> first = draw(noise, 3, torch.Generator().manual_seed(1))
@@ -87,6 +95,14 @@ def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator |
     """Draw n samples and evaluate their log density, shapes (n,) + event_shape and (n,).
 
     Uses the noise's method of the same name if it has one, which is cheaper for its own draws.
+
+    Args:
+        noise: any torch distribution.
+        n: number of samples.
+        generator: source of randomness; by default torch's global generator.
+
+    Returns:
+        The samples and their log density.
 
     >>> noise = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
     >>> x, log_p = draw_with_log_prob(noise, 5, torch.Generator().manual_seed(0))
@@ -120,6 +136,10 @@ def jitter(noise: Distribution, x: Tensor) -> Tensor:
     """Perturb rows by the noise's kernel; noise without a kernel returns x unchanged.
 
     Jittered centers of a kernel density are samples of it. Draws come from torch's global generator.
+
+    Args:
+        noise: any torch distribution.
+        x: rows.
 
     >>> noise = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
     >>> x = torch.ones(3, 2)
@@ -201,6 +221,16 @@ def log_prob_of_rows(noise: Distribution, X: Tensor) -> Tensor:
 def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:
     """Save noise to ``folder``/noise.safetensors atomically; create the folder if needed.
 
+    Args:
+        noise: a distribution of a registered class.
+        folder: the folder.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        TypeError: if the noise cannot be saved.
+
     >>> import tempfile
     >>> from fvnce.noise import BernoulliNoise
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -216,6 +246,16 @@ def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:
 
 def load_noise(folder: str | os.PathLike[str]) -> Distribution:
     """Load noise that :func:`save_noise` wrote to a folder, and verify its checksum.
+
+    Args:
+        folder: the folder.
+
+    Returns:
+        The distribution.
+
+    Raises:
+        FileNotFoundError: if the folder has no noise.
+        FileError: if the file is damaged, or of another kind or version.
 
     >>> load_noise("nowhere")
     Traceback (most recent call last):

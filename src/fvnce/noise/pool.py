@@ -85,7 +85,7 @@ class NoisePool:
         """Return the next n samples and their log densities, of shapes (n,) + event_shape and (n,).
 
         Args:
-            n: number of samples.
+            n: number of samples, at most the size of the pool.
             renew: whether to renew the rows that are due.
         """
         n = _validation.count("n", n)

@@ -82,6 +82,10 @@ class ScoringRule(ABC):
     def loss(self, outcome: int, delta: Tensor) -> Tensor:
         """Return the rule as a classification loss of the logit Δ: −f1 for data, −f0 for noise.
 
+        Args:
+            outcome: 1 for data, 0 for noise.
+            delta: log-ratios, of any shape.
+
         >>> from fvnce import Logarithmic
         >>> Logarithmic().loss(1, torch.tensor(0.0))  # soft-plus(−Δ)
         tensor(0.6931)
@@ -92,6 +96,10 @@ class ScoringRule(ABC):
         """Return S(outcome, μ), where μ in (0, 1) is the predicted probability of outcome 1.
 
         The paper writes S(0, 1−μ) for ``score(0, mu)``.
+
+        Args:
+            outcome: 1 for data, 0 for noise.
+            mu: predicted probabilities, strictly between 0 and 1.
 
         >>> from fvnce import Quadratic
         >>> Quadratic().score(1, torch.tensor(0.5))  # −(1−μ)²
