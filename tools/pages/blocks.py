@@ -55,7 +55,7 @@ def _by_source(record: Record) -> list[str]:
 
 
 def _known(record: Record) -> list[str]:
-    """Of each share of known outliers the summary with most seeds, where peers have as many."""
+    """Return, for each share of known outliers, the summary with the most seeds that peers also have."""
     chosen: dict[float, tuple[int, list[Record]]] = {}
     for name, ranking in record["summary"].items():
         share, seeds = float(name.partition(", ")[0]), name.rpartition(" ")[2].count(",") + 1
@@ -87,7 +87,7 @@ def _known(record: Record) -> list[str]:
 
 
 def _nothing_known(record: Record) -> list[str]:
-    """Ours and all peers, by protocol."""
+    """Return tables of the detector and all peers, by protocol."""
     names = {
         "contaminated": "Outliers among the training rows",
         "random-half": "Clean training rows, a random half of the inliers (`clean=True`)",
@@ -113,7 +113,7 @@ def _nothing_known(record: Record) -> list[str]:
 
 
 def _images(record: Record) -> list[str]:
-    """Means over the classes: a row for each method, a column for each protocol."""
+    """Return means over the classes: a row for each method, a column for each protocol."""
     groups = list(dict.fromkeys((row["data"], row["protocol"]) for row in record["summary"]))
     means = {(row["method"], row["data"], row["protocol"]): row["mean auroc"] for row in record["summary"]}
     best = {group: max(value for (_, *found), value in means.items() if tuple(found) == group) for group in groups}
@@ -183,7 +183,7 @@ def _forgetting(record: Record) -> list[str]:
 
 
 def _classes(record: Record) -> list[str]:
-    """Mean and range over the forgotten classes, by data set and way."""
+    """Return mean and range over the forgotten classes, by data set and method."""
     ways = {"vae": "VAE", "auto": "budget", "without": "retrained without the class", "ascent": "gradient ascent"}
     shown = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
     body = []
