@@ -76,7 +76,7 @@ def of_scores(shape: str, n: int, away: float, known: int, share: float, seed: i
     conformal = Conformal.of(scores[half] + 0.3 * rng.normal(size=len(half)), np.ones(len(half)), inlier[half])
     new, outlier = draw(rng, shape, NEW, share, away)
     new += 0.3 * rng.normal(size=NEW)
-    return found([conformal.p_value(new, discount=min(q, DOUBT)) for q in RATES], outlier)
+    return found([conformal.p_value(new, discount=min(q / 2, DOUBT)) for q in RATES], outlier)
 
 
 def of_detector(shape: str, known: int, share: float, seed: int) -> list[float]:

@@ -73,7 +73,7 @@ def pooled(record: Record) -> list[str]:
     """Return differences from peers over all tables."""
     body = []
     for setting, row in record["pooled"].items():
-        cells = [_signed(row[key], row[f"{key}_se"]) for key in ("auroc", "ap")]
+        cells = [signed(row[key], row[f"{key}_se"]) for key in ("auroc", "ap")]
         wins = f"{row['wins_ap']} of {row['tables']}"
         body.append([setting.removesuffix(" known"), named(row["against"]), *cells, wins])
     return markdown_table(["known", "compared with", "AUROC", "average precision", "higher precision on"], body)
@@ -101,7 +101,7 @@ def _minus(ranking: Sequence[Record], pooled: Record) -> str:
     [ours] = [row for row in ranking if row["detector"] == "fvnce"]
     [peer] = [row for row in ranking if row["detector"] == pooled["against"]]
     difference = ours.get("minus") or {key: ours[key] - peer[key] for key in ("auroc", "ap")}
-    return " / ".join(_signed(difference[key], difference.get(f"{key}_se")) for key in ("auroc", "ap"))
+    return " / ".join(signed(difference[key], difference.get(f"{key}_se")) for key in ("auroc", "ap"))
 
 
 def _last_version(record: Record) -> list[str]:
@@ -134,7 +134,7 @@ def pair(row: Record, compared: Sequence[Record]) -> str:
     return " / ".join(cells)
 
 
-def _signed(value: float, error: float | None) -> str:
+def signed(value: float, error: float | None) -> str:
     """Format a difference and its standard error, bold if it is more than two of them from 0."""
     shown = f"{'−' if value < 0 else '+'}{abs(value):.3f}".replace("0.", ".", 1)
     if error is None:
