@@ -74,9 +74,9 @@ def _choice(record: Record) -> list[str]:
     header = [f"{100 * h:g} % known, minus CatBoost" if h else "none known, minus isolation forest" for h in shares]
     version = f"version {record['versions']['fvnce']} (commit {record['commit']})"
     return [
-        f"**On the tables on which defaults were chosen**, {version}, {seeds} seeds: mean differences in AUROC / average",
-        "precision, paired by table, ± standard errors; bold: more than two of them from 0. These numbers may flatter: only",
-        "the score without labels was chosen with a source left out.",
+        f"**On the tables on which defaults were chosen**, {version}, {seeds} seeds: mean differences in AUROC /",
+        "average precision, paired by table, ± standard errors; bold: more than two of them from 0. These numbers may",
+        "flatter: only the score without labels was chosen with a source left out.",
         "",
         *markdown_table(["source", "tables", *header], body),
     ]
