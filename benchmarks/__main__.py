@@ -1,4 +1,4 @@
-"""The list of benchmarks: what each measures and how long it takes, from the beginning of its file.
+"""List the benchmarks: what each measures and how long it takes, from its docstring.
 
 python benchmarks
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def listed(folder: Path) -> list[tuple[str, str, str]]:
-    """File, what it measures, how long it takes: the first sentence of a docstring, and the one that begins so."""
+    """Return (file, what it measures, how long it takes), from the first sentence and the one with "Takes"."""
     programs = []
     for path in sorted(folder.glob("[a-z]*.py")):
         text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
@@ -22,4 +22,4 @@ def listed(folder: Path) -> list[tuple[str, str, str]]:
 if __name__ == "__main__":
     for name, what, takes in listed(Path(__file__).resolve().parent):
         print(f"benchmarks/{name}: {what} {takes}")
-    print("Run one with .venv/bin/python benchmarks/NAME.py; --help tells its options.")
+    print("Run one with .venv/bin/python benchmarks/NAME.py; --help prints its options.")

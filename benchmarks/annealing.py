@@ -1,16 +1,15 @@
-"""Annealed NCE on Gaussians where all is known: the error of log Z against the distance of noise and model.
+"""Annealed NCE on Gaussians with known log Z: the error of log Z against the distance of noise and model.
 
 Run with
 
     python benchmarks/annealing.py --out results/bench/annealing.json
 
-Noise N(0, 1), model N(R, 1) without its constant (Chehab et al. 2023). The same number N of draws in all, 20,000, is
-spent on one step of NCE, or on the 21 levels of a path: the geometric one, N(tR, 1), or the arithmetic one, whose draws
-are those of cos²(πt/2) p_n + sin²(πt/2) p at the true Z (an oracle: with another pilot the draws would be others).
-Draws are exact, so that nothing but the path is measured: this is what a path allows, not what a user gets who has no
-such draws. So the last column has the default settings: 1,000 Langevin chains, weighted, on the geometric path of 10
-levels, hence N = 11,000. Given is N times the mean squared error of log Z, over repetitions (a quarter of them for
-chains); for a continuous path theory says R² and at most π².
+Noise N(0, 1), model N(R, 1) without its constant (Chehab et al. 2023). The total number of draws N = 20,000 is used for
+one step of NCE, or for the 21 levels of a path: the geometric one, N(tR, 1), or the arithmetic one, with draws of
+cos²(πt/2) p_n + sin²(πt/2) p at the true Z (an oracle). Draws are exact, so only the path is measured. As users rarely
+have exact draws, the last column has the default settings: 1,000 weighted Langevin chains on the geometric path of 10
+levels, hence N = 11,000. The table shows N times the mean squared error of log Z over repetitions (a quarter of them
+for chains); for a continuous path, theory gives R² (geometric) and at most π² (arithmetic).
 
 Takes about 2 minutes of one core.
 """
@@ -33,7 +32,7 @@ from fvnce.paper.cells import write_json
 from fvnce.sampling import annealed_nce
 
 BUDGET, LEVELS = 20_000, 20
-#: Draws of the levels with default settings, and the share of repetitions that their chains are given.
+#: Draws of the levels with default settings, and the fraction of repetitions used for chains.
 DEFAULT_BUDGET, CHAIN_SHARE = 11_000, 4
 LOG_Z = 0.5 * math.log(2 * math.pi)
 
@@ -46,22 +45,22 @@ class Bell(nn.Module):
         self.distance = distance
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log φ."""
+        """Return log φ, the unnormalized log-density."""
         return -((x - self.distance) ** 2).sum(-1) / 2
 
 
 def geometric(distance: float) -> Callable[[float, int], Tensor]:
-    """Draws of N(tR, 1)."""
+    """Return a sampler of the geometric path, N(tR, 1)."""
     return lambda t, n: t * distance + torch.randn(n, 1)
 
 
 def arithmetic(distance: float) -> Callable[[float, int], Tensor]:
-    """Draws of the mixture."""
+    """Return a sampler of the arithmetic path, a mixture."""
     return lambda t, n: torch.randn(n, 1) + distance * (torch.rand(n, 1) < math.sin(math.pi / 2 * t) ** 2)
 
 
 def measured(distance: float, repetitions: int) -> dict[str, Any]:
-    """N·MSE of each path, with its standard error."""
+    """Return N·MSE of each path with its standard error."""
     noise = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
     ways: dict[str, dict[str, Any]] = {
         "one step": {"levels": 1, "draws": geometric(distance)},
@@ -91,7 +90,7 @@ def measured(distance: float, repetitions: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure all paths, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--distances", default="1,2,3,4,5,6,8")

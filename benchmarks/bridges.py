@@ -1,11 +1,11 @@
-"""Ratios of distant distributions: one softmax over K + 1 levels, K binary ratios, and the way by a Gaussian.
+"""Ratios of distant distributions: one softmax over K + 1 levels, K binary ratios, and a Gaussian as intermediate.
 
 Run with
 
     python benchmarks/bridges.py --out results/bench/bridges.json
 
-Data and noise are known, so that the log-ratio is. The error is the root mean square of log r̂ − log r over 5,000 fresh
-rows of the data, and of the noise, in nats, mean over seeds. "Softmax" and "binary" have the same levels between data
+The log-ratio of data and noise is known. The error is the root mean square of log r̂ − log r over 5,000 new rows of the
+data, and of the noise, in nats, mean over seeds. "Softmax" and "binary" have the same levels between data
 and noise, the same rows and networks of the same width; "reference" is ``fvnce.telescope`` with as many bridges, which
 goes by way of a Gaussian with the data's mean and covariance; "one step" is a softmax of two.
 
@@ -39,12 +39,12 @@ COPIES = 2
 
 
 def normal(width: int, mean: float = 0.0, scale: float = 1.0) -> Distribution:
-    """An isotropic Gaussian."""
+    """Return an isotropic Gaussian distribution."""
     return Independent(Normal(torch.full((width,), mean), torch.full((width,), scale)), 1)
 
 
 def modes() -> Distribution:
-    """Four narrow modes in the plane."""
+    """Return four narrow modes in the plane."""
     centres = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
     parts = Independent(Normal(centres, 0.3 * torch.ones_like(centres)), 1)
     return MixtureSameFamily(torch.distributions.Categorical(torch.ones(4)), parts)
@@ -61,17 +61,17 @@ PROBLEMS: dict[str, Callable[[], Distribution]] = {
 
 
 def one_step(x: Tensor, noise: Distribution, seed: int) -> Callable[[Tensor], Tensor]:
-    """A classifier of data and noise."""
+    """Fit a classifier of data and noise."""
     return multinomial_bridges(x, noise, levels=1, copies=COPIES, seed=seed, **TRAINING).model.log_ratio  # type: ignore[arg-type]
 
 
 def softmax(x: Tensor, noise: Distribution, seed: int) -> Callable[[Tensor], Tensor]:
-    """Multinomial bridges."""
+    """Fit multinomial bridges, one softmax over all levels."""
     return multinomial_bridges(x, noise, levels=LEVELS, copies=COPIES, seed=seed, **TRAINING).model.log_ratio  # type: ignore[arg-type]
 
 
 def binary(x: Tensor, noise: Distribution, seed: int) -> Callable[[Tensor], Tensor]:
-    """A binary ratio between each two neighbours of the same levels."""
+    """Fit a binary ratio between each two neighbors of the same levels."""
     builder = BridgeTrainer(None, PowerRule(0), COPIES, seed, dict(TRAINING))
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     cut = len(x) // 4
@@ -80,7 +80,7 @@ def binary(x: Tensor, noise: Distribution, seed: int) -> Callable[[Tensor], Tens
 
 
 def reference(x: Tensor, noise: Distribution, seed: int) -> Callable[[Tensor], Tensor]:
-    """By way of the data's Gaussian, in two folds."""
+    """Fit ``telescope`` by way of the data's Gaussian, in two folds."""
     return telescope(
         x,
         noise,
@@ -96,7 +96,7 @@ WAYS = {"one step": one_step, "softmax": softmax, "binary": binary, "reference":
 
 
 def measured(problem: str, way: str, seeds: int) -> dict[str, Any]:
-    """One way on one problem."""
+    """Return the errors of one method on one problem."""
     noise = normal(PROBLEMS[problem]().event_shape[0])
     data = PROBLEMS[problem]()
     numbers: dict[str, list[float]] = {"on data": [], "on noise": [], "seconds": []}
@@ -120,7 +120,7 @@ def measured(problem: str, way: str, seeds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure all methods, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
@@ -129,7 +129,7 @@ def main() -> None:
     seeds = 1 if options.quick else options.seeds
     if options.quick:
         TRAINING["epochs"] = 1
-    one_step(torch.randn(20, 2), normal(2), 0)  # what is imported at the first training is nobody's to pay for
+    one_step(torch.randn(20, 2), normal(2), 0)  # warm-up: the first training imports modules
     begun = time.process_time()
     record: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),

@@ -5,8 +5,8 @@ Run with
     PYTHONPATH=<folder with densratio> python benchmarks/density_ratio.py --out results/bench/density_ratio.json
 
 Numerator and denominator are Gaussians, so the ratio is known. The error is E_den[(r̂ − r)²]/E_den[r²] on fresh
-samples, mean and median over seeds. Everybody chooses bandwidth and penalty by cross-validation from grids of their
-own, with 100 kernels; the least-squares methods also run on one common grid. densratio takes part if it is installed.
+samples, mean and median over seeds. Each method chooses bandwidth and penalty by cross-validation from its own grid,
+with 100 kernels; the least-squares methods also run on one common grid. densratio is included if it is installed.
 
 Takes about 3 minutes of one core for 10 seeds.
 """
@@ -44,18 +44,18 @@ Ratio = Callable[[Tensor], Tensor]
 
 
 def normal(d: int, mean: float, scale: float) -> Independent[Normal]:
-    """An isotropic Gaussian in float64."""
+    """Return an isotropic Gaussian in float64."""
     ones = torch.ones(d, dtype=torch.float64)
     return Independent(Normal(mean * ones, scale * ones), 1)
 
 
 def ours(alpha: float, **grid: Any) -> Callable[[Tensor, Tensor, int], Ratio]:
-    """``fvnce.density_ratio``."""
+    """Return a fit by ``fvnce.density_ratio``."""
     return lambda num, den, seed: density_ratio(num, den, alpha=alpha, seed=seed, **grid)
 
 
 def peer(method: str, **grid: Any) -> Callable[[Tensor, Tensor, int], Ratio]:
-    """``densratio.densratio``."""
+    """Return a fit by the package ``densratio``."""
 
     def fitted(num: Tensor, den: Tensor, seed: int) -> Ratio:
         from densratio import densratio
@@ -68,14 +68,14 @@ def peer(method: str, **grid: Any) -> Callable[[Tensor, Tensor, int], Ratio]:
 
 
 def measured(make: Callable[[Tensor, Tensor, int], Ratio], problem: str, rows: int, seeds: int) -> dict[str, Any]:
-    """One method on one problem."""
+    """Return the error of one method on one problem."""
     d, mean, scale = PROBLEMS[problem]
     p, q = normal(d, 0.0, 1.0), normal(d, mean, scale)
     errors, seconds = [], []
     for seed in range(seeds):
         torch.manual_seed(seed)
         num, den, x = p.sample((rows,)), q.sample((rows,)), q.sample((20_000,))
-        start = time.process_time()  # which a busy machine does not change
+        start = time.process_time()  # does not depend on the load of the machine
         ratio = make(num, den, seed)
         seconds.append(time.process_time() - start)
         true = (p.log_prob(x) - q.log_prob(x)).exp()
@@ -90,7 +90,7 @@ def measured(make: Callable[[Tensor, Tensor, int], Ratio], problem: str, rows: i
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure all methods, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="what is there for the same rows and seeds is not measured again")
     parser.add_argument("--seeds", type=int, default=5)

@@ -1,4 +1,4 @@
-"""The detector and its peers: real tables with real anomalies, of which a few are known.
+"""The detector and its peers on real tables with few known anomalies.
 
 Run with
 
@@ -6,8 +6,8 @@ Run with
 
 FVNCE_DATA names a folder whose ``adbench`` holds tables as npz files with X and y. The protocol, for each table and
 seed: at most 10,000 rows, drawn with the seed and stratified; 70 % for training, 30 % for testing, stratified; columns
-standardised by training statistics; of the n training anomalies max(3, round(share · n)) are labelled, the same ones
-for everyone, and the others stay among the unlabelled rows. AUROC and average precision on the test rows. Peers'
+standardized by training statistics; of the n training anomalies max(3, round(share · n)) are labeled, the same ones
+for everyone, and the others stay among the unlabeled rows. AUROC and average precision on the test rows. Peers'
 numbers are read from a csv with the columns dataset, detector, la, seed, auroc, ap, fit_s, measured on the same splits.
 If columns were cut for the peers, ``--cut`` cuts them for the detector as well: all numbers of the committed file, ours
 and the peers', are of columns cut at ±10 (``--cut 10``).
@@ -39,7 +39,7 @@ from fvnce import NoiseContrastiveDetector
 
 MOST_ROWS, FEWEST_ANOMALIES, FEWEST_KNOWN = 10_000, 30, 3
 OURS = "fvnce"
-#: Tables that came after version 0.1.0: integers, flags and mostly zeros.
+#: Tables added after version 0.1.0: integers, flags and mostly zeros.
 LATER = ("17_InternetAds", "35_SpamBase", "4_breastw")
 #: Peers that use no labels, so that their numbers at any share are compared with ours at 0.
 UNSUPERVISED = ("iforest", "ecod", "copod", "knn", "lof", "ocsvm", "pyod_ae", "pyod_vae", "deepsvdd")
@@ -51,7 +51,7 @@ Labels = NDArray[np.int64]
 
 
 def split(path: Path, share: float, seed: int, cut: float = np.inf) -> tuple[Array, Labels, Array, Labels]:
-    """Training rows, 1 for the known outliers among them, test rows, truth; columns are cut at ±``cut``."""
+    """Return training rows, 1 for the known outliers among them, test rows and truth; clip columns at ±``cut``."""
     with np.load(path, allow_pickle=False) as table:
         X, truth = table["X"].astype(float), table["y"].astype(int).ravel()
     if len(truth) > MOST_ROWS:
@@ -73,7 +73,7 @@ def split(path: Path, share: float, seed: int, cut: float = np.inf) -> tuple[Arr
 
 
 def judge(path: Path, share: float, seed: int, settings: dict[str, Any], cut: float = np.inf) -> dict[str, Any]:
-    """One fit and its numbers."""
+    """Fit one detector and return its numbers."""
     train, known, test, truth = split(path, share, seed, cut)
     start, cpu = time.perf_counter(), time.process_time()
     detector = NoiseContrastiveDetector(random_state=seed, **settings).fit(train, known)
@@ -102,7 +102,7 @@ def judge(path: Path, share: float, seed: int, settings: dict[str, Any], cut: fl
 
 
 def read_peers(path: Path, share: float, seeds: list[int]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """detector → dataset → (AUROC, AP) of each seed."""
+    """Read (AUROC, AP) of each seed by detector and data set."""
     scores: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -113,7 +113,7 @@ def read_peers(path: Path, share: float, seeds: list[int]) -> dict[str, dict[str
 
 
 def compare(rows: list[dict[str, Any]], peers: Path | None, share: float, seeds: list[int]) -> list[dict[str, Any]]:
-    """Means, medians and mean rank by average precision of everyone with as many seeds, over the tables we have."""
+    """Return means, medians and mean ranks by average precision of all detectors with all seeds."""
     everyone: dict[str, dict[str, list[tuple[float, float]]]] = {OURS: defaultdict(list)}
     for row in rows:
         everyone[OURS][row["dataset"]].append((row["auroc"], row["ap"]))
@@ -143,7 +143,7 @@ def compare(rows: list[dict[str, Any]], peers: Path | None, share: float, seeds:
 
 
 def main() -> None:
-    """Run, print a table for each share, and write one file."""
+    """Run all tables, print a summary for each share, and write one file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shares", default="0.1,0.01,0", help="shares of the training anomalies that are known")
     parser.add_argument("--seeds", default="0")
@@ -195,7 +195,7 @@ def write(
     peers: Path | None,
     show: bool = False,
 ) -> None:
-    """One file with every number, if it has a place, and the tables on the screen."""
+    """Write all numbers to one file, if given, and print the tables."""
     summary, of_parts = {}, {}
     for share in sorted({row["share"] for row in rows}, reverse=True):
         mine = [row for row in rows if row["share"] == share]

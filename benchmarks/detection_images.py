@@ -1,4 +1,4 @@
-"""Strange images: a class that was not in training, with none known or with a few of one other kind.
+"""Detection of images of a class that was not in training, with no known outliers or a few of one other class.
 
 Run with
 
@@ -9,13 +9,13 @@ tenth to be found among all ten. *One class*: one digit for training, nine to be
 KMNIST and Fashion-MNIST, of which the test set is at hand: half of it for training, half for testing. *One class, 5 %
 known*: one digit for training, and of the digit after it as many images as make 5 % of the training set, marked (the
 protocol of Deep SAD). *Other images*: all ten digits for training, to tell the test images of KMNIST and Fashion-MNIST
-from MNIST's. Training images are clean in all of them, which the detector is told.
+from MNIST's. Training images are clean in all protocols, and the detector is fitted with ``clean=True``.
 
-Beside the detector stand nearest neighbours (the mean distance to 10), LOF (20 neighbours), an isolation forest and a
-one-class SVM (on 4,000 rows at most, since its time grows with their square) on 64 principal components, and a
-convolutional autoencoder and a VAE: in the same run, on the same test images. These two have a budget, the same for
-every task: 4,000 training images at most, 400 steps of 64 images with Adam, codes of 32 numbers; what they would reach
-with more is not measured. Their numbers in the committed file come from version 0.2.0, where they were members of the
+The peers are nearest neighbors (the mean distance to 10), LOF (20 neighbors), an isolation forest and a one-class SVM
+(on 4,000 rows at most, since its time grows with their square) on 64 principal components, and a convolutional
+autoencoder and a VAE: in the same run, on the same test images. The two networks have the same budget for every task:
+at most 4,000 training images, 400 steps of 64 images with Adam, codes of 32 numbers; larger budgets are not measured.
+Their numbers in the committed file come from version 0.2.0, where they were members of the
 detector with the same networks, score and budget. FVNCE_DATA names a folder that holds ``mnist`` and, if there,
 ``fashion_mnist`` and ``kmnist``. What is in the file is not repeated.
 
@@ -64,7 +64,7 @@ OTHERS = ("kmnist", "fashion_mnist")
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained on, what is known, what is tested."""
+    """Training images, labels of known outliers, test images and truth."""
 
     protocol: str
     data: str
@@ -76,7 +76,7 @@ class Task:
 
 
 def idx(folder: Path, name: str) -> Images:
-    """An idx file, plain or compressed."""
+    """Read an idx file, plain or compressed."""
     path = next(iter(sorted(folder.glob(f"{name}*"))), None)
     if path is None:
         raise FileNotFoundError(f"{folder} must hold {name}, found no such file")
@@ -84,7 +84,7 @@ def idx(folder: Path, name: str) -> Images:
 
 
 def test_set(folder: Path) -> tuple[Images, Images] | None:
-    """Test images and their classes, from idx or npz files, if the folder holds them."""
+    """Read test images and their classes from idx or npz files; None if the folder has none."""
     if any(folder.glob("t10k-images*")):
         return idx(folder, "t10k-images"), idx(folder, "t10k-labels")
     tasks = []
@@ -98,7 +98,7 @@ def test_set(folder: Path) -> tuple[Images, Images] | None:
 
 
 def tasks(folder: Path, protocols: list[str], classes: list[int], seed: int) -> Iterator[Task]:
-    """Every task of the protocols, with images drawn by the seed."""
+    """Yield every task of the protocols, with images drawn by the seed."""
     x, digit = idx(folder / "mnist", "train-images"), idx(folder / "mnist", "train-labels")
     x_test, digit_test = idx(folder / "mnist", "t10k-images"), idx(folder / "mnist", "t10k-labels")
     none = x[:0]
@@ -145,7 +145,7 @@ def ours(task: Task, seed: int) -> Score:
 
 
 def on_components(make: Callable[[Array, int], Callable[[Array], Array]]) -> Callable[[Task, int], Score]:
-    """A method that sees 64 principal components."""
+    """Wrap a method so that it sees 64 principal components."""
 
     def fit(task: Task, seed: int) -> Score:
         rows = task.train.reshape(len(task.train), -1) / 255.0
@@ -157,31 +157,31 @@ def on_components(make: Callable[[Array, int], Callable[[Array], Array]]) -> Cal
 
 
 def neighbours(z: Array, seed: int) -> Callable[[Array], Array]:
-    """The mean distance to ten neighbours."""
+    """Return the mean distance to ten neighbors."""
     search = NearestNeighbors(n_neighbors=10, algorithm="brute").fit(z)
     return lambda new: np.asarray(search.kneighbors(new)[0].mean(1))
 
 
 def lof(z: Array, seed: int) -> Callable[[Array], Array]:
-    """The local outlier factor."""
+    """Fit scikit-learn's local outlier factor."""
     model = LocalOutlierFactor(algorithm="brute", novelty=True).fit(z)
     return lambda new: np.asarray(-model.score_samples(new))
 
 
 def isolation_forest(z: Array, seed: int) -> Callable[[Array], Array]:
-    """100 trees of 256 rows."""
+    """Fit an isolation forest of 100 trees of 256 rows."""
     model = IsolationForest(random_state=seed).fit(z)
     return lambda new: np.asarray(-model.score_samples(new))
 
 
 def ocsvm(z: Array, seed: int) -> Callable[[Array], Array]:
-    """A radial basis, ν = 0.1."""
+    """Fit a one-class SVM with a radial basis, ν = 0.1."""
     model = OneClassSVM(nu=0.1).fit(z[:SVM_ROWS])
     return lambda new: np.asarray(-model.decision_function(new))
 
 
 def reconstruction(variational: bool) -> Callable[[Task, int], Score]:
-    """A convolutional autoencoder or VAE; the score is −log p(x, g(x)), with g(x) the mean of the encoder."""
+    """Train a convolutional autoencoder or VAE; the score is −log p(x, g(x)), with g(x) the mean of the encoder."""
 
     def fit(task: Task, seed: int) -> Score:
         some = np.random.default_rng(seed).permutation(len(task.train))[:MAX_IMAGES]
@@ -221,7 +221,7 @@ PROTOCOLS = ("held out", "one class", "one class, 5 % known", "other images")
 
 
 def main() -> None:
-    """Run and write one file."""
+    """Run all tasks and write one file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--protocols", default=";".join(PROTOCOLS), help="some of them, with ; between")
     parser.add_argument("--classes", default="0,1,2,3,4,5,6,7,8,9")

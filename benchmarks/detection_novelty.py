@@ -1,4 +1,4 @@
-"""Outliers with none of them known: rows that may hold some, and rows known to be clean.
+"""Detection without known outliers, trained on contaminated rows or on clean rows.
 
 Run with
 
@@ -12,12 +12,12 @@ FVNCE_DATA names a folder whose ``adbench`` holds tables as npz files with X and
 * ``first-half``: the protocol of DTE (Livernoche et al., ICLR 2024, setting "semi" of its code): the first half of the
   inliers in file order for training, the others and all outliers for testing. Tables of fewer than 1,000 rows are drawn
   anew, 1,000 rows with replacement, so that a row may be both in training and in the test. Many files are sorted, so
-  that the two halves differ: on letter the fifth neighbour has AUROC .354, and .850 on a random half (seed 0).
+  that the two halves differ: on letter the fifth neighbor has AUROC .354, and .850 on a random half (seed 0).
 
-The first two use at most 10,000 rows of a table and DTE's 50,000, drawn with the seed. Columns are standardised by
+The first two use at most 10,000 rows of a table and DTE's 50,000, drawn with the seed. Columns are standardized by
 training statistics and not cut. AUROC and average precision on the test rows. Everyone has the defaults of its library
 and the same rows and seeds in the same run: isolation forest, LOF, one-class SVM and robust covariance are
-scikit-learn's; nearest neighbours is the distance to the fifth, as PyOD has it, and the mean of five; ECOD and COPOD
+scikit-learn's; nearest neighbors is the distance to the fifth, as PyOD has it, and the mean of five; ECOD and COPOD
 are a few lines each, with tails taken over training rows alone.
 
 Takes about 3 minutes of one core for three seeds of the first two protocols.
@@ -61,7 +61,7 @@ Score = Callable[[Array], Array]
 
 
 def rows_of(path: Path, protocol: str, seed: int) -> tuple[Array, Array, Labels]:
-    """Training rows, test rows, truth of these."""
+    """Return training rows, test rows and the truth of the test rows."""
     with np.load(path, allow_pickle=False) as table:
         X, truth = table["X"].astype(float), table["y"].astype(int).ravel()
     chosen = _dte_rows(len(truth), seed) if protocol == "first-half" else _our_rows(truth, seed)
@@ -82,7 +82,7 @@ def rows_of(path: Path, protocol: str, seed: int) -> tuple[Array, Array, Labels]
 
 
 def _our_rows(truth: Labels, seed: int) -> NDArray[np.int64]:
-    """At most MOST_ROWS rows, in file order, with outliers in proportion."""
+    """Return at most MOST_ROWS rows, in file order, stratified."""
     if len(truth) <= MOST_ROWS:
         return np.arange(len(truth))
     rng = np.random.default_rng([seed, 1])
@@ -92,7 +92,7 @@ def _our_rows(truth: Labels, seed: int) -> NDArray[np.int64]:
 
 
 def _dte_rows(count: int, seed: int) -> NDArray[np.int64]:
-    """The rows that DTE uses: all in file order, unless there are too few or too many, which come in random order."""
+    """Return the rows that DTE uses: all in file order, or a random selection if there are too few or too many."""
     fewest, most = DTE_ROWS
     if fewest <= count <= most:
         return np.arange(count)
@@ -107,7 +107,7 @@ def ours(train: Array, protocol: str, seed: int, settings: dict[str, Any]) -> Sc
 
 
 def tails(train: Array, X: Array) -> tuple[Array, Array, Array]:
-    """−log P(column ≤ x) and −log P(column ≥ x) by training rows, and the one on the side of the column's skew."""
+    """Return −log P(column ≤ x), −log P(column ≥ x) by training rows, and the one on the side of the column's skew."""
     ordered, count = np.sort(train, axis=0), len(train) + 1
     below = np.stack([np.searchsorted(c, x, "right") for c, x in zip(ordered.T, X.T, strict=True)], 1)
     above = len(train) - np.stack([np.searchsorted(c, x, "left") for c, x in zip(ordered.T, X.T, strict=True)], 1)
@@ -117,7 +117,7 @@ def tails(train: Array, X: Array) -> tuple[Array, Array, Array]:
 
 
 def ecod(train: Array, seed: int) -> Score:
-    """ECOD (Li et al. 2022): the more extreme tail of each column, summed."""
+    """Fit ECOD (Li et al. 2022): the sum of the more extreme tail of each column."""
 
     def score(X: Array) -> Array:
         left, right, _ = tails(train, X)
@@ -127,7 +127,7 @@ def ecod(train: Array, seed: int) -> Score:
 
 
 def copod(train: Array, seed: int) -> Score:
-    """COPOD (Li et al. 2020): the skewed tail or the mean of both, summed."""
+    """Fit COPOD (Li et al. 2020): the sum of the skewed tail, or of the mean of both."""
 
     def score(X: Array) -> Array:
         left, right, skewed = tails(train, X)
@@ -137,37 +137,37 @@ def copod(train: Array, seed: int) -> Score:
 
 
 def neighbours(train: Array, seed: int) -> Score:
-    """The distance to the fifth neighbour."""
+    """Return the distance to the fifth neighbor."""
     search = NearestNeighbors(n_neighbors=5).fit(train)
     return lambda X: np.asarray(search.kneighbors(X)[0][:, -1])
 
 
 def mean_neighbours(train: Array, seed: int) -> Score:
-    """The mean distance to five neighbours."""
+    """Return the mean distance to five neighbors."""
     search = NearestNeighbors(n_neighbors=5).fit(train)
     return lambda X: np.asarray(search.kneighbors(X)[0].mean(1))
 
 
 def isolation_forest(train: Array, seed: int) -> Score:
-    """100 trees of 256 rows."""
+    """Fit an isolation forest of 100 trees of 256 rows."""
     model = IsolationForest(random_state=seed).fit(train)
     return lambda X: np.asarray(-model.score_samples(X))
 
 
 def lof(train: Array, seed: int) -> Score:
-    """20 neighbours."""
+    """Fit the local outlier factor with 20 neighbors."""
     model = LocalOutlierFactor(novelty=True).fit(train)
     return lambda X: np.asarray(-model.score_samples(X))
 
 
 def ocsvm(train: Array, seed: int) -> Score:
-    """A radial basis, ν = ½."""
+    """Fit a one-class SVM with a radial basis, ν = ½."""
     model = OneClassSVM().fit(train)
     return lambda X: np.asarray(-model.decision_function(X))
 
 
 def mcd(train: Array, seed: int) -> Score:
-    """Distance under a robust covariance; the plain one, with a ridge, for wide tables."""
+    """Fit a robust covariance, or for wide tables the plain one with a ridge."""
     if train.shape[1] > MOST_COLUMNS:
         mean, matrix = train.mean(0), np.linalg.inv(np.cov(train.T) + 0.1 * np.eye(train.shape[1]))
         return lambda X: np.asarray((((X - mean) @ matrix) * (X - mean)).sum(1))
@@ -190,7 +190,7 @@ PEERS: dict[str, Callable[[Array, int], Score]] = {
 
 
 def judge(path: Path, protocol: str, seed: int, settings: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
-    """A row for each detector that is named."""
+    """Return one row of numbers for each named detector."""
     train, test, truth = rows_of(path, protocol, seed)
     makers: dict[str, Callable[[], Score]] = {"fvnce": lambda: ours(train, protocol, seed, settings)}
     for name, peer in PEERS.items():
@@ -217,7 +217,7 @@ def judge(path: Path, protocol: str, seed: int, settings: dict[str, Any], names:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Means over tables and seeds for each protocol, in the order of average precision."""
+    """Return means over tables and seeds for each protocol, sorted by average precision."""
     rankings: dict[str, list[dict[str, Any]]] = {}
     for protocol in PROTOCOLS:
         mine = [row for row in rows if row["protocol"] == protocol]
@@ -239,7 +239,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def main() -> None:
-    """Run, print a table for each protocol, and write one file."""
+    """Run all tables, print a summary for each protocol, and write one file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--protocols", default=",".join(PROTOCOLS[:2]), help=f"some of {', '.join(PROTOCOLS)}")
     parser.add_argument("--seeds", default="0,1,2")

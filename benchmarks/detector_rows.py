@@ -1,10 +1,10 @@
-"""What training on fewer rows costs the detector: average precision against ``max_rows``.
+"""Average precision of the detector against ``max_rows``, the maximum number of training rows.
 
 Run with
 
     FVNCE_DATA=... python benchmarks/detector_rows.py --out results/bench/detector-rows.json
 
-The detector trains on at most ``max_rows`` unlabelled rows, drawn at random; known outliers are all kept. Measured are
+The detector trains on at most ``max_rows`` unlabeled rows, drawn at random; known outliers are all kept. Measured are
 average precision and AUROC on test rows, the seconds of the processor for the fit and for scoring 10,000 test rows, on
 the largest tables of ``adbench`` in the folder FVNCE_DATA, split as in ``benchmarks/detection.py`` with 10 % known, and
 on MNIST by its 30 first principal components: 40,000 training images, of which 3 % show the digit that is to be found
@@ -38,7 +38,7 @@ FEW, MANY = (625, 1250, 2500, 10_000), (2500, 5000, 10_000, 20_000, 40_000)
 
 
 def digits(folder: Path, outlier: int, seed: int) -> tuple[Any, Any, Any, Any]:
-    """Training rows, 1 for the known outliers among them, test rows, truth."""
+    """Return training rows, 1 for the known outliers among them, test rows and truth."""
     X = idx(folder, "train-images").reshape(60_000, -1) / 255.0
     kind = idx(folder, "train-labels") == outlier
     rng = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ def digits(folder: Path, outlier: int, seed: int) -> tuple[Any, Any, Any, Any]:
 
 
 def measure(data: tuple[Any, Any, Any, Any], rows: int, seed: int) -> dict[str, Any]:
-    """One fit and its numbers."""
+    """Fit one detector and return its numbers."""
     X, known, test, truth = data
     begun = time.process_time()
     detector = NoiseContrastiveDetector(max_rows=rows, random_state=seed).fit(X, known)
@@ -71,7 +71,7 @@ def measure(data: tuple[Any, Any, Any, Any], rows: int, seed: int) -> dict[str, 
 
 
 def main() -> None:
-    """Run and write one file."""
+    """Run all sizes and write one file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", default="0,1")

@@ -1,15 +1,15 @@
-"""How long the detector takes to fit and to score, compared with what people use.
+"""Time to fit and to score of the detector, compared with common detectors and classifiers.
 
 Run with
 
     FVNCE_DATA=... python benchmarks/detector_speed.py --out results/bench/detector-speed.json
 
-Everyone has their defaults and one thread. A pair is our detector and a peer on the same rows, one after the other in
-one process; the time is that of the processor, so that another program on the machine is not counted, and what is
-reported is the median over pairs of the ratio ours / theirs. Three comparisons:
+All methods use their defaults and one thread. A pair is this detector and a peer on the same rows, one after the other
+in one process. Times are processor times, so other programs do not matter; reported is the median over pairs of the
+ratio ours / theirs. Three comparisons:
 
 * fit on the tables of ``adbench`` in the folder FVNCE_DATA, 10 % of the training anomalies known: splits as in
-  ``benchmarks/detection.py``, one pair for each table. Classifiers take unlabelled rows for normal ones.
+  ``benchmarks/detection.py``, one pair for each table. Classifiers take unlabeled rows for normal ones.
 * the same with none known, compared with detectors without labels.
 * score 100,000 × 20 synthetic rows, fitted on 20,000 of which a twentieth are outliers and a tenth of these known.
 
@@ -59,7 +59,7 @@ SEED = 0
 
 
 def fvnce(X: Array, y: NDArray[np.int64], seed: int) -> Score:
-    """Our detector."""
+    """Fit the detector with its defaults."""
     return NoiseContrastiveDetector(random_state=seed).fit(X, y).anomaly_score
 
 
@@ -90,26 +90,26 @@ def _lightgbm(seed: int) -> Any:
 
 
 def isolation_forest(X: Array, y: NDArray[np.int64], seed: int) -> Score:
-    """scikit-learn's isolation forest."""
+    """Fit scikit-learn's isolation forest with its defaults."""
     return IsolationForest(random_state=seed).fit(X).score_samples
 
 
 def ecod(X: Array, y: NDArray[np.int64], seed: int) -> Score:
-    """PyOD's ECOD."""
+    """Fit PyOD's ECOD with its defaults."""
     from pyod.models.ecod import ECOD
 
     return ECOD().fit(X).decision_function
 
 
 def neighbours(X: Array, y: NDArray[np.int64], seed: int) -> Score:
-    """The distance to the fifth nearest training row, as PyOD's KNN has it by default."""
+    """Fit nearest neighbors: the distance to the fifth training row, the default of PyOD's KNN."""
     model = NearestNeighbors(n_neighbors=5).fit(X)
     model.kneighbors(X)  # its threshold needs the scores of the training rows
     return lambda rows: model.kneighbors(rows)[0][:, -1]
 
 
 def devnet(X: Array, y: NDArray[np.int64], seed: int) -> Score:
-    """DevNet as shipped in DeepOD."""
+    """Fit DevNet as implemented in DeepOD."""
     from deepod.models.tabular import DevNet
 
     return DevNet(random_state=seed, device="cpu", verbose=0).fit(X, y).decision_function
@@ -126,14 +126,14 @@ WITHOUT: dict[str, Fit] = {"isolation forest": isolation_forest, "ecod": ecod, "
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of the processor, and what came out."""
+    """Return the processor seconds and the result."""
     start = time.process_time()
     result = work()
     return time.process_time() - start, result
 
 
 def fit_pairs(paths: list[Path], share: float, peers: dict[str, Fit]) -> list[dict[str, Any]]:
-    """Seconds of every fit, one row for each table."""
+    """Return the seconds of every fit, one row for each table."""
     rows = []
     for path in paths:
         X, y, _, _ = split(path, share, SEED)
@@ -146,7 +146,7 @@ def fit_pairs(paths: list[Path], share: float, peers: dict[str, Fit]) -> list[di
 
 
 def rows_like(n: int, seed: int) -> tuple[Array, NDArray[np.bool_]]:
-    """Three clusters in 20 columns, a twentieth of the rows further out."""
+    """Return three clusters in 20 columns, with a twentieth of the rows further out."""
     rng = np.random.default_rng(seed)
     centres = 2 * np.random.default_rng(SEED).normal(size=(3, 20))
     outlying = rng.random(n) < 0.05
@@ -156,7 +156,7 @@ def rows_like(n: int, seed: int) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def score_pairs(train: int, test: int, repeats: int, peers: dict[str, Fit], *, known: bool) -> list[dict[str, Any]]:
-    """Seconds of scoring ``test`` rows, one row for each repetition, and the seconds of the fit before."""
+    """Return the seconds of scoring ``test`` rows for each repetition, and those of the fit."""
     X, outlying = rows_like(train, 1)
     y = (outlying & (np.arange(train) % 10 == 0)).astype(np.int64) if known else np.zeros(train, dtype=np.int64)
     fitted = {name: seconds(partial(fit, X, y, SEED)) for name, fit in {OURS: fvnce, **peers}.items()}
@@ -206,7 +206,7 @@ def process(code: str, folder: str) -> tuple[float, float]:
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median over pairs of ours / theirs, and the quartiles."""
+    """Return median and quartiles over pairs of ours / theirs."""
     peers = [name for name in rows[0] if name in WITH_LABELS or name in WITHOUT]
     by_peer = {}
     for name in peers:
@@ -218,7 +218,7 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def installed(peers: dict[str, Fit]) -> dict[str, Fit]:
-    """Those that can be imported, tried on a handful of rows; that also starts what starts once."""
+    """Return the peers that can be imported, after a warm-up on a few rows."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), (np.arange(60) < 6).astype(np.int64)
     here = {}
@@ -233,7 +233,7 @@ def installed(peers: dict[str, Fit]) -> dict[str, Fit]:
 
 
 def versions() -> dict[str, str]:
-    """Of everyone that is there."""
+    """Return the versions of all installed packages."""
     versions = {}
     for name in ("torch", "numpy", "scikit-learn", "catboost", "xgboost", "lightgbm", "pyod", "deepod"):
         try:
@@ -244,7 +244,7 @@ def versions() -> dict[str, str]:
 
 
 def main() -> None:
-    """Measure, print and write one file."""
+    """Measure all pairs, print and write one file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of scoring")

@@ -1,4 +1,4 @@
-"""Estimators of unnormalised models on the same problems: error and error of log Z at equal processor seconds.
+"""Estimators of unnormalized models: error and error of log Z at equal processor time.
 
 Run with
 
@@ -46,11 +46,11 @@ class Mean(nn.Module):
         self.b = nn.Parameter(b)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log φ."""
+        """Return log φ, the unnormalized log-density."""
         return x @ self.b - x.square().sum(-1) / 2
 
     def log_z(self) -> Tensor:
-        """In closed form."""
+        """Return log Z in closed form."""
         return len(self.b) * HALF_LOG + self.b.square().sum() / 2
 
 
@@ -62,11 +62,11 @@ class Precision(nn.Module):
         self.lower, self.log_diagonal = nn.Parameter(factor.tril(-1)), nn.Parameter(factor.diagonal().log())
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log φ."""
+        """Return log φ, the unnormalized log-density."""
         return -(x @ (self.lower.tril(-1) + self.log_diagonal.exp().diag())).square().sum(-1) / 2
 
     def log_z(self) -> Tensor:
-        """In closed form."""
+        """Return log Z in closed form."""
         return len(self.log_diagonal) * HALF_LOG - self.log_diagonal.sum()
 
 
@@ -81,12 +81,12 @@ class Mixture(nn.Module):
         return torch.cat([self.a.new_zeros(1), self.a])
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log φ."""
+        """Return log φ, the unnormalized log-density."""
         distance = (x.unsqueeze(1) - self.means).square().sum(-1)
         return (self._logits() - distance / (2 * (2 * self.log_scales).exp())).logsumexp(1)
 
     def log_z(self) -> Tensor:
-        """In closed form."""
+        """Return log Z in closed form."""
         return (self._logits() + 2 * self.log_scales + 2 * HALF_LOG).logsumexp(0)
 
 
@@ -98,11 +98,11 @@ class Sources(nn.Module):
         self.unmix = nn.Parameter(unmix)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log φ."""
+        """Return log φ, the unnormalized log-density."""
         return -math.sqrt(2) * (x @ self.unmix.T).abs().sum(-1)
 
     def log_z(self) -> Tensor:
-        """In closed form."""
+        """Return log Z in closed form."""
         return len(self.unmix) * 0.5 * math.log(2) - self.unmix.det().abs().log()
 
 
@@ -114,28 +114,28 @@ class Ring(nn.Module):
         self.radius, self.log_scale = nn.Parameter(torch.tensor(radius)), nn.Parameter(torch.tensor(log_scale))
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log φ."""
+        """Return log φ, the unnormalized log-density."""
         return self._at(x.norm(dim=-1))
 
     def _at(self, radius: Tensor) -> Tensor:
         return -(radius - self.radius).square() / (2 * (2 * self.log_scale).exp())
 
     def log_z(self) -> Tensor:
-        """By the trapezoidal rule in polar coordinates."""
+        """Return log Z by the trapezoidal rule in polar coordinates."""
         radius = torch.linspace(1e-6, 30, 6000).to(self.radius)
         return (2 * math.pi * radius[1]).log() + (self._at(radius) + radius.log()).logsumexp(0)
 
 
 class Machine(RestrictedBoltzmannMachine):
-    """A restricted Boltzmann machine."""
+    """Restricted Boltzmann machine with exact log Z."""
 
     def log_z(self) -> Tensor:
-        """By summing over all states."""
+        """Return log Z by summing over all states."""
         return self.log_partition()
 
 
 class Problem(NamedTuple):
-    """A truth to draw from, a start to train from."""
+    """Problem: the true distribution and the initial model."""
 
     truth: Any
     start: nn.Module
@@ -179,7 +179,7 @@ def mixture() -> Problem:
 
 
 def sources() -> Problem:
-    """Four sources."""
+    """Four independent Laplace sources, mixed."""
     unmix = torch.linalg.qr(torch.randn(4, 4))[0] + 0.2 * torch.randn(4, 4)
     inverse = torch.linalg.inv(unmix)
 
@@ -229,7 +229,7 @@ class Likelihood(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        """−E log p."""
+        """Return the negative mean log-likelihood."""
         loss: Tensor = self.model.log_z() - self.model.log_prob(x).mean()
         return loss
 
@@ -252,7 +252,7 @@ ESTIMATORS: dict[str, Callable[[Any, Distribution], nn.Module]] = {
 
 
 def measured(make: Callable[[], Problem], estimator: str, seed: int, seconds: float) -> dict[str, float]:
-    """One estimator on one problem."""
+    """Return the errors of one estimator on one problem."""
     torch.manual_seed(seed)
     problem = make()
     x, fresh = problem.draws(ROWS), problem.draws(HELD_OUT)
@@ -288,7 +288,7 @@ def measured(make: Callable[[], Problem], estimator: str, seed: int, seconds: fl
 
 
 def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
-    """Means with their standard errors; of log Z the root mean square."""
+    """Return means with standard errors, and the root mean square error of log Z."""
     n = len(runs)
     kl = [run["kl"] for run in runs]
     squares = [run["log_z_error"] ** 2 for run in runs]
@@ -303,7 +303,7 @@ def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure all estimators, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=4)

@@ -1,4 +1,4 @@
-"""Steps that descent needs where data and noise lie far apart: plain or normalised, logarithmic or exponential rule.
+"""Steps that descent needs where data and noise lie far apart: plain or normalized, logarithmic or exponential rule.
 
 Run with
 
@@ -6,7 +6,7 @@ Run with
 
 The example of Liu et al. (2021): data N(R, 1), noise N(0, 1), the model log φ = bx − x²/2 with its log Z unknown,
 started at the noise. Gradients are those of the population, by quadrature, so that nothing but the landscape is
-measured. Every method has its best rate of a grid, powers of 2; normalised steps shrink linearly to 0 over a length
+measured. Every method has its best rate of a grid, powers of 2; normalized steps shrink linearly to 0 over a length
 that doubles until it suffices, and must end near. Reached is an error of at most 0.1 in (b, log Z), from R and R²/2.
 
 Takes about 2 minutes of one core.
@@ -36,7 +36,7 @@ NEAR = 0.1
 
 
 class Landscape:
-    """The population's gradient for many points (b, c) at once, c being log Z without its constant."""
+    """Gradient of the population objective for many points (b, c) at once, with c = log Z without its constant."""
 
     def __init__(self, distance: float, rule: ScoringRule) -> None:
         nodes, weights = np.polynomial.legendre.leggauss(400)
@@ -48,7 +48,7 @@ class Landscape:
         self.truth = np.array([distance, distance**2 / 2])
 
     def gradient(self, at: Array) -> Array:
-        """∇(−J), shape (m, 2), at points of shape (m, 2); infinite where it overflows."""
+        """Return ∇(−J), shape (m, 2), at points of shape (m, 2); infinite where it overflows."""
         delta = at[:, :1] * self.x - at[:, 1:]
         with np.errstate(over="ignore", invalid="ignore"):
             slope = np.exp(self.rule.log_slope(torch.from_numpy(delta))[0].numpy())
@@ -56,7 +56,7 @@ class Landscape:
         return -np.stack([(pull * self.x).sum(1), -pull.sum(1)], 1)
 
     def hessian(self) -> Array:
-        """At the truth, where it is E_d[φ g gᵀ]."""
+        """Return the Hessian at the truth, E_d[φ g gᵀ]."""
         delta = self.truth[0] * self.x - self.truth[1]
         weight = np.exp(self.rule.log_slope(torch.from_numpy(delta))[0].numpy()) * self.data
         g = np.stack([self.x, -np.ones_like(self.x)], 1)
@@ -64,7 +64,7 @@ class Landscape:
 
 
 def plain(landscape: Landscape, most: int) -> int | None:
-    """Steps of constant rate, the best of a grid; None if none arrives."""
+    """Return the number of steps with the best constant rate of a grid; None if none converges."""
     rates = 2.0 ** np.arange(-30, 16)
     at = np.zeros((len(rates), 2))
     for step in range(1, most + 1):
@@ -79,7 +79,7 @@ def plain(landscape: Landscape, most: int) -> int | None:
 
 
 def normalised(landscape: Landscape, most: int) -> int | None:
-    """Steps of a length that shrinks linearly to 0 over a total that doubles until one of a grid of lengths arrives."""
+    """Return the number of normalized steps, which shrink linearly to 0; the total doubles until one converges."""
     total = 8
     while total <= most:
         lengths = 2.0 ** np.arange(-12, 8)
@@ -97,7 +97,7 @@ def normalised(landscape: Landscape, most: int) -> int | None:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure all methods, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--distances", default="1,2,3,4,5,6,7")

@@ -1,4 +1,4 @@
-"""Kernel densities side by side: ours, the bare matrix product, and the libraries people use.
+"""Kernel densities: fvnce compared with the bare matrix product and with other libraries.
 
 Run with
 
@@ -37,7 +37,7 @@ BANDWIDTHS = [1 / 4, 1 / 64, 1 / 16, 1 / 2, 1.0]
 
 
 def best(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Best time of each call, the calls taking turns so that a busy machine is busy for all."""
+    """Return the best time of each call; calls are interleaved, so that load affects all of them."""
     times = dict.fromkeys(calls, math.inf)
     for _ in range(repeats):
         for name, call in calls.items():
@@ -48,7 +48,7 @@ def best(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, floa
 
 
 def images(n: int) -> tuple[torch.Tensor, str]:
-    """n images as rows of 784 numbers in [0, 1], and where they come from."""
+    """Return n images as rows of 784 numbers in [0, 1], and their source."""
     archives = sorted(Path(os.environ.get("FVNCE_DATA", "missing"), "mnist").glob("train-images*gz"))
     if archives:
         return torch.tensor(idx_array(read_bytes(archives[0])).reshape(-1, 784)[:n], dtype=torch.float32).div_(
@@ -61,7 +61,7 @@ def images(n: int) -> tuple[torch.Tensor, str]:
 
 
 def direct(x: torch.Tensor, centres: torch.Tensor, h: float) -> torch.Tensor:
-    """Log density from differences in float64."""
+    """Return the log density from differences in float64."""
     at = centres.double()
     sums = [torch.logsumexp(-0.5 * ((row - at) / h).square().sum(1), 0) for row in x.double()]
     width = centres.shape[1]
@@ -69,12 +69,12 @@ def direct(x: torch.Tensor, centres: torch.Tensor, h: float) -> torch.Tensor:
 
 
 def error(values: Any, exact: torch.Tensor) -> float:
-    """Largest difference in nats."""
+    """Return the largest difference in nats."""
     return float((torch.as_tensor(values).double() - exact).abs().max())
 
 
 def peak_mib(call: Callable[[], object]) -> float | None:
-    """Growth of resident memory during a call, or None where the system cannot tell."""
+    """Return the growth of resident memory during a call, or None if it cannot be measured."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
@@ -91,7 +91,7 @@ def _status(field: str) -> int:
 
 
 def naive(x: torch.Tensor, centres: torch.Tensor, h: float) -> torch.Tensor:
-    """What one would write: all squared distances at once."""
+    """Return the log density from all squared distances at once, the obvious implementation."""
     squares = x.square().sum(1)[:, None] - 2 * x @ centres.T + centres.square().sum(1)
     width = centres.shape[1]
     return (
@@ -102,7 +102,7 @@ def naive(x: torch.Tensor, centres: torch.Tensor, h: float) -> torch.Tensor:
 
 
 def peers(x: torch.Tensor, centres: torch.Tensor, h: float) -> dict[str, Callable[[int], Any]]:
-    """Log densities of the first k points by each library that can be imported."""
+    """Return functions for the log densities of the first k points by each installed library."""
     from scipy.stats import gaussian_kde
     from sklearn.neighbors import KernelDensity as Tree
 
@@ -125,7 +125,7 @@ def peers(x: torch.Tensor, centres: torch.Tensor, h: float) -> dict[str, Callabl
 
 
 def _runs(call: Callable[[int], Any]) -> bool:
-    """Whether a peer is there and takes this input at all."""
+    """Return whether a peer is installed and accepts this input."""
     try:
         call(2)
     except (RuntimeError, MemoryError, ArithmeticError):
@@ -141,7 +141,7 @@ def _fail(reason: str) -> Callable[[int], Any]:
 
 
 def high_dimensions(n: int, q: int, bandwidths: list[float], repeats: int) -> list[dict[str, Any]]:
-    """n centres, q points, 784 dimensions."""
+    """Compare all methods on n centers and q points in 784 dimensions."""
     pictures, source = images(n + q)
     centres, data = pictures[:n].contiguous(), pictures[n:].contiguous()
     rows = []
@@ -185,7 +185,7 @@ def _compare_peers(
     row: dict[str, Any], x: torch.Tensor, centres: torch.Tensor, h: float, bare: float, exact: torch.Tensor
 ) -> dict[str, str]:
     notes = {}
-    # torch-kde holds queries x centres x dimensions numbers: ten queries are what memory allows.
+    # torch-kde holds queries x centers x dimensions numbers: ten queries are what memory allows.
     for (name, call), k in zip(peers(x, centres, h).items(), (40, 40, 10), strict=True):
         try:
             start = time.perf_counter()
@@ -208,7 +208,7 @@ def _show(row: dict[str, Any]) -> None:
 
 
 def large(n: int, h: float) -> dict[str, Any]:
-    """n centres and as many draws: time, and memory beyond inputs and results."""
+    """Measure time and memory for n centers and n draws."""
     centres, source = images(n)
     noise = KernelDensity(centres, h)
     x = noise.draw(len(centres), torch.Generator().manual_seed(SEED))
@@ -227,7 +227,7 @@ def large(n: int, h: float) -> dict[str, Any]:
 
 
 def leave_one_out(n: int, repeats: int) -> dict[str, Any]:
-    """Selecting a bandwidth against one pairwise product."""
+    """Compare bandwidth selection with one pairwise product."""
     X, source = images(n)
     chosen: list[torch.Tensor] = []
     calls = {"product": lambda: X @ X.T, "loo": lambda: chosen.append(select_bandwidth(X, "loo"))}
@@ -239,7 +239,7 @@ def leave_one_out(n: int, repeats: int) -> dict[str, Any]:
 
 
 def low_dimensions(widths: list[int], sizes: list[int]) -> list[dict[str, Any]]:
-    """As many points as centres, at most 2,000, against the trees and the rest."""
+    """Compare with trees and other libraries, with as many points as centers, at most 2,000."""
     rows = []
     for d in widths:
         for n in sizes:
@@ -271,7 +271,7 @@ def low_dimensions(widths: list[int], sizes: list[int]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run everything, print tables, write the JSON."""
+    """Run all comparisons, print tables and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

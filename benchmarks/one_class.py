@@ -1,10 +1,10 @@
-"""One-class methods as limits of the contrastive objective: the derivation of docs/theory/relatives.md, in numbers.
+"""One-class methods as limits of the contrastive objective: numerical check of docs/theory/relatives.md.
 
 Run with
 
     FVNCE_DATA=... python benchmarks/one_class.py --out results/bench/one_class.json
 
-All methods see the same rows and share one Gaussian kernel with a random feature for each of 300 centres, whitened so
+All methods see the same rows and share one Gaussian kernel with a random feature for each of 300 centers, whitened so
 that k(x, x') = φ(x)·φ(x'). Compared are the one-class SVM (scikit-learn's), which for this kernel is SVDD; the
 contrastive objective at α = 1 with the metric of the one-class SVM, in closed form; the same with the metric that noise
 gives it; and the profiled objective at α = 0 and α = 1, by gradient. Data: a ring, and tables if FVNCE_DATA names a
@@ -36,7 +36,7 @@ TABLES = ("6_cardio", "28_pendigits", "38_thyroid", "40_vowels")
 
 
 def ring(seed: int) -> tuple[Array, Array, Array]:
-    """A ring for training; a ring, and points in its hole and around it, for testing, with the truth."""
+    """Return a ring for training; a ring with points inside and around it for testing; the truth."""
     rng = np.random.default_rng(seed)
 
     def draw(n: int) -> Array:
@@ -50,7 +50,7 @@ def ring(seed: int) -> tuple[Array, Array, Array]:
 
 
 def table(path: Path, seed: int) -> tuple[Array, Array, Array]:
-    """Half of the good rows for training, the others and the anomalies for testing."""
+    """Return half of the inliers for training, the others and the anomalies for testing, and the truth."""
     with np.load(path, allow_pickle=False) as content:
         X, y = content["X"].astype(float), content["y"].astype(int).ravel()
     rng = np.random.default_rng(seed)
@@ -63,7 +63,7 @@ def table(path: Path, seed: int) -> tuple[Array, Array, Array]:
 
 
 def features(train: Array, seed: int) -> tuple[Any, float]:
-    """φ with φ(x)·φ(x') close to exp(−γ|x − x'|²), by the Nyström method, and γ by the median heuristic."""
+    """Return Nyström features φ of the kernel exp(−γ|x − x'|²), and γ by the median heuristic."""
     rng = np.random.default_rng(seed)
     centres = train[rng.choice(len(train), min(300, len(train)), replace=False)]
     squares = ((centres[:, None] - centres[None]) ** 2).sum(-1)
@@ -80,7 +80,7 @@ def features(train: Array, seed: int) -> tuple[Any, float]:
 
 
 def profiled(data: Array, noise: Array, alpha: float, ridge: float) -> Array:
-    """The maximiser w of the profiled objective for Δ⁰ = w·φ, with −ridge·|w|²/2, by L-BFGS in float64."""
+    """Return the maximizer w of the profiled objective for Δ⁰ = w·φ, with −ridge·|w|²/2, by L-BFGS in float64."""
     x, y = torch.from_numpy(data), torch.from_numpy(noise)
     w = torch.zeros(data.shape[1], dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([w], max_iter=200, line_search_fn="strong_wolfe")
@@ -97,7 +97,7 @@ def profiled(data: Array, noise: Array, alpha: float, ridge: float) -> Array:
 
 
 def compare(train: Array, test: Array, truth: Array, seed: int) -> dict[str, Any]:
-    """AUROC of every method, and rank correlations of the pairs that the derivation says are one."""
+    """Return AUROC of every method, and rank correlations of the methods that are equivalent in theory."""
     phi, _ = features(train, seed)
     a, b = phi(train), phi(test)
     rng = np.random.default_rng(seed)
@@ -132,7 +132,7 @@ def compare(train: Array, test: Array, truth: Array, seed: int) -> dict[str, Any
 
 
 def main() -> None:
-    """Run, print and write."""
+    """Run all comparisons, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)

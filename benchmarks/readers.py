@@ -1,4 +1,4 @@
-"""Readers of text tables side by side: what pyarrow, polars and fvnce cost to start, to read, and in memory.
+"""Readers of text tables: import time, reading time and memory of pyarrow, polars and fvnce.
 
 Run with
 

@@ -1,4 +1,4 @@
-"""A file of rows scored by one process, by Dask, by Ray Data and by Spark, with one detector, on one machine.
+"""Scoring of parquet files by one process, Dask, Ray Data and Spark with the same detector, on one machine.
 
 Run, where Ray, Spark (with Java) and Dask are installed, with
 
@@ -6,9 +6,9 @@ Run, where Ray, Spark (with Java) and Dask are installed, with
 
 Two workers score the same folder of parquet files with the same saved detector through `fvnce.detection.BatchScorer`.
 Reported are CPU seconds of the program and of every process it starts, until the engine is ready and from then on until
-the scores are there; the second beside that of the one process is what the engine costs, most of which is its workers'
-start: each imports torch and reads the detector. Scores are compared bit by bit. Rows a second are by the clock and
-depend on what else the machine does. An engine that is missing is named.
+the scores are available. The difference of the latter from that of one process is the overhead of the engine, mostly
+the start of its workers, which import torch and load the detector. Scores are compared bit by bit. Rows per second are
+wall-clock and depend on the load of the machine. Engines that are not installed are listed.
 
 Takes about 4 minutes on two cores.
 """
@@ -40,7 +40,7 @@ Ready = Callable[[], None]
 
 
 def prepare(folder: Path, rows: int, files: int) -> None:
-    """A saved detector, with known outliers, and rows in several files."""
+    """Save a detector with known outliers, and rows in several files."""
     import pandas as pd
 
     from fvnce.detection import NoiseContrastiveDetector
@@ -58,7 +58,7 @@ def prepare(folder: Path, rows: int, files: int) -> None:
 
 
 def one_process(folder: Path, ready: Ready) -> Any:
-    """File by file."""
+    """Score in one process, file by file."""
     import pandas as pd
 
     from fvnce.detection import BatchScorer
@@ -69,7 +69,7 @@ def one_process(folder: Path, ready: Ready) -> Any:
 
 
 def dask(folder: Path, ready: Ready) -> Any:
-    """``map_partitions`` on a cluster of processes."""
+    """Score with ``map_partitions`` on a cluster of processes."""
     import dask.dataframe as dd
     from distributed import Client, LocalCluster
 
@@ -82,12 +82,12 @@ def dask(folder: Path, ready: Ready) -> Any:
 
 
 def ray(folder: Path, ready: Ready) -> Any:
-    """``map_batches`` with an actor for each worker."""
+    """Score with ``map_batches`` and one actor per worker."""
     import ray
 
     from fvnce.detection import BatchScorer
 
-    # One more than actors, which keep theirs: without it nobody is left to read the files, and all wait for ever.
+    # One more than the actors, each of which occupies one: otherwise no CPU is left to read files, a deadlock.
     ray.init(num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False)
     ready()
     scored = ray.data.read_parquet(str(folder / "rows")).map_batches(
@@ -101,7 +101,7 @@ def ray(folder: Path, ready: Ready) -> Any:
 
 
 def spark(folder: Path, ready: Ready) -> Any:
-    """``mapInPandas``."""
+    """Score with ``mapInPandas`` of Spark."""
     from pyspark.sql import SparkSession
 
     from fvnce.detection import BatchScorer
@@ -124,14 +124,14 @@ RUN = {"one process": one_process, "dask": dask, "ray": ray, "spark": spark}
 
 
 def work(engine: str, folder: Path) -> None:
-    """Score with one engine, and tell the caller on the way when it is ready and when it has the scores."""
+    """Score with one engine, and report to the caller when it is ready and when it has the scores."""
     table = RUN[engine](folder, lambda: print("READY", flush=True))
     print("DONE", flush=True)
     table.sort_values("id").to_parquet(folder / "scores.parquet")
 
 
 class CpuSeconds:
-    """CPU seconds of a process and of all that descend from it, also of those that have ended, looked at often."""
+    """CPU seconds of a process and all its descendants, including ended ones, measured by polling."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process, self._seen, self._stop = process, {}, threading.Event()
@@ -139,7 +139,7 @@ class CpuSeconds:
         self._thread.start()
 
     def look(self) -> float:
-        """Seconds up to now."""
+        """Return the CPU seconds up to now."""
         import psutil
 
         # Orphans become children of this program, see adopt.
@@ -156,19 +156,19 @@ class CpuSeconds:
             self.look()
 
     def stop(self) -> None:
-        """No longer look."""
+        """Stop the thread that measures."""
         self._stop.set()
         self._thread.join()
 
 
 def adopt() -> None:
-    """Become the parent of processes whose own has ended, so that their time is counted too (Linux alone)."""
+    """Become the parent of orphaned processes, so that their time is counted too (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def measure(engine: str, folder: Path) -> tuple[dict[str, Any], Any]:
-    """CPU seconds of an engine until it is ready and until it has the scores; and these."""
+    """Return the CPU seconds of an engine until it is ready and until it has the scores, and the scores."""
     import pandas as pd
 
     command = [sys.executable, __file__, "--work", engine, "--folder", str(folder)]
@@ -193,7 +193,7 @@ def measure(engine: str, folder: Path) -> tuple[dict[str, Any], Any]:
 
 
 def main() -> None:
-    """Score, measure, write."""
+    """Score with every engine, measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--files", type=int, default=8)

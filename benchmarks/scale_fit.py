@@ -1,4 +1,4 @@
-"""The memory that training takes on a file of 10,000,000 rows of 20 columns: npy through a memory map, parquet, csv.
+"""Memory of training on a file of 10,000,000 rows of 20 columns: memory-mapped npy, parquet and csv.
 
 Run with
 
@@ -41,7 +41,7 @@ NoiseContrastiveDetector(verbose=1).fit(np.load(sys.argv[1], mmap_mode="r"))
 
 
 def parts(rows: int) -> Iterator[NDArray[np.float64]]:
-    """Rows of a Gaussian with correlated columns, one in a thousand far away."""
+    """Yield rows of a Gaussian with correlated columns, of which one in a thousand is far away."""
     rng = np.random.default_rng(0)
     mix = rng.normal(size=(len(COLUMNS), len(COLUMNS))) / 4
     for start in range(0, rows, PART):
@@ -51,7 +51,7 @@ def parts(rows: int) -> Iterator[NDArray[np.float64]]:
 
 
 def write(path: Path, rows: int) -> None:
-    """The rows as a file of the kind that its ending tells."""
+    """Write the rows in the format of the file's suffix."""
     if path.suffix == ".npy":
         whole = np.lib.format.open_memmap(path, "w+", np.float64, (rows, len(COLUMNS)))
         for number, part in enumerate(parts(rows)):
@@ -95,7 +95,7 @@ def measure(command: list[str], log: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write files, train, measure."""
+    """Write the files, train on each, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--kinds", default="map,npy,parquet,csv", help="names separated by commas")

@@ -1,11 +1,11 @@
-"""How the cost of training grows, measured and fitted to a cost model.
+"""Scaling of the cost of training, measured and fitted by a cost model.
 
 Run on an idle machine with
 
     python benchmarks/scaling.py --out results/bench/scaling.json
 
 Measured: the seconds of an epoch against the number of rows n, and the seconds of a step against the width d, the noise
-ratio ν, the latent draws K, the number of kernel centres N and the number of processes. Fitted, by least squares on
+ratio ν, the latent draws K, the number of kernel centers N and the number of processes. Fitted, by least squares on
 relative errors, with b rows a batch, P parameters and F = 6 P b (1 + ν) K floating-point operations a step:
 
     step      = overhead + F / speed + P / updates
@@ -44,7 +44,7 @@ BATCH, HIDDEN, CODE = 128, 128, 16
 
 
 def objective(width: int, ratio: float, draws: int) -> FullyVariationalNCE:
-    """A small model of rows of this width."""
+    """Make a small model of rows of this width."""
     torch.manual_seed(0)
     model = LatentVariableModel(standard_normal(CODE), GaussianDecoder(mlp([CODE, HIDDEN, width])))
     encoder = GaussianEncoder(mlp([width, HIDDEN, 2 * CODE]))
@@ -60,7 +60,7 @@ def objective(width: int, ratio: float, draws: int) -> FullyVariationalNCE:
 
 
 def step_seconds(width: int, ratio: float = 1.0, draws: int = 1, rows: int = 2048, **options: Any) -> dict[str, float]:
-    """Seconds of a step, best of four epochs, and what the model needs to know."""
+    """Return the seconds of a step, best of four epochs, and the inputs of the cost model."""
     chosen = objective(width, ratio, draws)
     how = FitOptions(noise_pool=4096, **options)
     history = fit(chosen, torch.randn(rows, width), epochs=4, batch_size=BATCH, lr=0.0, seed=0, options=how)
@@ -77,13 +77,13 @@ def step_seconds(width: int, ratio: float = 1.0, draws: int = 1, rows: int = 204
 
 
 def best_of(rounds: int, sizes: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """The best of several rounds, each through all sizes: a machine that is quick and slow by turns is so to all."""
+    """Return the best of several rounds through all sizes, so that load affects all sizes equally."""
     measured = [[step_seconds(**size) for size in sizes] for _ in range(rounds)]
     return [min(points, key=lambda point: point["seconds"]) for points in zip(*measured, strict=True)]
 
 
 def fitted(points: list[dict[str, float]]) -> dict[str, Any]:
-    """The three constants of a step, and how far the model is off."""
+    """Fit the three constants of a step; return them with the error of the model."""
     design = np.array([[1.0, p["flops"], p["parameters"]] for p in points])
     seconds = np.array([p["seconds"] for p in points])
     scale = design.max(0)
@@ -99,7 +99,7 @@ def fitted(points: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def table_seconds(centres: int, width: int) -> dict[str, float]:
-    """Seconds of log p_n of a row, best of three."""
+    """Return the seconds of log p_n of a row, best of three."""
     noise = KernelDensity(torch.randn(centres, width), 1.0)
     x = torch.randn(1024, width)
     best = math.inf
@@ -111,7 +111,7 @@ def table_seconds(centres: int, width: int) -> dict[str, float]:
 
 
 def two_processes(width: int) -> list[dict[str, float]]:
-    """Seconds of a step of one process and of two, one thread each, whose gradients and log-ratios are exchanged."""
+    """Return the seconds of a step with one process and with two, of one thread each."""
     steps = []
     for count in (1, 2):
         with tempfile.TemporaryDirectory() as folder:
@@ -123,7 +123,7 @@ def two_processes(width: int) -> list[dict[str, float]]:
 
 
 def child(path: str, count: int, width: int) -> None:
-    """One of the processes."""
+    """Train in one of several processes."""
     torch.set_num_threads(1)
     how: dict[str, Any] = {"devices": count, "strategy": "ddp"} if count > 1 else {}
     measured = step_seconds(width, **how)
@@ -133,7 +133,7 @@ def child(path: str, count: int, width: int) -> None:
 
 
 def main() -> None:
-    """Measure, fit, print and write."""
+    """Measure, fit the cost model, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=5, help="times that every size is measured; the best counts")

@@ -1,14 +1,13 @@
-"""What ``fvnce.fit`` costs: against a hand-written loop, the bare matrix products, pythae's trainer, and a VAE.
+"""Cost of ``fvnce.fit`` compared with a hand-written loop, the bare matrix products, pythae's trainer, and a VAE.
 
 Run on an idle machine with
 
     python benchmarks/training.py --out results/bench/training.json
 
-The network is 784-256-128-256-784, batches of 128. A shared machine is quick and slow by turns, so what is compared
-runs side by side: after each epoch of one contender, an epoch of the other, in one process; a ratio is the median over
-these pairs. (Where a pool is renewed, which happens now and then, it is the ratio of the sums.) pythae is measured if
-it can be imported. The time from the start of Python to the end of the first step is measured in processes of their
-own.
+The network is 784-256-128-256-784, batches of 128. As the speed of a shared machine varies, contenders alternate in one
+process, one epoch each; a ratio is the median over pairs of epochs. (With a renewed pool it is the ratio of the sums.)
+pythae is measured if it is installed. The time from the start of Python to the end of the first step is measured in
+separate processes.
 
 Takes about 10 minutes on two cores.
 """
@@ -46,14 +45,14 @@ WIDTH, HIDDEN, CODE, BATCH = 784, 256, 128, 128
 
 
 def images(n: int) -> Tensor:
-    """Rows of numbers in [0, 1] with the spread of digits."""
+    """Return rows of numbers in [0, 1] with the spread of digits."""
     generator = torch.Generator().manual_seed(0)
     mixed = torch.randn(n, 40, generator=generator) @ torch.randn(40, WIDTH, generator=generator) / 12
     return mixed.sub_(0.25).clamp_(0, 1)
 
 
 def vae_parts(scale: float) -> tuple[LatentVariableModel, GaussianEncoder]:
-    """The model and the encoder."""
+    """Return the model and the encoder."""
     torch.manual_seed(0)
     prior = Independent(Normal(torch.zeros(CODE), torch.ones(CODE)), 1)
     decoder = GaussianDecoder(mlp([CODE, HIDDEN, WIDTH]), scale)
@@ -61,7 +60,7 @@ def vae_parts(scale: float) -> tuple[LatentVariableModel, GaussianEncoder]:
 
 
 def bare_products(steps: int) -> Callable[[], float]:
-    """The matrix products of a step, forward and backward, and nothing else."""
+    """Return a function that times only the matrix products of a step, forward and backward."""
     shapes = [(WIDTH, HIDDEN), (HIDDEN, 2 * CODE), (CODE, HIDDEN), (HIDDEN, WIDTH)]
     tensors = [(torch.randn(BATCH, i), torch.randn(o, i), torch.randn(BATCH, o)) for i, o in shapes]
 
@@ -80,7 +79,7 @@ def bare_products(steps: int) -> Callable[[], float]:
 
 
 class HandWritten(nn.Module):
-    """A VAE as short as it gets."""
+    """Minimal hand-written VAE for comparison."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +88,7 @@ class HandWritten(nn.Module):
         self.decoder = nn.Sequential(nn.Linear(CODE, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The loss."""
+        """Return the loss of the VAE."""
         mean, log_scale = self.encoder(x).chunk(2, -1)
         scale = log_scale.exp()
         z = mean + scale * torch.randn_like(scale)
@@ -99,7 +98,7 @@ class HandWritten(nn.Module):
 
 
 def hand_loop(data: Tensor) -> Callable[[], float]:
-    """A minimal loop: fused Adam, batches by index."""
+    """Return a minimal training loop: fused Adam, batches by index."""
     model = HandWritten()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 
@@ -118,14 +117,14 @@ def hand_loop(data: Tensor) -> Callable[[], float]:
 
 
 class Beside(Callback):
-    """After every epoch of a run, an epoch of each of the others, who take turns in coming first."""
+    """Callback that runs one epoch of each contender after every epoch of a run, in rotating order."""
 
     def __init__(self, others: dict[str, Callable[[], float]]) -> None:
         self.others = others
         self.seconds: dict[str, list[float]] = {name: [] for name in others}
 
     def epoch(self, trainer: Any) -> None:
-        """Seconds of each."""
+        """Time one epoch of each contender."""
         names = list(self.others)
         first = trainer.epoch % len(names) if names else 0
         for name in names[first:] + names[:first]:
@@ -142,8 +141,8 @@ def ours(
     renewal: float = RENEWAL_FRACTION,
     every: int = 50,
 ) -> dict[str, list[float]]:
-    """Seconds of each epoch of ``fit``, and of the others beside it; what comes before the first step is told apart."""
-    # Noise that is live, or dead, shall stay so: a learning rate of 0 costs what any other does.
+    """Return the seconds of each epoch of ``fit`` and of the other contenders; setup time is separate."""
+    # The learning rate is 0, so that live or dead noise stays so; this does not change the cost.
     rate = 1e-3 if name == VAE_FIT else 0.0
     batches.RENEWAL_FRACTION = renewal
     beside = Beside(others)
@@ -172,7 +171,7 @@ NOTES: dict[str, dict[str, float]] = {}
 
 
 def pythae_trainer(data: Tensor) -> Callable[[], float] | None:
-    """pythae's trainer on the same network, if pythae is there."""
+    """Return pythae's trainer on the same network, None if pythae is not installed."""
     if importlib.util.find_spec("pythae") is None:
         return None
     logging.disable(logging.WARNING)

@@ -1,20 +1,22 @@
-"""Studies with fvnce beyond the paper's own figures and table.
+"""Studies with fvnce beyond the paper's figures and table.
 
 Each file is one study and runs from the root of a checkout: ``python -m experiments.NAME --help`` prints its options.
 
 =====================  ================================================================================
-``search``             which setting of what the paper leaves open comes closest to its table
-``search_deep``        which of these choices decides where (1/16, 0) ends on the deeper network
-``forgetting``         every class forgotten in turn, by a budget and by the obvious other ways
+``search``             which choices that the paper does not state come closest to its table
+``search_deep``        which of these choices matters for (1/16, 0) on the deeper network
+``forgetting``         forgetting every class in turn, by a budget and by baselines
 ``tempering``          whether the profiled form can forget without a log-scale
 ``adaptive_noise``     fixed and refitted noise on a density whose log Z is known
 ``encoder_start``      where the σ of a Gaussian encoder should start
-``messy_tables``       files as people have them: how many are read right, and what is found in them
+``messy_tables``       realistic messy files: how many are read correctly, and which outliers are found
 ``far_groups``         how many far groups are found without labels, and how many clean rows are flagged
-``coverage.NAME``      how often promises hold: ``conformal`` (p-values and alarms), ``evidence``
-                       (intervals), ``detector`` (probabilities and π), ``sampling`` (errors of log Z
-                       and of efficiencies), ``ratio`` (the error of a telescoped ratio), ``monitor``
-                       (alarms without a change)
+``review``             which rows to review next, measured by average precision after three rounds
+``coverage.NAME``      how often guarantees hold: ``conformal`` (p-values and alarms), ``alarms`` (false
+                       alarms with outliers in training), ``evidence`` (intervals), ``detector``
+                       (probabilities and π), ``choosing`` (the same on real tables), ``sampling`` (errors
+                       of log Z and of efficiencies), ``ratio`` (the error of a telescoped ratio),
+                       ``monitor`` (alarms without a change)
 ``vnce.NAME``          the problems that variational NCE was published with: ``mixture`` (which α is
                        best), ``boltzmann`` (a machine small enough to enumerate), ``posterior`` (stars
                        and moons), ``missing`` (missing values), ``toys`` (energies in the plane)

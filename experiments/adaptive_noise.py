@@ -1,15 +1,15 @@
-r"""Does noise that follows the data or the model earn its keep? Fixed and refitted noise where log Z is known.
+r"""Fixed and refitted noise, compared on problems with known log Z.
 
     python -m experiments.adaptive_noise --json results/forgetting/adaptive-noise.json
 
-Three kinds of problem (below), trained by the profiled (0, 0) with four noise samples a row. Fixed noise: a
+Three kinds of problem (below), trained by the profiled (0, 0) with four noise samples per row. Fixed noise: a
 Gaussian of the data; a kernel density of 500 rows; a coupling flow fitted first. Noise that is refitted after every
 other epoch, starting from the Gaussian: the same flow, trained on; and for a model with latents what its decoder makes
 of codes, drawn from a kernel density or from a Gaussian of the codes of data. After an epoch: steps, seconds of the
 processor (fits of noise included), the error of the parameters, or in the plane of the density, and log Z as estimated
 from 5,000 noise samples less its truth at the model reached.
 
-Three kinds of problem on which noise is compared, each with a log Z that is known at whatever model is reached.
+The problems, each with a log Z that is known for every model:
 
 components  p⁰(x) = Π_k sech(b_k·x) in D dimensions:  log Z = D log π − log |det B|. Data from a B* with correlated
             columns, training from a B that is off by 30 %. Error: |B − B*|/|B*|.
@@ -74,17 +74,17 @@ class Components(nn.Module):
         self.b = nn.Parameter(b.clone())
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The unnormalised log-density, shape (B,)."""
+        """Return the unnormalized log-density, shape (B,)."""
         y = (x @ self.b.T).abs()
         return -(y + nn.functional.softplus(-2 * y) - math.log(2)).sum(1)
 
     def log_partition(self) -> float:
-        """log Z in closed form."""
+        """Return log Z in closed form."""
         return len(self.b) * math.log(math.pi) - float(torch.linalg.slogdet(self.b.detach())[1])
 
 
 def components(dimensions: int, rows: int, off: float, seed: int) -> Problem:
-    """The quantile of sech(y)/π is log tan(πu/2)."""
+    """Make the problem of components; the quantile of sech(y)/π is log tan(πu/2)."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal() -> Tensor:
@@ -114,7 +114,7 @@ class Factors(LatentVariableModel):
         super().__init__(standard_normal(weight.shape[1]), GaussianDecoder(linear, scale=scale, learned="shared"))
 
     def posterior(self, x: Tensor) -> MultivariateNormal:
-        """p(z|x) = N(M⁻¹Wᵀ(x − b), σ²M⁻¹), M = WᵀW + σ²I."""
+        """Return p(z|x) = N(M⁻¹Wᵀ(x − b), σ²M⁻¹), M = WᵀW + σ²I."""
         weight, bias, variance = self._parts()
         m = weight.T @ weight + variance * torch.eye(weight.shape[1])
         mean = torch.linalg.solve(m, weight.T @ (x - bias).unsqueeze(-1)).squeeze(-1)
@@ -122,7 +122,7 @@ class Factors(LatentVariableModel):
 
     @torch.no_grad()
     def covariance(self) -> Tensor:
-        """WWᵀ + σ²I."""
+        """Return the covariance WWᵀ + σ²I."""
         weight, _, variance = self._parts()
         return weight @ weight.T + variance * torch.eye(len(weight))
 
@@ -184,7 +184,7 @@ def plane(name: str, rows: int, seed: int) -> Problem:
 
 @dataclass(frozen=True)
 class Task:
-    """What is the same for all noises."""
+    """Settings shared by all noises."""
 
     rows: int = 1000
     rows_in_the_plane: int = 2000
@@ -215,7 +215,7 @@ def make_problem(task: Task, name: str, dimensions: int, seed: int) -> Problem:
 
 
 def make_noise(name: str, task: Task, x: Tensor, seed: int) -> tuple[Distribution, list[Any]]:
-    """The noise to start from, and callbacks."""
+    """Return the initial noise and the callbacks."""
     gaussian = fit_gaussian(x, "full")
     if name == "gaussian":
         return gaussian, []
@@ -291,7 +291,7 @@ def cell(task: Task, name: str, dimensions: int, noise_name: str, seed: int) -> 
 
 
 def cases(dimensions: list[int]) -> Iterator[tuple[str, int, str]]:
-    """(problem, dimensions, noise)."""
+    """Yield (problem, dimensions, noise) of every run."""
     for name in TOYS:
         yield from ((name, 2, noise) for noise in NOISES)
     for count in dimensions:
@@ -301,7 +301,7 @@ def cases(dimensions: list[int]) -> Iterator[tuple[str, int, str]]:
 
 
 def main() -> None:
-    """All problems and noises; the file is written after every run."""
+    """Run all problems and noises, and write the file after every run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--json", type=Path, default=Path("results/forgetting/adaptive-noise.json"))
     parser.add_argument("--seeds", type=int, default=1)

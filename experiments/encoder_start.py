@@ -8,8 +8,8 @@ several s, and σ = softplus(output), which starts at log 2. Each model is train
 weights, rows and draws; the numbers are the loss −J in nats on held-out rows, less is better:
 
 * ``convolutional``: a VAE of binarised MNIST images, 16 codes, `convolutional_pair`, Bernoulli decoder.
-* ``perceptron``: a VAE of grey MNIST images, 784-256-32-256-784, Gaussian decoder with one learned σ.
-* ``table``: fully variational NCE with rule (0, 0) and profiled log Z on ADBench's cardio, standardised, 21-64-64-5,
+* ``perceptron``: a VAE of gray MNIST images, 784-256-32-256-784, Gaussian decoder with one learned σ.
+* ``table``: fully variational NCE with rule (0, 0) and profiled log Z on ADBench's cardio, standardized, 21-64-64-5,
   Gaussian noise of twice the deviations; its held-out number is the loss of a VAE of the same model and encoder.
 
 σ = 1 stays the start: the convolutional VAE gains 8 nats by 0.5 or 0.7, the perceptron less than one, but the noise
@@ -62,13 +62,13 @@ class Start(nn.Module):
         self.network, self.way = network, WAYS[way]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mean and log σ, side by side."""
+        """Return mean and log σ, concatenated."""
         mean, raw = self.network(x).chunk(2, -1)
         return torch.cat([mean, self.way(raw)], -1)
 
 
 def prior(size: int) -> Independent[Normal]:
-    """Return N(0, I)."""
+    """Return the standard normal prior N(0, I)."""
     return Independent(Normal(torch.zeros(size), torch.ones(size)), 1)
 
 

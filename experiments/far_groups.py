@@ -9,7 +9,7 @@ bulk away in each of up to four columns, or as far as that in all columns togeth
 twentieth of the bulk's deviations. A group is found if AUROC is at least .99 and at least 99 % of its rows are
 flagged. Clean tables have the same bulks, and Student's t with three degrees of freedom, and no group. Shapes: normal;
 skewed (log-normal, σ = 0.7); whole numbers (Poisson, mean 4); modes (three equal groups, some 12 deviations apart);
-normal beside two columns of texts, of 4 and 12 equally likely values, of which a group has one each or any. Clean
+normal with two columns of texts, of 4 and 12 equally likely values, of which a group has one each or any. Clean
 tables of texts have values as frequent as 1, 1/2, 1/3, … instead.
 
 Takes about 5 minutes of one core.
@@ -40,7 +40,7 @@ SIZES = {1000: 2, 4000: 1, 20_000: 1, 60_000: 1}
 WIDTHS, SHARES = (1, 2, 5, 20), (0.005, 0.02, 0.05, 0.1)
 SHAPES = ("normal", "skewed", "whole", "modes", "texts", "any texts")
 CLEAN = (*SHAPES[:5], "heavy")
-#: Of large tables one in so many of all cells.
+#: Every how many of all cells a large table is measured.
 EVERY = {1000: 1, 4000: 2, 20_000: 12, 60_000: 16}
 
 Array = NDArray[np.float64]
@@ -96,7 +96,7 @@ def measure(shape: str, n: int, width: int, share: float, spread: float, seed: i
 
 
 def cells() -> list[tuple[str, int, int, float, float, int]]:
-    """Return all tables."""
+    """Return the parameters of all tables."""
     result: list[tuple[str, int, int, float, float, int]] = []
     for n, seeds in SIZES.items():
         grid = itertools.product(SHAPES, WIDTHS, SHARES, (0.0, 0.05), range(seeds))

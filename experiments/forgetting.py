@@ -1,4 +1,4 @@
-"""Forgetting by a budget: every class in turn, two at once, compared with the obvious ways to forget.
+"""Forgetting by a budget: each class, and pairs of classes, compared with retraining and gradient ascent.
 
     FVNCE_DATA=… python -m experiments.forgetting --out out/forgetting --json results/forgetting/forgetting.json
 
@@ -13,9 +13,9 @@ the rest, and by how well the error tells the two apart:
 * ``ascent``: the trained VAE, then gradient ascent on examples of the class, until the error of the training data over
   the VAE's has reached the same budget.
 
-MNIST: 10,000 training images, centres from its last 10,000. Fashion-MNIST: the first half of its test set to train,
-with centres from the same rows, the second half to test. Cells are kept in ``--out``; the file tells of those
-that are done.
+MNIST: 10,000 training images, centers from its last 10,000. Fashion-MNIST: the first half of its test set to train,
+with centers from the same rows, the second half to test. Cells are kept in ``--out``; the file has the finished
+ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fvnce.training import ErrorBudget
 
 @dataclass(frozen=True)
 class Task:
-    """What is the same for all classes."""
+    """Settings shared by all classes."""
 
     network: tuple[int, ...] = (784, 256, 784)
     decoder_scale: float = 1 / 8
@@ -62,7 +62,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Split:
-    """Images to train on, examples that centres are taken from, and images to test on, each with labels."""
+    """Images to train on, examples that centers are taken from, and images to test on, each with labels."""
 
     train: Tensor
     labels: Tensor
@@ -73,7 +73,7 @@ class Split:
 
 
 def mnist(task: Task) -> Split:
-    """The first rows to train on, the last 10,000 for examples."""
+    """Return MNIST: the first rows for training, the last 10,000 for examples."""
     images = load_mnist()
     return Split(
         images.train[: task.rows],
@@ -86,7 +86,7 @@ def mnist(task: Task) -> Split:
 
 
 def fashion(task: Task) -> Split:
-    """The test set of Fashion-MNIST in halves."""
+    """Return the test set of Fashion-MNIST, split in halves."""
     folder = Path(os.environ["FVNCE_DATA"]) / "fashion_mnist"
     paths = (folder / f"t10k-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1"))
     pixels, labels = (idx_array(read_bytes(path)) for path in paths)
@@ -98,7 +98,7 @@ DATA = {"mnist": mnist, "fashion": fashion}
 
 
 def cases(seeds: int) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """(data, classes, seed), the first seed of everything first."""
+    """Yield (data, classes, seed), with the first seed of all cases first."""
     for seed in range(seeds):
         yield from (("mnist", (digit,), seed) for digit in range(10))
         yield from (("mnist", pair, seed) for pair in ((3, 8), (4, 9)))
@@ -120,7 +120,7 @@ def _pair(task: Task, seed: int) -> Pair:
 
 
 def without(task: Task, split: Split, classes: tuple[int, ...], seed: int) -> dict[str, Any]:
-    """The VAE retrained without the classes."""
+    """Retrain the VAE without the classes."""
     forgotten, pair = torch.tensor(classes), _pair(task, seed)
     objective = VAE(pair.model, pair.encoder)
     fit(objective, split.train[~torch.isin(split.labels, forgotten)], **_options(task, seed))
@@ -128,7 +128,7 @@ def without(task: Task, split: Split, classes: tuple[int, ...], seed: int) -> di
 
 
 def budgeted(task: Task, split: Split, classes: tuple[int, ...], seed: int) -> dict[str, Any]:
-    """The budget, its baseline, and gradient ascent from there."""
+    """Train with the budget and its baseline, then run gradient ascent from the baseline."""
     forgotten = torch.tensor(classes)
     examples = torch.cat([split.examples[split.example_labels == kind][: task.centres] for kind in classes])
     noise = KernelDensity(examples, task.noise_scale)
@@ -191,7 +191,7 @@ def _measure(part: Any, split: Split, forgotten: Tensor) -> dict[str, float]:
 
 
 def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each choice of classes and each way, means over seeds: AUROC, and errors over the VAE's of the same seed."""
+    """Return means over seeds for each choice of classes and each method: AUROC, and errors relative to the VAE."""
     lines = []
     for data, classes in dict.fromkeys((c["data"], tuple(c["classes"])) for c in cells):
         class_cells = [c for c in cells if c["data"] == data and tuple(c["classes"]) == classes]
@@ -210,7 +210,7 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Make what is missing, and write the file after every cell."""
+    """Make missing cells, and write the file after every cell."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--out", type=Path, default=Path("out/forgetting"))
     parser.add_argument("--json", type=Path, default=Path("results/forgetting/forgetting.json"))
@@ -220,7 +220,7 @@ def main() -> None:
     task = Task()
     cells, splits = Cells(arguments.out, asdict(task)), dict[str, Split]()
     done: dict[str, dict[str, Any]] = {}
-    # All budgets before the retraining, which has the smaller news.
+    # All budgets first, as they matter more than retraining.
     for make in (budgeted, without):
         for data, classes, seed in cases(arguments.seeds):
             if data not in splits:

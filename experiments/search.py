@@ -1,4 +1,4 @@
-"""What the paper leaves open, searched once: which setting comes closest to its table in all cells?
+"""Search over choices that the paper does not state: which setting comes closest to its table in all cells?
 
     python -m experiments.search --out out/search --json results/paper-mnist/search.json
 
@@ -67,7 +67,7 @@ MOST_COMBINED = 3
 
 @dataclass(frozen=True)
 class Round:
-    """What a round measures."""
+    """Settings of one round of the search."""
 
     base: Setting
     name: str
@@ -76,17 +76,17 @@ class Round:
     epochs: int
 
     def setting(self, changes: Changes) -> Setting:
-        """The setting with these changes, as this round measures it."""
+        """Return the setting with these changes, as measured in this round."""
         return replace(self.base, networks=self.networks, epochs=self.epochs, **changes)
 
 
 def name_of(changes: Changes) -> str:
-    """What a variant is called."""
+    """Return the name of a variant."""
     return ", ".join(f"{field} = {value}" for field, value in changes.items()) or "base"
 
 
 def distance(setting: Setting, measured: Mapping[Key, Mapping[str, Any]]) -> dict[str, Any]:
-    """How far the cells are from the paper's: root mean square over cells, in nats.
+    """Return the distance of the cells from the paper's: root mean square over cells, in nats.
 
     ``train`` and ``test`` are over the data column, taken from these images, and the noise column together; the others
     are over one column alone.
@@ -107,7 +107,7 @@ def distance(setting: Setting, measured: Mapping[Key, Mapping[str, Any]]) -> dic
 
 
 def helpful(variants: Sequence[dict[str, Any]]) -> list[Changes]:
-    """Of each choice, the change that came closer than the base by most; best first."""
+    """Return the best improvement of each choice over the base, best first."""
     base = next(variant for variant in variants if not variant["changes"])
     best: dict[str, tuple[float, Changes]] = {}
     for variant in variants:
@@ -119,7 +119,7 @@ def helpful(variants: Sequence[dict[str, Any]]) -> list[Changes]:
 
 
 def combinations(parts: Sequence[Changes]) -> list[Changes]:
-    """All that can be put together from two or more of the first few."""
+    """Return all combinations of two or more of the first few changes."""
     combined = []
     for size in range(2, MOST_COMBINED + 1):
         for chosen in itertools.combinations(parts[:MOST_COMBINED], size):
@@ -161,7 +161,7 @@ def run_round(
 def search(
     out: Path, *, epochs: int, verify_epochs: int, decide_epochs: int, jobs: int, rows_kept: int | None = None
 ) -> dict[str, Any]:
-    """All rounds, as JSON.
+    """Run all rounds; return the results for JSON.
 
     Args:
         out: the folder of finished cells.
@@ -225,7 +225,7 @@ def _variant(stage: Round, changes: Changes, out: Path) -> dict[str, Any]:
 
 
 def _score(variant: dict[str, Any]) -> float:
-    """Whichever of training and test images suits the paper's first column better."""
+    """Return the smaller of the distances with training and with test images."""
     score = min(variant["distance"]["train"], variant["distance"]["test"])
     return score if math.isfinite(score) else math.inf
 
@@ -247,7 +247,7 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line and search."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("out/search"), help="folder of finished cells")
     parser.add_argument("--json", type=Path, default=Path("results/paper-mnist/search.json"), help="file to write")

@@ -1,4 +1,4 @@
-"""Why does (1/16, 0) on the deeper network end elsewhere than in the paper? A search over one choice at a time.
+"""Search over one choice at a time: why (1/16, 0) on the deeper network differs from the paper.
 
     python -m experiments.search_deep --out out/search-deep --json results/paper-mnist/search-deep.json
 
@@ -52,7 +52,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Choices:
-    """What the paper leaves open; by default the setting of the table."""
+    """Choices that the paper does not state; by default the setting of the table."""
 
     optimizer: str = "adam"
     lr: float = 1e-3
@@ -70,7 +70,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Run:
-    """A row to train on a network for some epochs."""
+    """Run: a row, its network and the number of epochs."""
 
     row: str
     epochs: int
@@ -99,7 +99,7 @@ RUNS = (
 
 
 def slope(choices: Choices, alpha: float, beta: float, delta: Tensor) -> Tensor:
-    """df1/dΔ of a row's own rule."""
+    """Return df1/dΔ of a row's own rule."""
     top = MNIST.clip
     if beta:
         return torch.sigmoid(delta)
@@ -113,7 +113,7 @@ def slope(choices: Choices, alpha: float, beta: float, delta: Tensor) -> Tensor:
 
 
 def changed(choices: Choices) -> dict[str, Any]:
-    """The choices that are not the table's."""
+    """Return the choices that differ from the table's."""
     return {name: value for name, value in asdict(choices).items() if value != getattr(Choices(), name)}
 
 
@@ -148,7 +148,7 @@ def _train(out: Path, choices: Choices, network: tuple[int, ...], row: str, epoc
     }
 
     def terms(batch: Tensor, log_p_n: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(x|g(x)), and Δ."""
+        """Return log p(x|g(x)) and Δ of a batch."""
         code = encoder(batch)
         likelihood = level - (batch - decoder(code)).square().sum(-1) / (2 * setting.decoder_scale**2)
         log_prior = -code.square().sum(-1) / 2 - code.shape[1] / 2 * math.log(2 * math.pi)
@@ -234,7 +234,7 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line and search."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("out/search-deep"), help="folder of finished runs")
     parser.add_argument("--json", type=Path, default=Path("results/paper-mnist/search-deep.json"), help="file to write")

@@ -1,4 +1,4 @@
-r"""Can the profiled form forget without a log-scale, if the model is tempered or the noise has several scales?
+r"""Forgetting by the profiled form without a log-scale: tempered models, noise of several scales, bridges.
 
     python -m experiments.tempering --json results/forgetting/tempering.json
 
@@ -6,18 +6,18 @@ The task of the paper's figure on scikit-learn's digits: an autoencoder 64-32-64
 noise. The profiled form finds log Z by itself, but a log-mean-exp over noise is carried by its largest Δ: one sample in
 many dimensions. Two ways to let more samples count are tried, alone and together: σ of the decoder is learnt, so that
 Δ of noise falls less steeply; and the noise is a mixture of kernels of several widths. A third way is to split Δ into
-bridges (:class:`LatentBridges`), with the levels above trained as denominators or held. Beside them the VAE and the
-log-scale by a budget. Recorded: how much of the noise is alive at the end, what share carries it, the errors of '1's
-and of the rest on test digits, and the AUROC of '1's by their error.
+bridges (:class:`LatentBridges`), with the levels above trained as denominators or held. Baselines are the VAE and the
+log-scale by a budget. Recorded: the fraction of noise samples with a gradient at the end, the fraction that dominates
+the noise term, the errors of '1's and of the rest on test digits, and the AUROC of '1's by their error.
 
 Bridges for a model with latents: one network that gets the level as input, from the data to the noise.
 
-Between data p_0 and noise p_K lie waypoints p_k, and every level below K has an unnormalised density of its own,
+Between data p_0 and noise p_K lie waypoints p_k, and every level below K has an unnormalized density of its own,
 
     φ_k(x) = p(x | z) p_Z(z),      z = g_k(x),
 
 with the weights of one autoencoder, whose code is scaled and shifted and whose output is shifted by what the level has
-learnt; φ_K is p_n itself. Neighbours are told apart by the profiled (0, 0),
+learned; φ_K is p_n itself. Neighboring levels are classified by the profiled (0, 0),
 
     J = Σ_k E_k[log φ_k − log φ_{k+1}] − log E_{k+1}[φ_k/φ_{k+1}].
 
@@ -66,7 +66,7 @@ from fvnce.ratio.chain import equal_steps, waypoints
 
 
 class _Moved(nn.Module):
-    """What a shared network gives, scaled and shifted in a way of its own."""
+    """Shared network whose output is scaled and shifted by own parameters."""
 
     def __init__(self, network: nn.Module, width: int) -> None:
         super().__init__()
@@ -74,14 +74,14 @@ class _Moved(nn.Module):
         self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale and shift."""
+        """Return the network's output, scaled and shifted."""
         moved: Tensor = self.network(x) * self.scale + self.shift
         return moved
 
 
 @dataclass(frozen=True)
 class BridgeState:
-    """How much of the noise of each bridge is alive, and what share of it carries the noise term."""
+    """State of each bridge: fraction of noise with a gradient, and fraction that dominates the noise term."""
 
     live_noise: list[float]
     ess_noise: list[float]
@@ -126,16 +126,16 @@ class LatentBridges(nn.Module):
 
     @property
     def model(self) -> Any:
-        """Of the data."""
+        """The part of level 0, that of the data."""
         return self.models[0]
 
     @property
     def encoder(self) -> Any:
-        """Of the data."""
+        """The part of level 0, that of the data."""
         return self.encoders[0]
 
     def log_density(self, x: Tensor, level: int) -> Tensor:
-        """log φ_k, shape (B,)."""
+        """Return log φ_k of a level, shape (B,)."""
         if level == len(self.models):
             return self.noise.log_prob(x)
         model: Any = self.models[level]
@@ -143,7 +143,7 @@ class LatentBridges(nn.Module):
         return log_density
 
     def deltas(self, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """For each bridge log φ_k/φ_{k+1} on waypoints of either end, made of rows x and noise samples y."""
+        """Return log φ_k/φ_{k+1} of each bridge on waypoints of both ends, made of rows x and noise samples y."""
         ends = [waypoints(x, y, share) for share in self.shares]
         bridges = []
         for level, pair in enumerate(pairwise(ends)):
@@ -154,14 +154,14 @@ class LatentBridges(nn.Module):
         return bridges
 
     def forward(self, x: Tensor) -> Tensor:
-        """−J, with fresh noise."""
+        """Return −J with fresh noise samples."""
         y = draw(self.noise, len(x)).to(x)
         losses = [num_den[1].logsumexp(0) - num_den[0].mean() for num_den in self.deltas(x, y)]
         return torch.stack(losses).sum()
 
     @torch.no_grad()
     def state_of_bridges(self, x: Tensor, generator: torch.Generator) -> BridgeState:
-        """On fresh waypoints of rows x."""
+        """Return the state of all bridges on fresh waypoints of rows x."""
         live, ess = [], []
         for num, den in self.deltas(x, draw(self.noise, len(x), generator).to(x)):
             offset = den.logsumexp(0) - torch.tensor(float(len(den))).log()
@@ -173,7 +173,7 @@ class LatentBridges(nn.Module):
 
 @dataclass(frozen=True)
 class Task:
-    """What is the same for all ways."""
+    """Settings shared by all methods."""
 
     digit: int = 1
     decoder_scale: float = 1 / 8
@@ -200,7 +200,7 @@ WAYS = {
 
 
 def make(way: str, task: Task, train: Any, ones: Any, seed: int) -> Objective | LatentBridges:
-    """The objective of one way, always from the same weights."""
+    """Make the objective of one method, always from the same weights."""
     torch.manual_seed(seed)
     learned: Literal["shared"] | None = "shared" if way in ("learned σ", "both") else None
     decode, encode = mlp([32, 64]), mlp([64, 32])
@@ -232,7 +232,7 @@ def cell(way: str, task: Task, seed: int) -> dict[str, Any]:
 
 
 def control(way: str, task: Task, seed: int) -> float:
-    """AUROC of '1's by their error where no '1' was among the data."""
+    """Return the AUROC of '1's by their error after training without '1's."""
     auroc: float = _cell(way, task, seed, without=True)["auroc"]
     return auroc
 
@@ -267,7 +267,7 @@ def _cell(way: str, task: Task, seed: int, *, without: bool = False) -> dict[str
 
 
 def main() -> None:
-    """All ways; the file is written after every run."""
+    """Run all methods, and write the file after every run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--json", type=Path, default=Path("results/forgetting/tempering.json"))
     parser.add_argument("--seeds", type=int, default=1)

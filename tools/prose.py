@@ -1,7 +1,9 @@
-"""Phrases that the house does not use, docstrings of fewer than five words, and one spelling: `python -m tools.prose`.
+"""Lint of prose: phrases that are not used, docstrings of fewer than five words, American spelling.
 
-Prints each place as file:line and exits with 1 if there is any. Text between backquotes and lines that end in
-``# noqa: prose`` are left out: they quote.
+    python -m tools.prose
+
+Prints each finding as file:line and exits with 1 if there is any. Quotations are ignored: text in backquotes or
+quotation marks, names of parameters in Args, examples, and lines that end in ``noqa: prose``.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-#: Where prose is read: code, pages, and the files that a visitor opens first.
+#: Files to check: code, pages, and the documents in the root folder.
 SOURCES = (
     *("src/**/*.py", "docs/**/*.md", "*.md", "src/**/*.html"),
     *("benchmarks/*.py", "experiments/**/*.py", "tools/**/*.py"),
 )
-#: What is not used, and what to write.
+#: Phrases that are not used, and what to write instead.
 PHRASES = {
     r"\b(is|are|was|were|be|been|being) told\b": "name who knows what",
     r"\btells? of\b": "says, reports",
@@ -37,7 +39,7 @@ _STEMS = (
     "normal|standard|initial|optim|real|general|regular|minim|maxim|factor|parametr|categor|recogn|summar|organ|author|"
     "penal|serial|visual"
 )
-#: One spelling, the American one.
+#: British spellings, and the American ones.
 SPELLING = {
     r"\b\w*[a-z]isation(s|al)?\b": "-ization",
     rf"\b(un|re|de)?({_STEMS})is(e|ed|es|ing|er|ers)\b": "-ize",
@@ -46,18 +48,18 @@ SPELLING = {
     r"\bcentre[sd]?\b": "center",
     r"\bbehaviour\w*": "behavior",
     r"\bfavour\w*": "favor",
-    r"\b(model|label|travel|cancel)l(ed|ing)\b": "one l",
+    r"\b(un)?(model|label|travel|cancel)l(ed|ing)\b": "one l",
     r"\banalys(e|ed|es|ing)\b": "analyze",
     r"\bgrey\b": "gray",
-    r"\blabell\w+": "label…",
 }
-#: Names of arguments, of a field, of a paper or of stored files, which keep their spelling.
-KEPT = re.compile(r"^ {4,}\*{0,2}\w+: |`[^`\n]*`|\"[^\"\n]*\"|'[a-z_]+'|https?://\S+|\]\([^)]*\)|Optimis\w+ Noise")
-_CODE_BLOCK = re.compile(r"^( {4,}|\t)")
+#: Text that keeps its spelling: quotations, links, parameters in Args, commands, a paper's title.
+KEPT = re.compile(
+    r"`[^`\n]*`|\"[^\"\n]*\"|'[a-z_]+'|https?://\S+|\]\([^)]*\)|^ +\w+: |fvnce reproduce [\w-]+|Optimis\w+ Noise"
+)
 
 
 def prose_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a file that are prose: docstrings and comments of code, the text of pages."""
+    """Yield the numbered lines of prose in a file: docstrings and comments of code, text of pages."""
     lines = path.read_text("utf-8").splitlines()
     if path.suffix != ".py":
         fenced = False
@@ -70,17 +72,17 @@ def prose_of(path: Path) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
         comment = line.partition("#")[2] if line.lstrip().startswith("#") else ""
         text = line if number in inside else comment
-        if text and ">>>" not in text:
+        if text and not text.lstrip().startswith((">>>", "... ")):
             yield number, text
 
 
 def docstrings(path: Path) -> list[tuple[int, int]]:
-    """Return the first and last lines of the docstrings of a module."""
+    """Return the first and last line number of each docstring of a module."""
     return [(node.lineno, node.end_lineno or node.lineno) for _, node in _documented(path)]
 
 
 def short_docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield docstrings of fewer than five words."""
+    """Yield line number and text of docstrings of fewer than five words."""
     for text, node in _documented(path):
         if len(text.split()) < 5:
             yield node.lineno, f"docstring of fewer than five words: {text!r}"
@@ -95,9 +97,9 @@ def _documented(path: Path) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def problems(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number of each line of a file that has something to mend, and what."""
+    """Yield the line number and description of each finding in a file."""
     for number, line in prose_of(path):
-        text = "" if line.endswith("noqa: prose") else KEPT.sub("", line)
+        text = "" if line.endswith("noqa: prose") else KEPT.sub("", line.replace('"""', ""))
         for patterns in (PHRASES, SPELLING):
             for pattern, instead in patterns.items():
                 for match in re.finditer(pattern, text, re.IGNORECASE):
@@ -107,14 +109,14 @@ def problems(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def main() -> int:
-    """Print all places, and return 1 if there are any."""
+    """Print all findings, and return 1 if there are any."""
     found = 0
     for pattern in SOURCES:
         for path in sorted(ROOT.glob(pattern)):
             for number, what in problems(path):
                 found += 1
                 print(f"{path.relative_to(ROOT)}:{number}: {what}")
-    print(f"{found} places" if found else "prose: nothing to mend")
+    print(f"{found} findings")
     return int(found > 0)
 
 

@@ -1,4 +1,4 @@
-"""Promises and how often they held: one study a file, and the form in which all of them record what they counted.
+"""Coverage studies: how often guarantees hold, one study per file, and the shared form of results.
 
 A promise is anything that comes with an error, an interval, a probability or a guarantee. A study draws many data sets
 whose truth is known, runs the code with its default settings and its default seed on each of them, and counts. Each

@@ -2,7 +2,7 @@
 
     python -m experiments.coverage.alarms --sets 200 --fits 40
 
-A share π of the unlabelled training rows and of 200 new rows are outliers of the known kind.
+A share π of the unlabeled training rows and of 200 new rows are outliers of the known kind.
 
 - *Detector*: 600 rows in three columns, normal or exponential, outliers 4 away in each; default settings and seed.
   Without known outliers p-values have a model of their own, so the rest of the detector is left out.
@@ -64,7 +64,7 @@ def found(p_values: list[Array], outlier: Flags) -> list[float]:
 
 
 def of_scores(shape: str, n: int, away: float, known: int, share: float, seed: int) -> list[float]:
-    """Return what one set of scores gives."""
+    """Return the rates for one set of scores."""
     rng = np.random.default_rng([seed, n, known, round(1000 * share), list(SHAPES).index(shape)])
     scores, _ = draw(rng, shape, n, share, away)
     of_known, _ = draw(rng, shape, known, 1.0, away)
@@ -76,11 +76,11 @@ def of_scores(shape: str, n: int, away: float, known: int, share: float, seed: i
     conformal = Conformal.of(scores[half] + 0.3 * rng.normal(size=len(half)), np.ones(len(half)), inlier[half])
     new, outlier = draw(rng, shape, NEW, share, away)
     new += 0.3 * rng.normal(size=NEW)
-    return found([conformal.p_value(new, discount=min(q, DOUBT)) for q in RATES], outlier)
+    return found([conformal.p_value(new, discount=min(q / 2, DOUBT)) for q in RATES], outlier)
 
 
 def of_detector(shape: str, known: int, share: float, seed: int) -> list[float]:
-    """Return what one fit gives."""
+    """Return the rates for one fit."""
     rng = np.random.default_rng([seed, known, round(1000 * share), list(SHAPES).index(shape)])
     X, _ = draw(rng, shape, (600, 3), share, 4.0)
     new, outlier = draw(rng, shape, (NEW, 3), share, 4.0)

@@ -3,14 +3,14 @@
     python -m experiments.coverage.choosing TABLES.py
 
 TABLES.py gives 99 tables of three sources (ADBench, KEEL, OddBench and OvrBench) by ``tables(source)``, and by
-``problem(X, y, labelled, seed, most)`` at most ``most`` rows of one, split 70/30, of whose training outliers a fraction
-is labelled: .1 and .01, but at least 3, and none. The constants of the calibration were compared on the same tables;
+``problem(X, y, labeled, seed, most)`` at most ``most`` rows of one, split 70/30, of whose training outliers a fraction
+is labeled: .1 and .01, but at least 3, and none. The constants of the calibration were compared on the same tables;
 the rows of single sources show how much a source decides.
 
-- *prior_* against the share of outliers among the unlabelled training rows.
+- *prior_* against the share of outliers among the unlabeled training rows.
 - *prior_interval_*: how often it holds that share.
 - *outlier_probability*: expected calibration error on the test rows in ten bins of equal width. An error of about .015
-  is left by the number of test rows even if probabilities are right, and of .025 (.033 with .01 labelled) if π is.
+  is left by the number of test rows even if probabilities are right, and of .025 (.033 with .01 labeled) if π is.
 - *expected_finds*: how often its interval holds the number of outliers among the flagged rows of a list.
 
 A row that is no outlier by the labels counts as normal, though it may be unlike all others for another reason.
@@ -43,13 +43,13 @@ SEPARATED = 0.8
 
 
 def numbers_of(detector: NoiseContrastiveDetector, scores: Scores, truth: Array, share: float) -> dict[str, float]:
-    """Return what one table says.
+    """Return the numbers of one table.
 
     Args:
         detector: fitted.
         scores: of the test rows.
         truth: 1 for outliers among them.
-        share: of outliers among the unlabelled training rows.
+        share: of outliers among the unlabeled training rows.
     """
     interval = detector.prior_interval_
     made = {

@@ -4,7 +4,7 @@
     python -m experiments.coverage.conformal --sets 40  # fewer data sets
 
 Each data set is drawn anew; the detector's seed is the default one every time. Rows to be tested are drawn like the
-unlabelled training rows: P(p ≤ t) must be at most t. For alarms a tenth of them are outliers, and the share of false
+unlabeled training rows: P(p ≤ t) must be at most t. For alarms a tenth of them are outliers, and the share of false
 alarms among the alarms of ``predict(fdr=q)`` must be at most 0.9 q on average.
 
 p-values have a model of their own, so the detector itself, which takes most of the time of a fit, is left out: `split`
@@ -77,7 +77,7 @@ def outliers(rng: np.random.Generator, rows: int) -> Array:
     return rng.normal(5, 1, size=(rows, 3))
 
 
-#: Setting, unlabelled rows, how they are drawn, known outliers.
+#: Setting, unlabeled rows, how they are drawn, known outliers.
 SETTINGS: list[tuple[str, int, Draw, int]] = [
     ("200 × 2 normal, none known", 200, normal, 0),
     ("60 × 1 normal, none known", 60, partial(normal, columns=1), 0),
@@ -110,7 +110,7 @@ def p_values(X: Any, known: Array) -> Callable[[Any], Array]:
 
 
 def check_split() -> None:
-    """Compare `split` with ``fit``."""
+    """Compare `split` with ``fit``, bit by bit."""
     rng = np.random.default_rng(0)
     X = np.concatenate([exponential(rng, 60), outliers(rng, 5)])
     y = np.repeat([0, 1], [60, 5])

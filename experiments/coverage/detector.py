@@ -2,12 +2,12 @@
 
     python -m experiments.coverage.detector --data-sets 20
 
-Unlabelled rows are N(0, I) in three columns but for a share π of outliers N(1.5, I); m outliers of the same kind are
+Unlabeled rows are N(0, I) in three columns but for a share π of outliers N(1.5, I); m outliers of the same kind are
 known. Everything is measured on 4,000 fresh rows for each data set:
 
 - *evidence_* against the AUROC and average precision that the fitted detector has on fresh known-like outliers and
-  fresh unlabelled rows. Held-out scores average fewer models than the detector's, so its numbers are cautious.
-- *outlier_probability*: the mean claim over fresh unlabelled rows above one half, and the share of outliers among
+  fresh unlabeled rows. Held-out scores average fewer models than the detector's, so its numbers are cautious.
+- *outlier_probability*: the mean claim over fresh unlabeled rows above one half, and the share of outliers among
   them, and the expected calibration error in ten bins of equal width.
 - *prior_* compared with π.
 """
@@ -31,20 +31,20 @@ Array = NDArray[np.float64]
 
 
 def draw(rng: np.random.Generator, rows: int, share: float) -> tuple[Array, NDArray[np.bool_]]:
-    """Rows of which about a share is outliers, and which."""
+    """Return rows with about a share of outliers, and a mask of these."""
     outlier = rng.random(rows) < share
     return rng.normal(size=(rows, 3)) + SHIFT * outlier[:, None], outlier
 
 
 def calibration_error(claimed: Array, outlier: NDArray[np.bool_]) -> float:
-    """Mean distance of claims and shares of outliers over ten bins, weighed by rows."""
+    """Return the expected calibration error over ten bins."""
     place = np.minimum((10 * claimed).astype(int), 9)
     gaps = np.bincount(place, claimed - outlier, minlength=10)
     return float(np.abs(gaps).sum() / len(claimed))
 
 
 def one(known: int, share: float, seed: int) -> dict[str, float]:
-    """What one data set says."""
+    """Fit one data set and return its numbers."""
     rng = np.random.default_rng([seed, known, round(100 * share)])
     X, _ = draw(rng, ROWS, share)
     outliers, _ = draw(rng, known, 1.0)
@@ -74,7 +74,7 @@ def one(known: int, share: float, seed: int) -> dict[str, float]:
 
 
 def rows_of(known: int, share: float, numbers: dict[str, Array]) -> list[Promise]:
-    """The promises of one setting."""
+    """Return the rows of the table of one setting."""
     count = len(numbers["prior"])
     setting = f"default detector, {ROWS} × 3 rows, π = {share:g}, {known} known"
 

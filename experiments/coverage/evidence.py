@@ -39,23 +39,23 @@ Draw = Callable[[Generator, int], Array]
 
 
 def normal(area: float, deviation: float = 1.0) -> tuple[Draw, Draw]:
-    """Normal scores, outliers with another deviation."""
+    """Return normal scores, with another deviation for outliers."""
     shift = float((1 + deviation**2) ** 0.5 * norm.ppf(area))
     return lambda rng, n: rng.normal(shift, deviation, n), lambda rng, n: rng.normal(size=n)
 
 
 def mixed(area: float) -> tuple[Draw, Draw]:
-    """A share 2(1 − A) of the outliers scores like other rows, the rest above all."""
+    """Return scores where a share 2(1 − A) of the outliers scores like other rows, the rest above all."""
     return lambda rng, n: rng.normal(size=n) + 9 * (rng.random(n) > 2 * (1 - area)), lambda rng, n: rng.normal(size=n)
 
 
 def below(area: float) -> tuple[Draw, Draw]:
-    """A share 1 − A of the outliers scores below all other rows, the rest above all."""
+    """Return scores where a share 1 − A of the outliers is below all other rows, the rest above all."""
     return lambda rng, n: rng.normal(size=n) + 18 * (rng.random(n) < area) - 9, lambda rng, n: rng.normal(size=n)
 
 
 def exponential(area: float) -> tuple[Draw, Draw]:
-    """Exponential scores."""
+    """Return exponential scores of outliers and others."""
     return lambda rng, n: rng.exponential(area / (1 - area), n), lambda rng, n: rng.exponential(1.0, n)
 
 
@@ -66,7 +66,7 @@ def heavy(area: float) -> tuple[Draw, Draw]:
 
 
 def discrete(area: float) -> tuple[Draw, Draw]:
-    """Normal scores rounded to five values."""
+    """Return normal scores rounded to five values."""
     outliers, others = normal(area)
     return lambda rng, n: np.clip(np.round(outliers(rng, n)), -1, 3), lambda rng, n: np.clip(
         np.round(others(rng, n)), -1, 3
@@ -74,7 +74,7 @@ def discrete(area: float) -> tuple[Draw, Draw]:
 
 
 def binary(area: float) -> tuple[Draw, Draw]:
-    """Two values only."""
+    """Return scores with two values only."""
     return lambda rng, n: (rng.random(n) < area) * 1.0, lambda rng, n: (rng.random(n) > area) * 1.0
 
 
@@ -92,7 +92,7 @@ SHAPES: dict[str, Callable[[float], tuple[Draw, Draw]]] = {
 
 
 def truth_of(outliers: Draw, others: Draw, known: int) -> tuple[float, float]:
-    """AUROC and average precision of the distributions, from 20,000 rows of each."""
+    """Return AUROC and average precision of the distributions, from 20,000 rows of each."""
     rng, size = np.random.default_rng(99), 20_000
     label, score = np.repeat([0, 1], size), np.r_[others(rng, size), outliers(rng, size)]
     weights = np.repeat([ROWS / size, known / size], size)
@@ -100,7 +100,7 @@ def truth_of(outliers: Draw, others: Draw, known: int) -> tuple[float, float]:
 
 
 def covered(shape: str, area: float, known: int, data_sets: int, seed: int) -> Array:
-    """Whether the intervals of AUROC and of average precision hold the truth, shape (data sets, 2)."""
+    """Return whether the intervals of AUROC and average precision contain the truth, shape (data sets, 2)."""
     outliers, others = SHAPES[shape](area)
     truth = truth_of(outliers, others, known)
     rng = np.random.default_rng([seed, known, round(100 * area), list(SHAPES).index(shape)])
@@ -114,14 +114,14 @@ def covered(shape: str, area: float, known: int, data_sets: int, seed: int) -> A
 
 
 def counted(name: str, setting: str, nominal: float, sense: str, hits: Array, note: str = "") -> Promise:
-    """A frequency with its standard error."""
+    """Return a frequency with its standard error."""
     count, value = len(hits), float(np.mean(hits))
     error = float(((value + 1 / count) * (1 - value + 1 / count) / count) ** 0.5)
     return Promise(name, setting, nominal, sense, value, error, count, note)
 
 
 def of_intervals(data_sets: int) -> list[Promise]:
-    """AUROC and average precision for each number of known outliers."""
+    """Count coverage of AUROC and average precision for each number of known outliers."""
     made = []
     for known in KNOWN:
         count = data_sets if known <= 50 else max(20, data_sets // 4)
@@ -140,7 +140,7 @@ def of_intervals(data_sets: int) -> list[Promise]:
 
 
 def of_verdicts(data_sets: int) -> list[Promise]:
-    """How often the lower end lies above a limit of the words that the true AUROC does not exceed."""
+    """Count how often the report grades the AUROC higher than the truth."""
     made = []
     for known in (2, 3, 5, 20, 80):
         hits = []
@@ -189,7 +189,7 @@ def of_evaluate(data_sets: int) -> list[Promise]:
 
 
 def of_labels(data_sets: int) -> list[Promise]:
-    """Labels of rows drawn at random: how often they are found to score above the others."""
+    """Count how often random labels are reported as meaningful."""
     made = []
     for known in (2, 3, 5, 20):
         rng = np.random.default_rng([4, known])
@@ -227,7 +227,7 @@ def of_log_z(data_sets: int) -> list[Promise]:
 
 
 def of_steps(data_sets: int) -> list[Promise]:
-    """Steps of the paper's table that are zero, over 3 and 5 seeds."""
+    """Count how often a step of zero in the paper's table is reported as found, over 3 and 5 seeds."""
     made = []
     for seeds in (3, 5):
         rng = np.random.default_rng([5, seeds])
@@ -238,7 +238,7 @@ def of_steps(data_sets: int) -> list[Promise]:
 
 
 def main(data_sets: int = 100) -> None:
-    """Count, and write results/coverage/evidence.json."""
+    """Count coverage, and write results/coverage/evidence.json."""
     started, promises = time.perf_counter(), []
     for part in (of_labels, of_log_z, of_steps, of_evaluate, of_verdicts, of_intervals):
         promises += part(data_sets)

@@ -58,7 +58,7 @@ def remove(X: Any, rng: np.random.Generator) -> Any:
 
 
 def rename(X: Frame, rng: np.random.Generator) -> Frame:
-    """Spell a tenth of the towns as nobody did."""
+    """Replace a tenth of the towns by unseen names."""
     columns = {name: X[name].copy() for name in X.columns}
     columns["town"][rng.random(len(X)) < 0.1] = "TOWN"
     return Frame(columns)
@@ -69,7 +69,7 @@ def stranger(X: Any, rng: np.random.Generator) -> Any:
     return np.where(rng.random((len(X), 1)) < 0.05, rng.normal(5, 1, X.shape), X)
 
 
-#: Setting, unlabelled rows, how they are drawn, known outliers, and changes whose power is measured.
+#: Setting, unlabeled rows, how they are drawn, known outliers, and changes whose power is measured.
 SETTINGS: list[tuple[str, int, Draw, int, list[Change]]] = [
     ("400 × 2 normal, none known", 400, normal, 0, [move, remove, stranger]),
     ("60 × 2 normal, none known", 60, normal, 0, [move]),

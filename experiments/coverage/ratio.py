@@ -44,13 +44,13 @@ ROWS, FRESH = 1000, 5000
 
 
 def normal(width: int, mean: float = 0.0, scale: float = 1.0) -> Distribution:
-    """An isotropic Gaussian."""
+    """Return an isotropic Gaussian distribution."""
     return Independent(Normal(torch.full((width,), mean), torch.full((width,), scale)), 1)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Data of which the density is known, and noise."""
+    """Problem: data with known density, and noise."""
 
     sample: Callable[[int], Tensor]
     log_prob: Callable[[Tensor], Tensor]
@@ -58,7 +58,7 @@ class Problem:
 
 
 def of(data: Distribution, noise: Distribution) -> Problem:
-    """A distribution and noise."""
+    """Make a problem from a distribution and noise."""
     return Problem(lambda n: data.sample((n,)), data.log_prob, noise)
 
 
@@ -96,7 +96,7 @@ def gumbel_banana(scale: float) -> Problem:
 
 
 def mixture(width: int) -> Distribution:
-    """Two modes of 0.3 and 0.7."""
+    """Return two modes with weights 0.3 and 0.7."""
     means = torch.zeros(2, width)
     means[:, 0] = torch.tensor([1.5, -1.5])
     parts = Independent(Normal(means, torch.full_like(means, 0.6)), 1)
@@ -104,7 +104,7 @@ def mixture(width: int) -> Distribution:
 
 
 def correlated(width: int, correlation: float) -> Distribution:
-    """Pairs of one correlation."""
+    """Return pairs of columns with one correlation."""
     covariance = torch.block_diag(*[torch.tensor([[1.0, correlation], [correlation, 1.0]])] * (width // 2))
     return MultivariateNormal(torch.zeros(width), covariance)
 
@@ -127,7 +127,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 
 
 def measured(problem: Problem, data_set: int) -> tuple[float, float, bool]:
-    """The error on fresh rows, the reported one, and whether the estimate says that nothing was learned."""
+    """Return the true error, the reported one, and whether the estimate reports that nothing was learned."""
     with seeded(data_set):
         x, fresh = problem.sample(ROWS), problem.sample(FRESH)
     ratio = telescope(x, problem.noise)
@@ -137,7 +137,7 @@ def measured(problem: Problem, data_set: int) -> tuple[float, float, bool]:
 
 
 def share(promise: str, setting: str, nominal: float, held: list[bool], note: str = "") -> Promise:
-    """A frequency; its standard error has a success and a failure added, so that it is never 0."""
+    """Return a frequency, with a success and a failure added to its standard error, so that it is never 0."""
     count, hits = len(held), sum(held)
     smooth = (hits + 1) / (count + 2)
     error = math.sqrt(smooth * (1 - smooth) / (count + 2))
@@ -145,7 +145,7 @@ def share(promise: str, setting: str, nominal: float, held: list[bool], note: st
 
 
 def rows_of(results: dict[str, list[tuple[float, float, bool]]]) -> list[Promise]:
-    """The rows of the table."""
+    """Return the rows of the table."""
     reported = [error >= off for cases in results.values() for off, error, _ in cases if not math.isnan(error)]
     promise = "`telescope`: RMS error on fresh rows ≤ `error`"
     rows = [share(f"{promise}, where one is reported", f"all problems below, {ROWS:,} rows", 0.9, reported)]

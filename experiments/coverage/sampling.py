@@ -4,7 +4,7 @@ Run with
 
     python -m experiments.coverage.sampling
 
-Each problem is an unnormalised density and a noise, fixed; what is drawn anew is the noise and the chains, by
+Each problem is an unnormalized density and a noise, fixed; what is drawn anew is the noise and the chains, by
 generators of the seeds 0, 1, … (these functions have no seed of their own). A row counts how often the truth lies
 within two reported errors, among the results that are ``trusted``, and says what share of them is. An error far below
 rounding counts as 10⁻⁵. Takes about 3 minutes of one core.
@@ -33,7 +33,7 @@ ROUNDING = 1e-5
 
 
 class Model(nn.Module):
-    """A log-density up to a constant."""
+    """Model with a given log-density up to a constant."""
 
     def __init__(self, log_density: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -41,24 +41,24 @@ class Model(nn.Module):
 
 
 class Mean(nn.Module):
-    """N(θ, 1)."""
+    """Gaussian N(θ, 1) with mean to estimate."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mean = nn.Parameter(torch.zeros(1))
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Its log-density."""
+        """Return the log-density of N(θ, 1)."""
         return -(x - self.mean).square().sum(-1) / 2 - LOG_ROOT
 
 
 def normal(width: int, scale: float = 1.0) -> Distribution:
-    """Noise around 0."""
+    """Return isotropic Gaussian noise around 0."""
     return Independent(Normal(torch.zeros(width), torch.full((width,), scale)), 1)
 
 
 def bell(width: int, mean: float, scale: float) -> tuple[Model, float]:
-    """A Gaussian without its constant, and log Z."""
+    """Return a Gaussian without its constant, and log Z."""
     return Model(lambda x: -((x - mean) / scale).square().sum(-1) / 2), width * (LOG_ROOT + math.log(scale))
 
 
@@ -111,7 +111,7 @@ HARD: dict[str, tuple[Model, float, Distribution, str]] = {
 
 
 def counted(name: str, setting: str, truth: float, results: Iterable[LogPartition], why: str = "") -> Promise | None:
-    """How often the truth is within two errors of trusted results, or None if there are fewer than five of them."""
+    """Count how often the truth is within two errors of trusted results; None for fewer than five of them."""
     estimates = list(results)
     trusted = [each for each in estimates if each.trusted]
     share = len(trusted) / len(estimates)
@@ -128,7 +128,7 @@ def counted(name: str, setting: str, truth: float, results: Iterable[LogPartitio
 
 
 def efficiency(repetitions: int) -> Promise:
-    """The variance of estimates by NCE with ν = 20 and one noise sample, over the one that is predicted."""
+    """Return the variance of NCE with ν = 20 and one noise sample, relative to the prediction."""
     model, n, noise = Mean(), 200, normal(1, 1.5)
     objective = NCE(model, noise, noise_ratio=20.0, noise_samples=1.0)
     generator = torch.Generator().manual_seed(0)
@@ -151,7 +151,7 @@ def efficiency(repetitions: int) -> Promise:
 
 
 def main() -> None:
-    """Count and record."""
+    """Count coverage and record the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=30)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""The problems that variational NCE was published with, and what they share: the command line and the form of results.
+"""The problems of the variational NCE paper, and their shared command line and form of results.
 
 =====================  ========================================================================
-``mixture``            an unnormalised mixture of Gaussians; ``mixture_theory`` by quadrature
+``mixture``            an unnormalized mixture of Gaussians; ``mixture_theory`` by quadrature
 ``boltzmann``          a Boltzmann machine; ``boltzmann_estimates`` has every estimate of it
 ``posterior``          stars and moons: learned posteriors against the true ones
 ``missing``            missing values in the model of ``truncated_normal``
@@ -35,7 +35,7 @@ from fvnce.paper.setting import Options, Result
 
 
 def main(run: Callable[[Path, Options], Result], description: str | None) -> None:
-    """The command line of a problem: tables and sentences on standard error, paths of what was written on output."""
+    """Run a problem from the command line: print tables to standard error and paths of files to standard output."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out"), help="the folder to write into")
     parser.add_argument("--quick", action="store_true", help="tiny settings, to see that everything runs")
@@ -83,7 +83,7 @@ def write_results(
 
 
 def lbfgs(loss: Callable[[], Tensor], parameters: Sequence[Tensor], steps: int = 300) -> None:
-    """Minimise a smooth deterministic loss, in place."""
+    """Minimize a smooth deterministic loss in place."""
     optimiser = torch.optim.LBFGS(
         list(parameters), max_iter=steps, tolerance_grad=1e-9, tolerance_change=1e-13, line_search_fn="strong_wolfe"
     )
@@ -98,7 +98,7 @@ def lbfgs(loss: Callable[[], Tensor], parameters: Sequence[Tensor], steps: int =
 
 
 def _plain(value: object) -> object:
-    """What JSON can hold: an infinite or undefined number becomes null."""
+    """Convert for JSON: infinite and undefined numbers become null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -111,9 +111,9 @@ def _plain(value: object) -> object:
 
 
 def name_curves(axes: Axes, *, size: float = 7.5) -> None:
-    """Name each labelled curve at its right end, with a sample of its dash and a hairline that leads to it.
+    """Name each labeled curve at its right end, with a sample of its dash and a hairline that leads to it.
 
-    Names that would overlap are pushed apart; the dash tells curves apart where colours cannot.
+    Names that would overlap are pushed apart; the dash tells curves apart where colors cannot.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None

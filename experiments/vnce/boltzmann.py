@@ -25,7 +25,7 @@ from .boltzmann_estimates import RULES, Settings, compare, crude_encoder, learne
 
 
 def run(out: Path, options: Options) -> Result:
-    """Estimate, compare, draw."""
+    """Estimate, compare, and draw the figure."""
     start = time.perf_counter()
     settings = Settings()
     if options.quick:

@@ -226,7 +226,7 @@ def _divergences(known: Problem, settings: Settings, theta: Tensor) -> dict[str,
 
 
 def _divergence(known: Problem, settings: Settings, theta: Tensor) -> Tensor:
-    """KL(p*‖p_θ), exactly."""
+    """Return KL(p*‖p_θ) by summing over all states."""
     log_p, _ = _log_model(known, settings, theta)
     return (known.probabilities * (known.probabilities.log() - log_p)).sum(1)
 
@@ -267,7 +267,7 @@ class _HalfBlind(nn.Module):
 
 
 def learned_encoder(settings: Settings) -> dict[str, dict[str, float]]:
-    """θ, log Z and a linear encoder together by the library's objectives; KL(p*‖p_θ) beside the exact posterior's."""
+    """Train θ, log Z and a linear encoder together; return KL(p*‖p_θ) and that of the exact posterior."""
     one = problem(replace(settings, runs=1), settings.sizes[0])
     rows = [
         one.states.repeat_interleave((share[0] * count).round().long(), 0)

@@ -35,7 +35,7 @@ Sides = Callable[[Tensor], tuple[Side, Side]]
 
 
 def value(rule: ScoringRule, data: Side, noise: Side, noise_ratio: float) -> Tensor:
-    """J of each replica."""
+    """Return J of each replica."""
     earned = (data.weight * rule.f1(data.delta)).sum(1)
     return earned + noise_ratio * (noise.weight * rule.f0(noise.delta)).sum(1)
 

@@ -81,7 +81,7 @@ class Settings:
 
     @property
     def precision(self) -> Tensor:
-        """The true K."""
+        """The true precision matrix K."""
         return ring(self.dimensions, self.diagonal, self.coupling)
 
 

@@ -1,4 +1,4 @@
-r"""Variational NCE, problem 1: an unnormalised mixture of two Gaussians, and which rule estimates it best.
+r"""Variational NCE, problem 1: an unnormalized mixture of two Gaussians, and which rule estimates it best.
 
     python -m experiments.vnce.mixture --out out
 
@@ -70,7 +70,7 @@ class _Quadratic(nn.Module):
         self.linear = nn.Linear(1, 2, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits, last dimension 2."""
+        """Return logits with last dimension 2."""
         logits: Tensor = self.linear(x.square() / 16)
         return logits
 

@@ -1,7 +1,7 @@
 r"""The mixture by quadrature: how well each rule can do, what outliers do to it, and what a poor encoder costs.
 
 With infinite data every expectation is an integral over x. The asymptotic covariance of an estimate follows from three
-of them (`covariance` of `estimation`), its bias from maximising J on a contaminated density.
+of them (`covariance` of `estimation`), its bias from maximizing J on a contaminated density.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fvnce.scoring import Logarithmic, PowerRule, ScoringRule
 from . import lbfgs, name_curves
 from .estimation import Side, best_estimate, covariance
 
-#: Name, rule, colour, dash.
+#: Name, rule, color, dash.
 METHODS: list[tuple[str, ScoringRule, str, Any]] = [
     ("NCE = VNCE", Logarithmic(), "#555555", "--"),
     ("fvNCE (0, 0)", PowerRule(0, clip=None), "#0b2e59", "-"),
@@ -60,7 +60,7 @@ class Settings:
 
 
 def log_partition(tau: Tensor, known_scale: float) -> Tensor:
-    """log √(2π)(σ_0 + σ_1)."""
+    """Return log Z = log √(2π)(σ_0 + σ_1)."""
     return (math.sqrt(2 * math.pi) * (tau.exp() + known_scale)).log()
 
 

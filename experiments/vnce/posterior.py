@@ -1,4 +1,4 @@
-r"""Stars and moons: posteriors of a two-dimensional latent, learned with an unnormalised model, against the truth.
+r"""Stars and moons: posteriors of a two-dimensional latent, learned with an unnormalized model, against the truth.
 
     python -m experiments.vnce.posterior --out out
 
@@ -53,7 +53,7 @@ METHODS = ("fvNCE (0, 0), Gaussian", "VNCE", "fvNCE (0, 0)", "fvNCE (1/2, 0)")
 
 @dataclass(frozen=True)
 class Settings:
-    """Data and training."""
+    """Settings of data and training."""
 
     spread: float = 0.3
     """s."""
@@ -88,13 +88,13 @@ class ShapedModel(nn.Module):
         self.a = nn.Parameter(torch.tensor(start))
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p⁰(x, z)."""
+        """Return the unnormalized log-density log p⁰(x, z)."""
         residual = (x[..., 0] - self.a * self.shape(z)) / self.spread
         return -z.square().sum(-1) / 2 - residual.square() / 2
 
 
 def true_log_partition(settings: Settings) -> float:
-    """log (2π)^{3/2} s, whatever a."""
+    """Return log Z = log (2π)^{3/2} s, which does not depend on a."""
     return 1.5 * math.log(2 * math.pi) + math.log(settings.spread)
 
 
@@ -206,7 +206,7 @@ def _grid(settings: Settings) -> Tensor:
 
 
 def _posterior(shape: Callable[[Tensor], Tensor], settings: Settings, grid: Tensor, point: float) -> Tensor:
-    """log p(z|x) on the grid, normalised over it."""
+    """log p(z|x) on the grid, normalized over it."""
     joint = ShapedModel(shape, settings.spread, 1.0).log_joint(torch.full((len(grid), 1), point), grid).detach()
     return joint - joint.logsumexp(0) - 2 * math.log(8 / settings.cells)
 

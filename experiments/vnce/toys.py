@@ -5,7 +5,7 @@ r"""Energy-based density estimation in the plane, with and without latents, with
 Without latents log p⁰(x) = −E_θ(x) + log p_ref(x); with latents log p⁰(x, z) = log p_Z(z) − E_θ(x, z) + log p_ref(x),
 an energy of x and z under a Gaussian prior with a Gaussian encoder. log Z is known by quadrature over the plane (and
 z), estimated from noise samples, and estimated once more by annealed importance sampling. Divergences KL(p*‖p_θ) are
-averages over fresh data of the known log p* less the log p_θ that quadrature normalises. Trained models are kept on
+averages over fresh data of the known log p* less the log p_θ that quadrature normalizes. Trained models are kept on
 disk and not trained again; the seconds they took are part of those reported.
 """
 
@@ -49,7 +49,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Data, networks, training."""
+    """Settings of data, networks and training."""
 
     toys: tuple[str, ...] = ("rings", "pinwheel", "checkerboard", "moons")
     """Which densities."""
@@ -82,7 +82,7 @@ class Settings:
 
 
 def run(out: Path, options: Options) -> Result:
-    """Train, measure, draw."""
+    """Train, measure, and draw the figure."""
     start = time.perf_counter()
     settings = Settings(epochs=options.epochs or Settings.epochs)
     if options.quick:

@@ -66,7 +66,7 @@ class TruncatedNormal(nn.Module):
 
     @property
     def matrix(self) -> Tensor:
-        """K, symmetric."""
+        """The symmetric precision matrix K."""
         d = int(self.index.max()) + 1
         lower = self.entries.new_zeros(d, d).index_put((self.index[0], self.index[1]), self.entries)
         return lower + lower.T - torch.diag(lower.diagonal())
@@ -97,13 +97,13 @@ class MaskedHalfNormal(Distribution):
         super().__init__(Size(), Size((2 * len(scale),)), validate_args=False)
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n rows."""
+        """Draw n rows of values and masks."""
         mask = self.masks[torch.randint(len(self.masks), (n,), generator=generator)]
         values = (torch.randn(n, len(self.scale), generator=generator) * self.scale).abs()
         return torch.cat([values * mask, mask], -1)
 
     def sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Rows from the global generator."""
+        """Draw rows from the global generator."""
         return self.draw(Size(sample_shape).numel()).reshape(*sample_shape, -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class MaskedLogNormal(Distribution):
         return ((self.location + self.log_scale.exp() * noise) * self.missing).exp()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Σ over missing entries."""
+        """Return the log-density summed over missing entries."""
         log_z = value.clamp(min=1e-30).log()
         score = (log_z - self.location) * (-self.log_scale).exp()
         each = -score.square() / 2 - self.log_scale - log_z - 0.5 * math.log(2 * math.pi)
@@ -145,7 +145,7 @@ class MaskedEncoder(nn.Module):
         self.network = mlp([2 * dimensions, hidden, 2 * dimensions], nn.Tanh)
 
     def forward(self, x: Tensor) -> MaskedLogNormal:
-        """q(z|x, mask)."""
+        """Return q(z|x, mask) of the missing entries."""
         mean, log_scale = self.network(x).chunk(2, -1)
         return MaskedLogNormal(mean, log_scale.clamp(-4, 2), 1 - split(x)[1])
 

@@ -1,7 +1,7 @@
-"""Latent-variable and energy-based models, estimated by telling data from noise.
+"""Noise-contrastive estimation of latent-variable and energy-based models, and an outlier detector.
 
-Public names are imported when first used, so that ``import fvnce`` and the command line start at once. They are listed
-twice: in ``_NAMES`` for Python, and in imports for type checkers, which cannot read a table.
+Public names are imported on first use, which keeps ``import fvnce`` and the command line fast to start. They are listed
+twice: in ``_NAMES`` for Python, and as imports for type checkers, which cannot read a table.
 """
 
 from importlib import import_module
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from .training import fit as fit
     from .training import save as save
 
-#: Where each public name lives.
+#: The module of each public name.
 _NAMES = {
     "app.runs": ["load"],
     "detection": ["NoiseContrastiveDetector"],

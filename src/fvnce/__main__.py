@@ -1,4 +1,4 @@
-"""``python -m fvnce``."""
+"""Run the command line: ``python -m fvnce``."""
 
 from .app.cli import main
 

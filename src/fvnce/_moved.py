@@ -1,4 +1,4 @@
-"""Old names of things that moved, served for one version with a DeprecationWarning."""
+"""Deprecated names: keep a moved name working for one version, with a DeprecationWarning."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def moved(module: str, new_places: Mapping[str, str], *, stacklevel: int = 2) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__`` that serves old names from their new places.
+    """Return a module's ``__getattr__`` that resolves old names to their new locations.
 
     Args:
         module: the ``__name__`` of the module whose names moved.
         new_places: the full path of the new name for each old name.
-        stacklevel: frames from the warning to whoever asked for the name, 3 if it is called by a ``__getattr__``.
+        stacklevel: frames between the warning and the user's code, 3 if a ``__getattr__`` calls the result.
 
     >>> import warnings
     >>> serve = moved("fvnce", {"old_pi": "math.pi"})

@@ -1,19 +1,19 @@
-"""Random streams: seeds for the parts of a run, and exclusive use of the global generators.
+"""Random streams: a seed for each part of a run, and exclusive use of the global generators.
 
-Initial weights, dropout and ``rsample`` of torch's distributions know no generator but the global one, which all
-threads share. So code that seeds the global generators holds a lock, and restores them: fits in several threads take
-turns, and each gives the bits it gives alone. Threads that draw from the global generators without this lock disturb a
-run, and are disturbed by it; use processes to train several models at once.
+Initial weights, dropout and ``rsample`` of torch's distributions can only use the global generator, which all threads
+share. Code that seeds the global generators therefore holds a lock and restores them afterwards: fits in several
+threads run one after the other, and each gives the same bits as alone. A thread that draws from the global generators
+without the lock breaks reproducibility; use processes to train several models at once.
 
-The random streams of a run each have a name, and all follow from one seed. The order of the rows in an epoch is a
-function of (seed, epoch), the same on every process. What an objective draws from the global generators, and the noise,
-differ from process to process.
+All random streams of a run are derived from one seed and a path of names. The order of the rows in an epoch depends on
+(seed, epoch) only and is the same on every process. Noise samples, and draws of an objective from the global
+generators, differ between processes.
 
-A draw that follows a generator is made on the generator's device and then moved to where it is needed, without waiting.
-Generators of a run are on the CPU. So equal seeds give equal noise on every device, a checkpoint can be resumed on
-another, rows that depend on a draw are known to the host without asking the device, and no device must have generators
-or float64 of its own. For faster draws, pass a generator of the device. Torch's own distributions, dropout and latents
-draw on their device, from its global generator.
+A draw with an explicit generator is made on the generator's device and then copied asynchronously to the device that
+needs it. The generators of a run are on the CPU. Equal seeds therefore give equal noise on every device, a checkpoint
+can be resumed on another device, the host knows which rows a draw selects without synchronizing, and a device needs
+neither generators nor float64. For faster draws, pass a generator of the device. Torch's own distributions, dropout and
+latents draw on their device, from its global generator.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 import torch
 
-#: Held by the thread that uses the global generators; functions that it calls may take it again.
+#: Lock of the global generators, re-entrant.
 _alone = threading.RLock()
 
 
 def _forked() -> None:
-    # A child has one thread, and the one that held the lock may have stayed in the parent.
+    # A forked child has one thread only; the thread that held the lock may exist in the parent alone.
     global _alone
     _alone = threading.RLock()
 
@@ -48,7 +48,7 @@ def alone() -> AbstractContextManager[object]:
 
 
 def _accelerator() -> tuple[str | None, Any]:
-    """Return the machine's accelerator and torch's module for it, or None and None unless it is in use."""
+    """Return the accelerator's name and torch's module for it, or (None, None) if none is in use."""
     device = torch.accelerator.current_accelerator()
     module: Any = None if device is None else torch.get_device_module(device)
     if device is None or not getattr(module, "is_initialized", module.is_available)():
@@ -59,7 +59,7 @@ def _accelerator() -> tuple[str | None, Any]:
 def seed_torch(seed: int) -> None:
     """Seed torch's global generators on every device that is in use."""
     torch.default_generator.manual_seed(seed)
-    # torch.manual_seed would note, with a stack trace, what to seed should CUDA be started later.
+    # torch.manual_seed would also queue a seed, with a stack trace, for CUDA to use once it is initialized.
     _, module = _accelerator()
     if module is not None:
         getattr(module, "manual_seed_all", module.manual_seed)(seed)
@@ -67,7 +67,7 @@ def seed_torch(seed: int) -> None:
 
 @contextmanager
 def plain_mode() -> Iterator[None]:
-    """Compute in the block with gradients, without inference mode and autocast, whatever mode the caller is in.
+    """Enable gradients and disable inference mode and autocast in the block, whatever mode the caller uses.
 
     >>> with torch.inference_mode(), plain_mode():
     ...     torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -102,7 +102,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def seeded_by(generator: torch.Generator | None) -> AbstractContextManager[None]:
-    """Return :func:`seeded` with a seed drawn from a generator; without a generator, nothing is done."""
+    """Return :func:`seeded` with a seed drawn from a generator, or a context that does nothing without one."""
     if generator is None:
         return nullcontext()
     return seeded(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
@@ -112,7 +112,7 @@ ORDER, GLOBAL, NOISE, VALIDATION, HELD_OUT_NOISE, REFIT = range(6)
 
 
 def stream(seed: int, *path: int) -> int:
-    """Return a 63-bit seed for the stream that ``path`` names.
+    """Return a 63-bit seed derived from a seed and a path of numbers.
 
     >>> stream(0, ORDER, 1) == stream(0, ORDER, 1), stream(0, ORDER, 1) == stream(0, ORDER, 2)
     (True, False)
@@ -122,12 +122,12 @@ def stream(seed: int, *path: int) -> int:
 
 
 def generator(seed: int, *path: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return a generator seeded for one stream."""
+    """Return a generator seeded with :func:`stream`."""
     return torch.Generator(device=device).manual_seed(stream(seed, *path))
 
 
 def place(generator: torch.Generator | None, device: torch.device) -> torch.device:
-    """Return where a draw is made: on the device of its generator, or without one where it is needed.
+    """Return the device on which to draw: that of the generator, or ``device`` if there is none.
 
     >>> place(torch.Generator(), torch.device("cuda")), place(None, torch.device("cuda"))
     (device(type='cpu'), device(type='cuda'))
@@ -136,7 +136,7 @@ def place(generator: torch.Generator | None, device: torch.device) -> torch.devi
 
 
 def order(seed: int, epoch: int, n: int) -> torch.Tensor:
-    """Return the rows 0..n−1 in the order of an epoch."""
+    """Return a random permutation of the rows 0..n−1 for an epoch."""
     return torch.randperm(n, generator=generator(seed, ORDER, epoch))
 
 
@@ -148,7 +148,7 @@ def seed_everything(seed: int, *path: int) -> None:
 
 
 def capture(device: torch.device) -> dict[str, Any]:
-    """Return the states of the global generators."""
+    """Return the states of all global generators."""
     name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
     words = torch.from_numpy(np.asarray(keys, dtype=np.int64))
     state: dict[str, Any] = {
@@ -162,7 +162,7 @@ def capture(device: torch.device) -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], device: torch.device) -> None:
-    """Put the global generators into the states of :func:`capture`."""
+    """Restore the states that :func:`capture` returned."""
     torch.set_rng_state(state["torch"].cpu())
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
@@ -174,9 +174,9 @@ def restore(state: Mapping[str, Any], device: torch.device) -> None:
 
 @contextmanager
 def preserve_rng_state(device: torch.device | None = None, enabled: bool = True) -> Iterator[None]:
-    """Restore the global generators after the block, during which no other thread can take their lock.
+    """Hold the lock of the global generators in the block, and restore their states afterwards.
 
-    Unless ``enabled``, nothing is done.
+    Do nothing if ``enabled`` is False.
 
     >>> before = torch.get_rng_state()
     >>> with preserve_rng_state():

@@ -1,16 +1,16 @@
-r"""Means of weights estimated from draws, in the log domain, with a standard error and whether to trust it.
+r"""Log of a mean of importance weights, with a standard error and a check of whether to trust it.
 
 For w = e^l the delta method gives log mean(w) a standard error of sd(w)/(√n mean(w)) = √((n/n_eff − 1)/(n − 1)), with
 
     n_eff = (Σw)²/Σw²,
 
-the number of equal weights that would estimate the mean as well. Both come from the draws at hand: where few of them
-carry the mean, those that would matter most were not drawn; the estimate is too low, and so is its error. The tail of
-the drawn weights says by how much. If P(w > u) falls as u^(−1/k) with k > 1/2, the variance is infinite
-and the relative error of order n^(k−1), that of n^(2−2k) equal weights. So n_eff is at most that many, with k the upper
-end (three standard errors) of Hill's estimate from the largest 3√n weights. Two would not do: sets of draws that lack a
-large weight have the smaller k, so where few sets pass, those that do are too low. No number computed from draws sees
-what none of them reached.
+the effective sample size: the number of equal weights that would estimate the mean as precisely. If few draws dominate
+the mean, the draws that would matter most are probably missing, and both the estimate and its error are too low. The
+tail of the weights measures this. If P(w > u) falls as u^(−1/k) with k > 1/2, the variance is infinite and the relative
+error is of order n^(k−1), as for n^(2−2k) equal weights. So n_eff is capped at n^(2−2k), with k the upper end (three
+standard errors) of Hill's estimate from the largest 3√n weights. Two standard errors are not enough: samples that lack
+a large weight have a smaller k, so the few samples that pass would be those whose estimate is too low. No diagnostic
+computed from draws detects mass that no draw reached.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import math
 import torch
 from torch import Tensor
 
-#: Effective samples below which neither the estimate nor its error is to be trusted.
+#: Effective samples below which neither the estimate nor its error can be trusted.
 ENOUGH_SAMPLES = 100
 
 
 class LogPartition(tuple[Tensor, Tensor]):
-    """An estimate of log Z: the pair (value, standard error), with the number of samples that carry it.
+    """An estimate of log Z: the pair (value, standard error), with the effective sample size.
 
-    ``trusted`` sees weights that vary too much, not mass that no draw reached. Tails heavier than the noise's: of
-    importance estimates for a Cauchy from N(0, 3²) 98% are trusted, and 14% of these have the truth within two
-    errors; for five Student t₂ from N(0, 2²), 97% and 40%. A second mode: for ½ N(0, 1) + ½ N(6, 1) from N(0, 1), 87%
-    and none.
+    ``trusted`` detects weights that vary too much, but not mass that no draw reached, and then fails. Tails heavier
+    than the noise's: of importance estimates for a Cauchy from N(0, 3²) 98% are trusted, and 14% of these have the
+    truth within two errors; for five Student t₂ from N(0, 2²), 97% and 40%. A second mode: for ½ N(0, 1) + ½ N(6, 1)
+    from N(0, 1), 87% are trusted, and none of them has the truth within two errors.
 
     Attributes:
-        effective_samples: n_eff, how many equal weights would know as much; fewer if the tail of the weights is heavy.
+        effective_samples: n_eff, the number of equal weights that would be as precise, reduced for heavy tails.
 
     >>> import torch
     >>> value, error = estimate_log_mean(torch.zeros(1000))
@@ -44,7 +44,7 @@ class LogPartition(tuple[Tensor, Tensor]):
     effective_samples: float
 
     def __new__(cls, value: Tensor, error: Tensor, effective_samples: float) -> LogPartition:
-        """Return the pair; without a finite value and error, no samples carry it."""
+        """Return the pair, with no effective samples if value or error is not finite."""
         pair = super().__new__(cls, (value, error))
         pair.effective_samples = effective_samples if math.isfinite(value) and math.isfinite(error) else 0.0
         return pair
@@ -64,7 +64,7 @@ class LogPartition(tuple[Tensor, Tensor]):
 
     @property
     def trusted(self) -> bool:
-        """Whether at least 100 effective samples carry the estimate; if not, value and error may both be too small."""
+        """Whether there are at least 100 effective samples; with fewer, value and error may both be too small."""
         return self.effective_samples >= ENOUGH_SAMPLES
 
     def __repr__(self) -> str:
@@ -78,10 +78,10 @@ def log_mean_exp(values: Tensor, dim: int = 0) -> Tensor:
 
 
 def log_power_mean(values: Tensor, power: float, log_weights: Tensor | None = None) -> Tensor:
-    """Return (1/power) log E[e^(power·values)] over the first dimension, as accurate for a small power as for any.
+    """Return (1/power) log E[e^(power·values)] over the first dimension, accurately also for a small power.
 
-    The log of a mean near 1 has the rounding error of 1, and divided by the power this is no longer small. So where all
-    values are within 1/power, their mean is taken out first, and log1p and expm1 keep what is left.
+    The log of a mean near 1 has the rounding error of 1, which division by a small power makes large. If all values are
+    within 1/power of their mean, the mean is therefore subtracted first and the rest computed with log1p and expm1.
 
     Args:
         values: shape (n, …).
@@ -96,16 +96,16 @@ def log_power_mean(values: Tensor, power: float, log_weights: Tensor | None = No
     if log_weights is None:
         log_weights = torch.full_like(values, -math.log(len(values)))
     weights = log_weights.exp()
-    centre = (weights * values).sum(0) / weights.sum(0)
-    # Clamped, so that what the other branch is for gives this one no infinite gradient.
-    left = (power * (values - centre)).clamp(-1, 1)
-    near = centre + (weights * left.expm1()).sum(0).log1p() / power
+    center = (weights * values).sum(0) / weights.sum(0)
+    # Clamped, so that values meant for the other branch give no infinite gradient here.
+    left = (power * (values - center)).clamp(-1, 1)
+    near = center + (weights * left.expm1()).sum(0).log1p() / power
     far = (power * values + log_weights).logsumexp(0) / power
     return torch.where(power * (values.amax(0) - values.amin(0)) < 1, near, far)
 
 
 def effective_samples(log_weights: Tensor) -> float:
-    """Return n_eff of weights e^l, from l of shape (n,): (Σw)²/Σw², or n^(2−2k) where their tail is that heavy."""
+    """Return n_eff of weights e^l, from l of shape (n,): (Σw)²/Σw², at most n^(2−2k) if their tail is heavy."""
     if not math.isfinite(log_weights.max()):
         return 0.0
     weights = (log_weights - log_weights.max()).double().exp()

@@ -1,10 +1,10 @@
-"""Checks of a user's input and of what a file holds, and the wording of their errors.
+"""Checks of user input and of file contents, with uniform error messages.
 
 An error names the argument, what it must be, and what was found: ``alpha must be a number in [0, 1], found 2``. A check
-takes (name, value) and returns the value, converted. The same checks serve files: :func:`fields` takes checked entries
-out of a mapping that was read from one, and says :class:`FileError` where an argument's error would be a ValueError.
+takes (name, value) and returns the converted value. For files, :func:`fields` applies the same checks to the entries of
+a mapping and raises :class:`FileError` instead of ValueError.
 
-Rooms that do without torch import this module, so torch is imported by the functions that look at tensors.
+Packages that must not import torch import this module, so torch is imported inside the functions that need it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributions import Distribution
 
-#: A check of one value, by the name that its error gives it.
+#: A check of one value: (name for errors, value) to the converted value.
 Check = Callable[[str, Any], Any]
-#: What to do with a file that this version cannot use.
+#: Advice in errors about a file that this version cannot use.
 AGAIN = "write it again with this version of fvnce"
 
 
@@ -72,7 +72,7 @@ def count(name: str, value: object, *, low: int = 1, high: int | None = None) ->
 
 
 def flag(name: str, value: object) -> bool:
-    """Return True or False.
+    """Check that a value is True or False.
 
     >>> flag("clean", "yes")
     Traceback (most recent call last):
@@ -84,7 +84,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def text(name: str, value: object) -> str:
-    """Return a string.
+    """Check that a value is a string.
 
     >>> text("label", 3)
     Traceback (most recent call last):
@@ -96,7 +96,7 @@ def text(name: str, value: object) -> str:
 
 
 def choice(name: str, value: object, options: Sequence[object]) -> str:
-    """Return one of the named options.
+    """Check that a value is one of the named options.
 
     >>> choice("covariance", "round", ("diagonal", "full"))
     Traceback (most recent call last):
@@ -108,7 +108,7 @@ def choice(name: str, value: object, options: Sequence[object]) -> str:
 
 
 def outcome(value: object) -> int:
-    """Return an outcome of the classification: 1 for data, 0 for noise.
+    """Check an outcome of the classification: 1 for data, 0 for noise.
 
     >>> outcome(2)
     Traceback (most recent call last):
@@ -120,7 +120,7 @@ def outcome(value: object) -> int:
 
 
 def optional(check: Check) -> Check:
-    """Return a check that lets None pass.
+    """Return a check that also accepts None.
 
     >>> optional(count)("seed", None)
     """
@@ -151,7 +151,7 @@ def _mismatch(name: str, requirement: str, value: object, *, is_type: bool) -> E
 
 
 def short(value: object) -> str:
-    """Return what an error says of a value, whatever it is and however long.
+    """Describe a value in an error message: its ``repr`` if that is short, else its type and length.
 
     >>> short("method"), short([0.0]), short([0] * 1000)
     ("'method'", '[0.0]', 'a list of 1000')
@@ -182,10 +182,10 @@ class FileError(ValueError):
 
 @contextmanager
 def reading(what: object) -> Iterator[None]:
-    """Turn errors that a file's content causes in the block into one :class:`FileError`.
+    """Re-raise errors that a file's content causes in the block as :class:`FileError`.
 
-    A checksum proves that a file is as it was written, not that fvnce wrote it: a forged file may lack a key, hold text
-    where a number belongs, or name shapes that do not fit. Errors of the file system pass.
+    A checksum shows that a file is unchanged, not that fvnce wrote it: a forged file may lack a key, hold text instead
+    of a number, or name shapes that do not fit. Errors of the file system are not caught.
 
     >>> with reading("run.safetensors"):
     ...     {}["module"]
@@ -206,10 +206,10 @@ def fields(content: object, where: str, *names: str, **checks: Check) -> list[An
     """Return the values of a mapping that must have these keys and no other, in this order.
 
     Args:
-        content: the mapping, as it was read from a file.
-        where: what errors call it.
-        names: keys of values that are returned as they are.
-        checks: keys of values that are returned checked, by :func:`number` and the like.
+        content: the mapping, as read from a file.
+        where: name of the mapping in errors.
+        names: keys of values that are returned unchecked.
+        checks: keys of values to check, each with a check such as :func:`number`.
 
     Raises:
         FileError: if a key is missing or unknown, or a value fails its check.
@@ -244,7 +244,7 @@ version of fvnce
 
 
 def require(condition: bool, requirement: str, value: object, *, of: str = "it") -> None:
-    """Raise :class:`FileError` unless a condition on what a file holds is met.
+    """Raise :class:`FileError` unless a condition on a file's content is met.
 
     >>> require(False, "have positive scales", [0.0], of="a column")
     Traceback (most recent call last):
@@ -365,7 +365,7 @@ def finite_rows(name: str, value: Tensor) -> Tensor:
     Traceback (most recent call last):
     ValueError: x must be finite, found inf at column 1
     """
-    # Zero times a finite number is zero, so one reduction answers for the whole tensor in the good case.
+    # Zero times a finite number is zero, so one reduction checks the whole tensor.
     if not are_deferred() and not bool((value * 0).sum() == 0):
         index = (~value.isfinite()).nonzero()[0].tolist()
         place = f"column {index[-1]}"
@@ -428,7 +428,7 @@ def entries(name: str, value: Tensor, good: Tensor, requirement: str) -> Tensor:
 
 
 def varying(scale: Tensor, what_for: str, remedy: str) -> None:
-    """Refuse constant columns of X, which have scale 0.
+    """Raise ValueError for constant columns of X, which have scale 0.
 
     >>> import torch
     >>> varying(torch.tensor([1.0, 0.0]), "without shrinkage", "drop it")
@@ -484,7 +484,7 @@ def rows(name: str, value: object, event_shape: tuple[int, ...]) -> Tensor:
 
 
 def finite_log_noise(name: str, log_noise: Tensor) -> None:
-    """Refuse log-densities of the noise that are not finite; the error names the row.
+    """Raise ValueError if a log-density of the noise is not finite; the error names the row.
 
     >>> import torch
     >>> finite_log_noise("x", torch.tensor([0.0, -torch.inf]))  # doctest: +ELLIPSIS
@@ -501,7 +501,7 @@ def finite_log_noise(name: str, log_noise: Tensor) -> None:
 
 
 def binary(name: str, value: Tensor, remedy: str) -> Tensor:
-    """Return zeros and ones; where checks are deferred, anything else becomes NaN.
+    """Check that all entries are 0 or 1; if checks are deferred, other entries become NaN.
 
     >>> import torch
     >>> binary("x", torch.tensor([1.0, 0.5]), "round it")
@@ -520,7 +520,7 @@ def binary(name: str, value: Tensor, remedy: str) -> Tensor:
 
 
 def distribution(name: str, value: object) -> None:
-    """Refuse what is not one torch distribution over whole rows.
+    """Raise an error unless a value is one torch distribution over whole rows.
 
     >>> distribution("noise", 3)
     Traceback (most recent call last):
@@ -538,7 +538,7 @@ def distribution(name: str, value: object) -> None:
 
 
 def latents(q: Distribution, prior: Distribution) -> None:
-    """Refuse an encoder's distribution whose latents differ from the prior's in shape or in being discrete.
+    """Raise ValueError if the encoder's latents and the prior's differ in shape, or in being discrete.
 
     >>> import torch
     >>> from torch.distributions import Independent, Normal
@@ -567,7 +567,7 @@ def _is_discrete(of: Distribution) -> bool | None:
 
 
 def conditional(given: object, x: Tensor) -> Distribution:
-    """Return what a conditional gave for rows x, which must be one distribution over rows for each.
+    """Check the output of a conditional for rows x: one distribution over rows for each row.
 
     >>> import torch
     >>> conditional(torch.distributions.Normal(torch.zeros(4, 2), 1.0), torch.zeros(4, 2))  # doctest: +ELLIPSIS
@@ -594,9 +594,9 @@ _deferred: ContextVar[bool] = ContextVar("deferred", default=False)
 
 @contextmanager
 def deferred(enabled: bool = True) -> Iterator[None]:
-    """Let checks in the block make the loss NaN instead of raising, so that no check waits for an accelerator.
+    """Let checks in the block return NaN instead of raising, so that no check synchronizes with an accelerator.
 
-    Whoever reads a loss of NaN evaluates the same batch again outside the block, where the check raises its error.
+    Code that finds a loss of NaN evaluates the same batch again outside the block, where the check raises its error.
     """
     token = _deferred.set(enabled)
     try:
@@ -606,7 +606,7 @@ def deferred(enabled: bool = True) -> Iterator[None]:
 
 
 def are_deferred() -> bool:
-    """Return whether checks are left to the reader of the loss; never in a compiled graph, which looks at no value."""
+    """Return whether checks are deferred; always False in a compiled graph, where no value can be checked."""
     from torch.compiler import is_compiling
 
     # Dynamo cannot trace a context variable.
@@ -617,5 +617,5 @@ def values_are_hidden() -> bool:
     """Return whether a compiler or a function transform is tracing, so that no value can be checked."""
     import torch
 
-    # Torch says by a private name only whether a transform of torch.func, such as vmap or grad, is active.
+    # Only a private name of torch shows whether a transform of torch.func, such as vmap or grad, is active.
     return torch.compiler.is_compiling() or bool(torch._C._are_functorch_transforms_active())

@@ -1,4 +1,4 @@
-"""Old names of :mod:`fvnce.tables` and :mod:`fvnce.paper.datasets`, served for one version."""
+"""Deprecated names of :mod:`fvnce.tables` and :mod:`fvnce.paper.datasets`."""
 
 from ._moved import moved
 

@@ -1,4 +1,4 @@
-"""Old names of :mod:`fvnce.app.runs`, served for one version."""
+"""Deprecated names of the module :mod:`fvnce.app.runs`."""
 
 from ._moved import moved
 

@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from tools.pages import detection, readme
+from tools.pages import blocks, detection
 from tools.pages.benchmarks import page
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def block(name: str, results: Path) -> str:
+    return blocks.filled(f"<!-- {name}: made by `make pages`, do not edit -->\n<!-- end of {name} -->", results)
 
 
 def load(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -58,10 +62,10 @@ def test_novelty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "A random half of the inliers, known to be clean" in shown
     assert "The protocol of DTE" not in shown
     assert "| **fvnce** | 0 |" in shown
-    assert "clean training rows" in "\n".join(readme.block(tmp_path, readme.FURTHER))
+    assert "**Clean training rows, a random half" in block("nothing known", tmp_path)
     run("detection_novelty", out, monkeypatch, "--quick", "--detectors", "fvnce,iforest", "--protocols", "first-half")
     assert "The protocol of DTE" in page(out.parent)
-    assert "DTE's protocol" in "\n".join(readme.block(tmp_path, readme.FURTHER))
+    assert "the first half of the inliers in file order" in block("nothing known", tmp_path)
     # Rows that were measured on other inputs are not added to.
     out.write_text(json.dumps(json.loads(out.read_text()) | {"inputs": "cut at ±10"}))
     record = run("detection_novelty", out, monkeypatch, "--quick", "--detectors", "iforest")
@@ -128,7 +132,7 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["auroc"] > 0.9 for row in record["rows"] if row["method"] == "fvnce")
     shown = page(out.parent)
     assert "**MNIST, held out**" in shown
-    assert "| MNIST, held out | 2 |" in "\n".join(readme.block(tmp_path, readme.FURTHER))
+    assert "| mean AUROC | MNIST, held out |" in block("images", tmp_path)
 
 
 UNSEEN = {
@@ -180,7 +184,7 @@ UNSEEN = {
 
 
 def test_the_first_result_shows_losses_and_marks_only_what_exceeds_its_error() -> None:
-    text = "\n".join(readme._unseen(UNSEEN))
+    text = "\n".join([*blocks._unseen(UNSEEN), *blocks._by_source(UNSEEN)])
     assert "**On 3 tables" in text
     assert "| 10 % | CatBoost | **+.100 ± .040** | **−.200 ± .050** | 1 of 3 |" in text
     assert "| a | 3 | **+.100 ± .040** / −.020 ± .050 |" in text

@@ -181,7 +181,7 @@ def test_a_header_with_a_gap_is_asked_about() -> None:
 
 def test_columns_taken_in_their_order_are_said() -> None:
     trained = {"a": ColumnType(decimal="."), "b": ColumnType(decimal=".")}
-    assert "order" in " ".join(source_of("1.5,2.5\n3.5,4.5\n", types=trained).notices)
+    assert "position" in " ".join(source_of("1.5,2.5\n3.5,4.5\n", types=trained).notices)
     assert source_of("a,b\n1.5,2.5\n3.5,4.5\n", types=trained).notices == []
 
 

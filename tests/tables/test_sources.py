@@ -156,14 +156,14 @@ def png(shape):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (broken("a.csv", b""), "is empty"),
+        (broken("a.csv", b""), "found an empty file"),
         (broken("a.csv", b"a,b\n1,2\n3\n"), "line 3: .*2 fields.* 1 fields"),
-        (broken("a.csv", b"a,b\n1,2\n"[:4]), "has no rows"),
-        (broken("a.csv", b"a,a\n1,2\n"), "column 'a' twice"),
+        (broken("a.csv", b"a,b\n1,2\n"[:4]), "no rows"),
+        (broken("a.csv", b"a,a\n1,2\n"), "found 'a' twice"),
         (broken("a.csv", b"a,b\n1,\xff\n"), "UTF-8"),
         (broken("a.csv", b"a,b\n1,\x00\n"), "zero byte"),
         (broken("a.csv", b"a\n" + b"1\n" * 40 + b"1x\n"), "line 42: column 'a' .*numbers.*'1x'"),
-        (broken("a.csv", npy(np.zeros((2, 2)))), "no text table"),
+        (broken("a.csv", npy(np.zeros((2, 2)))), "must be a text table"),
         (broken("a.csv.gz", gzip.compress(b"a,b\n1,2\n" * 999)[:-20]), "is damaged"),
         (broken("a.npy", b"nonsense"), "npy file"),
         (broken("a.npy", npy(np.zeros((9, 3)))[:-8]), "9 rows.* row 9"),

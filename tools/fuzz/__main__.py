@@ -1,4 +1,4 @@
-"""Thousands of inputs that nobody would make on purpose, and a count of those that end badly.
+"""Run the fuzzers: thousands of odd inputs, and a count of failures.
 
     python -m tools.fuzz detector --tries 10000 --seed 0
 
@@ -27,7 +27,7 @@ PART = 250
 
 
 def run(target: str, seed: int, tries: int, first: int = 0) -> list[str]:
-    """Failures of a target."""
+    """Return the failures of a target."""
     failures: list[str] = getattr(importlib.import_module(TARGETS[target]), target)(seed, tries, first)
     return failures
 
@@ -41,7 +41,7 @@ def bounded(memory: int | None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one target or all."""
+    """Run one target, or all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", default=list(TARGETS), help=", ".join(TARGETS))
     parser.add_argument("--tries", type=int, default=10_000)
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measured(target: str, seed: int, tries: int, first: int, jobs: int, memory: int | None = None) -> dict[str, Any]:
-    """Tries in several processes, with progress; what was done and what was found."""
+    """Run tries in several processes with progress; return settings and failures."""
     begun = time.perf_counter()
     failures: list[str] = []
     starts = range(first, first + tries, PART)

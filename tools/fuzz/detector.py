@@ -1,4 +1,4 @@
-"""Inputs that nobody would give the detector on purpose: each must end in a sound result or in one clear sentence.
+"""Fuzzing of the detector with odd inputs: each must end in a valid result or one clear error.
 
 A try draws a table, images, a data frame or something else altogether, labels, weights and settings, sane ones and
 others, fits, and asks everything of what was fitted, with the same rows and with other ones. Sound are finite scores,
@@ -40,12 +40,12 @@ WRONG = (None, -1, 0, 1.5, "x", "auto", np.nan, np.inf, (), [], True, {}, 1j, b"
 
 
 def pick(rng: Generator, options: Any) -> Any:
-    """One of the options, as it is."""
+    """Return one of the options at random, without conversion."""
     return options[int(rng.integers(len(options)))]
 
 
 def numbers(rng: Generator, shape: tuple[int, ...]) -> Any:
-    """Numbers of some distribution, a few of them special ones."""
+    """Return random numbers, a few of them special values."""
     made = pick(
         rng,
         (
@@ -65,7 +65,7 @@ def numbers(rng: Generator, shape: tuple[int, ...]) -> Any:
 
 
 def array(rng: Generator) -> Any:
-    """An array of any shape, type and layout."""
+    """Return an array of random shape, type and layout."""
     rows, columns = int(pick(rng, (0, 1, 2, 3, 8, 20, 40))), int(pick(rng, (0, 1, 2, 3, 7)))
     shape = pick(
         rng,
@@ -116,7 +116,7 @@ def _read_only(values: Any) -> Any:
 
 
 def column(rng: Generator, n: int) -> Any:
-    """A column of a data frame."""
+    """Return a random column of a data frame."""
     whole = rng.integers(0, 4, n)
     holes = rng.random(n) < 0.3
 
@@ -172,7 +172,7 @@ def column(rng: Generator, n: int) -> Any:
 
 
 def frame(rng: Generator) -> Any:
-    """A data frame with columns of any kind and names of any kind."""
+    """Return a data frame with columns and names of any kind."""
     n, width = int(pick(rng, (0, 1, 2, 12, 30))), int(pick(rng, (0, 1, 2, 4)))
     made = pd.DataFrame({f"c{i}": column(rng, n) for i in range(width)})
     if width:
@@ -194,7 +194,7 @@ def frame(rng: Generator) -> Any:
 
 
 def rows(rng: Generator) -> Any:
-    """Anything that might be handed over as X."""
+    """Return anything that might be passed as X."""
     chance = rng.random()
     if chance < 0.6:
         return array(rng)
@@ -220,7 +220,7 @@ def rows(rng: Generator) -> Any:
 
 
 def labels(rng: Generator, n: int) -> Any:
-    """Anything that might be handed over as y."""
+    """Return anything that might be passed as y."""
     good = (rng.random(n) < pick(rng, (0.0, 0.1, 0.5))).astype(int)
     return pick(
         rng,
@@ -256,7 +256,7 @@ def labels(rng: Generator, n: int) -> Any:
 
 
 def weights(rng: Generator, n: int) -> Any:
-    """Anything that might be handed over as sample_weight."""
+    """Return anything that might be passed as sample_weight."""
     good = rng.random(n)
     return pick(
         rng,
@@ -281,7 +281,7 @@ def weights(rng: Generator, n: int) -> Any:
 
 
 def settings(rng: Generator) -> dict[str, Any]:
-    """Settings of a small detector; one time in five, one of them is nonsense."""
+    """Return settings of a small detector, one of them invalid in a fifth of the calls."""
     chosen = dict(SMALL, calibration_folds=pick(rng, (0, 0, 2)), random_state=pick(rng, (0, 1, 2**32 - 1)))
     chosen["members"] = pick(rng, ("auto", *[(name,) for name in MEMBERS], MEMBERS[:2]))
     for name, options in {
@@ -305,7 +305,7 @@ def settings(rng: Generator) -> dict[str, Any]:
             chosen["expert"][name] = pick(rng, options)
     if rng.random() < 0.2:
         name = pick(rng, sorted((set(NoiseContrastiveDetector().get_params()) | set(ALL_EXPERT)) - {"expert"}))
-        # A new seed at every try could not be repeated, and bars are of no use here.
+        # A new seed at every try could not be repeated, and progress bars are not needed here.
         wrong = pick(rng, WRONG[1:] if name == "random_state" else WRONG)
         (chosen["expert"] if name in ALL_EXPERT else chosen)[name] = wrong
         chosen["verbose"] = False
@@ -313,7 +313,7 @@ def settings(rng: Generator) -> dict[str, Any]:
 
 
 def attempt(rng: Generator) -> None:
-    """One try; ends in an exception that is clear, in one that is not, or in none."""
+    """Make one try, which may end in a clear exception, another exception, or none."""
     X = rows(rng)
     n = length(X) or 0
     detector = NoiseContrastiveDetector(**settings(rng))
@@ -335,7 +335,7 @@ def attempt(rng: Generator) -> None:
 
 
 def like(rng: Generator, X: Any) -> Any:
-    """Other rows of the same layout."""
+    """Return other rows of the same layout."""
     if isinstance(X, pd.DataFrame):
         return (
             pd.DataFrame(
@@ -352,7 +352,7 @@ def like(rng: Generator, X: Any) -> Any:
 
 
 def sound(detector: NoiseContrastiveDetector, X: Any) -> None:
-    """Ask everything; what is answered must make sense."""
+    """Call all methods and check their results."""
     n = length(X)
     scores, decision = detector.score_samples(X), detector.decision_function(X)
     probability, predicted, explanation = detector.outlier_probability(X), detector.predict(X), detector.explain(X)
@@ -370,14 +370,14 @@ def sound(detector: NoiseContrastiveDetector, X: Any) -> None:
 
 
 def length(X: Any) -> int | None:
-    """Rows of X, if that means anything."""
+    """Return the number of rows of X, or None."""
     if hasattr(X, "shape"):
         return int(X.shape[0]) if X.shape else None
     return len(X) if hasattr(X, "__len__") else None
 
 
 def is_clear(error: BaseException) -> bool:
-    """Whether an exception was raised on purpose, for the reader."""
+    """Return whether an exception is a deliberate error message."""
     if type(error).__name__ not in (
         "ValueError",
         "TypeError",

@@ -1,4 +1,4 @@
-"""Do two-process trainings exit?
+"""Count how many two-process trainings exit.
 
     python -m tools.fuzz.exits --runs 60 --out results/bench/exits.json
 

@@ -1,4 +1,4 @@
-"""Attacks on files, counted: how many tries, how many failures. Writes results/bench/reliability-flips.json.
+"""Fuzzing of saved files: count tries and failures. Writes results/bench/reliability-flips.json.
 
     python -m tools.fuzz.files --flips 400 --cuts 40 --mutants 400
 
@@ -82,7 +82,7 @@ def mutants(kind: str, name: str, path: Path, read: Callable[[Path], Any], times
 
 
 def bombs(folder: Path) -> dict[str, Any]:
-    """A row of the table: what a few bytes ask for."""
+    """Read small records that name huge layers; return a row of the table."""
     wrong = []
     most = 0
     for name in BOMBS:
@@ -107,7 +107,7 @@ def _row(what: str, kind: str, tries: int, wrong: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Attack, print a line for each kind, write the file."""
+    """Run all tries, print a line for each kind, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, times in {"flips": 400, "cuts": 40, "mutants": 400}.items():
         parser.add_argument(f"--{name}", type=int, default=times, help="of each kind of file")

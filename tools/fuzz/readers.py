@@ -1,4 +1,4 @@
-"""Damaged and forged files for every reader: each must end in a result or in one sentence that says what is wrong.
+"""Fuzzing of readers with damaged and forged files: each must end in a result or in one clear error.
 
     python -m tools.fuzz readers --tries 10000 --seed 0
 
@@ -58,7 +58,7 @@ NASTY = [
 
 
 def flipped(content: bytes, rng: random.Random) -> bytes:
-    """The content with a few changes of bytes."""
+    """Return the content with a few changed bytes."""
     data = bytearray(content)
     for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
         at = rng.randrange(len(data) + 1) if rng.random() < 0.6 else rng.randrange(min(len(data), 64) + 1)
@@ -83,7 +83,7 @@ def flipped(content: bytes, rng: random.Random) -> bytes:
 
 
 def changed(tree: Any, rng: random.Random) -> Any:
-    """A nest of tables and lists with one to three entries replaced, removed or doubled."""
+    """Return nested content with one to three entries replaced, removed or doubled."""
     tree = copy.deepcopy(tree)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         places: list[tuple[Any, Any]] = []
@@ -117,7 +117,7 @@ def _places(tree: Any, places: list[tuple[Any, Any]]) -> None:
 
 
 def table_text(rng: random.Random) -> bytes:
-    """A good text table."""
+    """Return a valid text table."""
     delimiter = rng.choice([",", ";", "\t", "|", " "])
     lines = [["a", "b", "town"]] if rng.random() < 0.7 else []
     odd = rng.random() < 0.5
@@ -131,7 +131,7 @@ def table_text(rng: random.Random) -> bytes:
 
 
 def array(rng: random.Random) -> np.ndarray[Any, Any]:
-    """A good array."""
+    """Return a valid array of random shape."""
     shape = rng.choice([(5, 3), (40, 2), (4, 3, 3), (3, 2, 4, 4)])
     kind = rng.choice(["f8", "f4", "u1", "i4", "?", ">f8", "f2"])
     values = np.random.default_rng(rng.randrange(2**32)).normal(size=shape) * 3
@@ -143,14 +143,14 @@ def array(rng: random.Random) -> np.ndarray[Any, Any]:
 
 
 def npy(values: np.ndarray[Any, Any]) -> bytes:
-    """As an npy file."""
+    """Return the content of an npy file."""
     buffer = io.BytesIO()
     np.save(buffer, values)
     return buffer.getvalue()
 
 
 def npz(rng: random.Random) -> bytes:
-    """An npz file whose members may be damaged though the archive is whole."""
+    """Return an npz file whose members may be damaged although the archive is valid."""
     values = array(rng)
     buffer = io.BytesIO()
     kind = rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -162,7 +162,7 @@ def npz(rng: random.Random) -> bytes:
 
 
 def parquet_file(rng: random.Random) -> bytes:
-    """A parquet file."""
+    """Return the content of a parquet file."""
     buffer = io.BytesIO()
     table = pyarrow.table({"a": [rng.gauss(0, 1), None, 2.0], "b": [1, 2, 3], "town": ["x", None, "y"]})
     parquet.write_table(table, buffer, compression=rng.choice(["none", "snappy", "gzip"]))
@@ -170,7 +170,7 @@ def parquet_file(rng: random.Random) -> bytes:
 
 
 def png(rng: random.Random) -> bytes:
-    """A PNG image, its chunks changed and their checksums right again, so that more than the checksum is tried."""
+    """Return a PNG image with changed chunks and valid checksums."""
     mode = rng.choice(["L", "RGB", "RGBA", "LA", "P", "1", "I;16"])
     from PIL import Image
 
@@ -235,7 +235,7 @@ def read_rows(path: Path, rng: random.Random) -> None:
 
 
 def config_text(rng: random.Random) -> bytes:
-    """A config.toml, its values of any type."""
+    """Return a config.toml with values of any type."""
 
     content: dict[str, Any] = {
         "run": {"seed": 0},

@@ -1,4 +1,4 @@
-"""Attacks on training runs, counted: how many tries, how many failures. Writes results/bench/reliability-runs.json.
+"""Fault injection into training runs: count tries and failures. Writes results/bench/reliability-runs.json.
 
     python -m tools.fuzz.runs --kills 20 --damage 200 --signals 30 --disks 30 --writers 10
 
@@ -51,7 +51,7 @@ STEPS = 6
 
 
 def run(folder: Path | None = None, **settings: Any) -> str:
-    """The digest of the weights."""
+    """Train, and return the digest of the weights."""
     objective = vae()
     resume = folder is not None
     fit(objective, rows(40), checkpoint_dir=folder, **{"resume": resume, **SETTINGS, **settings})
@@ -59,7 +59,7 @@ def run(folder: Path | None = None, **settings: Any) -> str:
 
 
 def damage(folder: Path, choose: random.Random, never: str) -> str | None:
-    """What went wrong, if anything."""
+    """Return the failure as text, or None."""
     run(folder)
     path = Checkpoints(folder).path(STEPS)
     content = bytearray(path.read_bytes())
@@ -82,7 +82,7 @@ def damage(folder: Path, choose: random.Random, never: str) -> str | None:
 
 
 def signals(folder: Path, choose: random.Random, never: str) -> str | None:
-    """What went wrong, if anything."""
+    """Return the failure as text, or None."""
     number = choose.choice((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     step = choose.randrange(STEPS)
     objective = vae()
@@ -105,7 +105,7 @@ def signals(folder: Path, choose: random.Random, never: str) -> str | None:
 
 
 def disks(folder: Path, choose: random.Random, never: str) -> str | None:
-    """What went wrong, if anything."""
+    """Return the failure as text, or None."""
     run(folder, epochs=1)
     size = Checkpoints(folder).path(2).stat().st_size
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -124,7 +124,7 @@ def disks(folder: Path, choose: random.Random, never: str) -> str | None:
 
 
 def writers(folder: Path, choose: random.Random, never: str) -> str | None:
-    """What went wrong, if anything."""
+    """Return the failure as text, or None."""
     step = choose.randrange(STEPS)
     outcomes: list[str] = []
 
@@ -152,7 +152,7 @@ def writers(folder: Path, choose: random.Random, never: str) -> str | None:
 
 
 def tried(what: Callable[..., str | None], times: int, seed: int, home: Path) -> dict[str, Any]:
-    """A row of the table."""
+    """Make the given tries; return a row of the table."""
     never = run()
     wrong: list[str] = []
     for number in range(times):
@@ -184,7 +184,7 @@ def kills(times: int, seed: int, home: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Attack, print a line for each kind, write the file."""
+    """Run all tries, print a line for each kind, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="of each of the three runs")
     for name, times in {"damage": 200, "signals": 30, "disks": 30, "writers": 10}.items():

@@ -1,4 +1,4 @@
-"""Make the pages of the documentation that no person writes.
+"""Generate the pages of the documentation that are made from results or from the program.
 
     python -m tools.pages            # write what is made from results or from the program
     python -m tools.pages --check    # fail if a page differs from what it is made from

@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 
 def page(results: Path) -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page in Markdown."""
     lines = [
         "# Benchmarks",
         "",

@@ -1,4 +1,4 @@
-"""The page of commands: the definitions that the program itself shows in its help → docs/reference/commands.md."""
+"""Generate docs/reference/commands.md from the help of the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT = re.compile(r"\[default: ([^;\]]*)(?:; ([^\]]*))?\]")
 
 
 def page() -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page in Markdown."""
     # Help that is wrapped would depend on the terminal.
     os.environ["COLUMNS"] = "100"
     group = typer.main.get_command(app)
@@ -82,7 +82,7 @@ def _without_default(text: str) -> tuple[str, str]:
 
 
 def _prose(text: str) -> list[str]:
-    """Paragraphs; those of the form "name: what" become a list."""
+    """Return paragraphs; those of the form "name: what" become a list."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
     lines: list[str] = []
     for part in paragraphs:
@@ -95,13 +95,13 @@ def _prose(text: str) -> list[str]:
 
 
 def _code(text: str) -> str:
-    """Code in a cell of a table, where a bar would end the cell."""
+    """Return code for a cell of a table, where a bar would end the cell."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;")
     return f"<code>{text}</code>"
 
 
 def _safe(text: str) -> str:
-    """Options and texts in quotes as code, so that Markdown leaves them alone."""
+    """Mark options and quoted texts as code, so that Markdown does not change them."""
     text = re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`", " ".join(text.split()))
     text = re.sub(r'"([^"`]+)"', r"`\1`", text)
     return text.replace("|", "\\|").replace("<", "&lt;")

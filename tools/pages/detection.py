@@ -42,12 +42,12 @@ NAMES = {
 
 
 def named(name: str) -> str:
-    """A peer or a data set as its authors write it."""
+    """Return the name of a peer or a data set as its authors write it."""
     return NAMES.get(name, name)
 
 
 def unseen(record: Record) -> list[str]:
-    """Tables that nobody had looked at when the defaults were chosen."""
+    """Return the section on tables that were not used to choose the defaults."""
     lines = [
         "## Detection on tables on which nothing was chosen",
         "",
@@ -65,22 +65,22 @@ def unseen(record: Record) -> list[str]:
 
 
 def differences(record: Record) -> list[str]:
-    """Ours minus a peer's, over all tables and by source, and this version next to the one before."""
+    """Return differences from peers over all tables and by source, and from the previous version."""
     return [*pooled(record), *by_source(record)]
 
 
 def pooled(record: Record) -> list[str]:
-    """Ours minus a peer's, over all tables."""
+    """Return differences from peers over all tables."""
     body = []
     for setting, row in record["pooled"].items():
-        cells = [_signed(row[key], row[f"{key}_se"]) for key in ("auroc", "ap")]
+        cells = [signed(row[key], row[f"{key}_se"]) for key in ("auroc", "ap")]
         wins = f"{row['wins_ap']} of {row['tables']}"
         body.append([setting.removesuffix(" known"), named(row["against"]), *cells, wins])
     return markdown_table(["known", "compared with", "AUROC", "average precision", "higher precision on"], body)
 
 
 def by_source(record: Record) -> list[str]:
-    """The same by source of the tables, and this version next to the one before."""
+    """Return differences by source of the tables, and from the previous version."""
     settings = list(record["pooled"])
     rows = []
     for source, part in record["sources"].items():
@@ -95,17 +95,17 @@ def by_source(record: Record) -> list[str]:
 
 
 def _minus(ranking: Sequence[Record], pooled: Record) -> str:
-    """Ours minus the peer's; without a standard error where tables were not paired."""
+    """Return the difference from a peer, without a standard error if tables were not paired."""
     if not ranking:
         return "–"
     [ours] = [row for row in ranking if row["detector"] == "fvnce"]
     [peer] = [row for row in ranking if row["detector"] == pooled["against"]]
     difference = ours.get("minus") or {key: ours[key] - peer[key] for key in ("auroc", "ap")}
-    return " / ".join(_signed(difference[key], difference.get(f"{key}_se")) for key in ("auroc", "ap"))
+    return " / ".join(signed(difference[key], difference.get(f"{key}_se")) for key in ("auroc", "ap"))
 
 
 def _last_version(record: Record) -> list[str]:
-    """Where the version before was measured on the same tables, both, with the higher number bold."""
+    """Return both versions on the tables where the previous one was measured, the higher number bold."""
     lines = []
     for source, part in record["sources"].items():
         body = []
@@ -126,7 +126,7 @@ def _last_version(record: Record) -> list[str]:
 
 
 def pair(row: Record, compared: Sequence[Record]) -> str:
-    """AUROC and AP, each bold where it is above all others that are shown."""
+    """Return AUROC and AP, each bold if it is the highest shown."""
     cells = []
     for key in ("auroc", "ap"):
         value = f"{row[key]:.3f}".removeprefix("0")
@@ -134,8 +134,8 @@ def pair(row: Record, compared: Sequence[Record]) -> str:
     return " / ".join(cells)
 
 
-def _signed(value: float, error: float | None) -> str:
-    """A difference and its standard error, bold where it is more than two of them from 0."""
+def signed(value: float, error: float | None) -> str:
+    """Format a difference and its standard error, bold if it is more than two of them from 0."""
     shown = f"{'−' if value < 0 else '+'}{abs(value):.3f}".replace("0.", ".", 1)
     if error is None:
         return shown
@@ -151,7 +151,7 @@ def _means(ranking: Sequence[Record]) -> list[str]:
 
 
 def known(record: Record) -> list[str]:
-    """Tables of which some anomalies are known."""
+    """Return the section on tables with known anomalies."""
     lines = ["## Detection", "", *(f"* `{plain(command)}`" for command in record["commands"]), ""]
     lines += [f"Columns are {record['inputs']}, the peers' as well.", ""]
     for name, ranking in record["summary"].items():
@@ -175,7 +175,7 @@ def known(record: Record) -> list[str]:
 
 
 def _at_threshold(rows: Sequence[Record]) -> str:
-    """What the threshold that nobody guessed does, means over tables and seeds."""
+    """Return mean results at the automatic threshold over tables and seeds."""
     flagged, true = (statistics.fmean(row[name] for row in rows) for name in ("flagged", "true share"))
     precision, recall = (statistics.fmean(row[name] for row in rows) for name in ("precision", "recall"))
     return (
@@ -185,7 +185,7 @@ def _at_threshold(rows: Sequence[Record]) -> str:
 
 
 def novelty(record: Record) -> list[str]:
-    """Tables of which nothing is known, by protocol."""
+    """Return the section on tables without known anomalies, by protocol."""
     titles = {
         "contaminated": "Rows that may hold outliers",
         "random-half": "A random half of the inliers, known to be clean (`clean=True`)",
@@ -223,7 +223,7 @@ def novelty(record: Record) -> list[str]:
 
 
 def images(record: Record) -> list[str]:
-    """Images of a class that was not in training."""
+    """Return the section on images of a class that was not in training."""
     settings = record["settings"]
     rows, tests = settings["training rows, held out"], settings["test rows"]
     lines = [
@@ -251,7 +251,7 @@ def images(record: Record) -> list[str]:
 
 
 def plain(command: str) -> str:
-    """The command without the folders of the machine it ran on."""
+    """Return the command without folders of the machine it ran on."""
     return " ".join(Path(word).name if word.startswith("/") else word for word in command.split())
 
 
@@ -277,5 +277,5 @@ def _bold(name: str) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table and the empty one below it."""
+    """Return the lines of a table in Markdown, and an empty line."""
     return [ResultTable("", header, rows).markdown(), ""]

@@ -10,7 +10,7 @@ Record = dict[str, Any]
 
 
 def estimators(record: Record) -> list[str]:
-    """Error and error of log Z of every estimator on every problem."""
+    """Return the errors of every estimator on every problem."""
     names = list(next(iter(record["problems"].values())))
 
     def rows(value: str, error: str) -> list[list[str]]:
@@ -38,7 +38,7 @@ def estimators(record: Record) -> list[str]:
 
 
 def flat_landscape(record: Record) -> list[str]:
-    """Steps of descent against the distance of the noise."""
+    """Return the number of descent steps against the distance of the noise."""
     names = list(record["rows"][0]["steps"])
     rows = [
         [
@@ -59,7 +59,7 @@ def flat_landscape(record: Record) -> list[str]:
 
 
 def annealing(record: Record) -> list[str]:
-    """N·MSE of log Z against the distance."""
+    """Return N·MSE of log Z against the distance."""
     names = [name for name in record["rows"][0] if name != "distance"]
     rows = [
         [
@@ -85,7 +85,7 @@ def annealing(record: Record) -> list[str]:
 
 
 def bridges(record: Record) -> list[str]:
-    """Errors of log-ratios on data and on noise."""
+    """Return the errors of log-ratios on data and on noise."""
     ways = list(next(iter(record["problems"].values())))
     rows = [
         [
@@ -113,7 +113,7 @@ def _with_error(value: float, error: float | None) -> str:
 
 
 def _three(value: float, digits: int = 2) -> str:
-    """A number with a few digits that count, without an exponent."""
+    """Format a number with a few significant digits, without an exponent."""
     if value == 0:
         return "0"
     if abs(value) >= 10**digits:

@@ -24,7 +24,7 @@ NAMES = {"mnist": "MNIST, 10,000 training images", "fashion": "Fashion-MNIST, it
 
 
 def page(results: Path) -> str:
-    """The page, from what is in a folder of results."""
+    """Return the page, made from a folder of results."""
     record: dict[str, Any] = json.loads((results / "forgetting.json").read_text("utf-8"))
     settings = ", ".join(f"{name} = {value}" for name, value in record["settings"].items())
     parts = [OPENING.format(budget=record["settings"]["budget"], command=record["command"], settings=settings)]
@@ -175,7 +175,7 @@ def _of_decoded(cells: list[dict[str, Any]]) -> str:
 
 
 def _errors(cells: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """The mean error of each noise, by place."""
+    """Return the mean error of each noise, by problem."""
     by_place: dict[str, dict[str, list[float]]] = {}
     for cell in cells:
         values = by_place.setdefault(_where(cell), {}).setdefault(cell["noise"], [])
@@ -205,7 +205,7 @@ def _adaptive_row(cells: list[dict[str, Any]], where: str, noises: list[str]) ->
 
 
 def _best(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Where each noise has the smallest mean error."""
+    """Return where each noise has the smallest mean error."""
     places: dict[str, list[str]] = {}
     for where, errors in _errors(cells).items():
         places.setdefault(min(errors, key=errors.__getitem__), []).append(where)

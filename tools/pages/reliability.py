@@ -1,4 +1,4 @@
-"""The page of measured reliability: what was attacked, how often, and how often it gave way.
+"""Generate the page of measured reliability: faults injected, number of tries, number of failures.
 
 Every row comes from a file in ``results/bench`` that a program of ``tools.fuzz`` wrote: ``runs``, ``files``, and
 ``detector`` and ``readers`` for inputs. A file that is not there leaves its table out.
@@ -50,7 +50,7 @@ CLOSING = """
 
 
 def page(results: Path) -> str:
-    """The page, from what is in a folder of results."""
+    """Return the page, made from a folder of results."""
     parts = [part for part in (OPENING, _promises(results.parent / "coverage")) if part]
     runs, files = _read(results / "reliability-runs.json"), _read(results / "reliability-flips.json")
     if runs is not None:
@@ -68,7 +68,7 @@ def page(results: Path) -> str:
 
 
 def _promises(folder: Path) -> str:
-    """One table for each study in ``results/coverage``; empty if there is none."""
+    """Return one table for each study in ``results/coverage``, or an empty text."""
     parts = []
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text("utf-8"))

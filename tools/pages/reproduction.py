@@ -31,7 +31,7 @@ CHOSEN = ("encoder", "code_activation", "output", "init", "pixels", "lr", "batch
 
 
 def page(results: Path) -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page in Markdown."""
     records = {name: json.loads((results / name).read_text("utf-8")) for name in SECTIONS if (results / name).exists()}
     if not records:
         raise FileNotFoundError(f"results must hold one of {', '.join(SECTIONS)}, found none in {str(results)!r}")
@@ -102,7 +102,7 @@ def _table_section(record: Record) -> list[str]:
 
 @dataclass(frozen=True)
 class Step:
-    """The step from one row to another in the column of differences, in nats."""
+    """Step from one row to another in the column of differences, in nats."""
 
     network: str
     name: str
@@ -231,7 +231,7 @@ def _deep_section(record: Record) -> list[str]:
 
 
 def _deep_reading(record: Record) -> list[str]:
-    """What the runs on the deeper network show."""
+    """Return sentences on what the runs on the deeper network show."""
     runs = {(run["network"], run["label"], tuple(run["changes"].items()), run["epochs"]): run for run in record["runs"]}
     shallow, deep = record["networks"]
     gamma = (("shift", record["gamma"]),)
@@ -293,7 +293,7 @@ def _deep_reading(record: Record) -> list[str]:
 
 
 def _choices(variants: Sequence[Record]) -> list[str]:
-    """By how many nats each choice moves the numbers, most first."""
+    """Return by how many nats each choice changes the numbers, largest first."""
     base = next(variant for variant in variants if not variant["changes"])
     before = {(cell["network"], cell["row"]): cell for cell in base["cells"]}
     moved: dict[str, list[tuple[float, float]]] = {}

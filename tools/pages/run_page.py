@@ -1,4 +1,4 @@
-"""Pages as programs: their code is run from top to bottom, and what they show is what it prints and draws.
+"""Run the code of pages from top to bottom, and compare or write its output and pictures.
 
     python -m tools.pages.run_page docs/models/*.md    # write outputs and pictures anew
 
@@ -28,7 +28,7 @@ NUMBER = re.compile(r"[-+−]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 def rendered(page: Path) -> str:
-    """The page with every output as its code now prints it; files are written to the working directory."""
+    """Return the page with all outputs renewed; files are written to the working directory."""
     text = page.read_text("utf-8")
     names: dict[str, Any] = {"__name__": "__main__"}
     parts, end, printed = [], 0, None
@@ -76,7 +76,7 @@ def _ending_in_a_line(text: str) -> str:
 
 
 def differences(shown: str, rendered: str) -> list[str]:
-    """Lines of a page that its code does not bear out: other words, or numbers that are off by more than a quarter.
+    """Return lines of a page that differ from the output: other words, or numbers off by more than a quarter.
 
     Arithmetic differs from machine to machine, so that numbers need not be the same to the last digit; what a page
     claims of them it asserts.

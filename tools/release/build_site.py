@@ -1,4 +1,4 @@
-"""The documentation's site: pages put in order, built by Zensical, with equations linked and every link examined.
+"""Build the documentation's site with Zensical: stage pages, link equations, check links.
 
 python -m tools.release.build_site
 

@@ -1,4 +1,4 @@
-"""The wheel and the sdist, built; the wheel alone, installed and used.
+"""Build the wheel and the sdist; install the wheel alone and use it.
 
     python -m tools.release.check_package [FOLDER]
 
@@ -28,7 +28,7 @@ OUTSIDE = {"benchmarks", "docs", "experiments", "results", "tests", "tools"}
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """The sdist and the wheel, without isolation so that nothing is downloaded; their metadata and README examined."""
+    """Build sdist and wheel without isolation, so that nothing is downloaded; check their metadata and README."""
     run = {"cwd": ROOT, "check": True, "stdout": subprocess.DEVNULL}
     subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", folder], **run)
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
@@ -37,7 +37,7 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 
 def check_contents(wheel: Path, sdist: Path) -> None:
-    """Every file of the package is in both, templates of pages too; the wheel holds nothing else: no tests, no data."""
+    """Check that both contain every file of the package and its templates, and the wheel nothing else."""
     modules = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src" / "fvnce").rglob("*")
@@ -59,7 +59,7 @@ def check_contents(wheel: Path, sdist: Path) -> None:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """An environment with the wheel, and with the dependencies that are here; its Python."""
+    """Make an environment with the wheel and the dependencies of this one; return its Python."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     scheme = {"base": str(folder), "platbase": str(folder), "installed_base": str(folder)}
@@ -74,7 +74,7 @@ def install(wheel: Path, folder: Path) -> Path:
 
 
 def use(python: Path, folder: Path) -> None:
-    """Run the installed command, from a folder that knows nothing of this one."""
+    """Run the installed command from another folder."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     where = [str(python), "-c", "import fvnce; print(fvnce.__file__)"]
     installed = subprocess.run(where, cwd=folder, env=clean, check=True, capture_output=True, text=True).stdout.strip()
@@ -99,7 +99,7 @@ def use(python: Path, folder: Path) -> None:
 
 
 def keep(wheel: Path, sdist: Path, folder: Path) -> None:
-    """Copy both to ``folder``, and next to it what the changelog says of this version."""
+    """Copy both to ``folder``, and write the changelog of this version next to it."""
     version = wheel.name.split("-")[1]
     changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
     notes = re.search(rf"^## \[{re.escape(version)}\][^\n]*\n(.*?)(?=^## |\Z)", changes, re.MULTILINE | re.DOTALL)
@@ -112,7 +112,7 @@ def keep(wheel: Path, sdist: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Build, look, install, use; keep."""
+    """Build, check, install and use the package, and keep it if a folder is given."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         wheel, sdist = build(folder)

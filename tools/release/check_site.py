@@ -1,4 +1,4 @@
-"""The built site, examined: every link and every anchor leads somewhere, and a page fetches nothing from elsewhere.
+"""Check the built site: every link and anchor exists, and no page fetches anything from another host.
 
 python -m tools.release.check_site site
 """
@@ -18,7 +18,7 @@ HARMLESS = {"canonical", "prev", "next", "alternate"}
 
 
 class Page(HTMLParser):
-    """The anchors of a page, what it links to, and what it fetches."""
+    """Parser for the anchors, links and fetched addresses of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what the tag refers to."""
+        """Record what the tag refers to."""
         given = {name: value for name, value in attrs if value}
         if "id" in given:
             self.anchors.add(given["id"] or "")
@@ -42,7 +42,7 @@ class Page(HTMLParser):
 
 
 def problems(site: Path) -> Iterator[str]:
-    """What is wrong, one line each."""
+    """Yield the problems of the site, one line each."""
     pages = {path: Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         name = path.relative_to(site)

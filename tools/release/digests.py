@@ -1,4 +1,4 @@
-"""Seeded results, fingerprinted: so that a change that should keep every bit can be seen to keep every bit.
+"""Fingerprints of seeded results, to verify that a change keeps every bit.
 
     python -m tools.release.digests write      # before: out/digests.json (every bit) and tests/digests.json (summaries)
     python -m tools.release.digests check      # after: fails, with their names, if a bit of one differs
@@ -102,7 +102,7 @@ OBJECTIVES: dict[str, Callable[[], nn.Module]] = {
 
 @contextmanager
 def _float64() -> Iterator[None]:
-    """Rounding of other processors then stays far below the tolerance of the summaries."""
+    """Use float64 in the block, so that rounding stays below the tolerance of the summaries."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -112,7 +112,7 @@ def _float64() -> Iterator[None]:
 
 
 def weights(name: str) -> Tensor:
-    """An objective's parameters after some steps of Adam."""
+    """Return an objective's parameters after some steps of Adam."""
     with _float64(), torch.random.fork_rng():
         torch.manual_seed(0)
         objective = OBJECTIVES[name]()
@@ -123,7 +123,7 @@ def weights(name: str) -> Tensor:
 
 
 def detector_scores(known: bool) -> Tensor:
-    """Scores and probabilities of a detector with or without known outliers."""
+    """Return scores and probabilities of a detector with or without known outliers."""
     rng = np.random.default_rng(0)
     table = np.concatenate([rng.normal(size=(120, 3)), rng.normal(4, 0.5, size=(12, 3))])
     labels = np.repeat([0, 1], [126, 6]) if known else None
@@ -138,7 +138,7 @@ def detector_scores(known: bool) -> Tensor:
 
 
 def digits_table() -> Tensor:
-    """Every number of the paper's table on digits, with tiny settings."""
+    """Return every number of the paper's table on digits, with tiny settings."""
     from fvnce.paper.setting import DIGITS, Options, setting_for
     from fvnce.paper.table import measure
 
@@ -159,7 +159,7 @@ RECORDED: dict[str, tuple[Callable[[], Tensor], float]] = {
 
 
 def summary(x: Tensor) -> list[float]:
-    """How many numbers, their mean, their root mean square, and a sum that depends on their order."""
+    """Return the number of entries, their mean, root mean square, and a sum that depends on their order."""
     waves = torch.cos(torch.arange(len(x), dtype=x.dtype))
     numbers = (x.mean(), x.square().mean().sqrt(), (x * waves).sum() / math.sqrt(len(x)))
     return [len(x), *(float(f"{float(value):.9g}") for value in numbers)]

@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: an extension of Griffe for what this project writes in them.
+"""Griffe extension that converts this project's docstrings to Markdown.
 
 Examples become blocks of Python, tables of reStructuredText become lists, and references such as ``:func:`fvnce.fit` ``
 become links; formulas are indented and are left as they are.

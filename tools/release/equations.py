@@ -29,7 +29,7 @@ _TAG_OR_CITATION = re.compile(r"<[^>]*>|\bEq\. ([A-Za-z]\w*)")
 
 
 class Equation(NamedTuple):
-    """Its number, what people call it, and its page relative to docs."""
+    """Equation: its number, its title, and its page relative to docs."""
 
     number: int
     title: str
@@ -37,7 +37,7 @@ class Equation(NamedTuple):
 
 
 def pages() -> list[str]:
-    """Every page of the navigation, in its order."""
+    """Return every page of the navigation, in order."""
     with (ROOT / "zensical.toml").open("rb") as file:
         return list(_leaves(tomllib.load(file)["project"]["nav"]))
 
@@ -50,7 +50,7 @@ def _leaves(item: Any) -> list[str]:
 
 
 def definitions(names: list[str] | None = None, folder: Path = DOCS) -> dict[str, Equation]:
-    """Every equation by the name that cites it; ``names`` are the pages to read, by default all, in their order."""
+    """Return all equations by name; ``names`` are the pages to read, by default all, in order."""
     defined: dict[str, Equation] = {}
     for page in pages() if names is None else names:
         path = folder / page
@@ -62,12 +62,12 @@ def definitions(names: list[str] | None = None, folder: Path = DOCS) -> dict[str
 
 
 def citations(text: str) -> set[str]:
-    """The names of the equations that a text cites."""
+    """Return the names of the equations that a text cites."""
     return set(CITATION.findall(text))
 
 
 def displayed(markdown: str, known: dict[str, Equation]) -> str:
-    """A page with its equations as numbered blocks for KaTeX."""
+    """Return a page with its equations as numbered blocks for KaTeX."""
 
     def block(match: re.Match[str]) -> str:
         name, title, formula = match.groups()
@@ -79,7 +79,7 @@ def displayed(markdown: str, known: dict[str, Equation]) -> str:
 
 
 def linked(text: str, known: dict[str, Equation], address: str) -> str:
-    """A built page at ``address`` with its citations made links."""
+    """Return a built page at ``address`` with its citations as links."""
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1)

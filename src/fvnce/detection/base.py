@@ -209,7 +209,7 @@ class FittedDetector(ABC):
                 training sets and rows, such as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. Which
                 rows are flagged depends on those given together. If none is, though some are above ``threshold_``, a
                 warning says why.
-            discount: leave out held-out rows that are no outliers with a probability of at most ``fdr``, or ¼ if that
+            discount: leave out held-out rows that are no outliers with a probability of at most ``fdr``/2, or ¼ if that
                 is less, as in :meth:`p_value`; by default wherever known outliers allow it.
 
         Raises:
@@ -233,7 +233,7 @@ class FittedDetector(ABC):
         """Return the ``discount`` of :meth:`p_value` that goes with a rate of false alarms, as in :meth:`predict`."""
         # The fewer alarms may be false, the surer must be an outlier that the comparison leaves out.
         wanted = self._p_values.inlier is not None if discount is None else discount
-        return min(fdr, DOUBT) if wanted else False
+        return min(fdr / 2, DOUBT) if wanted else False
 
     def p_value(self, X: Any, *, discount: bool | float = False) -> Array:
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.

@@ -1,8 +1,8 @@
-"""The one place that writes and reads tensors and JSON: atomic, checksummed, without pickle.
+"""Reading and writing of tensors and JSON: atomic, with checksums, without pickle.
 
 ==================  ===================================================================
-``files``           files written whole or not at all; records of tensors and JSON with a SHA-256; locks
-``codec``           nested state, and objects of registered classes, as JSON and tensors
+``files``           atomic files, records of tensors and JSON with a SHA-256, locks
+``codec``           nested state and objects of registered classes as JSON and tensors
 ==================  ===================================================================
 """
 

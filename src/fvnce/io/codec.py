@@ -1,18 +1,18 @@
-"""Nested state and objects of registered classes as JSON and tensors, and back, without pickle.
+"""Conversion of nested state and objects of registered classes to JSON and tensors, and back, without pickle.
 
-An optimizer's or a callback's state is a nest of dictionaries, lists, tuples, numbers, text and tensors. JSON takes the
-nest with a reference in place of each tensor; the tensors go, by name, into a flat dictionary for safetensors. Floats
-survive exactly: JSON writes the shortest decimal that reads back as the same float64.
+The state of an optimizer or a callback is nested dictionaries, lists, tuples, numbers, text and tensors. JSON holds the
+nested structure with a reference in place of each tensor; the tensors go into a flat dictionary for safetensors. Floats
+are exact: JSON writes the shortest decimal that reads back as the same float64.
 
-An object becomes the name of its kind and the arguments it was made with, read from attributes of the same names, down
-to numbers, text and tensors; a module also gives its state. An object that occurs twice is built once. A file can name
-registered classes only, so it cannot make its reader run code:
+An object is stored as the name of its kind and its constructor arguments, which are read from attributes of the same
+names, recursively; a module also stores its state. An object that occurs twice is built once. A file can name
+registered classes only, so reading it cannot run code:
 
     register(KernelDensity, stand_ins={"weights": lambda noise: noise.given_weights})
 
-A file of a few hundred bytes can name a layer of 30,000 × 30,000 weights. So classes whose arguments say how large
-their tensors are, torch's layers among them, are built on the meta device, which has shapes and no memory, and are then
-given the tensors of the file, if their shapes are the same.
+A file of a few hundred bytes can name a layer of 30,000 × 30,000 weights. Classes whose arguments set the size of their
+tensors, such as torch's layers, are therefore built on the meta device, which has shapes but no memory, and then
+receive the tensors of the file if the shapes agree.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ T = TypeVar("T")
 
 _TENSOR, _TUPLE, _PAIRS = "$tensor", "$tuple", "$pairs"
 _KIND, _NUMBER, _ARGUMENTS, _METHOD = "$kind", "$id", "$arguments", "method"
-#: Objects within one another, counted in every place: a network of two that hold each the same two, and so on, is
-#: small in a file and endless to walk through.
+#: Maximum number of nested objects, each counted wherever it occurs: a deep chain of modules that each hold the next
+#: one twice is small in a file, but takes exponential time to traverse.
 MAX_OBJECTS = 100_000
 
 
 class Kind(NamedTuple):
-    """How the objects of one name in a file are taken apart and built.
+    """How the objects of one registered class are stored and rebuilt.
 
     Args:
-        name: what the file calls it.
+        name: name of the class in files.
         cls: the class.
-        arguments: from an object to the arguments it is built with; an error goes on from the object's name.
-        build: what is called with them.
-        names: the arguments that a file may give; None for any.
-        methods: those of its methods that a file may refer to.
-        retired: arguments in files of earlier versions, which are left out.
-        sized: whether it is built on the meta device.
+        arguments: from an object to its arguments; its error messages are appended to the object's name.
+        build: called with the arguments.
+        names: arguments that a file may give; None for any.
+        methods: methods that a file may refer to.
+        retired: arguments in files of earlier versions, which are ignored.
+        sized: whether to build it on the meta device.
     """
 
     name: str
@@ -77,17 +77,17 @@ def register(
     retired: Iterable[str] = (),
     sized: bool = False,
 ) -> None:
-    """Let files name these classes, by the arguments of their constructors.
+    """Register classes that files may name, with the arguments of their constructors.
 
     Args:
-        classes: each has an attribute for every argument that matters.
-        prefix: put before the class's name in the file.
-        omit: arguments that the state restores, or that do not matter once it has.
-        stand_ins: arguments that are not attributes of the same name; where the state restores one, anything valid
-            will do until then.
-        methods: methods that another object may have been given, as an objective is given a model's posterior.
-        retired: arguments in files of earlier versions that have no effect any more.
-        sized: whether the arguments say how large tensors are, all of which the state restores.
+        classes: classes with an attribute for every argument to store.
+        prefix: prefix of the class's name in files.
+        omit: arguments that the state restores, or that have no effect once it is loaded.
+        stand_ins: functions for arguments that are not attributes of the same name; for an argument that the state
+            restores, any valid value.
+        methods: methods that other objects may hold, such as a model's posterior in an objective.
+        retired: arguments in files of earlier versions that no longer have an effect.
+        sized: whether the arguments set the size of tensors, all of which the state restores.
 
     >>> class Shift:
     ...     def __init__(self, by: float) -> None:
@@ -110,7 +110,7 @@ def register(
 
 
 def add(kind: Kind, *, subclasses: bool = False) -> None:
-    """Register a kind that is not described by its constructor; with ``subclasses``, for them all."""
+    """Register a kind with custom functions; with ``subclasses``, for all subclasses as well."""
     known = _by_name.setdefault(kind.name, kind).cls
     if (known.__module__, known.__qualname__) != (kind.cls.__module__, kind.cls.__qualname__):
         raise ValueError(f"kind must have a name of its own, found {kind.name!r} registered for {known.__name__}")
@@ -122,17 +122,17 @@ def add(kind: Kind, *, subclasses: bool = False) -> None:
 
 
 def register_alias(cls: type, replace: Callable[[Any], Any]) -> None:
-    """Describe objects of a class as what ``replace`` makes of them, from which their owner makes them again."""
+    """Store objects of a class as the result of ``replace``, from which their owner recreates them."""
     _aliases[cls] = replace
 
 
 def kind_of_class(cls: type) -> Kind | None:
-    """Return the kind of a class, if it is registered."""
+    """Return the kind of a registered class, or None."""
     return _by_class.get(cls) or next((family for family in _families if issubclass(cls, family.cls)), None)
 
 
 def flatten(value: object, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
-    """Return (what JSON holds, tensors by name) of a nest.
+    """Split nested state into (content for JSON, tensors by name).
 
     >>> flatten({"step": 3, "moment": torch.zeros(2)}, "optimizer")
     ({'step': 3, 'moment': {'$tensor': 'optimizer.moment'}}, {'optimizer.moment': tensor([0., 0.])})
@@ -142,7 +142,7 @@ def flatten(value: object, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
 
 
 def unflatten(content: object, tensors: Mapping[str, Tensor]) -> Any:
-    """Return the nest of which :func:`flatten` gave the content and the tensors.
+    """Rebuild nested state from the result of :func:`flatten`.
 
     >>> unflatten(*flatten({0: (1.5, None, torch.ones(1))}))
     {0: (1.5, None, tensor([1.]))}
@@ -151,11 +151,11 @@ def unflatten(content: object, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def describe(made: object, name: str = "module") -> tuple[Any, dict[str, Tensor]]:
-    """Return (what JSON can hold, tensors) from which :func:`rebuild` makes the same object.
+    """Convert an object to (content for JSON, tensors), from which :func:`rebuild` makes the same object.
 
     Args:
         made: a module or a distribution.
-        name: what errors call it.
+        name: name of the object in errors.
 
     >>> content, tensors = describe(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
     >>> rebuild(content, tensors)
@@ -192,17 +192,17 @@ def rebuild(
     what: object = "the file",
     max_bytes: int | None = None,
 ) -> Any:
-    """Return the object that :func:`describe` described; a module is in evaluation mode.
+    """Rebuild an object from the result of :func:`describe`; a module is in evaluation mode.
 
     Args:
-        content: from :func:`describe`, perhaps by way of a file.
-        tensors: likewise.
-        of: the class that it must be of.
-        what: what errors call its source.
-        max_bytes: how much ``tensors`` may take, by default any number of bytes.
+        content: content of :func:`describe`.
+        tensors: tensors of :func:`describe`.
+        of: required class of the object.
+        what: name of the source in errors.
+        max_bytes: maximum size of ``tensors``, by default unlimited.
 
     Raises:
-        FileError: if the content is not of that form, names what is not registered, or shapes that do not fit.
+        FileError: if the content has another form, names an unregistered class, or has shapes that do not fit.
     """
     held = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if max_bytes is not None and held > max_bytes:
@@ -216,10 +216,10 @@ def rebuild(
             return made
         _, state, frozen = fields(content, f"a module of {what}", "structure", "state", "frozen")
         state = unflatten(state, tensors)
-        # Assigned, and not copied into what was built: every tensor comes back in its own precision.
+        # Assigned instead of copied, so that every tensor keeps its precision.
         try:
             made.load_state_dict({name: value.clone() for name, value in state.items()}, assign=True)
-        except RuntimeError as error:  # of several lines, of which the last names a tensor
+        except RuntimeError as error:  # the last of several lines names a tensor
             problem = str(error).splitlines()[-1].strip()[:200]
             raise FileError(f"{what} must hold weights that fit its layers, found {problem}") from None
         for name, value in made.named_parameters():
@@ -228,12 +228,12 @@ def rebuild(
 
 
 class _Writer:
-    """Turns a nest, or with ``objects`` also objects, into what JSON can hold and tensors by name."""
+    """Converter of nested state, or with ``objects`` also objects, to content for JSON and tensors by name."""
 
     def __init__(self, *, objects: bool) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._objects = objects
-        # Objects by id, with their numbers; objects made on the way must live as long as their ids are remembered.
+        # Numbers of objects by id. Temporary objects are kept alive, as their ids must stay unique.
         self._numbers: dict[int, tuple[int, object]] = {}
 
     def value(self, value: object, path: str) -> Any:
@@ -298,7 +298,7 @@ def _unknown(value: object, path: str) -> str:
 
 
 class _Reader:
-    """Turns what a :class:`_Writer` wrote into a nest, or with ``objects`` into objects."""
+    """Converter of the output of :class:`_Writer` to nested state, or with ``objects`` to objects."""
 
     def __init__(self, tensors: Mapping[str, Tensor], what: object, *, objects: bool) -> None:
         self._tensors, self._what, self._objects = tensors, what, objects
@@ -332,7 +332,7 @@ class _Reader:
             owner = self._known(number)
             kind = kind_of_class(type(owner))
             if kind is None or not isinstance(name, str) or name not in kind.methods:
-                raise FileError(f"{self._what} names a method {short(name)} that {type(owner).__name__} does not lend")
+                raise FileError(f"{self._what} names a method {short(name)} that {type(owner).__name__} does not allow")
             return getattr(owner, name)
         return self._object(content)
 
@@ -347,7 +347,7 @@ class _Reader:
         if unknown:
             raise FileError(f"{self._what} gives {name} an argument {short(unknown[0])} that it does not take")
         if not isinstance(number, int) or number in self._made:
-            raise FileError(f"{self._what} must number its objects, each once, found {short(number)} for a {name}")
+            raise FileError(f"{self._what} must number each object once, found {short(number)} for a {name}")
         before, self._count = self._count, 1
         parts = {key: self.value(item) for key, item in arguments.items() if key not in kind.retired}
         with torch.device("meta") if kind.sized else nullcontext():
@@ -364,10 +364,10 @@ class _Reader:
     def _add(self, objects: int) -> None:
         self._count += objects
         if self._count > MAX_OBJECTS:
-            raise FileError(f"{self._what} must hold at most {MAX_OBJECTS:,} objects within one another, found more")
+            raise FileError(f"{self._what} must hold at most {MAX_OBJECTS:,} nested objects, found more")
 
 
-#: Layers that a network may be made of.
+#: Torch layers that a file may name.
 _LAYERS = (
     *("AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d"),
     *("Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Dropout", "Dropout2d", "ELU", "Flatten"),
@@ -378,7 +378,7 @@ _LAYERS = (
 
 
 def _parts(network: nn.Sequential) -> dict[str, nn.Module]:
-    # named_children would leave out a layer in its second place.
+    # named_children would omit the second occurrence of a shared layer.
     return {name: part for name, part in network.named_modules(remove_duplicate=False) if name and "." not in name}
 
 
@@ -390,7 +390,7 @@ def _sequential(**parts: nn.Module) -> nn.Sequential:
 
 
 def _factor(noise: MultivariateNormal) -> Tensor:
-    """Return the factor as it may have been given: torch spreads one over the whole batch."""
+    """Return the factor without the batch dimensions over which torch expands it."""
     factor = noise.scale_tril
     while factor.ndim > 2 and bool((factor == factor[:1]).all()):
         factor = factor[0]
@@ -405,7 +405,7 @@ register(
     sized=True,
 )
 add(Kind("torch.Sequential", nn.Sequential, _parts, _sequential))
-# An attribute without a public name; without it, what torch does by default.
+# A private attribute; if torch removes it, the default applies.
 _validated = {"validate_args": lambda noise: bool(getattr(noise, "_validate_args", True))}
 register(Normal, Uniform, prefix="torch.", stand_ins=_validated)
 register(

@@ -1,16 +1,16 @@
-"""Files that are written whole or not at all, never through a symbolic link, and by one writer at a time.
+"""Atomic files, records with checksums, and locks of folders.
 
-The content goes to a new file in the target's folder, made exclusively under a random name, is flushed to the disk, and
-is put in place by one atomic rename. A killed process or a full disk leaves the earlier file as it was; a link in the
-target's place is replaced, and its own target stays untouched; nobody can predict the temporary name.
+Content is written to a new file in the target's folder with an unpredictable name, opened exclusively, flushed to disk,
+and put in place by one atomic rename. A killed process or a full disk leaves the earlier file unchanged. A symbolic
+link in place of the target is replaced; the file it points to is not touched.
 
 A record is tensors and JSON in one safetensors file. The JSON is in the file's header, with a SHA-256 over itself and
 every tensor. Reading compares the checksum and runs no code: nothing is pickled. How much memory a text may cost is
 decided before it is parsed. Tensors are torch's or NumPy's; who writes and reads arrays needs no torch.
 
-A folder is locked by ``flock``, which the kernel releases when its process ends, however it ends. (The ``filelock``
-package that torch brings empties the file when a second process asks, and with it who holds it.) The holder writes into
-the file who it is, for the others' error message.
+A folder is locked by ``flock``, which the kernel releases when the process ends for any reason. The holder writes its
+identity into the lock file, for the error message of others. (The ``filelock`` package that torch installs would empty
+the file when a second process tries to lock it.)
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if sys.platform != "win32":
 
 
 _INCOMPLETE = re.compile(r"\.fvnce-[0-9a-f]{16}\.incomplete")
-# O_BINARY exists on Windows alone, O_NOFOLLOW everywhere else. O_EXCL by itself refuses a link that ends the path.
+# O_BINARY exists on Windows only, O_NOFOLLOW everywhere else. O_EXCL alone already rejects a link at the path's end.
 _EXCLUSIVE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 #: Errors of a file system without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-#: The format of every file that this package writes, counted up when it changes. Older files are refused.
+#: Version of the format of all files of this package. Files of other versions are rejected.
 FORMAT_VERSION = 2
 _MARK = "fvnce"
-#: Bytes of JSON that are parsed at most.
+#: Maximum number of bytes of JSON that are parsed.
 MAX_TEXT = 64 * 2**20
-#: Levels of lists and dictionaries within one another, far more than any state of ours has.
+#: Maximum nesting of lists and dictionaries, far more than any state has.
 MAX_NESTING = 100
 
 
@@ -67,11 +67,11 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["w"]) -> AbstractCo
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: Literal["wb", "w"] = "wb") -> Iterator[Any]:
-    """Open a file that takes the place of ``path`` when the block ends, and vanishes if the block fails.
+    """Open a temporary file that replaces ``path`` when the block ends, and is removed if the block fails.
 
     Args:
-        path: the file; its folder must exist. A symbolic link in its place is replaced, not followed.
-        mode: ``"wb"`` for bytes, or ``"w"`` for text in UTF-8, whose line ends are written as they are given.
+        path: the file; its folder must exist. A symbolic link is replaced, not followed.
+        mode: ``"wb"`` for bytes, or ``"w"`` for text in UTF-8 without conversion of line ends.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +85,7 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["wb", "w"] = "wb") 
         raise IsADirectoryError(f"{target} must be a file, found a folder; name a file in it")
     hidden = target.with_name(f".fvnce-{secrets.token_hex(8)}.incomplete")
     try:
-        handle = os.open(hidden, _EXCLUSIVE, 0o666)  # less the umask, as for any new file
+        handle = os.open(hidden, _EXCLUSIVE, 0o666)  # minus the umask, as for any new file
     except OSError as error:
         raise _about(target, error) from None
     try:
@@ -102,26 +102,26 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["wb", "w"] = "wb") 
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text in UTF-8, whole or not at all; see :func:`atomic_write`."""
+    """Write text in UTF-8 atomically; see :func:`atomic_write`."""
     with atomic_write(path, "w") as file:
         file.write(text)
 
 
 def sweep(folder: Path) -> None:
-    """Remove files that killed processes left half written, by the pattern of their names."""
+    """Remove temporary files that killed processes left behind."""
     for entry in os.scandir(folder):
         if _INCOMPLETE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             Path(entry).unlink(missing_ok=True)
 
 
 def _about(place: Path, error: OSError) -> OSError:
-    """Return an error with the caller's path instead of the temporary file's; of a link in the way, as it is."""
+    """Return the error with the caller's path instead of the temporary file's."""
     named = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
     return OSError(error.errno, error.strerror, str(place)) if named else error
 
 
 def _flush_folder(folder: Path) -> None:
-    # Windows cannot open folders; there the rename is all one can do.
+    # Windows cannot open folders, so nothing can be flushed there.
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -131,32 +131,32 @@ def _flush_folder(folder: Path) -> None:
 
 
 def encode(content: object) -> str:
-    """Return the JSON text of a content, in ASCII and without blanks; keys stay in their order.
+    """Encode content as JSON, in ASCII and without blanks; keys keep their order.
 
     >>> encode({"b": 1, "a": (0.5, None)})
     '{"b":1,"a":[0.5,null]}'
     """
     if _is_too_deep(content):
         raise ValueError(f"content must not be nested deeper than {MAX_NESTING} levels to be written, found more")
-    text = json.dumps(content, separators=(",", ":"))  # ASCII, as UTF-8 cannot hold all that a name in a file may be
+    text = json.dumps(content, separators=(",", ":"))  # ASCII, as file names may not be valid UTF-8
     if len(text) > MAX_TEXT:
         raise ValueError(f"content must take at most {MAX_TEXT:,} bytes of JSON to be read again, found {len(text):,}")
     return text
 
 
 def decode(text: str | bytes, what: object) -> Any:
-    """Return the content of a JSON text.
+    """Decode JSON.
 
     Args:
-        text: the text.
-        what: what errors call it.
+        text: the JSON text.
+        what: name of the text in errors.
 
     Raises:
         FileError: if it is longer than ``MAX_TEXT``, nested too deeply, or not JSON.
 
     >>> decode("[" * 200 + "]" * 200, "analysis.json")
     Traceback (most recent call last):
-    fvnce.io.FileError: analysis.json must not be nested deeper than 100 levels, found more; no file that fvnce wrote is
+    fvnce.io.FileError: analysis.json must not be nested deeper than 100 levels, found more; fvnce did not write it
     """
     if len(text) > MAX_TEXT:
         raise FileError(f"{what} must hold at most {MAX_TEXT:,} bytes of JSON, found {len(text):,}")
@@ -165,17 +165,17 @@ def decode(text: str | bytes, what: object) -> Any:
         too_deep = _is_too_deep(content)
     except RecursionError:
         too_deep = True
-    except ValueError as error:  # UnicodeDecodeError and a number of too many digits among them
-        raise FileError(f"{what} is damaged: it is no JSON ({error})") from None
+    except ValueError as error:  # includes UnicodeDecodeError and numbers with too many digits
+        raise FileError(f"{what} is damaged: it is not JSON ({error})") from None
     if too_deep:
         raise FileError(
-            f"{what} must not be nested deeper than {MAX_NESTING} levels, found more; no file that fvnce wrote is"
+            f"{what} must not be nested deeper than {MAX_NESTING} levels, found more; fvnce did not write it"
         )
     return content
 
 
 def _is_too_deep(content: object) -> bool:
-    """Return whether a nest would exhaust the stack of whatever walks through it."""
+    """Return whether content is nested deeper than ``MAX_NESTING``, so that recursion could exhaust the stack."""
     level = [content]
     for _ in range(MAX_NESTING + 1):
         below: list[object] = []
@@ -230,7 +230,7 @@ def read_record(
         arrays: return NumPy arrays instead, without importing torch.
 
     Raises:
-        FileError: if it is damaged, or of another kind or version.
+        FileError: if the file is damaged, or of another kind or version.
     """
     header, stored_kind, content = _header(path, kind)
     tensors: Mapping[str, Any]
@@ -254,17 +254,17 @@ def read_record(
 
 
 def kind_of(path: Path) -> str:
-    """Return what a record is, from its header alone."""
+    """Return the kind of a record from its header."""
     return _header(path, "file")[1]
 
 
 def checksum_of(path: Path) -> str:
-    """Return the SHA-256 that a record states, from its header; :func:`read_record` compares it with the content."""
+    """Return the SHA-256 stated in a record's header, which :func:`read_record` verifies."""
     return str(_header(path, "file")[0].get("sha256"))
 
 
 def _header(path: Path, kind: str) -> tuple[dict[str, str], str, dict[str, Any]]:
-    """Return the header of a record, and the kind and the content in it."""
+    """Return the header of a record, and the kind and content in it."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a {kind} of fvnce, found no such file")
     try:
@@ -278,8 +278,8 @@ def _header(path: Path, kind: str) -> tuple[dict[str, str], str, dict[str, Any]]
     version = document.get("version") if isinstance(document, dict) else None
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise FileError(
-            f"{path} has version {short(version)} of the format; this fvnce reads version {FORMAT_VERSION}: make the "
-            "file again with it"
+            f"{path} must have version {FORMAT_VERSION} of the format, found {short(version)}; write the file again "
+            "with this version of fvnce"
         )
     stored_kind, _, content = fields(document, f"the header of {path}", "kind", "version", "content")
     if not isinstance(stored_kind, str) or not isinstance(content, dict):
@@ -326,7 +326,7 @@ def _bytes(value: Tensor | NDArray[Any]) -> bytes:
 
 
 class FolderInUse(RuntimeError):
-    """The error that another process, or another thread of this one, writes into the folder.
+    """Raised if another process, or another thread of this one, is writing into the folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / ".lock", Path(place)):
@@ -340,10 +340,14 @@ class FolderInUse(RuntimeError):
 
 @contextmanager
 def locked(path: Path, folder: Path) -> Iterator[None]:
-    """Hold the lock ``path`` of ``folder``, and remove it at the end.
+    """Hold a lock on ``folder`` in the block.
+
+    Args:
+        path: the lock file, which is removed at the end.
+        folder: the folder, for errors.
 
     Raises:
-        FolderInUse: if another process or thread holds it; the message says which.
+        FolderInUse: if another process or thread holds the lock; the message names it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -364,7 +368,7 @@ def locked(path: Path, folder: Path) -> Iterator[None]:
 
 def _take(path: Path, folder: Path) -> int | None:
     if sys.platform == "win32":
-        return None  # there is no lock that the system releases
+        return None  # the system has no locks that are released when a process ends
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         try:
@@ -386,7 +390,7 @@ def _take(path: Path, folder: Path) -> int | None:
                 )
                 return None
             raise
-        # The previous holder may have removed the file between its opening and its locking: then it locks nothing.
+        # The previous holder may have removed the file after it was opened here: then the lock is void.
         if _same_file(handle, path):
             break
         os.close(handle)

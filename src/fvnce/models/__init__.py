@@ -1,13 +1,13 @@
 """Models p_θ(x, z), normalized or not, and encoders q(z|x).
 
 ======================  ===============================================================
-``latent``              a prior and a decoder make a latent-variable model; the decoders
-``encoders``            modules from x to q(z|x)
-``networks``            the networks inside
-``exact``               restricted Boltzmann machines, whose posterior is known
-``energy``              unnormalized models from any network, and models of a density ratio
-``distributions``       a lean diagonal Gaussian, a point mass, a vector of bits
-``fixed``               distributions that are given and not learned, as modules
+``latent``              latent-variable models and decoders
+``encoders``            encoders q(z|x)
+``networks``            networks for encoders and decoders
+``exact``               restricted Boltzmann machines, with their exact posterior
+``energy``              energy-based models, and models of a density ratio
+``distributions``       a fast diagonal Gaussian, a point mass, a vector of bits
+``fixed``               modules that hold a distribution without training it
 ======================  ===============================================================
 """
 
@@ -67,7 +67,7 @@ __all__ = [
     "mlp",
 ]
 
-# What a file may name. A scale is a parameter, which the state restores.
+# Classes that a file may name. A scale is a parameter, which the state restores.
 register(
     *(BinaryEncoder, CategoricalEncoder, CoveringEncoder, GaussianEncoder, KernelRatio, PointEncoder),
     *(AveragedRatio, DistributionRatio, MultinomialRatio, TelescopedRatio),

@@ -1,7 +1,6 @@
-"""Distributions that torch does not have, and the precision that log-densities need.
+"""Distributions that torch lacks, and helpers to compute log-densities in at least float32.
 
-Networks may work in half precision; a log-density of what they give does not: summed over an image it would be off by
-whole nats.
+Networks may run in half precision, but log-densities must not: summed over an image, the error would be whole nats.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from torch.distributions import (
 )
 from torch.nn.functional import logsigmoid
 
-#: 2 to this many states are enumerated at most.
+#: Maximum number of bits whose states are enumerated.
 MOST_BITS = 20
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -62,25 +61,25 @@ def _first_parameter(module: nn.Module) -> Tensor | None:
 
 
 class DiagonalNormal(Independent[Normal]):
-    """N(loc, diag(scale²)) over the last ``event_dims`` dimensions.
+    """Diagonal Gaussian N(loc, diag(scale²)) over the last ``event_dims`` dimensions.
 
-    As ``Independent(Normal(loc, scale), event_dims)``, but with one pass over the event where the scale is a
-    single number: log N = −‖x − loc‖²/2σ² − D log σ − (D/2) log 2π.
+    Equal to ``Independent(Normal(loc, scale), event_dims)``, but with one pass over the event if the scale is a single
+    number: log N = −‖x − loc‖²/2σ² − D log σ − (D/2) log 2π.
 
     Args:
         loc: the mean, whose last dimensions are one event.
         scale: σ, one number or one for each dimension.
-        event_dims: how many dimensions are one event.
-        log_scale: log σ, where it is known.
-        generator: of the draws; by default torch's global one.
-        standard: whether this is N(0, 1) in every dimension, and not learned.
+        event_dims: number of dimensions of one event.
+        log_scale: log σ, if already known.
+        generator: for draws; by default torch's global one.
+        standard: whether this is N(0, 1) in every dimension, and fixed.
 
     >>> q = DiagonalNormal(torch.zeros(5, 3), torch.tensor(0.5))
     >>> q.batch_shape, q.event_shape
     (torch.Size([5]), torch.Size([3]))
     """
 
-    # Asked for at every step; Independent would make a Normal each time to answer.
+    # Overridden, as Independent would make a Normal at every access.
     has_rsample = True
     has_enumerate_support = False
 
@@ -99,7 +98,7 @@ class DiagonalNormal(Independent[Normal]):
         self._from_log, self._generator = log_scale is not None, generator
         self.reinterpreted_batch_ndims = event_dims
         split = loc.dim() - event_dims
-        # Not Independent's own: one of these is made for every batch, and its parts are seldom asked for.
+        # Not Independent's constructor: an instance is made for every batch, and its parts are rarely needed.
         Distribution.__init__(self, loc.shape[:split], loc.shape[split:], validate_args=False)
 
     @property
@@ -109,12 +108,12 @@ class DiagonalNormal(Independent[Normal]):
 
     @property
     def support(self) -> constraints.Constraint:
-        """The support, all of space."""
+        """The support: the whole space."""
         return constraints.independent(constraints.real, self.reinterpreted_batch_ndims)
 
     @property
     def mean(self) -> Tensor:
-        """The mean, which is ``loc``."""
+        """The mean, equal to ``loc``."""
         return self.loc
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> DiagonalNormal:
@@ -124,15 +123,15 @@ class DiagonalNormal(Independent[Normal]):
         return DiagonalNormal(self.loc.expand(shape), scale, len(self.event_shape), generator=self._generator)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> DiagonalNormal:
-        """Return a copy whose tensors have passed through ``function``."""
-        # A scale rounded on its own would not be the one that the density is normalized with.
+        """Return a copy with ``function`` applied to its tensors."""
+        # Rounded separately, scale and log_scale would no longer agree.
         log_scale = function(self.log_scale) if self._from_log else None
         scale = function(self.scale) if log_scale is None else log_scale.exp()
         settings: dict[str, Any] = {"generator": self._generator, "standard": self.standard}
         return DiagonalNormal(function(self.loc), scale, len(self.event_shape), log_scale=log_scale, **settings)
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Return draws loc + scale·ε, with gradients in loc and scale."""
+        """Draw loc + scale·ε, with gradients with respect to loc and scale."""
         return torch.addcmul(self.loc, self.base_sample(sample_shape), self.scale)
 
     def base_sample(self, sample_shape: Any = Size(), rows: Sequence[int] = ()) -> Tensor:  # noqa: B008  as rsample
@@ -148,8 +147,8 @@ class DiagonalNormal(Independent[Normal]):
     def rsample_from(self, base_sample: Tensor) -> tuple[Tensor, Tensor]:
         """Return the draw z = loc + scale·ε, and log N(z) = −‖ε‖²/2 − Σ log scale − (D/2) log 2π.
 
-        The derivative of the log-density along the draw is that of −Σ log scale alone: what passes through z and
-        through loc cancels, and is not computed.
+        The derivative of the log-density along the draw is that of −Σ log scale alone: the terms through z and loc
+        cancel and are not computed.
         """
         dims, size = tuple(range(-len(self.event_shape), 0)), self.event_shape.numel()
         total = self.log_scale * size if self.log_scale.dim() == 0 else self.log_scale.sum(dims)
@@ -164,11 +163,11 @@ class DiagonalNormal(Independent[Normal]):
             exponent = ((value - self.loc) / self.scale).square().sum(dims) / 2
             log_scale = self.log_scale.expand(self.loc.shape).sum(dims)
             return -exponent - log_scale - size / 2 * math.log(2 * math.pi)
-        # Few operations, and one pass over the event in each direction: this is most of a decoder's cost.
+        # Few operations and one pass over the event in each direction, as this dominates the cost of a decoder.
         loc = self.loc
         if value.shape != loc.shape:
             value, loc = torch.broadcast_tensors(value, loc)
-        # One operation where it can be one; torch.nn.functional's would broadcast once more.
+        # One operation if the dtypes agree; torch.nn.functional.mse_loss would broadcast once more.
         same = value.dtype == loc.dtype
         squares = torch.ops.aten.mse_loss(value, loc, 0) if same else (value - loc).square()
         constant = -size * (self.log_scale + 0.5 * math.log(2 * math.pi))
@@ -178,7 +177,7 @@ class DiagonalNormal(Independent[Normal]):
 def rsample_with_log_ratio(q: Any, p: Distribution, base_sample: Tensor) -> tuple[Tensor, Tensor]:
     """Return the draw z of q from its base sample, and log p(z) − log q(z).
 
-    For a diagonal q and a standard p that is Σ log scale + ½(ε² − z²), two operations and a sum.
+    For a diagonal q and a standard normal p this is Σ log scale + ½(ε² − z²), two operations and a sum.
     """
     plain = isinstance(q, DiagonalNormal) and q.scale.shape == q.loc.shape
     if not plain or not isinstance(p, DiagonalNormal) or not p.standard:
@@ -191,9 +190,9 @@ def rsample_with_log_ratio(q: Any, p: Distribution, base_sample: Tensor) -> tupl
 
 @register_kl(DiagonalNormal, Independent)  # type: ignore[untyped-decorator]
 def _kl_of_diagonal_normals(q: DiagonalNormal, p: Independent[Any]) -> Tensor:
-    """Return KL(q‖p) = Σ ½(σ_q² + (μ_q − μ_p)²)/σ_p² − ½ − log σ_q/σ_p, in the fewest operations for a standard p."""
+    """Return KL(q‖p) = Σ ½(σ_q² + (μ_q − μ_p)²)/σ_p² − ½ − log σ_q/σ_p, with a shortcut for a standard normal p."""
     if q.event_shape != p.event_shape:
-        raise ValueError(f"KL needs equal event shapes, found {tuple(q.event_shape)} and {tuple(p.event_shape)}")
+        raise ValueError(f"q and p must have one event shape, found {tuple(q.event_shape)} and {tuple(p.event_shape)}")
     dims = tuple(range(-len(q.event_shape), 0))
     if q.scale.shape == q.loc.shape and isinstance(p, DiagonalNormal) and p.standard:
         summands = torch.addcmul(q.scale.square(), q.loc, q.loc)
@@ -202,7 +201,7 @@ def _kl_of_diagonal_normals(q: DiagonalNormal, p: Independent[Any]) -> Tensor:
 
 
 def divergence_of(q: Distribution, p: Any) -> Tensor:
-    """Return KL(q‖p), for our own classes without torch's search, which a compiler cannot trace."""
+    """Return KL(q‖p); for this package's classes without torch's dispatch, which a compiler cannot trace."""
     if isinstance(q, DiagonalNormal) and isinstance(p, Independent):
         return _kl_of_diagonal_normals(q, p)  # type: ignore[no-any-return]
     divergence: Tensor = kl_divergence(q, p)
@@ -210,7 +209,7 @@ def divergence_of(q: Distribution, p: Any) -> Tensor:
 
 
 def log_prob_inside(p: Distribution, value: Tensor) -> Tensor:
-    """Return log p(value), and −∞ outside the support, where torch's formulas go on; no device waits for it.
+    """Return log p(value), and −∞ outside the support, where torch's formulas still give numbers; no synchronization.
 
     >>> log_prob_inside(torch.distributions.Exponential(torch.tensor(1.0)), torch.tensor([-2.0, 2.0]))
     tensor([-inf, -2.])
@@ -224,9 +223,9 @@ def log_prob_inside(p: Distribution, value: Tensor) -> Tensor:
         density: Tensor = p.log_prob(value)
         return density
     inside = support.check(value)
-    if support is constraints.simplex:  # torch's tolerance is below what float32 leaves of a sum
+    if support is constraints.simplex:  # torch's tolerance is smaller than the rounding error of a float32 sum
         inside = (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() < 1e-4)
-    try:  # a point inside takes the place of one outside, whose NaN would pass into all gradients
+    try:  # replace points outside by one inside, as their NaN would spread to all gradients
         somewhere = transform_to(support)(torch.zeros_like(value))
     except NotImplementedError:
         somewhere = value.detach()
@@ -235,7 +234,7 @@ def log_prob_inside(p: Distribution, value: Tensor) -> Tensor:
 
 
 def number_of_values(q: Distribution) -> int | None:
-    """Return how many values one event can have, or None where they cannot be listed.
+    """Return the number of values of one event, or None if they cannot be enumerated.
 
     >>> from torch.distributions import Categorical
     >>> number_of_values(Independent(Categorical(torch.ones(5, 4, 8)), 1)), number_of_values(Normal(0.0, 1.0))
@@ -256,7 +255,7 @@ def number_of_values(q: Distribution) -> int | None:
 
 
 def all_values(q: Distribution) -> Tensor:
-    """Return every value of an event, shape (values, …) like draws; of independent parts, all combinations.
+    """Enumerate the values of an event, shape (values, …) like draws; for independent parts, all combinations.
 
     >>> from torch.distributions import Bernoulli
     >>> all_values(Independent(Bernoulli(torch.full((2,), 0.5)), 1))
@@ -279,7 +278,7 @@ def all_values(q: Distribution) -> Tensor:
 
 
 def over_rows(distribution: Distribution, batch_dims: int) -> Distribution:
-    """Return the distribution with that many batch dimensions, whose event is all that comes after them.
+    """Return the distribution with ``batch_dims`` batch dimensions and all remaining dimensions as the event.
 
     >>> over_rows(Independent(Normal(torch.zeros(5, 1, 4, 4), 1.0), 1), 1).event_shape
     torch.Size([1, 4, 4])
@@ -293,11 +292,11 @@ def over_rows(distribution: Distribution, batch_dims: int) -> Distribution:
 
 
 class PointMass(Distribution):
-    """q(z) = 1[z = location], with log q = 0 by convention: the deterministic encoder's distribution.
+    """Point mass q(z) = 1[z = location], with log q = 0 by convention: the distribution of a deterministic encoder.
 
     Args:
         location: z.
-        event_dims: how many of its last dimensions are one event.
+        event_dims: number of its last dimensions that are one event.
 
     >>> PointMass(torch.ones(4, 2)).rsample((3,)).shape
     torch.Size([3, 4, 2])
@@ -313,7 +312,7 @@ class PointMass(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """The location, which is also the mode."""
+        """The mean, equal to the location."""
         return self.location
 
     mode = mean
@@ -324,15 +323,15 @@ class PointMass(Distribution):
         return torch.zeros_like(self.location)
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Return the location for each sample."""
+        """Return the location, repeated for each sample."""
         return self.location.expand(Size(sample_shape) + self.location.shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return zeros, whatever the value."""
+        """Return zeros for every value, by convention."""
         return self.location.new_zeros(value.shape[: value.dim() - len(self.event_shape)])
 
     def base_sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  as rsample
-        """Return the location, repeated: nothing about a draw is random."""
+        """Return the location, repeated for each sample, as draws are not random."""
         return self.rsample(sample_shape).detach()
 
     def rsample_from(self, base_sample: Tensor) -> tuple[Tensor, Tensor]:
@@ -356,7 +355,7 @@ def binary_states(bits: int) -> Tensor:
 
 
 class BinaryVector(Distribution):
-    """Independent bits with the given logits, as one event; with few bits an objective sums over all states.
+    """Vector of independent bits with the given logits, as one event; few bits can be enumerated.
 
     >>> q = BinaryVector(torch.zeros(5, 3))
     >>> q.enumerate_support().shape
@@ -374,12 +373,12 @@ class BinaryVector(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Vectors of zeros and ones."""
+        """The support: vectors of zeros and ones."""
         return constraints.independent(constraints.boolean, 1)
 
     @property
     def mean(self) -> Tensor:
-        """The mean: probabilities of ones."""
+        """The mean: the probabilities of ones."""
         return self.logits.sigmoid()
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -387,7 +386,7 @@ class BinaryVector(Distribution):
         return (logsigmoid(-self.logits) + value * self.logits).sum(-1)
 
     def sample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Return draws of zeros and ones."""
+        """Draw vectors of zeros and ones."""
         return torch.bernoulli(self.mean.detach().expand(Size(sample_shape) + self.logits.shape))
 
     def enumerate_support(self, expand: bool = True) -> Tensor:

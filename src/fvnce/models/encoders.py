@@ -1,6 +1,6 @@
-"""Encoders: modules from x to the distribution q(z|x). Any module that returns a torch distribution is one.
+"""Encoders: modules from x to the distribution q(z|x). Any module that returns a torch distribution can be used.
 
-So are the conditional flows of zuko: ``zuko.flows.NSF(latents, inputs)`` follows bent, skewed and split posteriors.
+For bent, skewed or multimodal posteriors use a conditional flow of zuko, such as ``zuko.flows.NSF(latents, inputs)``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .distributions import BinaryVector, DiagonalNormal, PointMass, log_prob_ins
 from .fixed import FixedDistribution
 from .networks import given
 
-#: σ of a Gaussian encoder stays within e^±7: wide of what a unit prior needs, short of what overflows.
+#: σ of a Gaussian encoder stays within e^±7: wider than a unit prior needs, and far from overflow.
 LOG_SCALE_LIMIT = 7.0
 
 
 class _NetworkEncoder(nn.Module):
-    """An encoder of one network, which is also handed a context if it takes one."""
+    """Base class of encoders with one network, which receives the context if it takes one."""
 
     context_part = "network"
 
@@ -33,10 +33,13 @@ class _NetworkEncoder(nn.Module):
 
 
 class PointEncoder(_NetworkEncoder):
-    """q(z|x) = 1[z = network(x)], with log q = 0: the deterministic encoder of an autoencoder.
+    """Deterministic encoder of an autoencoder: q(z|x) = 1[z = network(x)], with log q = 0.
 
-    It makes p_θ(x, g(x)) an unnormalized density of x, which is why a noise term can steer an autoencoder at all;
-    the noise term is then a penalty, not a bound, because q misses mass of p_θ(x, ·).
+    It makes p_θ(x, g(x)) an unnormalized density of x, so that a noise term can be applied to an autoencoder. The noise
+    term is then a penalty, not a bound, because q misses mass of p_θ(x, ·).
+
+    Args:
+        network: from x to z.
 
     >>> PointEncoder(nn.Linear(5, 2))(torch.zeros(3, 5)).rsample().shape
     torch.Size([3, 2])
@@ -48,9 +51,11 @@ class PointEncoder(_NetworkEncoder):
 
 
 class GaussianEncoder(_NetworkEncoder):
-    """q(z|x) = N(m(x), diag s(x)²), reparameterized; the network gives m and log s side by side.
+    """Gaussian encoder q(z|x) = N(m(x), diag s(x)²), reparameterized.
 
-    Draws of z follow ``generator``, by default torch's global one.
+    Args:
+        network: from x to m and log s, concatenated: 2 × latents outputs.
+        generator: for draws of z; by default torch's global one.
 
     >>> GaussianEncoder(nn.Linear(5, 4))(torch.zeros(3, 5)).event_shape
     torch.Size([2])
@@ -64,15 +69,21 @@ class GaussianEncoder(_NetworkEncoder):
         """Return q(z|x), or q(z|x, c) if the network takes a context, for rows x."""
         output = run(self.network, x, *given(context))
         if output.shape[-1] % 2:
-            raise ValueError(f"network must give means and log-scales, an even number, found {output.shape[-1]}")
+            raise ValueError(
+                "network must have an even number of outputs, means and log-scales, found "
+                f"{output.shape[-1]}; change its last layer"
+            )
         mean, log_scale = output.chunk(2, dim=-1)
-        # A clamp whose backward pass is one operation.
+        # clamp, as its backward pass is one operation.
         log_scale = hardtanh(log_scale, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
         return DiagonalNormal(mean, log_scale.exp(), log_scale=log_scale, generator=self._generator)
 
 
 class CategoricalEncoder(_NetworkEncoder):
-    """q(z|x) over z = 0 … C−1, with the network giving logits. Objectives sum over z exactly.
+    """Categorical encoder q(z|x) over z = 0 … C−1. Objectives sum over z exactly.
+
+    Args:
+        network: from x to C logits.
 
     >>> CategoricalEncoder(nn.Linear(5, 4))(torch.zeros(3, 5)).enumerate_support().shape
     torch.Size([4, 3])
@@ -84,7 +95,10 @@ class CategoricalEncoder(_NetworkEncoder):
 
 
 class BinaryEncoder(_NetworkEncoder):
-    """q(h|x) = Π_j Bernoulli(h_j; σ(network(x)_j)), over which objectives sum exactly.
+    """Binary encoder q(h|x) = Π_j Bernoulli(h_j; σ(network(x)_j)). Objectives sum over h exactly.
+
+    Args:
+        network: from x to one logit for each bit.
 
     >>> BinaryEncoder(nn.Linear(5, 3))(torch.zeros(2, 5)).event_shape
     torch.Size([3])
@@ -96,15 +110,15 @@ class BinaryEncoder(_NetworkEncoder):
 
 
 class CoveringEncoder(nn.Module):
-    """An encoder that covers the prior, q_0(z|x) = (1 − w) q(z|x) + w p_Z(z), for the noise term or for log Z.
+    """Encoder mixed with the prior, q_0(z|x) = (1 − w) q(z|x) + w p_Z(z), for the noise term or for log Z.
 
-    The noise term of fvNCE is a bound only if q_0 covers p_θ(x, ·). A learned q that misses mass sees ratios near 0, is
-    rewarded for it, and runs away: the term it should bound is then dead. With a share w of the prior
-    p_θ(x, z)/q_0(z|x) is at most p_θ(x|z)/w, so every draw tells the truth (defensive importance sampling).
+    The noise term of fvNCE is a bound only if q_0 covers p_θ(x, ·). A learned q that misses mass has ratios near 0,
+    which the objective rewards, so training makes q miss even more until the noise term has no effect. With the share w
+    of the prior, p_θ(x, z)/q_0(z|x) is at most p_θ(x|z)/w (defensive importance sampling).
 
     Args:
         encoder: q(z|x), reparameterized.
-        prior: p_Z, or any distribution of z that is wide enough, over vectors.
+        prior: p_Z, or another wide distribution over vectors z.
         share: w, in (0, 1).
 
     >>> from torch.distributions import Independent, Normal
@@ -126,11 +140,11 @@ class CoveringEncoder(nn.Module):
         self._prior = FixedDistribution(prior)
         self.share = _validation.number("share", share, low=0.0, high=1.0, open_low=True)
         if self.share == 1:
-            raise ValueError("share must be below 1, found 1.0: nothing of the encoder would be left")
+            raise ValueError("share must be below 1, found 1.0; without the encoder use the prior itself")
 
     @property
     def prior(self) -> Distribution:
-        """The distribution p_Z that covers."""
+        """The prior p_Z that is mixed in."""
         return self._prior.distribution
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Covered:
@@ -141,7 +155,7 @@ class CoveringEncoder(nn.Module):
 
 
 class Covered(Distribution):
-    """The distribution of a :class:`CoveringEncoder` at given x."""
+    """Mixture of q(z|x) and the prior, returned by :class:`CoveringEncoder`."""
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012  torch's own interface
     support = constraints.real_vector
@@ -153,18 +167,18 @@ class Covered(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """The weighted mean of both means."""
+        """The weighted mean of the two means."""
         return (1 - self._share) * self._q.mean + self._share * self._prior.mean
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:  # noqa: B008  torch's own interface
-        """Return draws from either by a coin, which depends on no parameter: the gradient is exact."""
+        """Draw from either component with fixed probabilities, so that the gradient is exact."""
         z = self._q.rsample(sample_shape)
         wide = self._prior.sample(z.shape[:-1]).to(z.dtype)
         coin = torch.rand(z.shape[:-1], device=z.device).unsqueeze(-1)
         return torch.where(coin < self._share, wide, z)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log of the weighted mean of both densities."""
+        """Return the log of the weighted mean of the two densities."""
         near: Tensor = self._q.log_prob(value)
         wide = log_prob_inside(self._prior, value)
         return torch.logaddexp(near + math.log1p(-self._share), wide + math.log(self._share))

@@ -1,14 +1,14 @@
-r"""Models from any network that need not integrate to one: energies, and ratios of two densities.
+r"""Unnormalized models from any network: energies, and ratios of two densities.
 
     energy       log p⁰(x)    = −E_θ(x) + log p_ref(x)                   without latents
-                 log p⁰(x, z) = −E_θ(x, z) + log p_ref(x) + log p_Z(z)   with latents, and a prior if it is given
+                 log p⁰(x, z) = −E_θ(x, z) + log p_ref(x) + log p_Z(z)   with latents and an optional prior
     kernels      r(x) = Σ_l θ_l exp(−‖x − c_l‖²/2h²),  θ_l ≥ 0
     telescoped   log r(x) = Σ_k (g_k(x) − o_k),  each g_k the log-ratio of two neighbors in a chain from q to p
     multinomial  log r(x) = h_0(x) − h_K(x),  h the logits of a classifier of all levels between p and q
 
-Z = ∫ p⁰ is intractable; contrastive objectives estimate it together with θ. The reference p_ref is optional. Where x is
-unbounded it is what makes Z finite: a network grows too slowly to pull a density down to zero by itself. A ratio
-r(x) = p(x)/q(x) that knows q is an unnormalized density of p.
+Z = ∫ p⁰ is intractable; contrastive objectives estimate it together with θ. The reference p_ref is optional, but for
+unbounded x it makes Z finite: a network grows too slowly for e^(−E) to be integrable. A ratio r(x) = p(x)/q(x) with
+known q is an unnormalized density of p.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ from .latent import warn_of_event_dims
 from .networks import given
 
 Inputs = Literal["joined", "separate"]
-#: Far from every centre a kernel ratio is 0 in floating point; its logarithm stays finite.
+#: Lower limit of a kernel ratio, which underflows far from all centers, so that its logarithm stays finite.
 SMALLEST_RATIO = 1e-12
 
 
 class EnergyModel(nn.Module):
-    r"""An unnormalized density e^(−E_θ), with or without latents.
+    r"""Energy-based model: an unnormalized density e^(−E_θ), with or without latents.
 
-    ``log_prob(x)`` calls ``network(x)``. ``log_joint(x, z)`` calls the network on x and z side by side, or as
-    ``network(x, z)`` with ``inputs="separate"``. The network gives one energy a row, shape (…) or (…, 1).
-    One that takes a context is called as ``network(x, context)``: p⁰(x|c), with a log Z of its own for every c.
+    ``log_prob(x)`` calls ``network(x)``. ``log_joint(x, z)`` calls the network on x and z concatenated, or as
+    ``network(x, z)`` with ``inputs="separate"``. The network returns one energy per row, shape (…) or (…, 1). A network
+    that takes a context is called as ``network(x, context)`` and models p⁰(x|c), with a different log Z for every c.
 
     Args:
         network: from x, or x and z, to the energy.
-        reference: p_ref over x, a torch distribution; None is the constant 1.
-        latent_reference: a distribution over z in the same role; None is the constant 1.
-        inputs: how x and z enter the network.
+        reference: p_ref over x, a torch distribution; None for the constant 1.
+        latent_reference: the same over z; None for the constant 1.
+        inputs: how x and z enter the network, ``"joined"`` or ``"separate"``.
 
-    The first dimension of x counts rows and the others are one x, unless the reference has another shape.
-    Both methods are unnormalized: :meth:`~fvnce.objectives.ContrastiveObjective.log_partition` of the objective that
-    trains the model estimates log Z.
+    The first dimension of x counts rows and the others are one x, unless the reference has another event shape.
+    :meth:`~fvnce.objectives.ContrastiveObjective.log_partition` of the objective that trains the model estimates log Z.
 
     >>> from torch.distributions import Independent, Normal
     >>> from fvnce import NCE, mlp
@@ -80,12 +79,12 @@ class EnergyModel(nn.Module):
 
     @property
     def reference(self) -> Distribution | None:
-        """The reference p_ref over x."""
+        """The reference p_ref over x, or None."""
         return None if self._reference is None else self._reference.distribution
 
     @property
     def latent_reference(self) -> Distribution | None:
-        """The reference distribution over z."""
+        """The reference distribution over z, or None."""
         return None if self._latent_reference is None else self._latent_reference.distribution
 
     def energy(self, x: Tensor, z: Tensor | None = None, context: Tensor | None = None) -> Tensor:
@@ -99,7 +98,7 @@ class EnergyModel(nn.Module):
             energy = run(self.network, x, *given(context))
         elif self.inputs == "separate":
             energy = run(self.network, x, z, *given(context))
-            rest = energy.shape[:-1]  # a last 1 is left out, unless it counts the rows of x
+            rest = energy.shape[:-1]  # drop a last dimension of 1, unless it counts the rows of x
             ends = len(rest) >= len(batch) and rest[len(rest) - len(batch) :] == batch
             batch = rest if ends and energy.shape[-1:] == (1,) else energy.shape
         else:
@@ -120,11 +119,11 @@ class EnergyModel(nn.Module):
         return energy
 
     def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Return log p⁰(x) of a model without latents."""
+        """Return the unnormalized log-density log p⁰(x) of a model without latents."""
         return _referred(-self.energy(x, None, context), self.reference, x)
 
     def log_joint(self, x: Tensor, z: Tensor, context: Tensor | None = None) -> Tensor:
-        """Return log p⁰(x, z), unnormalized, of rows x and latents z."""
+        """Return the unnormalized log-density log p⁰(x, z) of rows x and latents z."""
         return _referred(_referred(-self.energy(x, z, context), self.reference, x), self.latent_reference, z)
 
 
@@ -140,12 +139,12 @@ def _referred(value: Tensor, reference: Distribution | None, at: Tensor) -> Tens
 
 
 class KernelRatio(nn.Module):
-    """A ratio that is linear in non-negative coefficients of Gaussian kernels.
+    """Density ratio as a non-negative combination of Gaussian kernels.
 
     Args:
-        centres: c, shape (L, D).
-        coefficients: θ, shape (L,).
-        bandwidth: h.
+        centres: centers c, shape (L, D).
+        coefficients: θ ≥ 0, shape (L,).
+        bandwidth: h, the standard deviation of the kernels.
 
     >>> ratio = KernelRatio(torch.zeros(1, 2), torch.tensor([3.0]), 1.0)
     >>> ratio(torch.zeros(1, 2))
@@ -165,12 +164,12 @@ class KernelRatio(nn.Module):
         return gaussian_kernels(x, self.centres, self.bandwidth) @ wide(self.coefficients)
 
     def log_ratio(self, x: Tensor) -> Tensor:
-        """Return log r(x), not below log 1e-12."""
+        """Return log r(x), at least log 1e-12."""
         return self(x).clamp(min=SMALLEST_RATIO).log()  # type: ignore[no-any-return]
 
 
 def gaussian_kernels(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
-    """Return exp(−‖x − c‖²/2h²), shape (n, L).
+    """Return the Gaussian kernels exp(−‖x − c‖²/2h²), shape (n, L).
 
     >>> gaussian_kernels(torch.zeros(1, 1), torch.ones(1, 1), 1.0)
     tensor([[0.6065]])
@@ -179,7 +178,7 @@ def gaussian_kernels(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
 
 
 class _NoiseRatio(nn.Module, ABC):
-    """A log-ratio p/q that may know q, and is then an unnormalized density of p."""
+    """Base class of log-ratios p/q; with known q, also an unnormalized density of p."""
 
     normalized = False
     _noise: FixedDistribution | None
@@ -194,20 +193,20 @@ class _NoiseRatio(nn.Module, ABC):
         """Return log p(x)/q(x), shape (n,)."""
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Return log q(x) + log r(x), nearly normalized; ``log_partition`` of an objective measures how nearly."""
+        """Return log q(x) + log r(x), approximately normalized; ``log_partition`` of an objective gives the error."""
         if self.noise is None:
-            raise ValueError("log_prob needs the density of the noise, found a ratio of two samples; use log_ratio")
+            raise ValueError("noise must be given for log_prob, found a ratio of two samples; use log_ratio")
         log_noise: Tensor = self.noise.log_prob(x)
         return log_noise + self.log_ratio(x)
 
 
 class TelescopedRatio(_NoiseRatio):
-    """The sum of the log-ratios of a chain of distributions, and with noise at its end an unnormalized density.
+    """Telescoped density ratio: the sum of the log-ratios of a chain of distributions.
 
     Args:
         bridges: networks from x to one number each.
         offsets: o_k, one number for each bridge.
-        noise: q, where its density is known; ``log_prob`` needs it.
+        noise: q, if its density is known; needed for ``log_prob``.
 
     >>> ratio = TelescopedRatio([nn.Linear(2, 1), nn.Linear(2, 1)])
     >>> ratio.log_ratio(torch.zeros(5, 2)).shape
@@ -238,11 +237,11 @@ class TelescopedRatio(_NoiseRatio):
 
 
 class MultinomialRatio(_NoiseRatio):
-    """The difference of the first and the last logit of a classifier of levels, and with noise a density.
+    """Multinomial density ratio: the first minus the last logit of a classifier of levels.
 
     Args:
         network: from x to the logits of K + 1 levels, of which the first is p and the last q.
-        noise: q, where its density is known; ``log_prob`` needs it.
+        noise: q, if its density is known; needed for ``log_prob``.
 
     >>> MultinomialRatio(nn.Linear(2, 4)).log_ratio(torch.zeros(5, 2)).shape
     torch.Size([5])
@@ -260,7 +259,7 @@ class MultinomialRatio(_NoiseRatio):
 
 
 class AveragedRatio(nn.Module):
-    """The mean of several log-ratios.
+    """Average of several log-ratio models.
 
     Args:
         members: modules from x to one number each.
@@ -279,7 +278,7 @@ class AveragedRatio(nn.Module):
 
 
 class DistributionRatio(nn.Module):
-    """log p(x)/q(x) of two distributions with densities.
+    """Log-ratio log p(x)/q(x) of two distributions with known densities.
 
     Args:
         numerator: p.
@@ -297,7 +296,7 @@ class DistributionRatio(nn.Module):
 
     @property
     def numerator(self) -> Distribution:
-        """The distribution p, the numerator."""
+        """The numerator p, a distribution."""
         return self._numerator.distribution
 
     @property

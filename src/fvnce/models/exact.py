@@ -1,9 +1,9 @@
-r"""The restricted Boltzmann machine, whose posterior is known, and log Z while it is small.
+r"""Restricted Boltzmann machine with its exact posterior, and exact log Z for small machines.
 
     log p⁰(v, h) = aᵀv + bᵀh + vᵀWh,     v ∈ {0,1}^D,  h ∈ {0,1}^M
 
-is unnormalized: log p⁰(v) = aᵀv + Σ_j softplus(b_j + W_jᵀv), and log Z is a sum over 2^min(D, M) states, which is
-exact while that is small. Its posterior is a product of Bernoullis with logits b + Wᵀv.
+is unnormalized: log p⁰(v) = aᵀv + Σ_j softplus(b_j + W_jᵀv). log Z is a sum over 2^min(D, M) states, feasible for small
+machines. The posterior is a product of Bernoulli distributions with logits b + Wᵀv.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .distributions import BinaryVector, binary_states, wide
 
 
 class RestrictedBoltzmannMachine(nn.Module):
-    """p⁰(v, h) = exp(aᵀv + bᵀh + vᵀWh), with its marginal, its posterior and, while small, its log Z.
+    """Restricted Boltzmann machine p⁰(v, h) = exp(aᵀv + bᵀh + vᵀWh).
 
     Args:
         weight: W, shape (D, M).
@@ -44,7 +44,7 @@ class RestrictedBoltzmannMachine(nn.Module):
         self.hidden = nn.Parameter(hidden.clone())
 
     def log_joint(self, v: Tensor, h: Tensor) -> Tensor:
-        """Return log p⁰(v, h), unnormalized, of both layers."""
+        """Return the unnormalized log-density log p⁰(v, h) of both layers."""
         return wide(v) @ wide(self.visible) + (h * self.field(v)).sum(-1)
 
     def log_prob(self, v: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class RestrictedBoltzmannMachine(nn.Module):
         return wide(v) @ wide(self.visible) + softplus(self.field(v)).sum(-1)
 
     def field(self, v: Tensor) -> Tensor:
-        """Return b + Wᵀv, the logits of the hidden units."""
+        """Return the logits b + Wᵀv of the hidden units."""
         return wide(self.hidden) + wide(v) @ wide(self.weight)
 
     def posterior(self, v: Tensor) -> BinaryVector:
@@ -60,7 +60,7 @@ class RestrictedBoltzmannMachine(nn.Module):
         return BinaryVector(self.field(v))
 
     def log_partition(self) -> Tensor:
-        """Return log Z, by summing over all states of the smaller layer."""
+        """Compute log Z by summing over all states of the smaller layer."""
         visible, hidden = self.weight.shape
         if visible <= hidden:
             return self.log_prob(binary_states(visible).to(wide(self.weight))).logsumexp(0)
@@ -70,7 +70,7 @@ class RestrictedBoltzmannMachine(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Return n exact draws of v, from the enumerated distribution."""
+        """Draw n exact samples of v from the enumerated distribution."""
         states = binary_states(len(self.visible)).to(self.weight)
         probs = self.log_prob(states).softmax(0).to(place(generator, states.device))
         return states[torch.multinomial(probs, n, replacement=True, generator=generator).to(states.device)]

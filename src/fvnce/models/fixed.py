@@ -1,9 +1,9 @@
-"""Distributions that are given and not learned, as modules: they move, and are saved, with what they are part of.
+"""Modules that hold a fixed distribution, so that it moves and is saved with the module it belongs to.
 
-A torch distribution is no module, so ``.double()`` and ``.to(device)`` of an objective would leave its noise behind.
-Here every tensor in it, and every module, is found and moved: those of the distributions it is made of, of their
-transforms, in lists, tuples and dictionaries, and behind the bound methods and ``functools.partial`` by which flows
-call their networks. What hides in the closure of a function is not found.
+A torch distribution is not a module, so ``.double()`` and ``.to(device)`` of an objective would not move its noise.
+This module finds and moves every tensor and module in a distribution: in component distributions, transforms, lists,
+tuples and dictionaries, and behind bound methods and ``functools.partial``, by which flows call their networks. Tensors
+in the closure of a function are not found.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ TensorMap = Callable[[Tensor], Tensor]
 
 
 class FixedDistribution(nn.Module):
-    """A given distribution as a module, or a given function from contexts to distributions.
+    """Module that holds a fixed distribution, or a fixed function from contexts to distributions.
 
-    Networks inside the distribution, such as those of a flow, are copied, and the copies fixed: in evaluation mode
-    whatever the mode of the objective, not among the ``parameters()`` that an optimizer is given, and without
-    gradients, so that p_n stays what it was. Their weights are in ``state_dict()``. To learn the distribution instead,
-    train the module it comes from and give the result to a new objective.
+    Networks inside the distribution, such as those of a flow, are copied. The copies stay in evaluation mode, without
+    gradients, and are not in ``parameters()``, so p_n does not change. Their weights are in ``state_dict()``. To learn
+    the distribution, train the original module and pass the result to a new objective.
 
-    Nothing is kept in half precision, whose log-densities would be off by whole nats: asked for it, the distribution is
-    in float32.
+    Half precision becomes float32, as the error of log-densities would be whole nats.
+
+    Args:
+        distribution: the distribution or function.
     """
 
     distribution: Distribution
@@ -44,24 +45,24 @@ class FixedDistribution(nn.Module):
 
         def fixed(module: nn.Module) -> nn.Module:
             known = id(module) in copies
-            copied = copy.deepcopy(module, copies)  # one memory for all, so that what is shared stays so
+            copied = copy.deepcopy(module, copies)  # one memo for all copies, so that shared parts stay shared
             if not known:
                 self._modules[str(len(self._modules))] = copied.requires_grad_(False).eval()._apply(wide)
             return copied
 
-        # Not by setattr: a distribution that is itself a module would be taken for a part to train.
+        # Not by setattr: a distribution that is itself a module would be registered as a trainable part.
         self.__dict__["distribution"] = map_parts(distribution, wide, fixed)
 
-    # Networks are among the modules that torch saves and loads, and hidden from all that train or count parameters.
+    # Torch saves and loads the networks, but code that trains or counts parameters must not see them.
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """Return nothing: networks inside are fixed."""
+        """Yield no children, because the networks inside are fixed."""
         return iter(())
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Return the module itself, without the networks inside."""
+        """Yield the module itself, without the networks inside."""
         memo = set() if memo is None else memo
         if self not in memo:
             memo.update({self} if remove_duplicate else ())
@@ -75,7 +76,7 @@ class FixedDistribution(nn.Module):
         return self
 
     def forward(self) -> Distribution:
-        """Return the distribution that is held."""
+        """Return the distribution or function."""
         return self.distribution
 
     def __repr__(self) -> str:
@@ -83,7 +84,7 @@ class FixedDistribution(nn.Module):
 
 
 def at_least_single(function: TensorMap) -> TensorMap:
-    """Return a function that moves a tensor, without rounding it below float32."""
+    """Wrap a function of tensors so that it does not round below float32."""
 
     def moved(tensor: Tensor) -> Tensor:
         result = function(tensor)
@@ -93,16 +94,16 @@ def at_least_single(function: TensorMap) -> TensorMap:
 
 
 def map_tensors(distribution: Distribution, function: TensorMap) -> Distribution:
-    """Return a copy of a distribution with every tensor in it passed through ``function``, also those of its modules.
+    """Return a copy of a distribution with ``function`` applied to every tensor in it, including those of its modules.
 
-    The copy does not validate its arguments: objectives do, and name the row.
+    The copy does not validate its arguments: objectives do, and name the row in the error.
     """
     return map_parts(distribution, function, lambda module: copy.deepcopy(module)._apply(function))
 
 
 def map_parts(distribution: Distribution, tensor: TensorMap, module: Callable[[nn.Module], nn.Module]) -> Distribution:
     """Return a copy of a distribution with every tensor and every module in it replaced."""
-    # What was met, and its copy: a part may refer back to the whole.
+    # Visited objects and their copies, as a part may refer back to the whole.
     copies: dict[int, tuple[Any, Any]] = {}
 
     def mapped(value: Any) -> Any:
@@ -110,7 +111,7 @@ def map_parts(distribution: Distribution, tensor: TensorMap, module: Callable[[n
             return tensor(value)
         if isinstance(value, nn.Module):
             return module(value)
-        if isinstance(value, Distribution) and hasattr(value, "mapped"):  # it holds more than its tensors
+        if isinstance(value, Distribution) and hasattr(value, "mapped"):  # it holds state besides its tensors
             return value.mapped(tensor)
         if isinstance(value, (Distribution, Transform, constraints.Constraint)):
             return copied(value)
@@ -131,7 +132,7 @@ def map_parts(distribution: Distribution, tensor: TensorMap, module: Callable[[n
         copies[id(value)] = value, copy.copy(value)
         held, kept_as_is = copies[id(value)][1].__dict__, getattr(value, "kept_as_is", ())
         for name, item in vars(value).items():
-            # The inverse of a transform, once asked for, is referred to weakly; a new one is made when asked.
+            # A transform holds its inverse by a weak reference; the copy makes a new one when needed.
             held[name] = None if isinstance(item, weakref.ref) else item if name in kept_as_is else mapped(item)
         if isinstance(value, Distribution):
             held["_validate_args"] = False

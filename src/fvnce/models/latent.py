@@ -1,11 +1,11 @@
-"""Latent-variable models p_θ(x, z) = p_Z(z) p_θ(x|z), of a prior and a decoder.
+"""Latent-variable models p_θ(x, z) = p_Z(z) p_θ(x|z) from a prior and a decoder.
 
-Objectives need nothing of a model but ``log_joint(x, z)``, or without latents ``log_prob(x)``; neither must integrate
-to one. So an unnormalized model is any module that has one of the two.
+A model for objectives is any module with ``log_joint(x, z)``, or ``log_prob(x)`` if it has no latents. Neither needs to
+integrate to one.
 
-A decoder is a module from z to the distribution p_θ(x|z). Its network gives one x for each z. What the output has
-beyond the dimensions that it shares with z is one event: rows of a table, (B, D), and images, (B, C, H, W), need no
-argument that says which they are.
+A decoder is a module from z to the distribution p_θ(x|z). Its network returns one x for each z. The dimensions of the
+output after those shared with z are one event, so rows of a table, (B, D), and images, (B, C, H, W), need no argument
+for the shape.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .networks import given
 
 
 class LatentVariableModel(nn.Module):
-    """p_θ(x, z) = p_Z(z) p_θ(x|z), with a normalized prior and a decoder, normalized unless it is an energy.
+    """Latent-variable model p_θ(x, z) = p_Z(z) p_θ(x|z) from a normalized prior and a decoder.
 
-    With a decoder that takes a context it is p_θ(x, z|c) = p_Z(z) p_θ(x|z, c): the prior does not depend on c.
+    If the decoder takes a context, the model is p_θ(x, z|c) = p_Z(z) p_θ(x|z, c): the prior does not depend on c.
 
     Args:
         prior: p_Z, a torch distribution, or a module that returns one when called without arguments.
         decoder: a module from z to a distribution of x.
-        highest_log_prior: γ = max log p_Z, where the prior does not know its mode.
+        highest_log_prior: γ = max log p_Z, if the prior has no mode attribute.
 
     >>> from torch.distributions import Independent, Normal
     >>> from fvnce import GaussianDecoder
@@ -55,7 +55,7 @@ class LatentVariableModel(nn.Module):
         if isinstance(prior, Distribution) or not isinstance(prior, nn.Module):
             _validation.distribution("prior", prior)
             _refuse_learned(prior)
-            # Of a fixed prior known once and for all; a learned one is asked every time.
+            # Computed once for a fixed prior, and at every call for a learned one.
             highest_log_prior = _height(prior) if highest_log_prior is None else highest_log_prior
         self._gamma = highest_log_prior
         self._prior = FixedDistribution(_lean(prior)) if isinstance(prior, Distribution) else prior
@@ -64,7 +64,7 @@ class LatentVariableModel(nn.Module):
 
     @property
     def normalized(self) -> bool:
-        """Whether p_θ(x|z) integrates to one, as all decoders do that are not energies."""
+        """Whether p_θ(x|z) integrates to one, as for all decoders that are not energies."""
         return is_normalized(self.decoder)
 
     @property
@@ -96,33 +96,39 @@ class LatentVariableModel(nn.Module):
         if len(likelihood.batch_shape) != len(batch):
             likelihood = over_rows(likelihood, len(batch))
         event = likelihood.event_shape
-        # The first dimension of x counts rows, also where x has the shape of one event; only draws of z are broadcast.
+        # The first dimension of x always counts rows, even if x has the shape of one event; only z is broadcast.
         if x.shape[1:] != event or x.shape[:1] != batch[-1:]:
             raise ValueError(
                 f"x must have shape {(*batch[-1:], *event)} for a decoder that gives {tuple(event)}, found x of shape "
                 f"{tuple(x.shape)}; change the decoder's last layer or reshape the data"
             )
-        # What the network gave in half precision is the likelihood's parameter, not its density.
+        # Only the parameters of the likelihood may come from half precision, not its density.
         return likelihood if wide(x) is x else map_tensors(likelihood, wide)
 
     def highest_log_prior(self) -> float:
-        """Return γ = max_z log p_Z(z), the constant that makes a deterministic encoder's objectives comparable.
+        """Return γ = max_z log p_Z(z), which makes objectives with a deterministic encoder comparable.
 
-        It is 0 for a discrete prior, whose probabilities are at most 1. A continuous prior that does not know its mode,
-        such as a mixture, needs it given, or the chain J_AE ≥ J_VAE is not promised (it is then taken as 0).
+        It is 0 for a discrete prior, whose probabilities are at most 1. For a continuous prior without a known mode,
+        such as a mixture, pass ``highest_log_prior``; otherwise 0 is used, and J_AE ≥ J_VAE is not guaranteed.
         """
         return self._gamma if self._gamma is not None else _height(self.prior)
 
     @torch.no_grad()
     def sample(self, n: int, *, context: Tensor | None = None, return_latent: bool = False) -> Any:
-        """Return n draws of x, or of (x, z); with a context of n rows, one draw for each."""
+        """Draw n samples of x.
+
+        Args:
+            n: number of samples.
+            context: n rows of context, one for each sample.
+            return_latent: whether to return (x, z) instead of x.
+        """
         z = self.prior.sample((n,))
         x = self.decoder(z, *given(context)).sample()
         return (x, z) if return_latent else x
 
 
 def is_normalized(model: Any) -> bool:
-    """Return whether a model or a decoder integrates to one, as each does that has no attribute ``normalized``.
+    """Return whether a model or a decoder integrates to one: its attribute ``normalized``, by default True.
 
     >>> is_normalized(nn.Linear(2, 1))
     True
@@ -148,7 +154,7 @@ def _refuse_learned(prior: Distribution) -> None:
 
 
 def _lean(prior: Distribution) -> Distribution:
-    """Return a diagonal Gaussian in the form that is quick to evaluate."""
+    """Convert a diagonal Gaussian to the form that is fast to evaluate."""
     if not isinstance(prior, Independent) or not isinstance(prior.base_dist, Normal) or len(prior.batch_shape):
         return prior
     loc, scale = prior.base_dist.loc, prior.base_dist.scale
@@ -159,14 +165,14 @@ def _lean(prior: Distribution) -> Distribution:
 
 
 def _height(prior: Distribution) -> float:
-    """Return max log p_Z, or 0 where the prior does not know it."""
+    """Return max log p_Z, or 0 if the prior has no mode."""
     base: Any = prior
     while isinstance(base, Independent):
         base = base.base_dist
     try:
         if getattr(prior.support, "is_discrete", False):
             return 0.0
-        # A uniform distribution has no mode, but is as high at its mean.
+        # A uniform distribution has no mode, but its density at the mean is the maximum.
         height = float(prior.log_prob(prior.mean if isinstance(base, Uniform) else prior.mode).max().detach())
     except (NotImplementedError, ValueError):  # flows state no support; torch refuses the NaN that some call their mode
         return 0.0
@@ -174,15 +180,15 @@ def _height(prior: Distribution) -> float:
 
 
 class GaussianDecoder(nn.Module):
-    r"""p(x|z) = N(network(z), σ²): the squared reconstruction error, in nats.
+    r"""Gaussian decoder p(x|z) = N(network(z), σ²): squared reconstruction error, in nats.
 
     Args:
         network: from z to the mean of x.
-        scale: σ, or where it starts if it is learned.
+        scale: σ, or its initial value if it is learned.
         learned: ``None`` for a fixed σ, ``"shared"`` for one learned σ, ``"per_dimension"`` for one per dimension
-            of x (give ``event_shape``). A fixed σ is a silent weight between reconstruction and prior; one learned
-            σ settles it from the data (arXiv 2006.13202).
-        event_shape: the shape of one x; by default that of what the network gives.
+            of x (requires ``event_shape``). A fixed σ implicitly weights reconstruction against the prior; a learned
+            σ sets this weight from the data (arXiv 2006.13202).
+        event_shape: the shape of one x; by default that of the network's output.
 
     >>> decoder = GaussianDecoder(nn.Linear(2, 5), scale=1 / 8)
     >>> decoder(torch.zeros(3, 2)).event_shape
@@ -222,7 +228,7 @@ class GaussianDecoder(nn.Module):
     def _apply(self, fn: TensorMap, recurse: bool = True) -> GaussianDecoder:
         fixed = self.log_scale
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.learned is None:  # rounded to half precision, σ would change by as much as D log σ by nats
+        if self.learned is None:  # rounding σ to half precision would change D log σ by nats
             self._buffers["log_scale"] = at_least_single(fn)(fixed)
         return self
 
@@ -237,7 +243,7 @@ class GaussianDecoder(nn.Module):
 
 
 class _Binary(Bernoulli):
-    """Refuses gray values whether or not torch validates: torch.compile turns its validation off for good."""
+    """Bernoulli that always rejects gray values: torch.compile turns off torch's validation permanently."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         value = _validation.binary("x", value, "use a ContinuousBernoulliDecoder for gray values, or round them")
@@ -246,7 +252,7 @@ class _Binary(Bernoulli):
 
 
 class _BoundedContinuousBernoulli(ContinuousBernoulli):
-    """Has log p = −∞ outside [0, 1], where noise may well lie, instead of an error."""
+    """Continuous Bernoulli with log p = −∞ outside [0, 1], where noise samples may be, instead of an error."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         value = wide(value)
@@ -256,7 +262,7 @@ class _BoundedContinuousBernoulli(ContinuousBernoulli):
 
 
 class _LogitDecoder(nn.Module):
-    """p(x|z) = Π p(x_i; network(z)_i) with logits as parameters."""
+    """Base class of decoders p(x|z) = Π p(x_i; network(z)_i) with logits as parameters."""
 
     context_part = "network"
     _family: ClassVar[Callable[..., Distribution]]
@@ -273,7 +279,11 @@ class _LogitDecoder(nn.Module):
 
 
 class BernoulliDecoder(_LogitDecoder):
-    """p(x|z) = Π Bernoulli(x_i; σ(network(z)_i)), for binary x; gray values are refused.
+    """Bernoulli decoder p(x|z) = Π Bernoulli(x_i; σ(network(z)_i)) for binary x; gray values raise an error.
+
+    Args:
+        network: from z to the logits of x.
+        event_dims: deprecated and ignored.
 
     >>> BernoulliDecoder(nn.Linear(2, 5))(torch.zeros(3, 2)).log_prob(torch.ones(3, 5)).shape
     torch.Size([3])
@@ -283,7 +293,11 @@ class BernoulliDecoder(_LogitDecoder):
 
 
 class ContinuousBernoulliDecoder(_LogitDecoder):
-    """p(x|z) = Π ContinuousBernoulli(x_i), a normalized density for gray values in [0, 1], and 0 elsewhere.
+    """Continuous Bernoulli decoder p(x|z) = Π ContinuousBernoulli(x_i) for gray values, a normalized density on [0, 1].
+
+    Args:
+        network: from z to the logits of x.
+        event_dims: deprecated and ignored.
 
     >>> decoder = ContinuousBernoulliDecoder(nn.Linear(2, 5))
     >>> decoder(torch.zeros(3, 2)).log_prob(torch.full((3, 5), 0.3)).shape
@@ -294,9 +308,9 @@ class ContinuousBernoulliDecoder(_LogitDecoder):
 
 
 def _event_dims(z: Tensor, output: Tensor) -> int:
-    """Return how many dimensions of the output are one x: those after the dimensions that it shares with z.
+    """Return the number of dimensions of the output that are one x: those after the dimensions shared with z.
 
-    A code is a vector or an integer. A model knows the shape of its codes and corrects what this cannot see.
+    A code is assumed to be a vector or an integer; a model knows the shape of its codes and corrects this.
     """
     most = max(1, z.dim() - 1) if z.is_floating_point() else z.dim()
     shared = 0
@@ -306,7 +320,7 @@ def _event_dims(z: Tensor, output: Tensor) -> int:
 
 
 def warn_of_event_dims(name: str, event_dims: int | None) -> None:
-    """Warn that the argument ``event_dims`` of a class is deprecated, where it is given."""
+    """Warn that the argument ``event_dims`` of a class is deprecated, if it is given."""
     if event_dims is not None:
         message = f"event_dims of {name} is ignored and will be removed; the network's output has the shape of x"
         warnings.warn(message, DeprecationWarning, stacklevel=3)

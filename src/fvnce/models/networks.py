@@ -1,4 +1,4 @@
-"""The networks inside encoders and decoders, and how a context reaches them."""
+"""Networks for encoders and decoders, with an optional context."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..io import register
 def mlp(
     sizes: Sequence[int], activation: Callable[[], nn.Module] = nn.ReLU, *, output: nn.Module | None = None
 ) -> nn.Sequential:
-    """Return linear layers of these sizes with an activation between them, and ``output`` at the end if given.
+    """Make a multilayer perceptron: linear layers with an activation between them.
 
     Args:
-        sizes: widths, from the input to the output.
-        activation: makes the module between two layers.
-        output: a module after the last layer.
+        sizes: widths from the input to the output.
+        activation: class or function that makes the activation between two layers.
+        output: optional module after the last layer.
 
     >>> mlp([784, 256, 128])
     Sequential(
@@ -42,12 +42,12 @@ def mlp(
 
 
 class WithContext(nn.Module):
-    """A network of a vector and its context side by side: ``network(torch.cat([x, context], -1))``.
+    """Network of a vector and its context, concatenated: ``network(torch.cat([x, context], -1))``.
 
-    It makes a network of one input take a context, as any module does whose ``forward`` has a parameter ``context``.
+    Use it to condition a network of one input. Any module whose ``forward`` has a parameter ``context`` takes one.
 
     Args:
-        network: a module of vectors: a network, or an encoder or a decoder.
+        network: a module of vectors: a network, an encoder or a decoder.
 
     >>> network = WithContext(mlp([3 + 2, 16, 1]))
     >>> network(torch.zeros(4, 8, 3), torch.zeros(8, 2)).shape  # four draws for each of eight rows
@@ -59,7 +59,7 @@ class WithContext(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor, context: Tensor) -> Any:
-        """Return what the network gives for x of shape (…, B, D) and a context of shape (B, C)."""
+        """Return the network's output for x of shape (…, B, D) and a context of shape (B, C)."""
         if context.dim() != 2 or context.shape[:1] != x.shape[-2:-1]:
             raise ValueError(
                 f"context must have shape ({', '.join(map(str, x.shape[-2:-1]))}, C), one vector for each row of x of "
@@ -70,30 +70,30 @@ class WithContext(nn.Module):
 
 
 def takes_context(part: object, method: str = "forward") -> bool:
-    """Return whether a method has a parameter ``context``, and whether the ``context_part`` that it is for has one.
+    """Return whether a method takes a parameter ``context``; for a module with a ``context_part``, whether that does.
 
     >>> from fvnce import GaussianEncoder
     >>> takes_context(GaussianEncoder(mlp([5, 4]))), takes_context(GaussianEncoder(WithContext(mlp([7, 4]))))
     (False, True)
     """
     function = getattr(part, method, None)
-    if function is None:  # a plain function in the place of a module
+    if function is None:  # a plain function instead of a module
         function = part
     try:
         declared = "context" in inspect.signature(function).parameters  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # not a function, or one of C
+    except (TypeError, ValueError):  # not a function, or one written in C
         return False
     inner = getattr(part, "context_part", None)
     return declared and (inner is None or takes_context(getattr(part, inner)))
 
 
 def given(context: Tensor | None) -> tuple[Tensor, ...]:
-    """Return a context as arguments of a call: one, or none."""
+    """Return the context as a tuple of call arguments, empty if it is None."""
     return () if context is None else (context,)
 
 
 class _Images(nn.Module):
-    """An image network, run over any number of leading dimensions."""
+    """Wrapper that applies an image network over any number of leading dimensions."""
 
     def __init__(self, network: nn.Module, event_dims: int) -> None:
         super().__init__()
@@ -112,13 +112,13 @@ register(WithContext, _Images)
 def convolutional_pair(
     latent: int, *, channels: int = 1, width: int = 32, outputs: int | None = None, size: tuple[int, int] = (28, 28)
 ) -> tuple[nn.Module, nn.Module]:
-    """Return a small convolutional encoder and decoder for images of shape (channels, height, width).
+    """Make a small convolutional encoder and decoder for images of shape (channels, height, width).
 
     Args:
-        latent: the size of the code that the decoder takes.
+        latent: size of the code.
         channels: color channels of the image.
         width: channels of the first feature map; the second has twice as many.
-        outputs: what the encoder gives, by default ``latent``; a Gaussian encoder needs twice that.
+        outputs: outputs of the encoder, by default ``latent``; a Gaussian encoder needs twice that.
         size: height and width of the image, multiples of 4.
 
     >>> import torch
@@ -130,7 +130,7 @@ def convolutional_pair(
     outputs = latent if outputs is None else _validation.count("outputs", outputs)
     small = tuple(_validation.count(f"size[{i}]", side) // 4 for i, side in enumerate(size))
     if any(side % 4 for side in size):
-        raise ValueError(f"size must be multiples of 4, which two layers of stride 2 need, found {tuple(size)}")
+        raise ValueError(f"size must be multiples of 4, found {tuple(size)}; pad or crop the images")
     flat = 2 * width * small[0] * small[1]
     encoder = nn.Sequential(
         nn.Conv2d(channels, width, 4, stride=2, padding=1),

@@ -1,13 +1,13 @@
-"""Noise distributions p_n, and draws of them.
+"""Noise distributions p_n: densities, sampling and files.
 
 ======================  ===============================================================
 ``base``                the base class; draws, densities and files of any distribution
-``kde``                 Gaussian kernel densities, exact over all centres
-``bandwidth``           their bandwidths, learned from data
-``simple``              fitted Gaussians, independent bits, draws alone, steps from a point
-``mixture``             mixtures of any distributions
+``kde``                 Gaussian kernel densities, evaluated exactly
+``bandwidth``           bandwidth selection for kernel densities
+``simple``              fitted Gaussians, Bernoulli noise, noise known by samples only, conditional steps
+``mixture``             mixtures of distributions
 ``flow``                normalizing flows
-``pool``                a pool of draws, renewed as it is used
+``pool``                a pool of samples that is renewed during training
 ======================  ===============================================================
 """
 

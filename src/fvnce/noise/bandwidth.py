@@ -1,4 +1,4 @@
-r"""Bandwidths learned from data.
+r"""Bandwidth selection for kernel densities: Scott, Silverman, leave-one-out likelihood.
 
 Rules of thumb, one bandwidth per column with standard deviation s_k:
 
@@ -9,10 +9,10 @@ Rules of thumb, one bandwidth per column with standard deviation s_k:
 
     f(h) = Σ_i log Σ_{j≠i} exp(−d_ij²/(2h²)) − n D log h.
 
-A stationary point satisfies h² = mean_i ⟨d_ij²⟩/D, where ⟨·⟩ weighs neighbors by exp(−d²/(2h²)). Those
-weights fall with distance, so every such point lies between the mean nearest and the mean overall squared
-distance: a certified bracket. Of many rows i, some
-1,000 are left out in turn, with all rows j as neighbors: h is then off by 1 or 2 %.
+A stationary point satisfies h² = mean_i ⟨d_ij²⟩/D, where ⟨·⟩ weights neighbors by exp(−d²/(2h²)). The weights decrease
+with distance, so every stationary point lies between the mean nearest and the mean overall squared distance, which
+gives a certified bracket. For large tables, about 1,000 rows i are left out in turn, with all rows j as neighbors; this
+changes h by 1 or 2 %.
 """
 
 from __future__ import annotations
@@ -25,24 +25,28 @@ from torch import Tensor
 
 from .. import _validation
 
-#: Rows that are left out in turn for ``"loo"``, evenly spaced among all.
+#: Number of rows that ``"loo"`` leaves out in turn, evenly spaced.
 MOST_LEFT_OUT = 1024
 RELATIVE_CHANGE = 1e-6
-#: Working memory of a part of the distances, and up to which they are all kept between two steps of the search.
+#: Working memory of a block of distances, and the size up to which all distances are kept between steps of the search.
 BLOCK_BYTES, KEPT_BYTES = 64 * 2**20, 512 * 2**20
 
 
 def select_bandwidth(X: Tensor, rule: str, *, floor: float | None = None) -> Tensor:
-    """Return a bandwidth of a Gaussian kernel density on the rows of X.
+    """Select the bandwidth of a Gaussian kernel density on the rows of X.
 
     Args:
         X: shape (n, D), or (n,) + event_shape with D entries each, n >= 2.
-        rule: ``"scott"`` or ``"silverman"``, of the shape of a row, or ``"loo"``, a scalar.
-        floor: rules of thumb only: raise the deviation of each column to this share of the root mean square
-            deviation of all columns. Without it a constant column is an error, as its bandwidth would be 0.
+        rule: ``"scott"`` or ``"silverman"`` for one bandwidth per column, or ``"loo"`` for a scalar.
+        floor: for Scott and Silverman, raise the deviation of each column to at least this fraction of the root mean
+            square deviation of all columns. Without it a constant column is an error, as its bandwidth would be 0.
 
-    Duplicated rows count as neighbors at distance 0 in ``"loo"``; it is an error if every row has a
-    duplicate, as the likelihood then grows without bound as h falls.
+    Returns:
+        The bandwidth, of the shape of a row, or a scalar for ``"loo"``.
+
+    Raises:
+        ValueError: if a column is constant and ``floor`` is not given, or if ``rule="loo"`` and every row has an exact
+            duplicate, which makes the likelihood unbounded as h decreases.
 
     >>> X = torch.randn(500, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     >>> [round(select_bandwidth(X, rule).item(), 2) for rule in ("scott", "silverman", "loo")]
@@ -85,7 +89,7 @@ def _leave_one_out(data: Tensor) -> float:
     parts = list(distances()) if 8 * n * len(chosen) <= KEPT_BYTES else None
 
     def moments(h: float) -> tuple[float, float]:
-        """Return the averages over rows of the weighted mean and variance of squared distances."""
+        """Return the weighted mean and variance of squared distances, averaged over rows."""
         means, variances = 0.0, 0.0
         for squares in parts or distances():
             weights = torch.softmax(squares * (-0.5 / h**2), dim=1)
@@ -99,14 +103,14 @@ def _leave_one_out(data: Tensor) -> float:
     high = float(points[chosen].square().sum(1).mean() + points.square().sum(1).mean()) * n / (n - 1) / width
     if not low > 1e-14 * high:
         raise ValueError(
-            "bandwidth='loo' needs rows without exact duplicates, found one for every row of X; "
-            "drop duplicates or give a number"
+            "X must hold a row without an exact duplicate for bandwidth='loo', found a duplicate of every row; "
+            "drop duplicates or pass a number"
         )
     return _root(moments, width, 0.5 * math.log(low) - 1e-6, 0.5 * math.log(high) + 1e-6)
 
 
 def _root(moments: Callable[[float], tuple[float, float]], width: int, low: float, high: float) -> float:
-    """Zero of f'(log h)/n = ⟨d²⟩/h² − D by Newton's method, kept inside a shrinking bracket."""
+    """Find the zero of f'(log h)/n = ⟨d²⟩/h² − D by Newton's method within a shrinking bracket."""
     at = 0.5 * (low + high)
     for _ in range(60):
         h = math.exp(at)

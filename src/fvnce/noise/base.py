@@ -1,7 +1,7 @@
-"""The base class of noise, and functions that draw from, evaluate and save any distribution.
+"""Base class of noise distributions, and functions to sample, evaluate and save any distribution.
 
-Noise of this package has ``draw(n, generator)``; torch's distributions know only the global generator, refuse points
-outside their support and do not name rows. These functions treat all of them the same.
+Noise of this package has ``draw(n, generator)``. Torch's distributions use the global generator only, raise an error
+for points outside their support, and do not name rows in errors. These functions handle both in the same way.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _LARGEST_SEED = 2**63 - 1
 
 
 class Noise(Distribution):
-    """The base of this package's noise. A member gives ``log_prob``, ``draw(n, generator)`` and its support.
+    """Base class of noise distributions. Subclasses define ``log_prob``, ``draw(n, generator)`` and the support.
 
     Attributes:
-        everywhere: whether the support is all of space.
+        everywhere: whether the support is the whole space.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own declaration)
@@ -42,28 +42,36 @@ class Noise(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """The support, all of space."""
+        """The support: the whole space."""
         return constraints.independent(constraints.real, len(self.event_shape))
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Return n samples of shape (n,) + event_shape, from the generator or from torch's global one."""
+        """Draw n samples of shape (n,) + event_shape, from the generator or torch's global one."""
         raise NotImplementedError
 
     def row_flops(self) -> float | None:
-        """Return the floating-point operations to draw one row and evaluate its density, None if unknown."""
+        """Return the number of floating-point operations to draw and evaluate one row, None if unknown."""
         return None
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Return samples of shape sample_shape + event_shape, from torch's global generator."""
+        """Draw samples of shape sample_shape + event_shape from torch's global generator."""
         shape = torch.Size(sample_shape)
         return self.draw(shape.numel()).reshape(shape + self.event_shape)
 
 
 def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """Return n samples of shape (n,) + event_shape, seeded by ``generator``.
+    """Draw n samples of shape (n,) + event_shape from a distribution, seeded by ``generator``.
 
-    A distribution without a ``draw`` method is sampled from the global generator, seeded from this one: reproducible,
-    in any number of threads, and the global generator is afterwards as it was.
+    A distribution without a ``draw`` method is sampled from the global generator, which is seeded from ``generator``
+    and restored afterwards. This is reproducible, also with several threads.
+
+    Args:
+        noise: any torch distribution.
+        n: number of samples.
+        generator: source of randomness; by default torch's global generator.
+
+    Returns:
+        The samples.
 
     >>> noise = torch.distributions.Normal(torch.zeros(2), 1.0)
     >>> noise = torch.distributions.Independent(noise, 1)
@@ -84,9 +92,17 @@ def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) 
 
 
 def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Return n samples and their log density, shapes (n,) + event_shape and (n,).
+    """Draw n samples and evaluate their log density, shapes (n,) + event_shape and (n,).
 
-    A method of the same name is used where the noise has one: it knows the density of its own draws at less cost.
+    Uses the noise's method of the same name if it has one, which is cheaper for its own draws.
+
+    Args:
+        noise: any torch distribution.
+        n: number of samples.
+        generator: source of randomness; by default torch's global generator.
+
+    Returns:
+        The samples and their log density.
 
     >>> noise = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
     >>> x, log_p = draw_with_log_prob(noise, 5, torch.Generator().manual_seed(0))
@@ -102,7 +118,7 @@ def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator |
 
 
 def row_flops(noise: Distribution) -> float | None:
-    """Return the floating-point operations to draw one row and evaluate its density, None if unknown.
+    """Return the number of floating-point operations to draw and evaluate one row, None if unknown.
 
     >>> from fvnce.noise import KernelDensity
     >>> row_flops(KernelDensity(torch.zeros(100, 3), 1.0))
@@ -117,9 +133,13 @@ def row_flops(noise: Distribution) -> float | None:
 
 
 def jitter(noise: Distribution, x: Tensor) -> Tensor:
-    """Return rows moved by the noise's kernel, or x itself where the noise has none.
+    """Perturb rows by the noise's kernel; noise without a kernel returns x unchanged.
 
-    Draws come from torch's global generator, so that a kernel density's own centres become samples of it.
+    Jittered centers of a kernel density are samples of it. Draws come from torch's global generator.
+
+    Args:
+        noise: any torch distribution.
+        x: rows.
 
     >>> noise = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
     >>> x = torch.ones(3, 2)
@@ -131,16 +151,16 @@ def jitter(noise: Distribution, x: Tensor) -> Tensor:
 
 
 def log_prob_or_minus_inf(noise: Distribution, x: Tensor) -> Tensor:
-    """Return log p_n(x), and −inf outside the support, where torch's distributions raise an error instead.
+    """Return log p_n(x), and −inf outside the support, where torch's distributions raise an error.
 
     >>> box = torch.distributions.Independent(torch.distributions.Uniform(torch.zeros(2), 1.0), 1)
     >>> log_prob_or_minus_inf(box, torch.tensor([[0.5, 0.5], [0.5, 2.0]]))
     tensor([0., -inf])
     """
     if x.dtype in (torch.bfloat16, torch.float16):
-        x = x.float()  # the noise keeps float32 where an objective works in half precision
+        x = x.float()  # the noise stays in float32 when an objective is in half precision
     lead = x.shape[: x.ndim - len(noise.event_shape)]
-    if not lead.numel():  # torch's distributions cannot answer for no points
+    if not lead.numel():  # torch's distributions fail on an empty batch
         return x.new_empty(lead)
     if isinstance(noise, Noise) and noise.everywhere:
         return noise.log_prob(x)
@@ -159,7 +179,7 @@ def log_prob_or_minus_inf(noise: Distribution, x: Tensor) -> Tensor:
 
 
 def inside_support(noise: Distribution, x: Tensor) -> Tensor:
-    """Return which points of shape (...) + event_shape lie in the support; all, if the distribution does not say."""
+    """Return which points of shape (...) + event_shape are in the support; all if the support is not defined."""
     try:
         support = noise.support
     except (NotImplementedError, AttributeError):
@@ -171,14 +191,14 @@ def inside_support(noise: Distribution, x: Tensor) -> Tensor:
 
 
 def log_prob_of_rows(noise: Distribution, X: Tensor) -> Tensor:
-    """Return log p_n of every row of X, shape (n,): what a training run tabulates once.
+    """Return log p_n of every row of X, shape (n,), which training tabulates once.
 
     Args:
         noise: a distribution whose event shape is that of a row.
         X: shape (n,) + event_shape.
 
     Raises:
-        ValueError: if a row has log p_n = −inf or NaN. The row is named: its noise ratio would be infinite.
+        ValueError: if a row has log p_n = −inf or NaN, so that its ratio would be infinite; the error names the row.
 
     >>> box = torch.distributions.Independent(torch.distributions.Uniform(torch.zeros(1), 1.0), 1)
     >>> log_prob_of_rows(box, torch.tensor([[0.5], [2.0]]))  # doctest: +ELLIPSIS
@@ -199,7 +219,17 @@ def log_prob_of_rows(noise: Distribution, X: Tensor) -> Tensor:
 
 
 def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:
-    """Write the noise to ``folder``/noise.safetensors, all or nothing; the folder is made if needed.
+    """Save noise to ``folder``/noise.safetensors atomically; create the folder if needed.
+
+    Args:
+        noise: a distribution of a registered class.
+        folder: the folder.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        TypeError: if the noise cannot be saved.
 
     >>> import tempfile
     >>> from fvnce.noise import BernoulliNoise
@@ -215,7 +245,17 @@ def save_noise(noise: Distribution, folder: str | os.PathLike[str]) -> Path:
 
 
 def load_noise(folder: str | os.PathLike[str]) -> Distribution:
-    """Return the noise that :func:`save_noise` wrote to a folder, after its checksum has been compared.
+    """Load noise that :func:`save_noise` wrote to a folder, and verify its checksum.
+
+    Args:
+        folder: the folder.
+
+    Returns:
+        The distribution.
+
+    Raises:
+        FileNotFoundError: if the folder has no noise.
+        FileError: if the file is damaged, or of another kind or version.
 
     >>> load_noise("nowhere")
     Traceback (most recent call last):

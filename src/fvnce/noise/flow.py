@@ -1,4 +1,4 @@
-r"""A normalizing flow of zuko as noise, on rows that are standardized first.
+r"""Normalizing flows of zuko as noise, on standardized rows.
 
 log p_n(x) = log p_flow((x − m)/s) − Σ_k log s_k
 """
@@ -17,24 +17,23 @@ from .._random import place, preserve_rng_state
 from ..io import Kind, add
 from .base import Noise
 
-#: Neural splines, masked autoregressive, coupling.
+#: Families of flows: neural splines, masked autoregressive, coupling.
 FAMILIES = ("NSF", "MAF", "NICE")
 
 
 class FlowNoise(Noise):
-    """A flow with fixed weights; :func:`fvnce.training.fit_flow` fits one to data. Needs zuko.
+    """Normalizing flow with fixed weights as noise; :func:`fvnce.training.fit_flow` fits one to data. Needs zuko.
 
-    It is evaluated in the precision of its weights. An objective moves it, keeps its weights in its state, and never
-    trains them.
+    The flow is evaluated in the precision of its weights. An objective moves it between devices and saves its weights,
+    but never trains them.
 
     Args:
         kind: the family, ``"NSF"``, ``"MAF"`` or ``"NICE"``.
         shift: m, shape (D,).
         scale: s > 0, shape (D,).
-        transforms: how many.
-        hidden: hidden layers of each.
-        flow: the module that :func:`make_flow` gave, trained; its weights are fixed from here on. If not given, one
-            with new weights.
+        transforms: number of transforms.
+        hidden: widths of the hidden layers of each transform.
+        flow: a trained module of :func:`make_flow`, whose weights become fixed; by default one with new weights.
 
     >>> noise = FlowNoise("NICE", torch.zeros(2), torch.ones(2), transforms=1, hidden=(8,))
     >>> noise.log_prob(noise.sample((5,))).shape
@@ -67,13 +66,13 @@ class FlowNoise(Noise):
 
     @torch.no_grad()
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Return n samples of shape (n, D): standard normal draws sent backwards through the flow."""
+        """Draw n samples of shape (n, D): standard normal draws through the inverse flow."""
         shape = (_validation.count("n", n, low=0), *self.event_shape)
         there = place(generator, self.shift.device)
         z = torch.randn(shape, generator=generator, dtype=self.shift.dtype, device=there).to(
             self.shift, non_blocking=True
         )
-        if not n:  # splines refuse an empty batch
+        if not n:  # splines fail on an empty batch
             return z
         inverse: Tensor = self.flow().transform.inv(z)
         return inverse * self.scale + self.shift
@@ -83,19 +82,19 @@ class FlowNoise(Noise):
 
 
 def make_flow(kind: str, features: int, transforms: int, hidden: tuple[int, ...]) -> nn.Module:
-    """Return a flow with new weights, drawn from torch's global generator."""
+    """Make a flow with new weights, drawn from torch's global generator."""
     _validation.choice("kind", kind, FAMILIES)
     made: nn.Module = getattr(_zuko().flows, kind)(features, transforms=transforms, hidden_features=hidden)
     return made
 
 
 def _zuko() -> Any:
-    # zuko turns off the checks of all of torch's distributions when it is imported; they are turned on again.
+    # Importing zuko turns off validation of all torch distributions; restore it.
     validates = Distribution._validate_args
     try:
         import zuko
     except ImportError:
-        raise ImportError("flows as noise need the zuko package: pip install zuko") from None
+        raise ImportError("zuko must be installed for flows as noise, found it missing; pip install zuko") from None
     finally:
         Distribution.set_default_validate_args(validates)
     return zuko
@@ -108,7 +107,7 @@ def _arguments(noise: FlowNoise) -> dict[str, Any]:
 
 
 def _build(weights: tuple[tuple[str, Tensor], ...], transforms: int, hidden: tuple[int, ...], **rest: Any) -> FlowNoise:
-    # A forged file must not make its reader allocate layers that it does not hold.
+    # A forged file must not make the reader allocate layers that the file does not hold.
     numbers = transforms * sum(inputs * outputs for inputs, outputs in pairwise(hidden))
     held = sum(value.numel() for _, value in weights)
     if max(numbers, transforms, *hidden) > held:

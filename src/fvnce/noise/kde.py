@@ -1,4 +1,4 @@
-r"""Gaussian kernel density, exact over all centres.
+r"""Gaussian kernel densities, evaluated exactly over all centers.
 
 p_n(x) = Σ_j w_j N(x; c_j, diag(h²)),    log p_n(x) = logsumexp_j(log w_j − |(x − c_j)/h|²/2) − Σ_k log h_k −
 D/2 log 2π
@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import _validation
 from .._random import place
 from ..io import register
-from ._logsum import AXES, LONGEST_DISTANCE, Centres, Sketch, log_sums
+from ._logsum import AXES, LONGEST_DISTANCE, Centers, Sketch, log_sums
 from .bandwidth import select_bandwidth
 from .base import Noise
 
@@ -26,18 +26,17 @@ _MANY_POINTS = 512
 
 
 class KernelDensity(Noise):
-    r"""A Gaussian kernel density over R^D, or over arrays of any shape, of which D is then the number of entries.
+    r"""Gaussian kernel density over R^D, or over arrays of any shape with D entries.
 
-    Every centre counts in ``log_prob``: no tree, no truncation. It is evaluated in blocks: beyond its inputs and
-    its result, memory stays near 128 MiB whatever the number of points and centres, and up to 64 MiB and half a
-    kilobyte per centre are kept between evaluations. Its error is at most max(1e-3 nats, 2 ulp) in float32 and
-    max(1e-8 nats, 6 ulp) in float64. Its gradient with respect to x is exact to the same degree; second derivatives
-    raise an error.
+    ``log_prob`` sums over all centers, without a tree or truncation. It is evaluated in blocks: beyond inputs and
+    results it needs about 128 MiB for any number of points and centers, and keeps up to 64 MiB and half a kilobyte per
+    center between evaluations. The error is at most max(1e-3 nats, 2 ulp) in float32 and max(1e-8 nats, 6 ulp) in
+    float64. The gradient with respect to x is equally accurate; second derivatives raise an error.
 
     Args:
-        centres: shape (n, D), or (n,) + event_shape; float32 and float64 are kept as they are, by reference.
+        centres: centers of the kernels, shape (n, D) or (n,) + event_shape; float32 and float64 are not copied.
         bandwidth: standard deviation of the kernel, a number or a tensor of shape (D,) or event_shape.
-        weights: shape (n,), non-negative; divided by their sum. Equal if not given.
+        weights: non-negative weights, shape (n,), divided by their sum; by default equal.
 
     Example:
         >>> noise = KernelDensity(torch.tensor([[0.0], [2.0]]), bandwidth=1.0)
@@ -68,7 +67,7 @@ class KernelDensity(Noise):
                 self._place = some.cumsum(0) - 1
                 used, log_weights = used[some], log_weights[some]
         widths = self.bandwidth.flatten() if self.bandwidth.ndim else self.bandwidth
-        self._geometry = Centres(used, widths, log_weights)
+        self._geometry = Centers(used, widths, log_weights)
         self._sketch: Sketch | None = None
         self._log_constant = self._geometry.log_height
         if self.weights is None:
@@ -76,24 +75,24 @@ class KernelDensity(Noise):
         super().__init__(event)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> KernelDensity:
-        """Return the density with its tensors passed through ``function``: how it changes device and precision.
+        """Return the density with ``function`` applied to its tensors, to change device or precision.
 
-        Centres rounded to half precision would be another density: asked for it, they stay as they are.
+        Half precision is ignored: rounded centers would be a different density.
         """
-        centres = function(self.centres)
-        if centres.dtype not in (torch.float32, torch.float64):
-            centres = self.centres.to(centres.device)
-        if centres is self.centres:
+        centers = function(self.centres)
+        if centers.dtype not in (torch.float32, torch.float64):
+            centers = self.centres.to(centers.device)
+        if centers is self.centres:
             return self
-        weights = None if self.given_weights is None else self.given_weights.to(centres.device)
-        bandwidth = self.bandwidth.to(centres.device)
-        return KernelDensity(centres, bandwidth, weights)
+        weights = None if self.given_weights is None else self.given_weights.to(centers.device)
+        bandwidth = self.bandwidth.to(centers.device)
+        return KernelDensity(centers, bandwidth, weights)
 
     @classmethod
     def from_data(
         cls, X: Tensor, bandwidth: float | str | Tensor = "scott", *, floor: float | None = None
     ) -> KernelDensity:
-        """Return the density of a kernel on every row of X, with a bandwidth given or selected from the data.
+        """Fit a kernel density with a kernel on every row of X and a given or selected bandwidth.
 
         Args:
             X: rows.
@@ -113,9 +112,9 @@ class KernelDensity(Noise):
     @property
     def mean(self) -> Tensor:
         """Mean of the density, shape event_shape."""
-        centres = self.centres.double().flatten(1)
-        weights = centres.new_full((len(centres),), 1.0 / len(centres)) if self.weights is None else self.weights
-        return (weights @ centres).reshape(self.event_shape).to(self.centres.dtype)
+        centers = self.centres.double().flatten(1)
+        weights = centers.new_full((len(centers),), 1.0 / len(centers)) if self.weights is None else self.weights
+        return (weights @ centers).reshape(self.event_shape).to(self.centres.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p_n of points of shape (...) + event_shape; the result has shape (...)."""
@@ -128,7 +127,7 @@ class KernelDensity(Noise):
         return result
 
     def row_flops(self) -> float:
-        """Return the operations for one row with all centres; draws whose bounds spare most of them cost less."""
+        """Return the number of operations for one row with all centers, an upper bound for draws."""
         return 2.0 * self.centres.numel()
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -136,17 +135,16 @@ class KernelDensity(Noise):
         return self._draw(n, generator)[0]
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return n samples (n,) + event_shape and their log density (n,), as accurate as :meth:`log_prob`.
+        """Draw n samples (n,) + event_shape and their log density (n,), as accurate as :meth:`log_prob`.
 
-        The centre of a draw is known. Where bounds from a few coordinates certify that most other centres are too far
-        away to matter, only the rest are visited.
+        As the center of each draw is known, bounds from a few coordinates can exclude most other centers.
         """
         x, index = self._draw(n, generator)
         near = index if self._place is None else self._place[index]
         return x, self._evaluate(x, False, near)[0]
 
     def jitter(self, x: Tensor) -> Tensor:
-        """Return points x + h ε, moved as a sample is from its centre."""
+        """Return x + h ε: points perturbed like samples around their centers."""
         return x + (torch.randn_like(x) * self.bandwidth).to(x.dtype)
 
     def _draw(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -158,7 +156,7 @@ class KernelDensity(Noise):
         else:
             level = torch.rand(n, generator=generator, dtype=torch.float64, device=there)
             level = level.to(device, non_blocking=True)
-            # Rounding may leave the last cumulative weight a hair under 1, and levels may then exceed it.
+            # Rounding may leave the last cumulative weight slightly below 1, so that a level may exceed it.
             index = torch.searchsorted(self._cumulative, level * self._cumulative[-1], right=True)
             index = index.clamp_max(size - 1)
         shape = (n, *self.event_shape)
@@ -166,20 +164,20 @@ class KernelDensity(Noise):
         return noise.to(device, non_blocking=True).mul_(self.bandwidth).add_(self.centres[index]), index
 
     def _evaluate(self, x: Tensor, slope: bool, near: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # Checked here, where functional transforms have unwrapped the tensor.
-        lead, centres = x.shape[: x.ndim - len(self.event_shape)], self._geometry
-        flat = (x if near is not None else _validation.finite_rows("x", x)).reshape(lead.numel(), centres.width)
-        if len(flat) * centres.raw.numel() <= _FEW:
+        # Checked here, as functional transforms have unwrapped the tensor at this point.
+        lead, centers = x.shape[: x.ndim - len(self.event_shape)], self._geometry
+        flat = (x if near is not None else _validation.finite_rows("x", x)).reshape(lead.numel(), centers.width)
+        if len(flat) * centers.raw.numel() <= _FEW:
             log_sum, drift = self._sum_differences(flat, slope)
         else:
             many = near is not None or len(flat) >= _MANY_POINTS
-            large = centres.size >= _MANY_CENTRES and centres.width >= 2 * AXES
+            large = centers.size >= _MANY_CENTRES and centers.width >= 2 * AXES
             sketched = many and large and x.dtype == torch.float32 and x.device.type == "cpu"
             if sketched and self._sketch is None:
-                # Made when first needed: it costs about as much as a few hundred evaluations.
-                self._sketch = Sketch(centres)
+                # Lazy, as it costs as much as a few hundred evaluations.
+                self._sketch = Sketch(centers)
             sketch = self._sketch if sketched else None
-            sums = log_sums(centres, flat, slope=slope, sketch=sketch, near=near)
+            sums = log_sums(centers, flat, slope=slope, sketch=sketch, near=near)
             log_sum, drift = sums.value, sums.slope
         if near is None and not _validation.are_deferred():
             far = ~(log_sum >= -0.5 * LONGEST_DISTANCE**2 * (1 + 1e-6))  # NaN where squares overflow
@@ -187,24 +185,24 @@ class KernelDensity(Noise):
                 row = int(far.nonzero()[0])
                 distance = float((-2.0 * log_sum[row]).sqrt())
                 raise ValueError(
-                    f"x must lie within 1e15 bandwidths of a centre, found row {row} at {distance:.3g} bandwidths"
+                    f"x must lie within 1e15 bandwidths of a center, found row {row} at {distance:.3g} bandwidths"
                 )
         value = (log_sum + self._log_constant).to(x.dtype).reshape(lead)
         return value, x.new_empty(0) if drift is None else (drift.reshape(x.shape) / self.bandwidth).to(x.dtype)
 
     def _sum_differences(self, x: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
-        """Return log sums of points (q, D) with all differences held at once: the fewest operations for few numbers."""
-        points, centres = x.double(), self._geometry
-        if slope or centres.bandwidth.ndim or x.dtype == torch.float64:
-            gap = (points[:, None] - centres.raw.double()).div_(centres.bandwidth)
-            # Summed in a tree in float64: one running sum of a thousand squares is off by ten units in the last place.
+        """Return log sums of points (q, D) from all differences at once, the fastest way for small inputs."""
+        points, centers = x.double(), self._geometry
+        if slope or centers.bandwidth.ndim or x.dtype == torch.float64:
+            gap = (points[:, None] - centers.raw.double()).div_(centers.bandwidth)
+            # Summed pairwise in float64: a running sum of a thousand squares has an error of ten ulp.
             squares = gap.square().sum(-1) if x.dtype == torch.float64 else torch.linalg.vecdot(gap, gap)
             scores = squares.mul_(-0.5)
         else:
-            distance = torch.cdist(points, centres.raw.double(), compute_mode="donot_use_mm_for_euclid_dist")
-            scores = distance.div_(centres.bandwidth).square_().mul_(-0.5)
-        if centres.log_weights is not None:
-            scores += centres.log_weights
+            distance = torch.cdist(points, centers.raw.double(), compute_mode="donot_use_mm_for_euclid_dist")
+            scores = distance.div_(centers.bandwidth).square_().mul_(-0.5)
+        if centers.log_weights is not None:
+            scores += centers.log_weights
         value = torch.logsumexp(scores, 1)
         if not slope:
             return value, None
@@ -220,9 +218,15 @@ class KernelDensity(Noise):
 def smoothed(
     X: Tensor, bandwidth: float | str | Tensor, *, max_centres: int = 10_000, generator: torch.Generator | None = None
 ) -> KernelDensity:
-    """Return smoothed data: a kernel density on at most ``max_centres`` rows of X, chosen at random.
+    """Return a kernel density on at most ``max_centres`` rows of X, chosen at random.
 
     As a component of a mixture it makes the noise cover the data, which keeps objectives bounded.
+
+    Args:
+        X: rows, shape (n, D) or (n,) + event_shape.
+        bandwidth: standard deviation of the kernel, a number or one for each column.
+        max_centres: maximum number of kernels.
+        generator: for the choice of rows; by default torch's global one.
 
     >>> X = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
     >>> smoothed(X, 0.5, max_centres=30, generator=torch.Generator().manual_seed(0)).centres.shape
@@ -236,12 +240,12 @@ def smoothed(
     return KernelDensity.from_data(data, bandwidth)
 
 
-# Weights are saved as they were given, before they are made to sum to one.
+# Weights are saved as given, before normalization.
 register(KernelDensity, stand_ins={"weights": lambda noise: noise.given_weights}, retired=("block_bytes",))
 
 
 class _LogDensity(torch.autograd.Function):
-    """(log p, its gradient) computed together: the gradient reuses the tiles of the sum at once."""
+    """Log density and its gradient, computed together so that the gradient reuses the tiles of the sum."""
 
     @staticmethod
     def forward(x: Tensor, density: KernelDensity, slope: bool) -> tuple[Tensor, Tensor]:
@@ -268,7 +272,7 @@ class _LogDensity(torch.autograd.Function):
 
 
 class _Slope(torch.autograd.Function):
-    """The gradient as a function of x, so that differentiating it again fails loudly and is not zero."""
+    """The gradient as a function of x, so that differentiating it again raises an error instead of giving zero."""
 
     generate_vmap_rule = True
 
@@ -282,4 +286,4 @@ class _Slope(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError("KernelDensity.log_prob has no second derivatives; its first are exact")
+        raise NotImplementedError("KernelDensity.log_prob has no second derivatives; use first derivatives only")

@@ -1,4 +1,4 @@
-r"""Mixtures of any distributions over one event space.
+r"""Mixtures of noise distributions over one event space.
 
 p_n(x) = Σ_k w_k p_k(x),    log p_n(x) = logsumexp_k(log w_k + log p_k(x))
 """
@@ -26,7 +26,7 @@ from .base import (
 
 
 class _Union(constraints.Constraint):
-    """The union of the components' supports."""
+    """Union of the components' supports."""
 
     is_discrete = False
     event_dim = 1
@@ -42,13 +42,13 @@ class _Union(constraints.Constraint):
 
 
 class NoiseMixture(Noise):
-    """A mixture of distributions with one event shape, of any families.
+    """Mixture of distributions of any families with the same event shape.
 
-    A point outside the support of a component has density 0 there; the others still count.
+    A component contributes density 0 outside its support.
 
     Args:
         components: distributions with empty batch shape and equal event shape.
-        weights: one non-negative number per component; divided by their sum. Equal if not given.
+        weights: one non-negative number per component, divided by their sum; by default equal.
 
     Example:
         >>> wide = torch.distributions.MultivariateNormal(torch.zeros(1), 9 * torch.eye(1))
@@ -61,7 +61,7 @@ class NoiseMixture(Noise):
     """
 
     everywhere = False
-    #: Tensors that a change of device or precision leaves alone: weights are in float64 whatever the components are.
+    #: Tensors that keep device and precision: weights are always in float64.
     kept_as_is = ("weights", "given_weights")
 
     def __init__(self, components: Sequence[Distribution], weights: Sequence[float] | Tensor | None = None) -> None:
@@ -88,7 +88,7 @@ class NoiseMixture(Noise):
 
     @property
     def mean(self) -> Tensor:
-        """Weighted mean of the components' means, shape event_shape."""
+        """The weighted mean of the components' means, shape event_shape."""
         weighted = [float(w) * c.mean for w, c in zip(self.weights, self.components, strict=True)]
         return functools.reduce(torch.add, weighted)
 
@@ -98,13 +98,13 @@ class NoiseMixture(Noise):
         return self._combine([log_prob_or_minus_inf(component, x) for component in self.components])
 
     def jitter(self, x: Tensor) -> Tensor:
-        """Return points x, each moved by the kernel of a component that is drawn by its weight."""
+        """Perturb each point by the kernel of a component, drawn with probability its weight."""
         which = torch.multinomial(self.weights, len(x), replacement=True).to(x.device, non_blocking=True)
         moved = torch.stack([jitter(component, x) for component in self.components])
         return moved[which, torch.arange(len(x), device=x.device)]
 
     def row_flops(self) -> float | None:
-        """Return the operations for one row, which every component evaluates; None if those of one are unknown."""
+        """Return the number of operations for one row, summed over components; None if one is unknown."""
         parts = [row_flops(component) for component in self.components]
         known = [part for part in parts if part is not None]
         return sum(known) if len(known) == len(parts) else None
@@ -115,7 +115,7 @@ class NoiseMixture(Noise):
         return _gather([draw(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)], rows, n)
 
     def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return n samples and their log density; each component gives that of its own draws cheaply."""
+        """Draw n samples and their log density; each component evaluates its own draws cheaply."""
         chosen, rows = self._choose(n, generator)
         pairs = [draw_with_log_prob(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)]
         x = _gather([pair[0] for pair in pairs], rows, n)
@@ -134,7 +134,7 @@ class NoiseMixture(Noise):
         level = torch.rand(n, generator=generator, dtype=torch.float64, device=device)
         bounds = self.weights.cumsum(0).to(level.device)
         chosen = torch.searchsorted(bounds, level * bounds[-1], right=True)
-        # A level can only reach the last bound by rounding; the last component of positive weight takes it.
+        # Only rounding can bring a level to the last bound; the last component of positive weight takes it.
         chosen = chosen.clamp_max(int(self.weights.nonzero()[-1]))
         return chosen, [(chosen == k).nonzero()[:, 0] for k in range(len(self.components))]
 

@@ -1,14 +1,13 @@
-r"""A pool of noise samples with their log densities, renewed a slice at a time.
+r"""Pool of noise samples with their log densities, renewed in slices during training.
 
-Evaluating log p_n of a kernel density with many centres at every training step would cost far more than the
-step. A pool pays for ``size`` draws once and hands out batches by index. A fixed pool lets a flexible model
-learn the pool instead of p_n, so rows are renewed while training goes on: r rows for each batch of n, where
+Evaluating log p_n of a kernel density with many centers at every training step would cost far more than the step. A
+pool evaluates ``size`` draws once and returns batches by index. With a fixed pool, a flexible model learns the pool
+instead of p_n, so rows are renewed during training: r rows for each batch of n. With
 
     r = share / (1 − share) · (cost of a training step) / (cost of drawing a row),    at most n,
 
-makes renewal cost a ``share`` of all time. Both costs are counted in floating-point operations and not
-measured: the number of rows renewed must not depend on how busy the machine is, or equal seeds would not
-give equal runs.
+renewal takes the fraction ``share`` of the total time. Both costs are counted in floating-point operations instead of
+measured, because equal seeds give equal runs only if the number of renewed rows does not depend on the machine's load.
 """
 
 from __future__ import annotations
@@ -28,22 +27,21 @@ _REFERENCE_UNITS = 256
 
 
 class NoisePool:
-    """Batches (x, log p_n(x)) of noise from a pool that is renewed as it is used.
+    """Pool of noise samples: batches (x, log p_n(x)), renewed as they are used.
 
-    Each pass over the pool is in a new random order. Renewed rows replace the oldest ones, in whole slices,
-    before the batch in which enough of them are due.
+    Each pass over the pool has a new random order. Renewed rows replace the oldest ones in whole slices, before the
+    first batch for which a slice is due.
 
     Args:
         noise: any distribution.
         size: number of samples kept.
-        generator: seeds draws and order; a new one seeded from torch's global generator if not given.
-        refresh: rows renewed per batch (any number >= 0; fractions add up), 0 for a fixed pool, None to
-            derive it from the costs.
-        refresh_share: the share of training time that renewal may cost, in [0, 1); used if ``refresh`` is
-            None.
-        step_flops: floating-point operations of one training step without its noise, about 6 × parameters ×
-            rows through the network. If not given, those of a reference step: data and noise rows through an
-            autoencoder with one hidden layer of 256 units on either side.
+        generator: for draws and order; by default a new one, seeded from torch's global generator.
+        refresh: rows renewed per batch (any number >= 0; fractions accumulate), 0 for a fixed pool, None to derive it
+            from the costs.
+        refresh_share: fraction of training time that renewal may take, in [0, 1); used if ``refresh`` is None.
+        step_flops: floating-point operations of one training step without its noise, about 6 × parameters × rows
+            through the network. By default those of a reference step: data and noise rows through an autoencoder with
+            one hidden layer of 256 units in encoder and decoder.
         progress: called with (rows drawn, size) while the pool is filled.
 
     Example:
@@ -84,11 +82,11 @@ class NoisePool:
         self.renewed = 0
 
     def batch(self, n: int, *, renew: bool = True) -> tuple[Tensor, Tensor]:
-        """Return n samples and their log densities, of shapes (n,) + event_shape and (n,).
+        """Return the next n samples and their log densities, of shapes (n,) + event_shape and (n,).
 
         Args:
-            n: how many samples.
-            renew: draw the rows anew that are due.
+            n: number of samples, at most the size of the pool.
+            renew: whether to renew the rows that are due.
         """
         n = _validation.count("n", n)
         if n > self.size:
@@ -104,18 +102,18 @@ class NoisePool:
         return self._x.index_select(0, index), self._log_prob.index_select(0, index)
 
     def refresh_rows(self, n: int) -> float:
-        """Return how many rows are renewed for each batch of n, on average."""
+        """Return the mean number of rows renewed for each batch of n."""
         if self.refresh is not None:
             return min(self.refresh, float(self.size))
         row = row_flops(self.noise)
         width = max(1, self.noise.event_shape.numel())
         step = self.step_flops or 12.0 * n * 4 * _REFERENCE_UNITS * width
-        # Where the cost is unknown, a row is taken to cost what a row of the batch costs in training.
+        # If unknown, the cost of drawing a row is assumed to be that of training on a row.
         row = step / n if row is None else row
         return min(float(n), self.refresh_share / (1 - self.refresh_share) * step / row)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all that a resumed run needs to continue bit for bit, as tensors, except the noise itself."""
+        """Return the state as tensors, without the noise: enough to continue a run bit for bit."""
         counters = [self._cursor, self._oldest, self.batches, self.renewed]
         return {
             "x": self._x.clone(),
@@ -127,7 +125,7 @@ class NoisePool:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a state of :meth:`state_dict`."""
+        """Restore a state of :meth:`state_dict`."""
         expected = self.state_dict()
         _validation.fields(state, "the state of a pool", *expected)
         for name in ("x", "log_prob", "order", "due", "counters"):
@@ -146,7 +144,7 @@ class NoisePool:
         return self.size
 
     def _filled(self, progress: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor]:
-        # Filled in place, as a list of parts would need twice the memory to be joined.
+        # Filled in place, as joining a list of parts would need twice the memory.
         for low in range(0, self.size, _FILL_ROWS):
             high = min(low + _FILL_ROWS, self.size)
             x, log_prob = draw_with_log_prob(self.noise, high - low, self.generator)
@@ -161,7 +159,7 @@ class NoisePool:
         return torch.randperm(self.size, generator=self.generator, device=self.generator.device)
 
     def _renew(self, rows: float) -> None:
-        # Small matrix products are slow: rows are saved up and renewed in slices.
+        # Small matrix products are slow, so rows are renewed in slices.
         self._due += rows
         step = min(_SLICE_ROWS, self.size)
         count = min(int(self._due // step) * step, self.size)

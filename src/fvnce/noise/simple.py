@@ -1,14 +1,14 @@
-r"""Simple noise: a Gaussian fitted to data, independent bits, draws alone, and steps away from a data point.
+r"""Simple noise: fitted Gaussian, Bernoulli noise, noise known by samples only, and steps away from a data point.
 
-fit_gaussian     N(m, (1 − s) S + s (tr S / D) I), the covariance drawn towards its mean variance
+fit_gaussian     N(m, (1 − s) S + s (tr S / D) I), the covariance shrunk towards its mean variance
 BernoulliNoise   p_n(x) = Π_k π_k^{x_k} (1 − π_k)^{1 − x_k},   x in {0, 1}^D
-EmpiricalNoise   log p_n = 0: noise that is its own base measure
+EmpiricalNoise   log p_n = 0: the noise is the base measure
 GaussianSteps    u = x + s ξ,  ξ ~ N(0, I)
-BitFlips         every bit of x flips by itself with probability p
+BitFlips         each bit of x flips independently with probability p
 
-Empirical noise serves to estimate a ratio p/q from draws of both, without the density of q. With respect to itself q
-has density 1, and what a model calls log p(x) is then log p(x)/q(x). Steps are modules from x to a distribution c(u|x).
-Both kinds are symmetric, c(u|x) = c(x|u), so that a ratio of the two need not be evaluated.
+Empirical noise is for estimating a ratio p/q from samples of both, without the density of q. With respect to itself q
+has density 1, so the model's log p(x) becomes log p(x)/q(x). Steps are modules from x to a distribution c(u|x). Both
+kinds are symmetric, c(u|x) = c(x|u), so their ratio is 1.
 """
 
 from __future__ import annotations
@@ -24,22 +24,26 @@ from .._random import place
 from ..io import register
 from .base import Noise, draw
 
-#: From rows x to the distribution of a step away from each.
+#: Function from rows x to the conditional distribution c(u|x) of each row.
 Steps = Callable[[Tensor], Distribution]
 
 
 def fit_gaussian(
     X: Tensor, covariance: str = "diagonal", shrinkage: float | None = None
 ) -> Independent[Normal] | MultivariateNormal:
-    """Return a Gaussian with the mean and (shrunk) covariance of the rows of X.
+    """Fit a Gaussian with the mean and (shrunk) covariance of the rows of X.
 
     Args:
         X: shape (n, D), n >= 2; for ``"diagonal"`` also (n,) + event_shape.
         covariance: ``"diagonal"`` gives an ``Independent(Normal)``, ``"full"`` a ``MultivariateNormal``.
-        shrinkage: intensity in [0, 1] towards the mean variance. By default 0 if diagonal, and the
-            estimate of Ledoit and Wolf if full.
+        shrinkage: intensity in [0, 1] towards the mean variance; by default 0 if diagonal, and the estimate of Ledoit
+            and Wolf if full.
 
-    A covariance that stays singular, such as a constant column without shrinkage, is an error.
+    Returns:
+        The distribution.
+
+    Raises:
+        ValueError: if the covariance is singular, such as with a constant column and no shrinkage.
 
     >>> X = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 2.0, 3.0])
     >>> fit_gaussian(X).base_dist.scale
@@ -63,7 +67,7 @@ def fit_gaussian(
         return Independent(Normal(mean.to(data.dtype), scale.to(data.dtype)), data.ndim - 1)
     matrix = centered.T @ centered / len(data)
     if shrinkage is None:
-        # Not at the top: nothing else in this room needs scikit-learn.
+        # Imported here, as nothing else in this package needs scikit-learn.
         from sklearn.covariance import ledoit_wolf_shrinkage
 
         shrinkage = float(ledoit_wolf_shrinkage(centered.cpu().numpy(), assume_centered=True))
@@ -79,7 +83,7 @@ def fit_gaussian(
 
 
 class BernoulliNoise(Noise):
-    """Independent binary variables, noise for binary data such as that of a restricted Boltzmann machine.
+    """Bernoulli noise: independent bits, for binary data such as those of a restricted Boltzmann machine.
 
     Args:
         probs: probability of a 1, shape (D,) or any event shape, in [0, 1]. At 0 or 1 the other value has log
@@ -102,11 +106,11 @@ class BernoulliNoise(Noise):
 
     @classmethod
     def from_data(cls, X: Tensor, smoothing: float = 1.0) -> BernoulliNoise:
-        """Return noise with the frequencies of ones in X, after ``smoothing`` extra zeros and ones in each column.
+        """Fit the frequencies of ones in X, after ``smoothing`` extra zeros and ones in each column.
 
         Args:
             X: rows of 0 and 1.
-            smoothing: how many zeros and ones are added to each column.
+            smoothing: number of zeros and of ones added to each column.
 
         >>> BernoulliNoise.from_data(torch.tensor([[1.0, 0.0], [1.0, 1.0]])).probs
         tensor([0.7500, 0.5000])
@@ -117,25 +121,25 @@ class BernoulliNoise(Noise):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Vectors, or arrays, of zeros and ones."""
+        """The support: vectors, or arrays, of zeros and ones."""
         return constraints.independent(constraints.boolean, len(self.event_shape))
 
     @property
     def mean(self) -> Tensor:
-        """Probabilities of ones, shape event_shape."""
+        """The mean: probabilities of ones, shape event_shape."""
         return self.probs
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p_n of points of shape (...) + event_shape with entries 0 and 1; the result has shape (...)."""
         x = _validation.finite_rows("x", _validation.points("x", value, self.event_shape))
         x = _validation.binary("x", x, "round it")
-        # xlogy is 0 where its first argument is, so an impossible value that does not occur costs nothing.
+        # xlogy is 0 if its first argument is, so an impossible value that does not occur contributes nothing.
         ones: Tensor = torch.xlogy(x, self.probs)
         zeros: Tensor = torch.special.xlog1py(1 - x, -self.probs)
         return (ones + zeros).sum(tuple(range(-len(self.event_shape), 0)))
 
     def row_flops(self) -> float:
-        """Return the operations to draw one row and evaluate its density."""
+        """Return the number of operations to draw and evaluate one row."""
         return 40.0 * self.event_shape.numel()
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -149,11 +153,10 @@ class BernoulliNoise(Noise):
 
 
 class EmpiricalNoise(Noise):
-    """Draws of q with respect to q itself, so that log_prob is 0 everywhere.
+    """Noise q known by samples only, with density 1 with respect to itself: log_prob is 0 everywhere.
 
     Args:
-        samples: rows of a table, shape (n, …), which are drawn at random with replacement; or a distribution that is
-            drawn from and never evaluated.
+        samples: rows, shape (n, …), drawn at random with replacement; or a distribution, which is only sampled.
 
     >>> noise = EmpiricalNoise(torch.tensor([[1.0], [2.0]]))
     >>> noise.log_prob(torch.tensor([[7.0]]))
@@ -176,7 +179,7 @@ class EmpiricalNoise(Noise):
         return x.new_zeros(x.shape[: x.ndim - len(self.event_shape)])
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Return n draws, seeded by the generator."""
+        """Draw n samples, seeded by the generator."""
         if isinstance(self.samples, Distribution):
             return draw(self.samples, n, generator)
         device, size = self.samples.device, (_validation.count("n", n, low=0),)
@@ -185,7 +188,7 @@ class EmpiricalNoise(Noise):
 
 
 class GaussianSteps(nn.Module):
-    """u = x + s ξ with ξ ~ N(0, I).
+    """Gaussian steps u = x + s ξ with ξ ~ N(0, I), for conditional NCE.
 
     Args:
         scale: s, one number or one for each entry of a row.
@@ -209,10 +212,10 @@ class GaussianSteps(nn.Module):
 
 
 class BitFlips(nn.Module):
-    """Every bit of x flips by itself with the given probability.
+    """Independent flips of the bits of x with the given probability, for conditional NCE.
 
     Args:
-        probability: p, above 0 and below 1. Without it 1/D for rows of D bits: one flip of each row on average.
+        probability: p in (0, 1); by default 1/D for rows of D bits, which flips one bit per row on average.
 
     >>> BitFlips()(torch.zeros(2, 4)).mean
     tensor([[0.2500, 0.2500, 0.2500, 0.2500],
@@ -231,14 +234,14 @@ class BitFlips(nn.Module):
 
     def forward(self, x: Tensor) -> Distribution:
         """Return c(·|x), the distribution of a step from each row."""
-        with _validation.deferred(False):  # NaN as a probability to draw by would end a process on CUDA
+        with _validation.deferred(False):  # sampling with a probability of NaN would kill a process on CUDA
             _validation.binary("x", x, "use GaussianSteps for numbers")
         bits = x.shape[1:].numel()
         flip = min(0.5, 1 / bits) if self.probability is None else self.probability
         return Independent(Bernoulli(probs=x + flip * (1 - 2 * x), validate_args=False), x.dim() - 1, False)
 
     def extra_repr(self) -> str:
-        """Return the probability, if it was given."""
+        """Return the probability as text, if it was given."""
         return "" if self.probability is None else f"probability={self.probability}"
 
 

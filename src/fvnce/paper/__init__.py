@@ -1,13 +1,13 @@
-"""The paper, reproduced: ``fvnce reproduce`` makes every figure and table.
+"""Reproduction of the paper: ``fvnce reproduce`` makes every figure and table.
 
 =====================  ========================================================================
-``figures``            the two figures of rules, pairs (f1, f0) and losses; the style of figures
-``table``              the table, two networks and six rows, and its figure of reconstructed noise
-``penalised``          the figure of the noise-penalised autoencoder
-``instances``          the instances of the family, verified
-``setting``            shared: the data, the networks, the noise; what an item gives
+``figures``            the two figures of rules, pairs (f1, f0) and losses; style of all figures
+``table``              the table, two networks and six rows, and the figure of reconstructed noise
+``penalized``          the figure of the noise-penalized autoencoder
+``instances``          the instances of the family, verified numerically
+``setting``            shared: data, networks and noise; form of results
 ``datasets``           shared: MNIST and the digits
-``cells``              shared: parts of an item, trained side by side, kept on disk and compared
+``cells``              shared: parallel training of the parts of an item, cached on disk
 =====================  ========================================================================
 """
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .setting import Options, Result
 
-#: What ``fvnce reproduce`` can make: the item's name, and what it is.
+#: Items of ``fvnce reproduce``: name and description.
 ITEMS = {
     "pairs": "the figure of pairs (f1, f0) as functions of r",
     "losses": "the figure of the same rules as classification losses of Δ",
@@ -35,8 +35,8 @@ ITEMS = {
 
 
 def reproduce(items: Sequence[str], out: Path, options: Options) -> Iterator[Result]:
-    """Make each item, write its files into the folder ``out`` and yield its result."""
-    # Here, so that the command line knows the items without what it takes to make them.
+    """Reproduce each item, write its files into the folder ``out`` and yield its result."""
+    # Imported here, so that the command line can list the items without heavy imports.
     from . import figures, instances, penalised, table
     from .cells import one_thread
     from .datasets import fetch_mnist
@@ -51,11 +51,11 @@ def reproduce(items: Sequence[str], out: Path, options: Options) -> Iterator[Res
     }
     out.mkdir(parents=True, exist_ok=True)
     if options.data == "mnist":
-        fetch_mnist(options.say)  # here, once, and not by each process that needs it
+        fetch_mnist(options.say)  # once, instead of in each process
     for item in items:
         start = time.perf_counter()
         options.say(f"{item} …")
-        # Networks of 64 inputs are too small to share between two threads.
+        # Networks of 64 inputs are too small to benefit from two threads.
         with one_thread() if options.data == "digits" else nullcontext():
             result = make[item](out, options)
         yield replace(result, seconds=time.perf_counter() - start)

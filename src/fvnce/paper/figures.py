@@ -1,14 +1,14 @@
-"""The paper's two figures of rules, and the style in which all figures are drawn.
+"""The paper's two figures of scoring rules, and the style of all figures.
 
     fvnce reproduce pairs losses --out out
 
 For the double-ELBO rules both functions of a pair (f1, f0) are concave in r; for the logarithmic rule f0 is convex. As
-losses −f1 and −f0 of the logit Δ = log r, the logarithmic rule (soft-plus) only punishes mistakes, and the double-ELBO
-rules also pay, without end, for a data sample that is confidently recognized. The paper leaves the ends of the axes
-open.
+losses −f1 and −f0 of the logit Δ = log r, the logarithmic rule (soft-plus) only penalizes mistakes, while the
+double-ELBO rules also reward confident recognition of a data sample without bound. The paper does not state the limits
+of the axes.
 
-Curves differ in lightness and in dash as well as in hue, so that they can be told apart in a gray print. Figures are
-written as PNG and PDF.
+Curves differ in lightness and dash as well as in hue, so that they can be distinguished in gray. Figures are written as
+PNG and PDF.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ RULES: list[tuple[str, str, str, ScoringRule]] = [
     ("(α, β) = (0, 1)", "#e8a33d", ":", PowerRule(0.0, 1.0, clip=None).normalized()),
     ("logarithmic", "#555555", "--", Logarithmic().normalized()),
 ]
-#: Points of a curve, and where the axes of r and of Δ end.
+#: Number of points of a curve, and the limits of the axes of r and Δ.
 POINTS, LARGEST_DELTA = 801, 4.0
 
 
 def pairs(out: Path, options: Options) -> Result:
-    """Draw f1 and f0 against r."""
+    """Draw the figure of f1 and f0 against r."""
     r = torch.linspace(0.0, LARGEST_DELTA, POINTS + 1, dtype=torch.float64)[1:]
     figure, axes = _two_panels(r, r.log(), 1, r"$r = p_\theta / p_n$")
     axes[0].set(title="(a) earned by data", ylabel="$f_1(r)$", ylim=(-3.2, 2.2))
@@ -73,7 +73,7 @@ def pairs(out: Path, options: Options) -> Result:
 
 
 def losses(out: Path, options: Options) -> Result:
-    """Draw −f1 and −f0 against Δ."""
+    """Draw the figure of −f1 and −f0 against Δ."""
     delta = torch.linspace(-LARGEST_DELTA, LARGEST_DELTA, POINTS, dtype=torch.float64)
     figure, axes = _two_panels(delta, delta, -1, r"$\Delta = \log r$")
     axes[0].set(title="(a) class 1: data", ylabel="$-f_1$", ylim=(-4.5, 4.5))
@@ -92,7 +92,7 @@ def losses(out: Path, options: Options) -> Result:
 
 
 def _two_panels(x: Tensor, delta: Tensor, sign: int, xlabel: str) -> tuple[Figure, Sequence[Axes]]:
-    """Draw sign·f1 and sign·f0 of every rule at ``delta`` against x, each in a panel of its own."""
+    """Draw sign·f1 and sign·f0 of every rule at ``delta`` against x, in two panels."""
     figure, axes = new_figure(2)
     for label, color, dash, rule in RULES:
         for axis, f in zip(axes, (rule.f1, rule.f0), strict=True):
@@ -105,7 +105,7 @@ def _two_panels(x: Tensor, delta: Tensor, sign: int, xlabel: str) -> tuple[Figur
 
 
 def new_figure(columns: int, *, width: float = 7.0, height: float = 2.9) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with a row of axes."""
+    """Make a figure with a row of axes."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(1, columns, squeeze=False)[0]
@@ -113,15 +113,15 @@ def new_figure(columns: int, *, width: float = 7.0, height: float = 2.9) -> tupl
 
 
 def save(figure: Figure, out: Path, name: str) -> list[Path]:
-    """Write ``name.png`` and ``name.pdf`` into ``out``, each complete or not at all."""
+    """Write ``name.png`` and ``name.pdf`` into ``out`` atomically."""
     return [save_as(figure, out / f"{name}.{suffix}") for suffix in ("png", "pdf")]
 
 
 def save_as(figure: Figure, path: Path) -> Path:
-    """Write one png, pdf or svg file, as its name ends, complete or not at all."""
+    """Write one png, pdf or svg file atomically, in the format of the suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = path.suffix.lower().removeprefix(".")
-    # Without the date, the same figure is the same file.
+    # Without the date, so that the same figure gives the same file.
     metadata = {{"png": "Software", "pdf": "CreationDate", "svg": "Date"}[kind]: None}
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "fvnce"}), atomic_write(path) as file:
         figure.savefig(file, dpi=200, metadata=metadata, format=kind)
@@ -139,7 +139,7 @@ def panels(
 ) -> list[Path]:
     """Draw one sheet of images for each part, under its title; ``rows`` names the rows of the first sheet.
 
-    Parts hold gray values in [0, 1]; ``differences``, drawn after them, have a color for each sign.
+    Parts are gray values in [0, 1]; ``differences``, drawn after them, have a color for each sign.
     """
     count = len(parts) + len(differences)
     figure, axes = new_figure(count, width=2.1 * count + 0.6 * bool(differences), height=2.5)
@@ -164,7 +164,7 @@ def panels(
 
 
 def _sheet(images: Tensor, shape: tuple[int, int], gap: float) -> np.ndarray:
-    """Return images as one picture, eight in a row, with a thin gap of one value between them."""
+    """Arrange images in one picture, eight per row, separated by thin lines."""
     (height, width), rows = shape, len(images) // 8
     grid = images[: 8 * rows].reshape(rows, 8, height, width).numpy()
     padded = np.pad(grid, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=gap)

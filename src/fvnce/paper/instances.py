@@ -1,10 +1,10 @@
-"""The paper's instances, verified on trained models: what is equal in theory is equal in numbers.
+"""Numerical verification of the paper's identities and inequalities on trained models.
 
     fvnce reproduce instances --out out
 
-A VAE with a Gaussian encoder and a latent that is small enough for a long importance-sampling estimate, and an
-autoencoder with a deterministic one, both trained; then each identity and inequality is evaluated on test images. The
-paper proves these and measures none of them; its numbers here are the signs, and 0 for the differences of equals.
+Trains a VAE with a Gaussian encoder and a latent small enough for a long importance-sampling estimate, and an
+autoencoder with a deterministic encoder, and evaluates each identity and inequality on test images. The paper proves
+them without measurements; the expected values are the signs, and 0 for identities.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ HEADER = ["statement", "left", "right", "difference", "holds"]
 
 @dataclass(frozen=True)
 class InstanceSettings:
-    """Small models, so that the truth can be estimated.
+    """Settings of the models, which are small enough to estimate the truth.
 
     Attributes:
         latent: latent dimensions.
         hidden: hidden units.
         epochs: passes over the training data.
-        rows: training images at most.
-        points: test images and noise samples on which everything is evaluated.
+        rows: maximum number of training images.
+        points: number of test images and of noise samples for the evaluation.
         importance_samples: draws of the long importance-sampling estimate.
-        decoder_scale: σ_dec: wide enough for noise and data to overlap.
+        decoder_scale: σ_dec, wide enough for noise and data to overlap.
     """
 
     latent: int = 4
@@ -122,7 +122,7 @@ def _compare(settings: InstanceSettings, train: Tensor, x: Tensor) -> list[list[
 
 
 class _Marginal(torch.nn.Module):
-    """log p(x) by importance sampling."""
+    """Estimate of log p(x) by importance sampling."""
 
     def __init__(self, vae: VAE, samples: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def _seeded(make: Callable[[], Tensor]) -> Tensor:
 
 
 def _line(name: str, left: Tensor, right: Tensor, *, equal: bool = False) -> list[str]:
-    """Return a row of the table: both sides, their difference, and whether they are equal or left ≥ right."""
+    """Return a row of the table: both sides, their difference, and whether the statement holds."""
     a, b = float(left.detach()), float(right.detach())
     holds = abs(a - b) <= 1e-5 * (1 + abs(a)) if equal else a >= b
     return [name, f"{a:.4f}", f"{b:.4f}", f"{a - b:.1e}" if equal else f"{a - b:.4f}", "yes" if holds else "NO"]

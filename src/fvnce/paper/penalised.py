@@ -1,14 +1,15 @@
-"""The paper's figure of the noise-penalised autoencoder: made to forget '1's by taking them for noise.
+"""The paper's figure of the noise-penalized autoencoder, which forgets '1's because they are the noise.
 
     fvnce reproduce penalised --data mnist --out out
 
-A deterministic encoder makes p_θ(x, g(x)) an unnormalized density of x, so J^{0,0} can punish good reconstructions of
-noise. Five ways to train the same network from the same weights: the VAE; the paper's normalized form, Δ as it is; a
-fixed log-scale s, Δ + s, which says how many nats the noise is to lose; a log-scale that is found from a budget on the
-error of the data and nothing else; and log Z profiled out, with noise that also covers the data.
+A deterministic encoder makes p_θ(x, g(x)) an unnormalized density of x, so J^{0,0} can penalize good reconstructions of
+noise. The same network is trained from the same weights in five ways: the VAE; the paper's normalized form, with Δ
+unchanged; a fixed log-scale s, Δ + s, the number of nats that the noise should lose; a log-scale found automatically
+from a budget on the error of the data; and profiled log Z, with noise that also covers the data.
 
-The paper shows its figure without a number: '1's are reconstructed poorly, the other digits well, which we take for an
-error of '1's at least 5 times the VAE's, at most 2.5 times for the rest, and '1's found by it with AUROC ≥ 0.95.
+The paper shows its figure without numbers: '1's are reconstructed poorly, the other digits well. We count this as
+reproduced if the error of '1's is at least 5 times the VAE's, that of the rest at most 2.5 times, and the error detects
+'1's with AUROC ≥ 0.95.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ DEVIATIONS = (
 
 @dataclass(frozen=True)
 class Penalty:
-    """The setting of this figure.
+    """Settings of the figure of the noise-penalized autoencoder.
 
     Attributes:
         network: encoder and decoder.
-        noise_scale: σ_kde; wider kernels let the network tell noise from digits instead of '1' from the rest.
-        centres: '1's of the validation split that carry a kernel.
-        validation: rows at the end of the training data that are set aside as validation split.
-        rows: training images.
-        clip: T of the fixed log-scale form: the noise term pulls with slope e^T.
+        noise_scale: σ_kde; with wider kernels the network separates noise from digits instead of '1' from the rest.
+        centres: number of '1's of the validation split used as kernel centers.
+        validation: rows at the end of the training data that form the validation split.
+        rows: number of training images.
+        clip: T of the fixed log-scale form: the noise term has slope e^T.
         log_scale: s of the fixed log-scale form.
-        cover_scale: bandwidth of the smoothed data that the profiled form's noise also covers.
+        cover_scale: bandwidth of the smoothed data in the noise of the profiled form.
         epochs: passes over the training data.
         decoder_scale: σ_dec.
-        code_activation: what follows the code layer; without a ReLU, 784-256-784 is a linear map.
+        code_activation: activation after the code layer; without a ReLU, 784-256-784 is a linear map.
         batch_size: rows of a step.
         lr: learning rate of Adam.
     """
@@ -95,7 +96,7 @@ METHODS = {
 
 
 def run(out: Path, options: Options) -> Result:
-    """Train the five and draw what they make of test digits."""
+    """Train the five autoencoders and draw their reconstructions of test digits."""
     penalty = DIGITS_PENALTY if options.data == "digits" else MNIST_PENALTY
     if options.quick:
         penalty = replace(penalty, epochs=2, rows=256)
@@ -151,7 +152,7 @@ def _objective(name: str, pair: Pair, noise: KernelDensity, train: Tensor, penal
 
 @lru_cache(maxsize=1)
 def _data_and_noise(penalty: Penalty, data: DataName) -> tuple[Images, Tensor, KernelDensity]:
-    """Return all images; training images without the validation split; and the noise, a density of its '1's."""
+    """Return all images, training images without the validation split, and a density of the split's '1's as noise."""
     images = load(Setting(data=data))
     train = images.train[: -penalty.validation][: penalty.rows]
     ones = images.train[-penalty.validation :][images.train_labels[-penalty.validation :] == DIGIT][: penalty.centres]
@@ -163,7 +164,7 @@ def _cells(out: Path, penalty: Penalty, data: DataName) -> Cells:
 
 
 def make_cell(out: Path, penalty: Penalty, data: DataName, method: str, seed: int) -> None:
-    """Train one method with one seed, measure it on test digits, and keep the numbers and the networks."""
+    """Train one method with one seed, measure it on test digits, and store numbers and networks."""
     start = time.perf_counter()
     cells, name = _cells(out, penalty, data), f"{method}_seed{seed}"
     images, train, noise = _data_and_noise(penalty, data)
@@ -198,7 +199,7 @@ def _figure(out: Path, penalty: Penalty, data: DataName) -> list[Path]:
     return panels(out, "penalised", parts, images.shape, rows=[f"'{digit}'" for digit in digits])
 
 
-# What came out, from the file of results alone.
+# Tables and sentences, made from the file of results.
 
 
 def _values(record: dict[str, Any], method: str, key: str) -> list[Any]:
@@ -206,25 +207,25 @@ def _values(record: dict[str, Any], method: str, key: str) -> list[Any]:
 
 
 def mean(record: dict[str, Any], method: str, key: str) -> float:
-    """Return a number of a method, averaged over seeds."""
+    """Return the mean of a number of a method over seeds."""
     return statistics.fmean(_values(record, method, key))
 
 
 def over_vae(record: dict[str, Any], method: str, key: str) -> float:
-    """Return the same over that of the VAE with the same seeds."""
+    """Return the mean of a number of a method divided by that of the VAE with the same seeds."""
     seeds = _values(record, method, "seed")
     vae = [cell[key] for cell in record["cells"] if cell["method"] == "vae" and cell["seed"] in seeds]
     return mean(record, method, key) / statistics.fmean(vae)
 
 
 def mean_of_seeds(record: dict[str, Any]) -> str:
-    """Say of how many seeds a number is the mean, which need not be the same for all methods."""
+    """Describe the number of seeds, which may differ between methods."""
     counts = sorted({len(_values(record, method, "seed")) for method in record["methods"]})
     return f"mean of {' or '.join(map(str, counts))} seed{'s' * (counts[-1] > 1)}"
 
 
 def tables(record: dict[str, Any]) -> list[ResultTable]:
-    """Return errors next to those of the VAE, and digit by digit."""
+    """Return the tables of errors relative to the VAE and by digit."""
     lines, digits = [], []
     for method, label in record["methods"].items():
         line = [label]
@@ -241,7 +242,7 @@ def tables(record: dict[str, Any]) -> list[ResultTable]:
 
 
 def reading(record: dict[str, Any]) -> list[str]:
-    """Return what came out, in words."""
+    """Return sentences that summarize the results."""
     ones, others = ({method: over_vae(record, method, key) for method in METHODS} for key in ("ones", "others"))
     auroc = {method: mean(record, method, "auroc") for method in METHODS}
     forgets = ones["fixed"] >= 5 and others["fixed"] <= 2.5 and auroc["fixed"] >= 0.95

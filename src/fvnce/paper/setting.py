@@ -1,9 +1,9 @@
-"""The setting of the paper's experiments, the data, the networks, the noise; and the form of a result.
+"""Setting of the paper's experiments (data, networks, noise) and the form of results.
 
-The paper fixes σ_dec = 1/8, σ_kde = 2σ_dec, T = 10, 100 epochs and the networks, whose hidden layers are ReLUs. It
-leaves open the encoder, the activation of the code, the output layer, the initial weights, learning rate, batch size,
-the scaling of pixels and the number of kernel centres; the choices made here are one for all rows, and
-``docs/reproduction.md`` shows which of them matter.
+The paper fixes σ_dec = 1/8, σ_kde = 2σ_dec, T = 10, 100 epochs and the networks, whose hidden layers are ReLUs. It does
+not state the encoder, the activation of the code, the output layer, the initial weights, learning rate, batch size,
+scaling of pixels and number of kernel centers. Here one choice is made for all rows; ``docs/reproduction.md`` shows
+which choices matter.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from .datasets import Images, load_digits, load_mnist
 DataName = Literal["digits", "mnist"]
 Pixels = Literal["unit", "symmetric", "standardised"]
 
-#: Pixels p in [0, 1] become (p − shift)/scale; the last are the mean and deviation of MNIST's training pixels.
+#: Scaling of pixels p in [0, 1] to (p − shift)/scale; the last pair is mean and deviation of MNIST's training pixels.
 SCALINGS: dict[Pixels, tuple[float, float]] = {
     "unit": (0.0, 1.0),
     "symmetric": (0.5, 0.5),
     "standardised": (0.1307, 0.3081),
 }
-#: Fewer points than this are evaluated anew, and not looked up on disk.
+#: Minimum number of points whose values are cached on disk.
 FEWEST_POINTS = 1024
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line can ask for.
+    """Options of the command line.
 
     Attributes:
-        data: which data set.
-        seeds: how many seeds, counted from 0.
-        epochs: epochs, if not the item's own.
-        quick: tiny settings that only show that everything runs.
-        jobs: processes over which cells are shared, each of one thread; None for 1 on digits and one per core on MNIST.
-        say: called with a line about what is finished.
+        data: name of the data set.
+        seeds: number of seeds, starting from 0.
+        epochs: number of epochs, None for the item's own.
+        quick: whether to use tiny settings, to check that everything runs.
+        jobs: number of processes of one thread for cells; None for 1 on digits and one per core on MNIST.
+        say: called with a line about each finished step.
     """
 
     data: DataName = "digits"
@@ -62,13 +62,13 @@ class Options:
 
     @property
     def processes(self) -> int:
-        """The number of processes."""
+        """The number of processes for cells."""
         return self.jobs or (1 if self.data == "digits" else os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    r"""Rows of text under a header.
+    r"""Table of results: a caption, a header and rows of text.
 
     >>> print(ResultTable("nats", ["row", "data"], [["a|b", "1"]]).markdown())
     | row | data |
@@ -81,14 +81,14 @@ class ResultTable:
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
-        """Return the rows as a table of Markdown, names to the left and numbers to the right."""
+        """Return the table in Markdown, names aligned left and numbers right."""
         lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 @dataclass(frozen=True)
 class ResultFigure:
-    """A PNG file, its caption, and its description for those who do not see it."""
+    """Figure of results: a PNG file, its caption, and its alternative text."""
 
     path: Path
     caption: str
@@ -97,16 +97,16 @@ class ResultFigure:
 
 @dataclass(frozen=True)
 class Result:
-    """What an item of the paper gave.
+    """Result of reproducing one item of the paper.
 
     Attributes:
-        title: what was reproduced.
-        reading: sentences that say what came out.
-        figures: pictures with their captions.
-        tables: numbers, with the paper's where there are any.
-        settings: everything that was chosen.
-        seconds: how long it took.
-        files: everything that was written.
+        title: title of the item.
+        reading: sentences that summarize the results.
+        figures: figures with their captions.
+        tables: tables of numbers, with the paper's where available.
+        settings: all settings.
+        seconds: duration.
+        files: files that were written.
     """
 
     title: str
@@ -120,33 +120,32 @@ class Result:
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of the table, for one data set; *open* are choices that the paper does not give.
+    """Setting of the table for one data set; *open* marks choices that the paper does not state.
 
     Attributes:
-        data: which data set.
+        data: name of the data set.
         networks: the two networks; the code is in the middle.
         decoder_scale: σ_dec.
         noise_scale: σ_kde = 2σ_dec.
         clip: T of the clipped exponential.
-        weight: weight of a row's own rule; the rest goes to J^{0,0}, without which training does not start: far from
-            the data r^α and log(1 + r) are flat. The paper says so of α > 0; for (0, 1) it is our choice: it is needed
-            there too.
+        weight: weight of a row's own rule; the rest is J^{0,0}, without which training does not start, because r^α and
+            log(1 + r) are flat far from the data. The paper does this for α > 0; for (0, 1) it is our choice, as it is
+            also needed there.
         epochs: passes over the training data.
         batch_size: rows of a step; open.
         lr: learning rate of Adam; open.
         encoder: deterministic or stochastic; open. The plain autoencoder and log p(x|g(x)) use the mean.
-        code_activation: what follows the code layer; open. With "relu" the code is what comes out of it; with
-            "decoder-relu" the code is what goes in, and the prior sees that: the only choice of the two for a Gaussian
-            encoder.
-        output: what follows the last layer; open. For symmetric pixels the sigmoid spans [−1, 1].
+        code_activation: activation of the code layer; open. With "relu" the code is its output, with "decoder-relu" its
+            input, to which the prior then applies; a Gaussian encoder allows only the latter of the two.
+        output: activation of the last layer; open. For symmetric pixels the sigmoid spans [−1, 1].
         init: initial weights: uniform of variance 1/(3·inputs), torch's; uniform of variance 2/(inputs + outputs);
-            Gaussian of variance 2/inputs. The last two with zero biases. Open, and it matters: pixels that are 0 in
-            every image leave their weights as they were, and noise on these pixels passes through them.
-        pixels: scaling of pixels: [0, 1], [−1, 1], or mean 0 and variance 1; open. σ_dec and σ_kde are in these units,
-            and so are the nats of the table.
-        centres: kernel centres, None for every training image; open.
-        rows: training images, None for all.
-        noise_samples: noise samples on which the table's second column is measured.
+            Gaussian of variance 2/inputs. The last two with zero biases. Open, and it matters: the weights of pixels
+            that are 0 in every image are never trained, and noise on these pixels passes through them.
+        pixels: scaling of pixels: [0, 1], [−1, 1], or mean 0 and variance 1; open. σ_dec, σ_kde and the nats of the
+            table are in these units.
+        centres: number of kernel centers, None for every training image; open.
+        rows: number of training images, None for all.
+        noise_samples: number of noise samples for the table's second column.
     """
 
     data: DataName = "mnist"
@@ -168,18 +167,18 @@ class Setting:
     noise_samples: int = 10_000
 
     def to_unit(self, x: Tensor) -> Tensor:
-        """Return pixels of this setting as gray values in [0, 1]."""
+        """Convert pixels of this setting to gray values in [0, 1]."""
         shift, scale = SCALINGS[self.pixels]
         return x * scale + shift
 
 
 DIGITS = Setting(data="digits", networks=((64, 32, 64), (64, 48, 24, 48, 64)), noise_samples=2000)
-#: What came closest to the paper's table; the search is ``experiments/search.py``.
+#: The setting closest to the paper's table, found by ``experiments/search.py``.
 MNIST = Setting(code_activation="relu", init="glorot")
 
 
 def setting_for(options: Options) -> Setting:
-    """Return the setting that the options ask for."""
+    """Return the setting for the given options."""
     setting = DIGITS if options.data == "digits" else MNIST
     if options.quick:
         setting = replace(setting, epochs=2, rows=256, noise_samples=128)
@@ -187,7 +186,7 @@ def setting_for(options: Options) -> Setting:
 
 
 def load(setting: Setting) -> Images:
-    """Return the data of a setting, its pixels scaled."""
+    """Load the data of a setting, with scaled pixels."""
     images = load_digits() if setting.data == "digits" else load_mnist()
     if setting.rows is not None:
         images = replace(images, train=images.train[: setting.rows], train_labels=images.train_labels[: setting.rows])
@@ -198,15 +197,15 @@ def load(setting: Setting) -> Images:
 
 
 class CachedKernelDensity(KernelDensity):
-    """A kernel density that keeps its values on disk: log p_n of 60,000 images is the same for every row of the table.
+    """Kernel density that caches its values on disk, as log p_n of 60,000 images is the same for all rows of the table.
 
-    A value is found again by the content of the points, the centres and the bandwidth, so that a table is made once for
-    all rows, networks and processes. Small requests are not worth a file and are passed on.
+    The key is the content of points, centers and bandwidth, so values are computed once for all rows, networks and
+    processes. Small requests are not cached.
 
     Args:
-        centres: shape (n, D).
+        centres: centers, shape (n, D).
         bandwidth: standard deviation of the kernel.
-        folder: where values are kept.
+        folder: folder of cached values.
 
     >>> import tempfile
     >>> centres = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
@@ -224,7 +223,7 @@ class CachedKernelDensity(KernelDensity):
         self._noise_key = hashlib.sha256(_bytes(self.centres) + repr(float(bandwidth)).encode()).hexdigest()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return log p_n, from the cache if it is there."""
+        """Return log p_n, from the cache if possible."""
         if value.dim() != 2 or len(value) < FEWEST_POINTS or value.requires_grad:
             return super().log_prob(value)
         key = hashlib.sha256(f"{self._noise_key} {value.dtype}".encode() + _bytes(value)).hexdigest()[:24]
@@ -244,9 +243,9 @@ def _bytes(x: Tensor) -> bytes:
 
 @lru_cache(maxsize=1)
 def data_and_noise(setting: Setting, cache: Path) -> tuple[Images, KernelDensity]:
-    """Return the data of a setting and its noise p_n, a kernel density on training images whose values ``cache`` keeps.
+    """Return the data of a setting and its noise p_n, a kernel density on training images with its values in ``cache``.
 
-    Those last asked for are remembered, as many cells share them.
+    The last result is cached in memory, as many cells share it.
     """
     images = load(setting)
     centres = images.train if setting.centres is None else images.train[: setting.centres]
@@ -260,18 +259,18 @@ def standard_normal(size: int) -> Distribution:
 
 @dataclass
 class Pair:
-    """A decoder model and an encoder, whose mean is g."""
+    """Model and encoder, whose mean is g."""
 
     model: LatentVariableModel
     encoder: PointEncoder | GaussianEncoder
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        """Return the mean of p(x|g(x))."""
+        """Return the reconstruction, the mean of p(x|g(x))."""
         with torch.no_grad():
             return self.model.decoder(self.encoder(x).mean).mean  # type: ignore[no-any-return]
 
     def log_likelihood(self, x: Tensor, *, batch: int = 10_000) -> Tensor:
-        """Return log p(x|g(x)) of each row: what the paper's table averages."""
+        """Return log p(x|g(x)) of each row, which the paper's table averages."""
         with torch.no_grad():
             parts = [self.model.log_likelihood(part, self.encoder(part).mean) for part in x.split(batch)]
         return torch.cat(parts)

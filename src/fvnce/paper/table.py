@@ -3,16 +3,16 @@
     fvnce reproduce table --data mnist --seeds 3 --out out
     fvnce reproduce noise-reconstructions --data mnist --out out
 
-The paper's numbers are in :func:`rows`, ours next to them in the tables that this makes; docs/reproduction.md has both
-on MNIST. It differs from the paper in two ways. What the paper leaves open is chosen once for all rows
-(:mod:`fvnce.paper.setting`), and the row (0, 1) is mixed with J^{0,0} like the rows with α > 0, without which its
-training does not start. On digits, the networks are scaled down and there is nothing to compare with.
+The paper's numbers are in :func:`rows`; the tables show ours next to them, and docs/reproduction.md has both on MNIST.
+There are two deviations. Choices that the paper does not state are made once for all rows (:mod:`fvnce.paper.setting`),
+and the row (0, 1) is mixed with J^{0,0} like the rows with α > 0, as its training does not start otherwise. On digits,
+the networks are scaled down and the paper has no numbers.
 
-Each cell (network × row × seed) is kept on disk and not repeated, so seeds can be added later; it is trained on one
-thread, in whichever process. All rows of a seed start from the same weights and are measured on the same noise samples.
+Each cell (network × row × seed) is cached on disk, so seeds can be added later, and is trained on one thread. All rows
+of a seed start from the same weights and are measured on the same noise samples.
 
-The figure shows noise samples and their reconstructions by AE, VAE and α = 1/16, by the cells of the first network with
-seed 0. Under it the paper gives −1138, −1609 and −1818 nats, its table's noise column.
+The figure shows noise samples and their reconstructions by AE, VAE and α = 1/16, from the cells of the first network
+with seed 0. The paper states −1138, −1609 and −1818 nats below it, the noise column of its table.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from .setting import Options, Pair, Result, ResultFigure, ResultTable, Setting, 
 
 TITLE = "Average log p(x|g(x)) on data and on noise"
 FIGURE_TITLE = "Reconstructions of noise samples"
-#: The rows of the table that the figure shows, and how it calls them.
+#: Rows of the table that the figure shows, and their labels in it.
 SHOWN = {"ae": "AE", "vae": "VAE", "1-16": "α = 1/16"}
-#: Network, row, seed.
+#: Key of a cell: network, row, seed.
 Key = tuple[tuple[int, ...], str, int]
-#: A file of results, as JSON holds it.
+#: Content of a file of results.
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: its name, what the paper reports for both networks, and the rule that makes it."""
+    """Row of the table: its name, the paper's numbers for both networks, and its rule."""
 
     name: str
     label: str
@@ -56,7 +56,7 @@ class Row:
     rule: ScoringRule | None = None
 
     def objective(self, pair: Pair, noise: Distribution) -> Objective:
-        """Return the objective of this row."""
+        """Make the objective of this row."""
         if self.name == "ae":
             return Autoencoder(pair.model, pair.encoder)
         if self.rule is None:
@@ -82,7 +82,7 @@ def rows(setting: Setting) -> list[Row]:
 
 
 def run(out: Path, options: Options) -> Result:
-    """Train the missing cells, then make the table."""
+    """Train the missing cells and make the table."""
     setting = setting_for(options)
     cells = measure(out, setting, options.seeds, jobs=options.processes, say=options.say)
     record = made_by(f"fvnce reproduce table --data {setting.data} --seeds {options.seeds}") | {
@@ -107,7 +107,7 @@ def run(out: Path, options: Options) -> Result:
 
 
 def noise_reconstructions(out: Path, options: Options) -> Result:
-    """Draw the figure of reconstructed noise, after training the networks that it shows."""
+    """Draw the figure of reconstructed noise, training its networks if needed."""
     setting = setting_for(options)
     network = setting.networks[0]
     measure(out, replace(setting, networks=(network,)), 1, jobs=options.processes, say=options.say, only=tuple(SHOWN))
@@ -152,13 +152,13 @@ def measure(
     say: Callable[[str], None] = lambda text: None,
     only: Sequence[str] | None = None,
 ) -> dict[Key, dict[str, Any]]:
-    """Return every cell, from disk where it is there; ``jobs`` processes make the rest.
+    """Return all cells, from disk if possible; ``jobs`` processes make the missing ones.
 
     Args:
-        out: the folder that has the cells.
-        setting: of all of them.
-        seeds: how many, counted from 0.
-        jobs: processes of one thread each.
+        out: the folder of the cells.
+        setting: the setting of all cells.
+        seeds: number of seeds, starting from 0.
+        jobs: number of processes of one thread each.
         say: called with a line about each finished cell.
         only: names of the rows, by default all.
     """
@@ -174,14 +174,14 @@ def measure(
 
 
 def missing(out: Path, setting: Setting, keys: Iterable[Key]) -> list[Work]:
-    """Return the work that makes the cells that are not there."""
+    """Return the work for the cells that are not on disk."""
     cells = cells_of(out, setting)
     missing_keys = [key for key in keys if not cells.path(cell_name(*key)).exists()]
     return [Work(cell_name(*key), make_cell, (out, setting, *key)) for key in missing_keys]
 
 
 def named(network: tuple[int, ...]) -> str:
-    """Return a network as text.
+    """Format the widths of a network.
 
     >>> named((784, 128, 784))
     '784-128-784'
@@ -190,13 +190,13 @@ def named(network: tuple[int, ...]) -> str:
 
 
 def cell_name(network: tuple[int, ...], row: str, seed: int) -> str:
-    """Return what a cell is called, on the screen and on the disk."""
+    """Return the name of a cell in messages and on disk."""
     return f"{named(network)}_{row.replace(',', '_')}_seed{seed}"
 
 
 def cells_of(out: Path, setting: Setting) -> Cells:
     """Return the finished cells of a setting."""
-    # A cell's network is part of its name; that others are measured too does not change it.
+    # The network is part of the name of a cell, so the list of networks is not part of its settings.
     kept = {name: value for name, value in asdict(setting).items() if name != "networks"}
     return Cells(out / "cells" / f"table-{setting.data}", kept)
 
@@ -206,7 +206,7 @@ def _cache(out: Path) -> Path:
 
 
 def make_cell(out: Path, setting: Setting, network: tuple[int, ...], row: str, seed: int) -> None:
-    """Train one row, measure it, and keep the numbers and the networks."""
+    """Train one row, measure it, and store numbers and networks."""
     start = time.perf_counter()
     cells, name = cells_of(out, setting), cell_name(network, row, seed)
     images, noise = data_and_noise(setting, _cache(out))
@@ -238,11 +238,11 @@ def make_cell(out: Path, setting: Setting, network: tuple[int, ...], row: str, s
     cells.write(name, numbers)
 
 
-# What came out, from the files of results alone.
+# Tables and sentences, made from the files of results.
 
 
 def networks(record: Record) -> list[str]:
-    """Return the networks of a file, as text."""
+    """Return the names of the networks of a file."""
     return list(dict.fromkeys(cell["network"] for cell in record["cells"]))
 
 
@@ -256,7 +256,7 @@ def column(record: Record, network: str, row: str, name: str) -> list[float]:
 
 
 def tables(record: Record) -> list[ResultTable]:
-    """Return averages, with the paper's next to ours on MNIST, and the state of the noise term."""
+    """Return the tables of averages, on MNIST with the paper's numbers, and of the state of the noise term."""
     with_paper = record["settings"]["data"] == "mnist"
     seeds = f"{record['seeds']} seed{'s' * (record['seeds'] > 1)}"
     header = ["method / (α, β)", "train", "test", "noise", "train − noise"]
@@ -277,7 +277,7 @@ def tables(record: Record) -> list[ResultTable]:
 
 
 def reading(record: Record) -> list[str]:
-    """Return what came out, in words: the order of the rows as far as it is beyond its error, and the noise felt."""
+    """Return sentences about the order of the rows, as far as it is significant, and about active noise samples."""
     sentences = []
     for network in networks(record):
         gaps = {row["label"]: column(record, network, name, "difference") for name, row in record["rows"].items()}
@@ -298,7 +298,7 @@ def reading(record: Record) -> list[str]:
 
 
 def reading_of_figure(record: Record) -> list[str]:
-    """Return what the figure of reconstructed noise shows, in words."""
+    """Return sentences that describe the figure of reconstructed noise."""
     nats = record["nats"]
     listed = ", ".join(f"{label} ({nats[label]:.0f})" for label in sorted(nats, key=lambda label: -nats[label]))
     return [

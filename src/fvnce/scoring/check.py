@@ -1,22 +1,21 @@
-r"""A numerical check of the double-ELBO property of a pair (f1, f0): four laws, in float64.
+r"""Numerical check of the double-ELBO property of a pair (f1, f0): four laws, in float64.
 
-With φ_k = df_k/dΔ and r = e^Δ, each law of the paper's first lemma is a sign at every Δ:
+With φ_k = df_k/dΔ and r = e^Δ, the paper's first lemma states laws that are inequalities at every Δ:
 
     f_k concave in r      φ_k' − φ_k ≤ 0
     compatible            φ0 + r φ1 = 0
     G convex              φ1 − φ0 + d/dΔ[(1+r)φ1 + (1+1/r)φ0] ≥ 0
 
-and is judged relative to the size of the terms that make it up. At a jump or a kink autograd reports the derivative of
-one side, as if nothing were there. So each law is also examined between points a < b, with D_k = f_k(b) − f_k(a):
+Violations are measured relative to the size of the terms. At a jump or a kink, autograd returns the derivative of one
+side and hides it, so each law is also checked between points a < b, with D_k = f_k(b) − f_k(a):
 
     f_k concave in r      the slope φ_k/r does not rise from a to b, and the chord D_k/(r_b − r_a) lies between
                           the slopes at its ends
     compatible            −D_0 lies between r_a D_1 and r_b D_1: it is the integral of r df1
     G convex              r_a D_1 ≤ −D_0 ≤ r_b D_1: no forecast earns more than the true one
 
-A check is evidence, not a proof: it says nothing beyond its range, and misses a feature that lies between two points
-and leaves value and derivatives at both as they were. The built-in families need none: their property follows from
-their formulas.
+The check is evidence, not a proof: it covers a range of Δ only, and misses a feature between two points that changes
+neither value nor derivatives at them. Built-in families are not checked: their property follows from their formulas.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from torch import Tensor
 
 from .. import _validation
 
-#: The largest relative violation that passes for rounding.
+#: The largest relative violation that counts as rounding.
 TOLERANCE = 1e-9
-#: Rounding of a value, relative to the largest values around: a chord is known to this over its length.
+#: Rounding error of a value, relative to the largest values nearby.
 ROUNDING = 1e-14
 #: How many of the intervals in which values, slopes and curvatures disagree most are halved, and how often.
 SUSPECTS, HALVINGS = 16, 24
@@ -53,12 +52,12 @@ class Checkable(Protocol):
 
 @dataclass(frozen=True)
 class Law:
-    """One law: the worst violation, relative to the terms of the law, and the Δ where it is.
+    """One law: its worst violation, relative to the terms of the law, and the Δ at which it occurs.
 
     Attributes:
-        name: what must hold.
-        worst: the violation; within rounding, the law holds.
-        at: the Δ where it is.
+        name: the law.
+        worst: the relative violation; the law holds if this is within rounding.
+        at: the Δ of the worst violation.
 
     >>> print(Law("f0 concave", worst=0.25, at=1.5))
     f0 concave     fails: violated by 0.25 (relative) at Δ = 1.5
@@ -80,18 +79,18 @@ class Law:
 
 @dataclass(frozen=True)
 class DoubleElboReport:
-    """The result of :func:`check_double_elbo`. The laws speak of the unclipped rule.
+    """Result of :func:`check_double_elbo`; the laws are those of the unclipped rule.
 
     Attributes:
         rule: its ``repr``.
-        f1_concave: f1 bounds the data term.
-        f0_concave: f0 bounds the noise term.
-        compatible: f0' = −r f1', so that the rule is honest.
-        generator_convex: the rule is proper.
-        reach: the laws were examined for |Δ| ≤ reach, and nowhere else.
-        spacing: the mean distance in Δ between two points. A feature that is much narrower may be missed.
-        valid_below: the Δ below which the rule as it is, clip included, obeys all four laws: where its clip begins,
-            infinity without one, minus infinity if even the unclipped rule does not obey them.
+        f1_concave: whether f1 is concave in r, so that the data term has a bound.
+        f0_concave: whether f0 is concave in r, so that the noise term has a bound.
+        compatible: whether f0' = −r f1', which makes the true ratio stationary.
+        generator_convex: whether G is convex; with ``compatible``, the rule is proper.
+        reach: the laws were checked for |Δ| ≤ reach only.
+        spacing: the mean distance in Δ between two points. A much narrower feature may be missed.
+        valid_below: the Δ below which the rule with its clip obeys all four laws: the start of the clip, infinity
+            without a clip, minus infinity if the unclipped rule already violates a law.
 
     >>> from fvnce import Logarithmic
     >>> report = check_double_elbo(Logarithmic(), points=201)
@@ -136,20 +135,20 @@ class DoubleElboReport:
 
 
 def check_double_elbo(rule: Checkable, *, reach: float = 30.0, points: int = 20_001) -> DoubleElboReport:
-    """Examine the four laws of the unclipped rule for |Δ| ≤ reach.
+    """Check the double-ELBO property of a rule numerically: four laws of the unclipped rule for |Δ| ≤ reach.
 
-    Derivatives are examined at points, chords and integrals between neighbors and between points far apart: on a grid,
-    at as many points at random (the same in every call), and ever closer where values, slopes and curvatures fit one
-    another least, so that small jumps and kinks are found too. A bump is found if it is wider than the points' spacing,
-    0.0015 by default. Nothing is said of |Δ| > reach.
+    Derivatives are checked at points; chords and integrals are checked between neighboring and between distant points.
+    The points are a grid, equally many random ones (the same in every call), and refinements where values, slopes and
+    curvatures disagree most, which finds small jumps and kinks. A bump is found if it is wider than the spacing of the
+    points, 0.0015 by default.
 
     Args:
-        rule: any rule.
+        rule: the scoring rule.
         reach: the largest |Δ|.
         points: the number of points of the grid.
 
     Returns:
-        A report, which prints as a table of the laws.
+        A report that prints as a table of the laws.
 
     >>> from fvnce import Logarithmic, PowerRule
     >>> check_double_elbo(PowerRule(alpha=0.25)).holds
@@ -168,7 +167,7 @@ def check_double_elbo(rule: Checkable, *, reach: float = 30.0, points: int = 20_
     index = torch.arange(len(sampled.delta))
     drawn = torch.randint(len(index), (2, FAR_PAIRS), generator=torch.Generator().manual_seed(1)).sort(0).values
     far = drawn[:, drawn[0] < drawn[1]]
-    # A violation at a point or between neighbors says better where it is than one between points far apart.
+    # A violation at a point or between neighbors is located better than one between distant points.
     groups = [_at_points(sampled), _between(sampled, index[:-1], index[1:]), _between(sampled, far[0], far[1])]
     laws = []
     for name in groups[0]:
@@ -189,7 +188,7 @@ def slope_of(value: Tensor, delta: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Sampled:
-    """Both functions at points: Δ of shape (n,); values, slopes and curvatures in Δ of f1 and f0 of shape (2, n)."""
+    """Samples of f1 and f0: Δ of shape (n,); values, slopes and curvatures in Δ of shape (2, n)."""
 
     delta: Tensor
     value: Tensor
@@ -214,7 +213,7 @@ def _sample(rule: Checkable, delta: Tensor) -> _Sampled:
 
 
 def _sample_closely(rule: Checkable, grid: Tensor) -> _Sampled:
-    """Sample a grid, as many points between at random, and points that close in on what is not smooth."""
+    """Sample a grid, equally many random points, and refinements around kinks and jumps."""
     random = torch.rand(len(grid) - 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     sampled = _sample(rule, torch.cat([grid, grid[0] + (grid[-1] - grid[0]) * random]).unique())
     index = torch.arange(len(sampled.delta))
@@ -224,7 +223,7 @@ def _sample_closely(rule: Checkable, grid: Tensor) -> _Sampled:
     for _ in range(HALVINGS):
         middle = _sample(rule, (a.delta + b.delta) / 2)
         sampled = sampled + middle
-        # The slope's surprise does not shrink at a kink while h does; the value's, over h, grows at a jump.
+        # As h shrinks, the mismatch of the slope stays constant at a kink; that of the value, over h, grows at a jump.
         left = _roughness(a, middle).amax(0) >= _roughness(middle, b).amax(0)
         index = torch.arange(len(left))
         a, b = (a + middle).at(index + len(left) * ~left), (middle + b).at(index + len(left) * ~left)
@@ -234,7 +233,7 @@ def _sample_closely(rule: Checkable, grid: Tensor) -> _Sampled:
 
 
 def _roughness(a: _Sampled, b: _Sampled) -> Tensor:
-    """Return how far values and slopes are from what one derivative more predicts, shape (4, intervals)."""
+    """Return how far values and slopes are from the prediction by the next derivative, shape (4, intervals)."""
     h, size = b.delta - a.delta, a.slope.abs() + b.slope.abs()
     value = (b.value - a.value - h * (a.slope + b.slope) / 2).abs()
     slope = (b.slope - a.slope - h * (a.curvature + b.curvature) / 2).abs()
@@ -242,7 +241,7 @@ def _roughness(a: _Sampled, b: _Sampled) -> Tensor:
     return torch.where(surprise > 0, surprise / scale, 0.0).nan_to_num(nan=math.inf)
 
 
-#: For each law, by how much it is violated relative to its terms (at most 0 where it holds), and at which Δ.
+#: For each law, the relative violations (at most 0 where it holds) and their Δ.
 _Violations = dict[str, tuple[Tensor, Tensor]]
 
 
@@ -265,7 +264,7 @@ def _at_points(s: _Sampled) -> _Violations:
 def _between(s: _Sampled, left: Tensor, right: Tensor) -> _Violations:
     a, b = s.at(left), s.at(right)
     h = b.delta - a.delta
-    # A value may be off by rounding of the largest one below it or at r ≤ e, which may cancel.
+    # Rounding error of a value: that of the largest value below it, or at r ≤ e, as large values may have canceled.
     largest = s.value.abs().cummax(1).values
     around_one = int((s.delta <= 1).sum()) - 1
     off = (ROUNDING * torch.maximum(largest, largest[:, around_one : around_one + 1]))[:, right]
@@ -289,7 +288,7 @@ def _between(s: _Sampled, left: Tensor, right: Tensor) -> _Violations:
     low = high * (-h).exp()
     d0 = (b.value[1] - a.value[1]) * (-b.delta).exp()
     slack, size = 2 * (off[0] + off[1] * (-b.delta).exp()), high.abs() + d0.abs()
-    # Where f1 turns within the interval, its change is less than what it went through.
+    # If f1 is not monotone in the interval, its change is less than its variation.
     turning = -torch.expm1(-h) * h * torch.maximum(a.slope[0].abs(), b.slope[0].abs())
     turning = torch.where(a.slope[0] * b.slope[0] < 0, turning, 0.0)
     outside = torch.maximum(torch.minimum(low, high) + d0, -d0 - torch.maximum(low, high))
@@ -303,5 +302,5 @@ def _between(s: _Sampled, left: Tensor, right: Tensor) -> _Violations:
 
 
 def _relative(excess: Tensor, slack: Tensor, size: Tensor) -> Tensor:
-    """Return (excess − slack)/size; not a number, where the functions are not, is infinitely wrong."""
+    """Return (excess − slack)/size, infinite where it is NaN."""
     return torch.where(size > 0, (excess - slack) / size, torch.zeros_like(size)).nan_to_num(nan=math.inf)

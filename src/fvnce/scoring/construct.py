@@ -1,15 +1,15 @@
-r"""Rules made of functions that a user gives: a weight w = f1', the two functions themselves, or a generator G.
+r"""Custom scoring rules: from a weight w = f1', from the two functions, or from a generator G.
 
-A weight makes the laws visible. With w(r) = f1'(r) ≥ 0,
+With w(r) = f1'(r) ≥ 0, the rule
 
     f1(r) = ∫₁ʳ w(s) ds,      f0(r) = −∫₁ʳ s·w(s) ds,
 
-is proper, and has the double-ELBO property exactly when w is non-increasing and r·w(r) is non-decreasing. The rule with
-generator G on (0, 1) (Eq. bin_PSR) is that of w(r) = (1−μ)³ G''(μ), μ = r/(1+r), up to constants.
+is proper, and has the double-ELBO property exactly if w is non-increasing and r·w(r) is non-decreasing. The rule with
+generator G on (0, 1) (Eq. bin_PSR) has the weight w(r) = (1−μ)³ G''(μ), μ = r/(1+r), up to constants.
 
-A convex G on the probability simplex generates a rule of any number of outcomes (Eq. PSR): if outcome x occurs, the
-forecast q earns S(x, q) = ∂G/∂q_x + G(q) − Σ_k q_k ∂G/∂q_k, which loses D_G(p‖q) ≥ 0 to the honest forecast p on
-average (Eq. simplex_bregman). Binary rules are the case q = (1−μ, μ) with S(1, q) = f1 and S(0, q) = f0.
+A convex G on the probability simplex generates a rule for any number of outcomes (Eq. PSR): if outcome x occurs, the
+forecast q scores S(x, q) = ∂G/∂q_x + G(q) − Σ_k q_k ∂G/∂q_k. If the truth is p, the mean score of q is lower than that
+of p by D_G(p‖q) ≥ 0 (Eq. simplex_bregman). Binary rules are the case q = (1−μ, μ) with S(1, q) = f1 and S(0, q) = f0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .rule import ScoringRule, SmoothRule, along_tangent
 
 Function = Callable[[Tensor], Tensor]
 
-#: f0 grows like r² at most, and e^(2·35) · 1e4 is still a float32.
+#: f0 grows at most like r², and e^(2·35) · 1e4 is within the range of float32.
 MAX_WEIGHT_CLIP = 35.0
 #: The Δ between which r, and r² at the upper end, can still be represented in float64.
 LOWEST_DELTA, HIGHEST_DELTA = -700.0, 350.0
@@ -40,24 +40,23 @@ SMALLEST_SLOPE = 1e-300
 ENDS = np.array([-1.0, 0.0, 1.0])
 NODES, WEIGHTS = legendre.leggauss(16)
 PREDICTOR = np.linalg.solve(legendre.legvander(NODES, 15).T, legendre.legvander(ENDS, 15).T)
-#: A panel of half a unit of Δ is 7e-15 wide then, over which even a jump of the weight is lost in rounding.
+#: Halvings of a panel of half a unit of Δ: its width is then 7e-15, where even a jump of the weight is below rounding.
 MOST_HALVINGS, MOST_PANELS = 46, 10_000
 
 
 def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
-    r"""Return the rule with f1'(r) = w(r), f1 = f0 = 0 at r = 1.
+    r"""Return the scoring rule with weight f1'(r) = w(r) and f1 = f0 = 0 at r = 1.
 
     Args:
         weight: w, an element-wise, differentiable torch function of r > 0 with w ≥ 0.
-        clip: the Δ above which f1 and f0 follow their tangents, ``None`` for never.
+        clip: the Δ above which f1 and f0 continue along their tangents, ``None`` for no clip.
 
-    Integrals are evaluated in float64 by Gauss–Legendre quadrature between knots whose integrals are tabulated
-    once, and which lie close together around a kink of w. Below Δ = −700 and above 350, where r or r² leaves float64,
-    f1 is continued along its tangent, which is again a weight that obeys the laws. The rule holds the user's function,
-    so it has no text form and is hashed by identity.
+    Integrals are evaluated in float64 by Gauss–Legendre quadrature between tabulated knots, which are dense around a
+    kink of w. Below Δ = −700 and above 350, where r or r² leaves the range of float64, f1 continues along its tangent.
+    The rule holds a Python function, so it has no text form and is hashed by identity.
 
-    ``variational`` examines the rule as :func:`~fvnce.scoring.check_double_elbo` does. A kink of w is allowed and a
-    jump is not: downwards, r·w would fall.
+    ``variational`` checks the rule by :func:`~fvnce.scoring.check_double_elbo`. A kink of w is allowed, a jump is not:
+    at a jump down r·w would decrease.
 
     >>> rule = from_weight(lambda r: 1 / (1 + r) ** 0.5)
     >>> rule.variational
@@ -69,11 +68,11 @@ def from_weight(weight: Function, *, clip: float | None = 10.0) -> ScoringRule:
 
 
 def from_pair(f1: Function, f0: Function) -> ScoringRule:
-    """Return the rule of two functions of Δ as they are, differentiated by autograd; nothing is assumed of them.
+    """Return the scoring rule of two functions of Δ, differentiated by autograd.
 
     Args:
-        f1: what a data sample earns at Δ.
-        f0: what a noise sample earns at Δ.
+        f1: the score of a data sample at Δ.
+        f0: the score of a noise sample at Δ.
 
     >>> from_pair(lambda d: d, lambda d: -d.exp()).variational
     True
@@ -82,7 +81,7 @@ def from_pair(f1: Function, f0: Function) -> ScoringRule:
 
 
 class _UserRule(ScoringRule):
-    """A rule of a user's functions, which has no text form."""
+    """A rule made of Python functions, which has no text form."""
 
     _form: ClassVar[str]
 
@@ -104,8 +103,8 @@ class _UserRule(ScoringRule):
 
     def __str__(self) -> str:
         raise ValueError(
-            f"{self!r} is made of Python functions and has no text form; "
-            "use built-in rules and their sums where a rule must be written down"
+            f"rule must be a built-in rule or a sum of them to have a text form, found {self!r}, which is made of "
+            "Python functions; use built-in rules and their sums"
         )
 
 
@@ -130,7 +129,7 @@ class _WeightRule(_UserRule, SmoothRule):
         positive = np.concatenate([near, far[far < HIGHEST_DELTA], [HIGHEST_DELTA]])
         knots = torch.tensor(np.concatenate([-np.concatenate([near[1:], far])[::-1], positive]))
         weights = self._functions[0](knots.exp())
-        # Far out, r itself may exceed what the user's formula can square; judge where rules are compared.
+        # Far out, the user's formula may overflow; check w only in the range where rules are compared.
         bad = ~(weights.isfinite() & (weights >= 0)) & (knots.abs() <= 40)
         if bad.any():
             at = int(bad.nonzero()[0])
@@ -177,11 +176,11 @@ class _WeightRule(_UserRule, SmoothRule):
         knots, integrals = self._knots.to(delta.device), self._integrals[1 - outcome].to(delta.device)
         x = delta.double().clamp(LOWEST_DELTA, HIGHEST_DELTA)
         nearest = (torch.bucketize(x, knots[:-1], right=True) - 1).clamp(min=0).reshape(-1)
-        # gather, as indexing by a single number asks for its value, which vmap does not give
+        # gather, as indexing by a single number needs its value, which vmap does not have
         start, known = (values.gather(0, nearest).reshape(x.shape) for values in (knots, integrals))
         value = known + self._integrate(start, x)[1 - outcome]
         slope = self._slope(outcome, x)
-        # A slope of e^-700 adds nothing at any Δ; only at −∞ would it make a finite limit infinite.
+        # A slope of e^-700 contributes nothing at finite Δ, but would make the finite limit at −∞ infinite.
         slope = torch.where(slope.abs() < SMALLEST_SLOPE, 0.0, slope)
         return along_tangent(value, slope, delta.double() - x).to(delta.dtype)
 
@@ -218,11 +217,11 @@ class CategoricalRule:
         """Return S(x, q) for every outcome x in the last dimension, differentiable in q.
 
         Args:
-            q: forecasts (..., d), all probabilities > 0: at 0 a generator may have no slope.
+            q: forecasts (..., d), all probabilities > 0, as a generator may have no slope at 0.
         """
         q = _distribution("q", q)
         if bool((q == 0).any()):
-            raise ValueError("q must hold probabilities > 0, found 0")
+            raise ValueError("q must hold probabilities > 0, found 0; clamp it from below")
         differentiated = q.requires_grad and torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad():
             point = q if differentiated else q.detach().clone().requires_grad_()
@@ -243,7 +242,7 @@ class CategoricalRule:
         return scores.expand(*shape, q.shape[-1]).gather(-1, index).squeeze(-1)
 
     def divergence(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return D_G(p‖q), what the forecast q loses on average if the truth is p.
+        """Return D_G(p‖q), by which the mean score of q is below that of p if the truth is p.
 
         Args:
             p: true probabilities (..., d), zeros included if G is finite there.

@@ -1,4 +1,4 @@
-r"""The rules that have a name: the paper's family, the classical symmetric rules, and all of them as text.
+r"""Named scoring rules: the paper's family (α, β), the classical symmetric rules, and their text form.
 
 The paper's family of double-ELBO rules, with its corrected f0: with r = e^Δ, for 0 ≤ α ≤ 1 and β ≥ 0,
 
@@ -8,16 +8,16 @@ whose constants are chosen so that α → 0 has a limit, log(r+β) and β log(r+
 
     df1/dΔ = r (r+β)^(α−1),    df0/dΔ = −r² (r+β)^(α−1).
 
-(0,0) is the variational autoencoder's rule, (1,0) least squares; at β = 0 the family is the density power
-divergence with base measure p_n.
+(0,0) is the rule of the variational autoencoder and (1,0) least squares; β = 0 is the density power divergence with
+base measure p_n.
 
-The classical rules, for comparison, are proper, with f1 concave in r, but f0 not concave. All but the exponential are
-written with ℓ₊ = log σ(Δ) = log μ and ℓ₋ = log σ(−Δ) = log(1−μ), so that no tail is lost to 1 − μ.
+The classical rules are proper and f1 is concave in r, but f0 is not. All but the exponential one are computed from
+ℓ₊ = log σ(Δ) = log μ and ℓ₋ = log σ(−Δ) = log(1−μ), because 1 − μ would lose its tail to rounding.
 
 A text, for the command line and for files, is a sum of rules with non-negative factors, such as
 ``0.9*power(1/64)+0.1*power(0)``; a rule is ``power(alpha, beta, clip=…)`` with ``clip=none`` for the exact one,
 ``logarithmic()``, ``quadratic()``, ``spherical()``, ``exponential(clip)`` or ``normalized(…)``; a number may be a
-fraction. The text is read as a Python expression of these forms alone and is never evaluated.
+fraction. The text is parsed as a Python expression of these forms and is never evaluated.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from .. import _validation
 from ..io import Kind, add
 from .rule import ScoringRule, SmoothRule, number_text, with_slope
 
-#: e^75 · 1e4 is still a float32: with a clip in this range every |Δ| ≤ 1e4 gives finite values and gradients.
+#: e^75 · 1e4 is within float32: with a clip up to this, every |Δ| ≤ 1e4 gives finite values and gradients.
 MAX_CLIP = 75.0
 
 
 @dataclass(frozen=True)
 class PowerRule(SmoothRule):
-    r"""The rule (α, β) of the paper's family.
+    r"""Power scoring rule (α, β), the paper's double-ELBO family.
 
     Args:
-        alpha: α in [0, 1]. 0 is maximum likelihood, larger values weight a data sample by r^α.
-        beta: β ≥ 0. Above 0, data samples with r ≪ β cease to matter.
+        alpha: α in [0, 1]. 0 is maximum likelihood; larger values weight a data sample by r^α.
+        beta: β ≥ 0. Above 0, data samples with r ≪ β have nearly no influence.
         clip: T of the paper's clipped exponential: f0 continues along its tangent above Δ = T/(1+α) and f1 above
-            Δ = T/α. It keeps a wild log-ratio from overflowing. The price: above T/(1+α) the pair is neither
-            compatible nor concave, so neither proper nor a bound; :func:`~fvnce.scoring.check_double_elbo` reports
-            that Δ as ``valid_below``. ``None`` is the exact rule.
+            Δ = T/α, so that a large log-ratio does not overflow. Above T/(1+α) the pair is no longer compatible or
+            concave, hence neither proper nor a bound; :func:`~fvnce.scoring.check_double_elbo` reports this Δ as
+            ``valid_below``. ``None`` is the exact rule.
 
     >>> rule = PowerRule(alpha=0.0, beta=0.0)
     >>> delta = torch.tensor([-1.0, 0.0, 1.0])
@@ -77,7 +77,7 @@ class PowerRule(SmoothRule):
 
     @property
     def variational(self) -> bool:
-        """True for the whole family."""
+        """Whether the rule has the double-ELBO property: True for the whole family."""
         return True
 
     def unclipped(self) -> PowerRule:
@@ -100,7 +100,7 @@ class PowerRule(SmoothRule):
         if self.beta == 0:
             return -power / (1 + self.alpha)
         value = self.beta * self._value(1, delta) - (power - self.beta) / (1 + self.alpha)
-        # Where the power overflows, so may the lower one; their difference is −∞ and not ∞ − ∞.
+        # If the higher power overflows, the lower one may too; the difference is −∞, not ∞ − ∞.
         return torch.where(power == math.inf, -power, value)
 
     def _slope(self, outcome: int, delta: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def _below_infinity(delta: Tensor) -> Tensor:
 
 
 class _Symmetric(SmoothRule):
-    """S(0, μ) = S(1, 1−μ), that is f0(Δ) = f1(−Δ): a member gives f1 and its slope."""
+    """Symmetric rule: S(0, μ) = S(1, 1−μ), that is f0(Δ) = f1(−Δ). Subclasses define f1 and its slope."""
 
     @abstractmethod
     def _value1(self, delta: Tensor) -> Tensor: ...
@@ -170,14 +170,14 @@ class _Symmetric(SmoothRule):
 
 @dataclass(frozen=True)
 class Logarithmic(_Symmetric):
-    """S(1, μ) = log μ: maximum likelihood of the classifier, the rule of ordinary NCE (Eq. NCE_r).
+    """Logarithmic rule S(1, μ) = log μ, the cross-entropy of ordinary NCE (Eq. NCE_r).
 
     >>> Logarithmic().f0(torch.tensor(0.0))  # −soft-plus(Δ)
     tensor(-0.6931)
     """
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the pair ℓ₋ and −μ."""
+        """Return ℓ₋ and its derivative −μ."""
         with torch.no_grad():
             return logsigmoid(-delta), -torch.sigmoid(delta)
 
@@ -190,7 +190,7 @@ class Logarithmic(_Symmetric):
 
 @dataclass(frozen=True)
 class Quadratic(_Symmetric):
-    """S(1, μ) = −(1−μ)²: the Brier score.
+    """Quadratic rule S(1, μ) = −(1−μ)², the Brier score.
 
     >>> Quadratic().f1(torch.tensor(0.0))
     tensor(-0.2500)
@@ -210,7 +210,7 @@ class Quadratic(_Symmetric):
 
 @dataclass(frozen=True)
 class Spherical(_Symmetric):
-    """S(1, μ) = μ/√(μ² + (1−μ)²) = √σ(2Δ).
+    """Spherical rule S(1, μ) = μ/√(μ² + (1−μ)²) = √σ(2Δ).
 
     >>> Spherical().f1(torch.tensor(0.0))
     tensor(0.7071)
@@ -230,14 +230,14 @@ class Spherical(_Symmetric):
 
 @dataclass(frozen=True)
 class Exponential(_Symmetric):
-    """S(1, μ) = −√((1−μ)/μ) = −e^(−Δ/2): the rule of boosting, and of eNCE (Liu et al. 2021; Eq. eNCE).
+    """Exponential rule S(1, μ) = −√((1−μ)/μ) = −e^(−Δ/2), that of boosting and eNCE (Liu et al. 2021; Eq. eNCE).
 
-    Mistakes weigh exponentially: where data and noise lie far apart the other rules are flat and this one is steep, so
-    that the curvature at the truth has a condition number that is polynomial in the distance, and not exponential.
+    Mistakes have exponential weight. If data and noise are far apart, the other rules are flat and this one is steep:
+    the condition number of the curvature at the truth is polynomial in their distance instead of exponential.
 
     Args:
-        clip: where a mistake is greater than this, |Δ| > clip on the wrong side, the function follows its tangent. None
-            is the rule itself, which overflows.
+        clip: the |Δ| of a mistake above which the function continues along its tangent. None is the exact rule, which
+            may overflow.
 
     >>> Exponential().f1(torch.tensor([0.0, -2.0]))
     tensor([-1.0000, -2.7183])
@@ -286,10 +286,17 @@ _LONGEST_RULE = 2000
 
 
 def parse(text: str) -> ScoringRule:
-    """Return the rule that a text describes; the inverse of ``str(rule)`` for built-in rules and their sums.
+    """Parse a scoring rule from text, the inverse of ``str(rule)`` for built-in rules and their sums.
 
     Args:
         text: a sum of rules with factors, such as ``0.5*power(1/64)+0.5*power(0,1)``.
+
+    Returns:
+        The rule.
+
+    Raises:
+        TypeError: if ``text`` is not a string.
+        ValueError: if it is not a rule, or an argument of a rule is out of range.
 
     >>> parse("0.9*power(1/64) + 0.1*power(0, 1, clip=none)")
     0.9*PowerRule(alpha=0.015625, beta=0.0, clip=10.0) + 0.1*PowerRule(alpha=0.0, beta=1.0, clip=None)
@@ -304,7 +311,7 @@ def parse(text: str) -> ScoringRule:
     try:
         return _rule(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError):
-        raise ValueError(f"rule {text[:40]!r} cannot be read; {_FORM}") from None
+        raise ValueError(f"rule must be a sum of named rules, found {text[:40]!r}; {_FORM}") from None
     except (ArithmeticError, TypeError, ValueError) as error:
         raise ValueError(f"rule {text!r}: {error}") from None
 

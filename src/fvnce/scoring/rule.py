@@ -1,11 +1,11 @@
-r"""Proper scoring rules for telling data (outcome 1) from noise (outcome 0).
+r"""Proper scoring rules for classifying data (outcome 1) against noise (outcome 0).
 
 A rule is a pair of functions of the log-ratio Δ = log r, r = p_θ/p_n, with μ = r/(1+r) = σ(Δ):
 
-    f1(Δ) = S(1, μ)   what a data sample earns,      f0(Δ) = S(0, μ)   what a noise sample earns.
+    f1(Δ) = S(1, μ)   the score of a data sample,      f0(Δ) = S(0, μ)   the score of a noise sample.
 
 The pair is proper when it is *compatible*, f0'(r) = −r f1'(r), and G(μ) = μ f1 + (1−μ) f0 is convex. It has the
-*double-ELBO* property when moreover both are concave in r, so that Jensen's inequality bounds both terms of
+*double-ELBO* property if both are also concave in r, so that Jensen's inequality bounds both terms of
 
     J(θ) = E_data f1(log r_θ) + E_noise f0(log r_θ).
 
@@ -31,7 +31,7 @@ from .check import check_double_elbo, slope_of
 
 
 class ScoringRule(ABC):
-    """A pair (f1, f0), element-wise in Δ.
+    """Scoring rule: a pair (f1, f0) of element-wise functions of Δ. Base class of all rules.
 
     >>> from fvnce import PowerRule
     >>> rule = 0.5 * PowerRule(alpha=0) + PowerRule(alpha=1)
@@ -44,12 +44,12 @@ class ScoringRule(ABC):
 
     @cached_property
     def variational(self) -> bool:
-        """Whether the unclipped rule has the double-ELBO property, examined numerically unless its formula says it."""
+        """Whether the unclipped rule has the double-ELBO property, by its formula or else by a numerical check."""
         return check_double_elbo(self).holds
 
     @abstractmethod
     def unclipped(self) -> ScoringRule:
-        """Return the same rule without any clip."""
+        """Return the same rule without a clip."""
 
     @abstractmethod
     def _evaluate(self, outcome: int, delta: Tensor) -> Tensor:
@@ -60,11 +60,11 @@ class ScoringRule(ABC):
         """Return the rule as text that :func:`fvnce.scoring.parse` reads."""
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log df1/dΔ of the unclipped rule and its own derivative in Δ, in [0, 1] for a double-ELBO rule.
+        """Return log df1/dΔ of the unclipped rule and its derivative in Δ, which is in [0, 1] for a double-ELBO rule.
 
-        By compatibility, log(−df0/dΔ) is Δ more. No gradient flows through either.
+        By compatibility, log(−df0/dΔ) is larger by Δ. Both are detached from the graph.
         """
-        # In float64, whose exponentials reach seven times as far.
+        # In float64, whose exponentials have seven times the range.
         with torch.inference_mode(False), torch.enable_grad():
             point = delta.detach().double().clone().requires_grad_()
             first = slope_of(self.unclipped().f1(point), point)
@@ -72,15 +72,19 @@ class ScoringRule(ABC):
         return first.detach().log().to(delta.dtype), (second / first).detach().to(delta.dtype)
 
     def f1(self, delta: Tensor) -> Tensor:
-        """Return what a data sample earns at log-ratio ``delta``, any shape."""
+        """Return the score of a data sample at log-ratio ``delta``, of any shape."""
         return self._evaluate(1, _validation.floating("delta", delta))
 
     def f0(self, delta: Tensor) -> Tensor:
-        """Return what a noise sample earns at log-ratio ``delta``, any shape."""
+        """Return the score of a noise sample at log-ratio ``delta``, of any shape."""
         return self._evaluate(0, _validation.floating("delta", delta))
 
     def loss(self, outcome: int, delta: Tensor) -> Tensor:
         """Return the rule as a classification loss of the logit Δ: −f1 for data, −f0 for noise.
+
+        Args:
+            outcome: 1 for data, 0 for noise.
+            delta: log-ratios, of any shape.
 
         >>> from fvnce import Logarithmic
         >>> Logarithmic().loss(1, torch.tensor(0.0))  # soft-plus(−Δ)
@@ -89,9 +93,13 @@ class ScoringRule(ABC):
         return -self._evaluate(_validation.outcome(outcome), _validation.floating("delta", delta))
 
     def score(self, outcome: int, mu: Tensor) -> Tensor:
-        """Return S(outcome, μ), where μ in (0, 1) is the probability of outcome 1 whatever the outcome.
+        """Return S(outcome, μ), where μ in (0, 1) is the predicted probability of outcome 1.
 
-        The paper writes S(0, 1−μ) for what is ``score(0, mu)`` here.
+        The paper writes S(0, 1−μ) for ``score(0, mu)``.
+
+        Args:
+            outcome: 1 for data, 0 for noise.
+            mu: predicted probabilities, strictly between 0 and 1.
 
         >>> from fvnce import Quadratic
         >>> Quadratic().score(1, torch.tensor(0.5))  # −(1−μ)²
@@ -119,7 +127,7 @@ class ScoringRule(ABC):
         return Normalized(self)
 
     def normalised(self) -> ScoringRule:
-        """Return :meth:`normalized`, under its deprecated name."""
+        """Return :meth:`normalized`, of which this is the deprecated name."""
         warnings.warn("normalised() is deprecated; use normalized()", DeprecationWarning, stacklevel=2)
         return self.normalized()
 
@@ -129,7 +137,7 @@ class ScoringRule(ABC):
         return combine([(1.0, self), (1.0, other)])
 
     def __radd__(self, other: object) -> ScoringRule:
-        # sum() starts from the number 0.
+        # sum() starts with the number 0.
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __mul__(self, weight: object) -> ScoringRule:
@@ -139,7 +147,7 @@ class ScoringRule(ABC):
 
 
 class SmoothRule(ScoringRule):
-    """A rule stated by f and df/dΔ, which follows its tangents above the two Δ of ``tangent_above``."""
+    """A rule defined by f and df/dΔ that continues along its tangents above the two Δ of ``tangent_above``."""
 
     @abstractmethod
     def _value(self, outcome: int, delta: Tensor) -> Tensor:
@@ -147,7 +155,7 @@ class SmoothRule(ScoringRule):
 
     @abstractmethod
     def _slope(self, outcome: int, delta: Tensor) -> Tensor:
-        """Return the derivative of that in Δ, differentiable again."""
+        """Return the derivative of :meth:`_value` in Δ, differentiable again."""
 
     def _autograd_is_exact(self, outcome: int) -> bool:
         """Return whether autograd's derivative of ``_value``, which costs less, loses nothing either."""
@@ -184,16 +192,15 @@ def _all_below(delta: Tensor, threshold: float) -> bool:
 
 
 def along_tangent(value: Tensor, slope: Tensor, beyond: Tensor) -> Tensor:
-    """Return value + slope·beyond, where a slope of 0 leads nowhere however far."""
+    """Return value + slope·beyond, with 0·∞ = 0."""
     return torch.where((slope == 0) | (beyond == 0), value, torch.addcmul(value, slope, beyond))
 
 
 def with_slope(delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
     """Return ``value`` as a function of ``delta`` whose derivative is ``slope``.
 
-    Autograd differentiates the formula it was given, and a formula that is accurate in value can lose its derivative to
-    cancellation (expm1 far below zero, a difference of powers). Here the derivative is its own formula; second
-    derivatives come from differentiating it.
+    A formula that is accurate in value can lose its derivative to cancellation (expm1 far below zero, a difference of
+    powers). Here the derivative has a formula of its own, which autograd differentiates for second derivatives.
     """
     function: type[Function] = _WithSlope
     if _validation.values_are_hidden():
@@ -205,7 +212,7 @@ def with_slope(delta: Tensor, value: Tensor, slope: Tensor) -> Tensor:
 class _WithSlope(Function):
     """Forward returns ``value``; backward multiplies by ``slope``, which carries its own graph.
 
-    In the older form of a function, which costs a third of the newer one but knows no function transforms.
+    Uses the older form of autograd functions: a third of the cost, but without function transforms.
     """
 
     @staticmethod
@@ -239,7 +246,7 @@ class _OfRule(Function):
 
 
 class _WithSlopeCompiled(Function):
-    """The newer form without a forward-mode rule, which torch.compile cannot trace."""
+    """The newer form without a forward-mode rule, for torch.compile, which cannot trace one."""
 
     generate_vmap_rule = True
     backward = _WithSlope.backward
@@ -262,7 +269,7 @@ class _WithSlopeTransformed(_WithSlopeCompiled):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Combination(ScoringRule):
-    """Σ wᵢ·ruleᵢ with wᵢ > 0: a point of the cone. Made by ``+`` and ``*``; the empty sum is the zero rule."""
+    """Weighted sum of rules Σ wᵢ·ruleᵢ with wᵢ > 0, made by ``+`` and ``*``; the empty sum is the zero rule."""
 
     parts: tuple[tuple[float, ScoringRule], ...]
 
@@ -271,7 +278,7 @@ class Combination(ScoringRule):
         object.__setattr__(self, "tangent_above", tuple(map(min, zip(*thresholds, strict=True))))
 
     def __eq__(self, other: object) -> bool:
-        # A sum is the same sum in any order.
+        # Equality does not depend on the order of the parts.
         return isinstance(other, Combination) and frozenset(self.parts) == frozenset(other.parts)
 
     def __hash__(self) -> int:
@@ -287,7 +294,7 @@ class Combination(ScoringRule):
         """Return the log of the sum of the slopes, and its derivative."""
         if not self.parts:
             return torch.full_like(delta, -math.inf), torch.zeros_like(delta)
-        # The weight of each part is a difference of logs, which are all infinite at ±∞.
+        # The weight of each part is a difference of logs, all of which are infinite at ±∞.
         delta = delta.clamp(torch.finfo(delta.dtype).min / 4, torch.finfo(delta.dtype).max / 4)
         logs, rates = [], []
         for weight, rule in self.parts:
@@ -301,8 +308,8 @@ class Combination(ScoringRule):
     def variational(self) -> bool:
         """Whether the sum has the double-ELBO property.
 
-        The cone is closed under sums, so parts that have it suffice. They are not necessary: a little of a
-        classical rule can be outweighed, so a sum with such a part is examined as a whole.
+        A sum of rules with the property has it. The converse does not hold: a small part of a classical rule can be
+        outweighed, so a sum with such a part is checked as a whole.
         """
         return all(rule.variational for _, rule in self.parts) or check_double_elbo(self).holds
 
@@ -329,7 +336,7 @@ def combine(parts: Iterable[tuple[float, ScoringRule]]) -> ScoringRule:
 
 @dataclass(frozen=True, repr=False)
 class Normalized(ScoringRule):
-    """(f1 − f1(1), f0 − f0(1)) / f1'(1): the form in which the paper's figures compare rules."""
+    """Normalized rule (f1 − f1(1), f0 − f0(1)) / f1'(1), the form in which the paper's figures compare rules."""
 
     rule: ScoringRule
 
@@ -341,7 +348,7 @@ class Normalized(ScoringRule):
 
     @cached_property
     def _constants(self) -> tuple[float, float, float]:
-        """f0, f1 and df1/dΔ at r = 1."""
+        """Return f0, f1 and df1/dΔ at r = 1."""
         with torch.enable_grad():
             one = torch.zeros((), dtype=torch.float64, requires_grad=True)
             f1 = self.rule.f1(one)
@@ -352,13 +359,13 @@ class Normalized(ScoringRule):
         return (self.rule._evaluate(outcome, delta) - self._constants[outcome]) / self._constants[2]
 
     def log_slope(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return that of the rule, over its slope at r = 1."""
+        """Return the log-slope of the rule minus its value at r = 1, and its derivative."""
         log, rate = self.rule.log_slope(delta)
         return log - math.log(self._constants[2]), rate
 
     @property
     def variational(self) -> bool:
-        """Whether the rule itself has the property: a positive factor and constants change no law."""
+        """Whether the original rule has the property: a positive factor and constants do not change the laws."""
         return self.rule.variational
 
     def unclipped(self) -> ScoringRule:
@@ -366,7 +373,7 @@ class Normalized(ScoringRule):
         return Normalized(self.rule.unclipped())
 
     def normalized(self) -> ScoringRule:
-        """Return the rule itself, which is normalized."""
+        """Return the rule itself, which is already normalized."""
         return self
 
     def __str__(self) -> str:
@@ -377,7 +384,7 @@ class Normalized(ScoringRule):
 
 
 def number_text(value: float) -> str:
-    """Return the shortest text that reads back as exactly this number, as a small binary fraction where it is one.
+    """Return the shortest text that reads back as exactly this number, as a fraction such as 1/64 if possible.
 
     >>> number_text(1 / 64), number_text(0.9), number_text(2.0)
     ('1/64', '0.9', '2')

@@ -1,15 +1,15 @@
-"""Tables: files and data frames as typed columns, without torch.
+"""Tables: read files and data frames as typed columns, without torch.
 
 ======================  ===============================================================
 ``sources``             open a file, a folder or a pipe
-``schema``              options; the type of each column of a frame; identifiers
-``learning``            how columns are read, decided from all rows and columns
-``parsing``             column types: texts as numbers, truths, dates and times
-``frame``               a table in memory, made from any library's data frame
+``schema``              reader options, column types of a frame, detection of identifiers
+``learning``            inference of column types from all rows and columns
+``parsing``             column types: parsing of text as numbers, booleans, dates and times
+``frame``               a table in memory, from any library's data frame
 ``delimited``           text tables
 ``arrow``               tables in files, parquet files
 ``arrays``              npy and npz, and folders of PNG images
-``errors``              the memory budget, errors of damaged files, problems of tables
+``errors``              memory budget, errors of damaged files, problems of tables
 ======================  ===============================================================
 
 >>> import tempfile

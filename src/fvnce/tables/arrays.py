@@ -1,6 +1,6 @@
-"""Arrays in files, read in parts of bounded size: npy and npz, and folders of PNG images.
+"""Readers of arrays in parts of bounded size: npy and npz files, and folders of PNG images.
 
-Parts are read with ordinary reads: the pages of a memory map would count as memory of the process.
+Parts are read with ordinary reads, as the pages of a memory map would count as memory of the process.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .errors import DAMAGED, closed_on_error, explained, listed, read_exactly, w
 from .frame import PART_ROWS, Part
 
 NPY_MAGIC = b"\x93NUMPY"
-#: Bytes of a part of an array.
+#: Size of a part of an array in bytes.
 PART_BYTES = 4 * 2**20
-#: Preferred names of the rows in an npz file.
+#: Preferred names of the array of rows in an npz file.
 ROW_ARRAYS = ("X", "x", "data", "x_train", "train", "images", "arr_0")
-#: Bytes of an npy header; NumPy itself reads no longer one.
+#: Maximum size of an npy header in bytes, as in NumPy.
 HEADER_LIMIT = 10_000
 _PNG = b"\x89PNG\r\n\x1a\n"
-#: Samples of a pixel by the color type of PNG; a palette stands for red, green, blue and opacity.
+#: Samples per pixel for each color type of PNG; a palette has red, green, blue and opacity.
 _SAMPLES = {0: 1, 2: 3, 3: 4, 4: 2, 6: 4}
-#: What Pillow raises on a damaged image.
+#: Exceptions of Pillow for a damaged image.
 _DAMAGED_IMAGE = (*DAMAGED, SyntaxError, ValueError, TypeError, LookupError, OverflowError, AttributeError, Warning)
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Return whether an image of this shape has its channels last: one, three or four of them, and not in front too.
+    """Return whether an image has its channels last: one, three or four, unless the first dimension is such a number.
 
     >>> channels_last((28, 28, 3)), channels_last((3, 28, 28)), channels_last((28, 28))
     (True, False, False)
@@ -48,14 +48,14 @@ def channels_last(shape: tuple[int, ...]) -> bool:
 
 
 class ArraySource(ABC):
-    """An array in a file, whose first axis are rows, read once.
+    """Base class of readers of an array in a file, whose first axis is rows; it can be read once.
 
     Attributes:
         kind: "npy", "npz" or "images".
-        name: of the file.
-        dtype: of the values.
-        shape: of the whole array, the channels of images in front.
-        names: of the rows, if they have names.
+        name: name of the file.
+        dtype: type of the values.
+        shape: shape of the whole array, with the channels of images first.
+        names: names of the rows, or None.
 
     >>> import tempfile
     >>> from fvnce.tables import open_source
@@ -74,14 +74,14 @@ class ArraySource(ABC):
 
     @abstractmethod
     def stored(self, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the array as it is stored, in parts of at most ``rows`` rows."""
+        """Yield the array as stored, in parts of at most ``rows`` rows."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the file that is read."""
+        """Close the file that is being read."""
 
     def parts(self) -> Iterator[Part]:
-        """Yield all rows, in parts that fit in memory."""
+        """Yield all rows in parts that fit in memory."""
         rows = max(1, min(PART_ROWS, PART_BYTES // (8 * math.prod(self.shape[1:]))))
         start, names = 0, self.names
         for values in map(self._in_front, self.stored(rows)):
@@ -90,7 +90,7 @@ class ArraySource(ABC):
             start = stop
 
     def read(self) -> NDArray[Any]:
-        """Return the whole array; an npy file as a memory map, which need not fit in memory."""
+        """Return the whole array; an npy file as a memory map, which does not need to fit in memory."""
         if self.kind == "npy" and os.path.isfile(self.name):
             self.close()
             return self._in_front(_map_npy(Path(self.name)))
@@ -107,14 +107,14 @@ class ArraySource(ABC):
 
 
 class StreamedArray(ArraySource):
-    """An array that is read from front to back."""
+    """Reader of an array from a sequential stream."""
 
     def __init__(self, kind: str, name: str, file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         super().__init__(kind, name, dtype, shape)
         self._file, self._stored_shape = file, shape
         self._row_bytes = dtype.itemsize * math.prod(shape[1:])
         with closed_on_error(file):
-            # Whether an ordinary file is long enough is known at once; a compressed one, or a pipe, is read.
+            # The length of an ordinary file can be checked now; a compressed file or a pipe must be read.
             if isinstance(file, io.BufferedReader) and file.seekable():
                 here = file.tell()
                 left = file.seek(0, os.SEEK_END) - here
@@ -135,23 +135,23 @@ class StreamedArray(ArraySource):
                 values = np.frombuffer(content, self.dtype).reshape(count, *row)
                 yield values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
             if read_exactly(self._file, 1, self.name):
-                raise FileError(f"{self.name} is damaged: more bytes follow than its header promises; write it again")
+                raise FileError(f"{self.name} is damaged: it has more bytes than its header states; write it again")
         finally:
             self.close()
 
     def close(self) -> None:
-        """Close the file that is read."""
+        """Close the file that is being read."""
         self._file.close()
 
     def _cut_short(self, rows: int) -> FileError:
         return FileError(
-            f"{self.name} is damaged: its header promises {self.shape[0]} rows, and it ends in row {rows + 1}; "
+            f"{self.name} is damaged: its header states {self.shape[0]} rows, but it ends in row {rows + 1}; "
             "fetch or write it again"
         )
 
 
 class WholeArray(ArraySource):
-    """An array in memory or in a memory map."""
+    """Reader of an array in memory or in a memory map."""
 
     def __init__(self, kind: str, name: str, values: NDArray[Any]) -> None:
         super().__init__(kind, name, values.dtype, values.shape)
@@ -163,7 +163,7 @@ class WholeArray(ArraySource):
             yield np.ascontiguousarray(self._values[start : start + rows])
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
+        """Do nothing, as no file is open."""
 
 
 def open_npy(path: Path) -> ArraySource:
@@ -174,14 +174,14 @@ def open_npy(path: Path) -> ArraySource:
 
 
 def npy_from(kind: str, name: str, file: IO[bytes], path: Path | None = None) -> ArraySource:
-    """Open an npy array in a file or a pipe; one stored by columns is mapped from its path, or else read whole."""
+    """Open an npy array in a file or a pipe; Fortran order is memory-mapped if there is a path, else read whole."""
     shape, by_column, dtype = _read_header(file, name)
     _check_layout(name, dtype, shape)
     if not by_column:
         return StreamedArray(kind, name, file, dtype, shape)
     if path is None:
         within_budget(name, f"{shape[0]:,} rows stored by columns", dtype.itemsize * math.prod(shape))
-        # An array stored by columns is the transpose of one stored by rows.
+        # An array in Fortran order is the transpose of one in C order.
         [turned] = StreamedArray(kind, name, file, dtype, shape[::-1]).stored(shape[-1])
         return WholeArray(kind, name, turned.T)
     file.close()
@@ -189,13 +189,13 @@ def npy_from(kind: str, name: str, file: IO[bytes], path: Path | None = None) ->
 
 
 def _map_npy(path: Path) -> NDArray[Any]:
-    """Return an npy file as a memory map, which takes no memory until it is read."""
+    """Return a memory map of an npy file."""
     with explained(f"{path} is damaged", "write it again", (ValueError, OSError, TypeError, OverflowError)):
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def _read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether it is stored by columns, and type, from the header of an npy array."""
+    """Read the header of an npy array: shape, whether it is in Fortran order, dtype."""
     magic = read_exactly(file, len(NPY_MAGIC) + 2, name)
     version = tuple(magic[len(NPY_MAGIC) :])
     if not magic.startswith(NPY_MAGIC) or len(version) < 2:
@@ -203,13 +203,13 @@ def _read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.
             f"{name} is not an npy file, or damaged: it starts with {magic.hex(' ') or 'nothing'}; save it again"
         )
     if version not in ((1, 0), (2, 0)):
-        raise FileError(f"{name} has version {version} of the npy format, which is not known; save it with numpy")
+        raise FileError(f"{name} must have a known version of the npy format, found {version}; save it with numpy")
     read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
     length = read_exactly(file, 2 * version[0], name)
-    # NumPy would read as many bytes as the length says before it looks whether that is too many.
+    # NumPy would read the stated number of bytes before checking that number.
     size = int.from_bytes(length, "little")
     if size > HEADER_LIMIT:
-        raise FileError(f"{name} is damaged: its header claims {size:,} bytes; save it again with numpy")
+        raise FileError(f"{name} is damaged: its header states {size:,} bytes; save it again with numpy")
     kinds = (ValueError, tokenize.TokenError, SyntaxError, TypeError, EOFError, RecursionError, MemoryError)
     with explained(f"{name} is not an npy file, or damaged", "save it again", kinds):
         return read(io.BytesIO(length + read_exactly(file, size, name)))
@@ -219,12 +219,12 @@ def open_npz(path: Path, array: str | None) -> ArraySource:
     """Open one array of an npz file: the one named, or the only one that can hold rows."""
     with _arrays_of(path) as (archive, entries):
         chosen = choose_array(str(path), list(entries), array)
-        # The array keeps the file open for as long as it needs it.
+        # The array keeps the file open as long as needed.
         return npy_from("npz", f"{path} ({chosen})", archive.open(entries[chosen]))
 
 
 def read_npz_labels(path: Path, name: str, count: int) -> NDArray[Any] | None:
-    """Read an array of labels from an npz file, one for each row; None if there is no array of that name."""
+    """Read an array of labels, one for each row, from an npz file; None if it has no array of that name."""
     with _arrays_of(path) as (archive, entries):
         if name not in entries:
             return None
@@ -241,8 +241,8 @@ def read_npz_labels(path: Path, name: str, count: int) -> NDArray[Any] | None:
 
 @contextmanager
 def _arrays_of(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
-    """Open an npz file: the zip file, and its entries by the names of their arrays."""
-    # zipfile raises RuntimeError where a password is needed, NotImplementedError for an unknown compression.
+    """Open an npz file and yield the zip file and its entries by array name."""
+    # zipfile raises RuntimeError if a password is needed, NotImplementedError for an unknown compression.
     kinds = (*DAMAGED, RuntimeError, NotImplementedError, ValueError)
     wrong = explained(f"{path} is not an npz file, or damaged", "save it again with numpy", kinds)
     with wrong, zipfile.ZipFile(path) as archive:
@@ -250,13 +250,13 @@ def _arrays_of(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.
 
 
 def choose_array(name: str, arrays: list[str], asked: str | None) -> str:
-    """Return which array of an npz file holds the rows.
+    """Choose the array of an npz file that holds the rows.
 
     >>> choose_array("a.npz", ["y", "X"], None), choose_array("a.npz", ["rows"], None)
     ('X', 'rows')
     """
     if not arrays:
-        raise FileError(f"{name} holds no array; save one with numpy.savez")
+        raise FileError(f"{name} must hold an array, found none; save one with numpy.savez")
     if asked is not None and asked not in arrays:
         raise FileError(f"{name} has no array {asked!r}; its arrays are {listed(arrays)}")
     usual = next((usual for usual in ROW_ARRAYS if usual in arrays), None)
@@ -267,7 +267,7 @@ def choose_array(name: str, arrays: list[str], asked: str | None) -> str:
 
 
 def _check_layout(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Refuse what is not numbers in rows."""
+    """Raise FileError unless an array has numbers and at least one row."""
     if dtype.kind not in "biuf":
         what = "Python objects, which are never unpickled" if dtype.hasobject else f"values of type {dtype}"
         raise FileError(f"{name} must hold numbers, found {what}; save a numeric array")
@@ -279,7 +279,7 @@ def _check_layout(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> No
 
 
 class ImageFolder(ArraySource):
-    """A folder of images of one size, as arrays of shape (n, H, W), in color (n, C, H, W), with values in [0, 1]."""
+    """Reader of a folder of images of one size: shape (n, H, W), in color (n, C, H, W), with values in [0, 1]."""
 
     def __init__(self, folder: Path) -> None:
         self.files = images_below(folder)
@@ -287,16 +287,16 @@ class ImageFolder(ArraySource):
             raise FileError(f"{folder} must hold PNG images, found none in it or below it")
         self._image_shape = read_png(self.files[0]).shape
         super().__init__("images", str(folder), np.dtype(np.float32), (len(self.files), *self._image_shape))
-        # A name that is no text in UTF-8 is kept as text that can be written.
+        # Escape names that are not valid UTF-8, so that they can be written.
         self.names = [os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace") for path in self.files]
 
     def stored(self, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the images in parts of at most ``rows``."""
+        """Yield the images in parts of at most ``rows`` images."""
         for start in range(0, len(self.files), rows):
             yield np.stack([self._image(path) for path in self.files[start : start + rows]])
 
     def close(self) -> None:
-        """Do nothing: images are opened one by one."""
+        """Do nothing, as images are opened one by one."""
 
     def _image(self, path: Path) -> NDArray[np.float32]:
         image = read_png(path)
@@ -309,12 +309,12 @@ class ImageFolder(ArraySource):
 
 
 def images_below(folder: Path) -> list[Path]:
-    """Return the PNG files of a folder and of those below it, in the order of their names."""
+    """Return the PNG files of a folder and its subfolders, sorted by name."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".png" and path.is_file())
 
 
 def read_png(path: Path) -> NDArray[np.float32]:
-    """Read one image: (H, W) if grey, (C, H, W) in color; transparency is left out."""
+    """Read one image: shape (H, W) if gray, (C, H, W) in color; transparency is dropped."""
     from matplotlib.image import imread
 
     _check_size(path)
@@ -323,18 +323,18 @@ def read_png(path: Path) -> NDArray[np.float32]:
     if image.ndim == 2:
         return image
     colors = image[..., :1] if image.shape[-1] == 2 else image[..., :3]
-    # A grey picture stored in color is a grey picture.
+    # A color image with equal channels is gray.
     if colors.shape[-1] == 1 or (colors == colors[..., :1]).all():
         return np.ascontiguousarray(colors[..., 0])
     return np.ascontiguousarray(np.moveaxis(colors, -1, 0))
 
 
 def _check_size(path: Path) -> None:
-    """Compare the size that the header of an image promises with the budget: a megabyte can unfold to gigabytes."""
+    """Compare the size in the header of an image with the budget, as a megabyte can decompress to gigabytes."""
     with path.open("rb") as file:
         head = file.read(26)
     if len(head) < 26 or not head.startswith(_PNG) or head[12:16] != b"IHDR" or head[25] not in _SAMPLES:
         raise FileError(f"{path} is not a PNG image, or damaged: it has no header; leave it out or save it again")
     width, height = struct.unpack(">II", head[16:24])
-    # Decoded, as float32, and a copy of that with the channels in front.
+    # Bytes of a sample: decoded, as float32, and a copy with the channels first.
     within_budget(str(path), f"an image of {width}×{height}", width * height * _SAMPLES[head[25]] * (2 + 4 + 4))

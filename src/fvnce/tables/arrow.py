@@ -1,7 +1,7 @@
-"""Tables in files, whose columns come through Arrow; parquet files.
+"""Readers of tables through Arrow, and parquet files.
 
-A file is read twice: once to decide how its columns are read, from all rows of all columns, and once to read them. What
-a model was trained on is not decided again.
+A file is read twice: once to infer column types from all rows, and once to read the values. When scoring, the types of
+training are used.
 """
 
 from __future__ import annotations
@@ -23,34 +23,36 @@ from .learning import ABOUT, KEPT, ColumnScan, decide, distinct, misfits
 from .parsing import BOUND, COMPACT_DATE, ColumnType
 from .schema import ReadOptions, names_identifier, typed, unique, without_gaps
 
-#: Amounts that Arrow can be made to read; :class:`ColumnType` reads them in the same way, and others too.
+#: Amounts that Arrow can parse, with the same result as :class:`ColumnType`, which parses others as well.
 _AMOUNTS = {
     mark: f"^-?MONEY([1-9][0-9]{{0,2}}([{other}][0-9]{{3}})+|[0-9]+)([{mark}][0-9]+)?$" for mark, other in (".,", ",.")
 }
 _COMMAS = "^[+-]?[0-9]+(,[0-9]+)?$"
-#: What texts that Arrow reads as numbers may show about them, and patterns of these texts.
+#: Patterns of texts that Arrow reads as numbers but that carry more information.
 _SHOWING = {
     "mark": r"^[+-]?([0-9]{4,}|0[0-9]*)?[.,]|[.,][0-9]{0,2}$|[.,][0-9]{4,}|[eE]",
     "?.": r"^[+-]?[1-9][0-9]{0,2}[.][0-9]{3}$",
     "?,": r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$",
     **{what: f"^(?:{ABOUT[what].pattern})" for what in ("zero", "long", "power", "bare", "infinite")},
-    "plain": f"^{COMPACT_DATE.pattern}$",  # all that is not
+    "plain": f"^{COMPACT_DATE.pattern}$",  # matches the opposite
 }
 
 
 class TableSource(ABC):
-    """A table in a file, read once.
+    """Base class of readers of a table in a file; it can be read once.
 
     Attributes:
-        kind: of the file.
-        name: of the file.
+        kind: kind of the file.
+        name: name of the file.
         columns: names of all columns.
-        types: how each column is read, once the first part has been.
-        notices: what a person should know about the columns, likewise.
+        types: type of each column, available after the first part has been read.
+        notices: messages for the user about the columns, available likewise.
 
     Args:
-        options: how to read.
-        hint: what to do, for messages about a column that cannot be read.
+        name: name of the file.
+        columns: names of all columns.
+        options: reader options.
+        hint: decimal mark of numbers such as 1.234 if no value shows it.
 
     >>> import tempfile
     >>> from fvnce.tables import open_source
@@ -64,9 +66,9 @@ class TableSource(ABC):
 
     kind: ClassVar[str]
     _settled = False
-    #: Whether rows were skipped that have too many or too few fields.
+    #: Whether rows with too many or too few fields were skipped.
     _broken = False
-    #: Columns that the file itself declares to be categories.
+    #: Columns that the file declares as categorical.
     declared: Sequence[str] = ()
 
     def __init__(self, name: str, columns: list[str], options: ReadOptions, hint: str | None = None) -> None:
@@ -86,19 +88,19 @@ class TableSource(ABC):
 
     @abstractmethod
     def _tables(self, rows: int, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """Yield some columns of the table from its beginning, as Arrow arrays of at most ``rows`` rows."""
+        """Yield the named columns from the beginning, as Arrow arrays of at most ``rows`` rows."""
 
     @abstractmethod
     def _places(self, rows: Sequence[int]) -> list[str]:
-        """Return where rows are in the file."""
+        """Return the location of rows in the file, for errors."""
 
     @abstractmethod
     def _done(self, rows: int) -> float | None:
-        """Return which share of the file ``rows`` rows are, if it is known."""
+        """Return the fraction of the file that ``rows`` rows are, or None if unknown."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the file, if it was not read to its end."""
+        """Close the file if it was not read to its end."""
 
     @property
     def unused(self) -> list[str]:
@@ -106,17 +108,17 @@ class TableSource(ABC):
         return [column for column in self.columns if column not in self._chosen]
 
     def add_text(self, column: str) -> None:
-        """Read a column as text in addition to those of training: a label or an identifier."""
+        """Also read a column as text that was not used in training: a label or an identifier."""
         if self._trained and column in self._chosen:
             raise FileError(
-                f"{self.name}: column {column!r} is one that the run was trained on, so it can neither mark outliers "
-                f"nor name rows; name another, or train again with --label {column!r} or --id {column!r}"
+                f"{self.name}: label or identifier must not be a column of training, found column {column!r}; name "
+                f"another, or train again with --label {column!r} or --id {column!r}"
             )
         self.types[column] = ColumnType("text", missing=self._options.missing)
         self._chosen += [] if column in self._chosen else [column]
 
     def skip(self, columns: Sequence[str]) -> None:
-        """Leave columns out, whatever they hold."""
+        """Exclude the named columns from reading."""
         self._chosen = [column for column in self._chosen if column not in columns]
 
     def parts(self) -> Iterator[Part]:
@@ -131,7 +133,7 @@ class TableSource(ABC):
         finally:
             self.close()
         if start == 0:
-            raise FileError(f"{self.name} has no rows; give a file that has some")
+            raise FileError(f"{self.name} must have at least one row, found no rows; give a file with rows")
 
     def read(self) -> Frame:
         """Return the whole table as one frame."""
@@ -145,7 +147,7 @@ class TableSource(ABC):
         return Frame.join(frames)
 
     def cells(self, rows: Sequence[int], names: Sequence[str]) -> list[list[str]]:
-        """Return columns of some rows as they are written in the file, None where nothing is."""
+        """Return the cells of some rows as written in the file, None where empty."""
         wanted, found, start = np.asarray(rows), dict[int, list[Any]](), 0
         for columns in self._tables(PART_ROWS, names):
             count = len(next(iter(columns.values())))
@@ -157,7 +159,7 @@ class TableSource(ABC):
         return [found[row] for row in rows]
 
     def settle(self) -> None:
-        """Decide how columns are read, from all rows, as far as it is not known; :meth:`parts` does it too."""
+        """Infer the types of columns that are still unknown from all rows; :meth:`parts` also calls this."""
         if self._settled:
             return
         self._settled = True
@@ -189,7 +191,7 @@ class TableSource(ABC):
         return TableError.of(self.name, list(zip(self._places([p.row for p in problems]), problems, strict=True)))
 
     def _scan(self, scan: ColumnScan, values: Any, gaps: list[str], start: int) -> None:
-        """Add a part of an Arrow column to a scan."""
+        """Add a part of an Arrow column to its scan."""
         import pyarrow
         from pyarrow import compute
 
@@ -213,7 +215,7 @@ class TableSource(ABC):
             found = zip(places.tolist(), counts.tolist(), first.tolist(), strict=True)
             scan.add({texts[place]: (count, start + row) for place, count, row in found if place >= 0})
             return
-        # Arrow finds the first text that shows something; its kind is that of all.
+        # Arrow finds the first text that matches; its kind applies to all matches.
         open_ = [what for what in _SHOWING if ("number", mark if what == "mark" else what) not in scan.shown]
         masks = [compute.match_substring_regex(values, _SHOWING[what]) for what in open_ if what != "plain"]
         masks += [compute.invert(compute.match_substring_regex(values, _SHOWING["plain"]))] if "plain" in open_ else []
@@ -275,7 +277,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _without(values: Any, gaps: list[str]) -> Any:
-    """Return texts without blanks around them, null where they stand for a missing value."""
+    """Strip blanks around texts, and replace texts that mean a missing value by null."""
     import pyarrow
     from pyarrow import compute
 
@@ -285,7 +287,7 @@ def _without(values: Any, gaps: list[str]) -> Any:
 
 
 def _numbers(values: Any, mark: str | None, unit: str = "") -> NDArray[np.float64] | None:
-    """Read texts as numbers if all are plain numbers, or amounts such as $1,234.50 with this decimal mark and sign."""
+    """Parse texts if all are plain numbers, or amounts such as $1,234.50 with this decimal mark and currency."""
     import pyarrow
     from pyarrow import compute
 
@@ -316,7 +318,7 @@ def _encoded(values: Any) -> Any:
 
 
 def _objects(values: Any) -> NDArray[np.object_]:
-    """Return texts as Python's own, one object for all rows that share a text, None where missing."""
+    """Convert texts to Python strings, one object for all rows with the same text, None where missing."""
     encoded = _encoded(values)
     different: NDArray[np.object_] = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
     places = encoded.indices.fill_null(len(different) - 1).to_numpy(zero_copy_only=False)
@@ -324,7 +326,7 @@ def _objects(values: Any) -> NDArray[np.object_]:
 
 
 class ParquetSource(TableSource):
-    """A parquet file, read in batches of rows."""
+    """Reader of a parquet file in batches of rows."""
 
     kind = "parquet"
 
@@ -334,13 +336,13 @@ class ParquetSource(TableSource):
 
         self._damaged = (pyarrow.ArrowException, OSError)
         with explained(f"{path} is not a parquet file, or damaged", "write it again", self._damaged):
-            # What is read ahead is kept until the end: the whole file.
+            # Pre-buffering would keep the whole file in memory until the end.
             self._file = parquet.ParquetFile(path, pre_buffer=False)
         schema = self._file.schema_arrow
         columns = unique(str(path), list(map(str, schema.names)))
         missing = [name for name in options.types or {} if name not in columns]
         if missing:
-            raise FileError(f"{path} lacks column {missing[0]!r} of training; it has {listed(columns)}")
+            raise FileError(f"{path} must have column {missing[0]!r} of training, found {listed(columns)}; add it")
         for group in range(self._file.metadata.num_row_groups):
             within_budget(str(path), "one of its groups of rows", self._file.metadata.row_group(group).total_byte_size)
         super().__init__(str(path), columns, options)
@@ -349,7 +351,7 @@ class ParquetSource(TableSource):
             for name, kind in zip(columns, schema.types, strict=True)
             if _is_text(kind) or types.is_string_view(kind) or types.is_integer(kind) or types.is_time(kind)
         }
-        # Of dictionaries, parquet itself knows those of texts; the schema that Arrow adds knows all.
+        # Parquet's own schema declares dictionaries of text only; the schema that Arrow adds declares all.
         if written := (self._file.metadata.metadata or {}).get(b"ARROW:schema"):
             with explained(f"{path} is damaged", "write it again", (*self._damaged, ValueError)):
                 schema = pyarrow.ipc.read_schema(pyarrow.py_buffer(base64.b64decode(written)))
@@ -358,7 +360,7 @@ class ParquetSource(TableSource):
             self.types.setdefault(name, ColumnType("text", missing=options.missing))
 
     def close(self) -> None:
-        """Close the file that is read."""
+        """Close the file that is being read."""
         self._file.close()
 
     def _is_open(self, name: str) -> bool:

@@ -1,9 +1,8 @@
-"""Text tables, with any delimiter, header or not, read in parts by pyarrow.
+"""Reader of delimited text tables, with or without a header, in parts by pyarrow.
 
-Delimiter and header are found in the first lines unless given; :mod:`fvnce.tables.arrow` decides what columns hold.
-:class:`CheckedText` checks the bytes (UTF-8, no zero byte, no line without end), splits them into blocks of whole rows,
-and corrects what pyarrow would misread: blanks between a delimiter and a quote, and runs of blanks where blanks are the
-delimiter.
+Delimiter and header are detected in the first lines unless given; :mod:`fvnce.tables.arrow` infers column types.
+:class:`CheckedText` checks the bytes (UTF-8, no zero byte, no endless line), splits them into blocks of whole rows, and
+corrects what pyarrow would misread: blanks between a delimiter and a quote, and runs of blanks as the delimiter.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ from .learning import LISTED
 from .parsing import ColumnType, kind_of
 from .schema import ReadOptions, numbered, unique
 
-#: A line of text may be as long as this part of the budget: split into short fields, it takes many times its length.
+#: Maximum length of a line as a fraction of the budget: split into short fields, it takes many times its length.
 LINE_SHARE = 256
-#: Characters of a field; a longer one is a quote that was never closed.
+#: Maximum length of a field in characters; a longer one is assumed to be an unclosed quote.
 FIELD_LIMIT = csv.field_size_limit()
 DELIMITERS = ",;\t| "
-#: Lines and bytes of the beginning, in which delimiter and header are looked for.
+#: Number of lines and bytes in which delimiter and header are detected.
 SAMPLE_LINES, SAMPLE_BYTES = 200, 2**20
-#: The beginning of files that are text but no tables.
+#: First bytes of text files that are not tables.
 _NO_TABLE = re.compile(r"\s*(?:\{\s*\"|\[\s*[\[{]|<!doctype|<\?xml|<html)", re.IGNORECASE)
 
 
 class DelimitedSource(TableSource):
-    """A text table, compressed with gzip or not.
+    """Reader of a text table, optionally compressed.
 
     Args:
-        name: of the file, for errors.
-        file: its bytes.
-        options: how to read it.
-        path: of the file, to find the line of an error; None for a pipe.
+        name: name of the file in errors.
+        file: the file, opened as binary.
+        options: reader options.
+        path: path of the file, to find the line of an error; None for a pipe.
 
     >>> source = DelimitedSource("demo", io.BytesIO(b"a;b\\n1,5;x\\n;y\\n"), ReadOptions())
     >>> frame = source.read()
@@ -75,9 +74,9 @@ class DelimitedSource(TableSource):
         self._text = CheckedText(name, *_unpacked(self._file))
         sample, whole = self._text.sample()
         if not any(line.strip() for line in sample):
-            raise FileError(f"{name} is empty: a table needs at least one row; give a file that has one")
+            raise FileError(f"{name} must have at least one row, found an empty file; give a file with rows")
         if _NO_TABLE.match("".join(sample[:2])):
-            raise FileError(f"{name} is no text table but JSON, HTML or XML by its beginning; convert it to csv")
+            raise FileError(f"{name} must be a text table, found the beginning of JSON, HTML or XML; convert it to csv")
         self.delimiter = options.delimiter or self._text.separator or find_delimiter(sample, whole=whole)
         try:
             rows = _split(sample, self.delimiter, whole=whole)
@@ -91,10 +90,10 @@ class DelimitedSource(TableSource):
         named = columns
         if options.types is not None:
             columns = _match(name, columns, list(options.types), header=self.header)
-        # Where a comma separates fields it is no decimal mark, unless some value shows that it is.
+        # A comma that separates fields is not a decimal mark, unless a value shows otherwise.
         super().__init__(name, columns, options, "." if self.delimiter == "," else None)
         if named != columns:
-            self.notices.append(f"{name} does not name its columns as training did: they are taken in their order")
+            self.notices.append(f"{name} has other column names than training; columns are matched by position")
 
     def close(self) -> None:
         """Close the file, unless it is standard input."""
@@ -107,13 +106,13 @@ class DelimitedSource(TableSource):
         return min(1.0, self._raw.tell() / (os.fstat(self._raw.fileno()).st_size or 1))
 
     def settle(self) -> None:
-        """Decide how columns are read, as far as it is not known, and find lines with too many or too few fields."""
+        """Infer the types of columns that are still unknown, and find lines with too many or too few fields."""
         self._skip = True
         super().settle()
         self._skip = False
 
     def _tables(self, rows: int, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """Yield Arrow columns of text, of ``rows`` rows each but for the last."""
+        """Yield Arrow columns of text with ``rows`` rows each, the last with fewer."""
         import pyarrow
 
         if self._started:
@@ -132,10 +131,10 @@ class DelimitedSource(TableSource):
             yield dict(zip(names, waiting.combine_chunks().columns, strict=True))
 
     def _blocks(self) -> Iterator[Any]:
-        """Yield an Arrow table for each block of rows, the header still one of the rows.
+        """Yield an Arrow table for each block of rows, with the header as a row.
 
-        Arrow could read the file by itself, but would call back from its own thread, which must not happen while the
-        program is ending.
+        Arrow does not read the file itself, because it would call Python from its own thread, which is unsafe while
+        the interpreter exits.
         """
         import pyarrow
         from pyarrow import compute
@@ -167,7 +166,7 @@ class DelimitedSource(TableSource):
         return "skip"
 
     def _error(self, problems: Sequence[Problem], stopped: str = "") -> FileError:
-        """Return the error for problems, after lines that have too many or too few fields."""
+        """Return the error for problems, listed after lines with too many or too few fields."""
         width, broken = len(self.columns), list[tuple[str, Problem]]()
         for line, row in self._rows_again():
             if len(row) != width and len(broken) < LISTED:
@@ -189,7 +188,7 @@ class DelimitedSource(TableSource):
         return [found[row] for row in rows]
 
     def _rows_again(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield lines and rows once more by Python's own reader, which counts lines; nothing from a pipe."""
+        """Yield line numbers and rows again by Python's csv reader, which counts lines; nothing for a pipe."""
         if not self._seekable:
             return
         self._file.seek(self._origin)
@@ -203,11 +202,11 @@ class DelimitedSource(TableSource):
         except csv.Error:
             return
         finally:
-            text.detach()  # else the file would be closed with it
+            text.detach()  # otherwise the file would be closed with it
 
 
 def _spooled(file: IO[bytes]) -> IO[bytes]:
-    """Return the content of a pipe as a file that can be read twice."""
+    """Copy a pipe to a temporary file that can be read twice."""
     spool = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the source
     shutil.copyfileobj(file, spool)
     spool.seek(0)
@@ -215,11 +214,11 @@ def _spooled(file: IO[bytes]) -> IO[bytes]:
 
 
 def _unpacked(file: Any) -> tuple[Any, str]:
-    """Return the bytes in a file, decompressed if it is one of gzip, bzip2 or xz, and their encoding."""
+    """Return the file, decompressed if it is gzip, bzip2 or xz, and its encoding."""
     start = file.peek(6)
     if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")):
         file = gzip.GzipFile(fileobj=file) if start[:1] == b"\x1f" else (bz2 if start[:1] == b"B" else lzma).open(file)
-    with contextlib.suppress(*DAMAGED):  # the reader will say so
+    with contextlib.suppress(*DAMAGED):  # the reader reports it
         if file.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return file, "utf-16"
     return file, "utf-8-sig"
@@ -235,7 +234,7 @@ def _unreadable(name: str, where: str, error: csv.Error) -> FileError:
 
 
 def _match(name: str, columns: list[str], trained: list[str], *, header: bool) -> list[str]:
-    """Return the names of columns in which those of training are found by name, or else by position."""
+    """Match columns to those of training by name, or else by position, and return their names."""
     missing = [column for column in trained if column not in columns]
     if not missing:
         return columns
@@ -243,15 +242,15 @@ def _match(name: str, columns: list[str], trained: list[str], *, header: bool) -
     if unnamed and len(columns) == len(trained):
         return trained
     raise FileError(
-        f"{name} lacks column {missing[0]!r} of training; it has {listed(columns)}, and training had {listed(trained)}"
+        f"{name} must have column {missing[0]!r} of training, found {listed(columns)}; training had {listed(trained)}"
     )
 
 
 def _has_header(name: str, rows: list[list[str]], options: ReadOptions) -> bool:
     """Return whether the first line names columns.
 
-    It does if it holds the names known from training; if none of it is a number and some number comes below; or if all
-    is text and no first entry comes again below it.
+    It does if it holds the names known from training, if it has no number and some number follows below, or if all
+    values are text and the first entry of no column occurs again below.
     """
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     if options.types is not None and set(options.types) <= {text.strip() for text in first}:
@@ -270,7 +269,7 @@ def _has_header(name: str, rows: list[list[str]], options: ReadOptions) -> bool:
         f"{name}, line 1 may name columns or be a row, found {listed(names)}; pass --header or --no-header"
     )
     if any(map(is_value, first)):
-        # A name that is a whole number, such as a year, among others above columns of values.
+        # A name may be a whole number, such as a year, next to other names above columns of values.
         above = [
             n not in c and all(is_value(t) or not t.strip() for t in c) for n, c in zip(names, below, strict=False)
         ]
@@ -285,11 +284,11 @@ def _has_header(name: str, rows: list[list[str]], options: ReadOptions) -> bool:
                 raise unclear
         return 2 * sum(named) >= len(first)
     if not rest:
-        # A line of words alone names columns, unless the columns are known and it is what is to be scored.
+        # A line of words only is a header, unless the columns are known and it may be a row to score.
         return options.types is None
     valued = [n for n, column in zip(names, below, strict=True) if any(map(is_value, column))]
     if valued:
-        # A column without a name is the first, which counts rows, or empty.
+        # A column without a name is allowed if it is the first, which counts rows, or empty.
         if not again and any(not n and i and any(t.strip() for t in below[i]) for i, n in enumerate(names)):
             raise unclear
         return not again or any(n.lower() not in missing for n in valued)
@@ -297,7 +296,7 @@ def _has_header(name: str, rows: list[list[str]], options: ReadOptions) -> bool:
 
 
 def find_delimiter(sample: Sequence[str], *, whole: bool = True) -> str:
-    """Return the delimiter that splits most lines into equally many fields, with fewest other delimiters inside.
+    """Detect the delimiter: the one that splits most lines into the same number of fields.
 
     >>> find_delimiter(["a;b;c", "1,5;2,5;3"]), find_delimiter(["a\\tb", "1\\t2"]), find_delimiter(["7", "8"])
     (';', '\\t', ',')
@@ -312,7 +311,7 @@ def find_delimiter(sample: Sequence[str], *, whole: bool = True) -> str:
         if width < 2 or (delimiter == " " and best > (0.9, 0.0)):
             continue
         cells = [cell for row in rows for cell in row]
-        # A quote that opens inside a field means that the fields were cut at the wrong places.
+        # A quote that opens inside a field shows that the fields were split at the wrong places.
         clean = sum(not any(other in cell for other in ';\t|"') for cell in cells) / len(cells)
         if (count / len(rows), clean) > best:
             best, chosen = (count / len(rows), clean), delimiter
@@ -321,7 +320,7 @@ def find_delimiter(sample: Sequence[str], *, whole: bool = True) -> str:
 
 def _split(sample: Sequence[str], delimiter: str, *, whole: bool) -> list[list[str]]:
     rows = [row for row in csv.reader(sample, delimiter=delimiter, skipinitialspace=True) if row]
-    # The last of many lines may end within a quoted field.
+    # The last line of a sample may end within a quoted field.
     return rows if whole or len(rows) < 2 else rows[:-1]
 
 
@@ -330,11 +329,11 @@ def _names(name: str, fields: list[str]) -> list[str]:
 
 
 class LongFieldError(Exception):
-    """Raised for a quote that opens a field and is not closed within :data:`FIELD_LIMIT`."""
+    """Raised if a quote is not closed within :data:`FIELD_LIMIT` characters."""
 
 
 class CheckedText:
-    """A binary file of text, checked as it is read and given as UTF-8; an error names the line."""
+    """Reader that checks a text file and converts it to UTF-8; an error names the line."""
 
     def __init__(self, name: str, file: Any, encoding: str = "utf-8") -> None:
         self._name = name
@@ -343,26 +342,26 @@ class CheckedText:
         self._longest = budget() // LINE_SHARE
         self._line, self._unfinished = 1, 0
         self._start = b""
-        #: The delimiter that Excel writes into a line of its own.
+        #: The delimiter of a first line such as "sep=;", which Excel writes.
         self.separator: str | None = None
 
     def sample(self) -> tuple[list[str], bool]:
-        """Return the first lines, and whether they are all; the blocks begin with them again."""
+        """Return the first lines, and whether these are all lines; :meth:`blocks` yields them again."""
         while len(self._start) < SAMPLE_BYTES and (part := self._read()):
             self._start += part
         whole = len(self._start) < SAMPLE_BYTES
         if match := re.match(rb"(?:\xef\xbb\xbf)?\"?sep=(.)\"?\r?\n", self._start):
             self.separator, self._start = match.group(1).decode("latin-1"), self._start[match.end() :]
-        # A character may be cut in two at the end of the sample.
+        # The sample may end within a character.
         text = self._start.decode("utf-8-sig", "strict" if whole else "ignore")
         lines = list(itertools.islice(io.StringIO(text, newline=""), SAMPLE_LINES + 1))
         return lines[:SAMPLE_LINES], whole and len(lines) <= SAMPLE_LINES
 
     def blocks(self, delimiter: str) -> Iterator[bytes]:
-        """Yield all bytes, in blocks that end where a row does."""
+        """Yield all bytes in blocks that end at the end of a row."""
         mark = delimiter.encode()
-        # A quote opens a field only where a field begins, and is closed by the next one that is not doubled. Patterns
-        # begin with what is rare, which makes them fast.
+        # A quote opens a field only at its beginning, and is closed by the next quote that is not doubled. Patterns
+        # start with rare characters, which makes them fast.
         quoted = re.compile(rb"\"(?<=[\r\n" + re.escape(mark) + rb"]\")[^\"]*(?:\"\"[^\"]*)*(?:\"|(\Z))")
         blanks = re.compile(rb"  +" if delimiter == " " else re.escape(mark) + rb" +(?=\")")
         waiting, part = b"", self._start.removeprefix(codecs.BOM_UTF8) or self._read()
@@ -387,7 +386,7 @@ class CheckedText:
                 raise EOFError("it ends within a character")
         if b"\0" in content:
             line = self._line + content[: content.index(b"\0")].count(b"\n")
-            raise FileError(f"{self._name} is no text table: line {line} holds a zero byte; give a text file")
+            raise FileError(f"{self._name} must be a text table, found a zero byte in line {line}; give a text file")
         try:
             self._decoder.decode(content, final=not content)
         except UnicodeDecodeError as error:
@@ -396,7 +395,7 @@ class CheckedText:
                 f"{self._name} is not text in UTF-8 (byte {error.object[error.start]:#04x} near line {line}); "
                 "convert it, for instance with iconv -f latin1 -t utf-8"
             ) from None
-        # A chunk is no longer than a line may be, so that a line that is too long has an end in none or in the next.
+        # A chunk is at most as long as a line may be, so only its first line, continued from before, can be too long.
         first, last = content.find(b"\n"), content.rfind(b"\n")
         if self._unfinished + (len(content) if first < 0 else first) > self._longest:
             raise FileError(
@@ -409,7 +408,7 @@ class CheckedText:
 
 
 def _last_end(content: bytes, quoted: re.Pattern[bytes]) -> int:
-    """Return where the last whole row ends, at a line end outside quotes, or 0."""
+    """Return the end of the last complete row, at a line end outside quotes, or 0."""
 
     def hide(match: re.Match[bytes]) -> bytes:
         if match.group(1) is not None and len(match.group()) > 4 * FIELD_LIMIT:

@@ -1,8 +1,8 @@
-"""The memory budget of reading, and helpers that turn trouble with a file into one :class:`FileError`.
+"""Memory budget of readers, and conversion of problems with a file to :class:`FileError`.
 
-Compressed or forged, a file of a megabyte can ask for ten gigabytes. The readers compare what a header promises with
-the budget first, and read what has no header (a line of text, a gzip stream) no further than the budget allows. The
-budget is 2G; the environment variable FVNCE_MAX_MEMORY, such as ``FVNCE_MAX_MEMORY=16G``, sets another.
+A compressed or forged file of a megabyte can need ten gigabytes. Readers compare the sizes in a header with the budget
+before allocating memory, and read content without a header (a line of text, a gzip stream) up to the budget. The budget
+is 2G; the environment variable FVNCE_MAX_MEMORY, such as ``FVNCE_MAX_MEMORY=16G``, changes it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .._validation import FileError
 
 VARIABLE = "FVNCE_MAX_MEMORY"
 DEFAULT_BUDGET = 2 * 2**30
-#: What Python's readers of compressed files raise on a damaged one.
+#: Exceptions of Python's readers of compressed files for a damaged file.
 DAMAGED = (EOFError, OSError, zlib.error, LZMAError, zipfile.BadZipFile, struct.error)
-#: Bytes asked of a file at once: asking for all that a header promises would allocate it.
+#: Bytes of one read: requesting all bytes that a header states would allocate them.
 CHUNK_BYTES = 2**20
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
 
 
 def listed(names: Sequence[str], limit: int = 12) -> str:
-    """Return the first names in one line, each cut to what fits there.
+    """Join names for an error message, shortened to the first ``limit`` names.
 
     >>> listed(["a", "b" * 100], 12)[:12], listed(list("abc"), 2)
     ('a, bbbbbbbbb', 'a, b, … (3 in all)')
@@ -42,21 +42,21 @@ def listed(names: Sequence[str], limit: int = 12) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what another library says about a file, in one line."""
+    """Return the message of another library's error in one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A value of a table that its owner must decide about.
+    """A value of a table that cannot be read without a decision by the user.
 
     Attributes:
-        column: its column.
-        row: its position in the table.
-        value: as it is written.
+        column: name of its column.
+        row: position of its row.
+        value: the value as written.
         requirement: what the column must hold.
-        advice: what to do.
-        options: of the command line that would settle it.
+        advice: what the user can do.
+        options: options of the command line that would resolve it.
     """
 
     column: Any
@@ -68,12 +68,12 @@ class Problem:
 
 
 class TableError(FileError):
-    """All that keeps a table from being read.
+    """Error with all problems that prevent a table from being read.
 
     Attributes:
-        name: of the file.
-        rows: a table of the problems, its header first.
-        paste: the options of the command line that would settle them.
+        name: name of the file.
+        rows: table of the problems, starting with its header.
+        paste: options of the command line that would resolve them.
     """
 
     name: str
@@ -82,7 +82,7 @@ class TableError(FileError):
 
     @classmethod
     def of(cls, name: str, problems: Sequence[tuple[str, Problem]]) -> Self:
-        """Make the error from what the file is called and its problems, each with its place in it."""
+        """Make the error from the name of the file and the problems with their locations."""
         rows = [[str(p.column), place, listed([p.value]), p.advice] for place, p in problems]
         of = [f"{place}: column {p.column!r}" if p.column != "" else f"{place}:" for place, p in problems[:8]]
         shown = [
@@ -97,7 +97,7 @@ class TableError(FileError):
 
 @contextmanager
 def explained(problem: str, advice: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Turn exceptions of other libraries into one :class:`FileError`: the problem, its cause, the advice.
+    """Convert exceptions of other libraries in the block to :class:`FileError`: problem, cause, advice.
 
     >>> with explained("a.npy is damaged", "write it again", (EOFError,)):
     ...     raise EOFError("no more bytes")
@@ -123,7 +123,7 @@ def closed_on_error(file: Any) -> Iterator[None]:
 
 
 def read_exactly(file: Any, count: int, name: str) -> bytes:
-    """Read ``count`` bytes in chunks, or fewer at the end of the file; a pipe gives what it has."""
+    """Read ``count`` bytes in chunks, or fewer at the end of the file."""
     parts: list[bytes] = []
     missing = count
     with explained(f"{name} is damaged", "fetch or write it again", DAMAGED):
@@ -134,7 +134,7 @@ def read_exactly(file: Any, count: int, name: str) -> bytes:
 
 
 def budget() -> int:
-    """Return how many bytes the rows of one file may take."""
+    """Return the memory budget for the rows of one file, in bytes."""
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
         return DEFAULT_BUDGET
@@ -162,7 +162,7 @@ have the memory, set FVNCE_MAX_MEMORY=11G
 
 
 def over_budget(name: str, what: str) -> FileError:
-    """Return the error for what proved too large while it was read, when its whole size is unknown."""
+    """Return the error for content of unknown size that exceeded the budget while it was read."""
     return FileError(
         f"{name} takes more than the {_size_text(budget())} of memory allowed for {what}; if you trust the file and "
         f"have the memory, set {VARIABLE} higher, as in {VARIABLE}=16G"

@@ -1,7 +1,7 @@
-"""A table in memory: named columns of numbers, times or texts, made from any library's data frame.
+"""Table in memory: named columns of numbers, times or texts, from any library's data frame.
 
-pandas, polars, Arrow and whatever else narwhals supports become one :class:`Frame`, so that the detector and the
-readers of files share one kind of table. Missing numbers are NaN, missing times NaT, missing texts None.
+Data frames of pandas, polars, Arrow and all libraries that narwhals supports are converted to :class:`Frame`, which the
+readers of files return as well. Missing numbers are NaN, missing times NaT, missing texts None.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from .parsing import ColumnType
 
-#: Rows of a part of a file.
+#: Number of rows of a part of a file.
 PART_ROWS = 4096
 
 
 class Frame:
-    """Columns of equal length, by name.
+    """Table in memory: columns of equal length, by name.
 
     Args:
         columns: an array for each name.
-        types: for columns that were text in a file, how they were read, so that later ones are read the same way.
+        types: types of columns that were parsed from text in a file, so that later files are read in the same way.
 
     >>> frame = Frame({"age": np.array([30.0, np.nan]), "town": np.array(["Bern", None], dtype=object)})
     >>> frame.shape, [frame[name].dtype.kind for name in frame.columns]
@@ -44,7 +44,7 @@ class Frame:
 
     @classmethod
     def of(cls, X: Any) -> Frame:
-        """Return the columns of a data frame of any library.
+        """Convert a data frame of any library.
 
         >>> import pyarrow
         >>> Frame.of(pyarrow.table({"a": [1, None], "b": ["x", None]})).row(1)
@@ -54,7 +54,7 @@ class Frame:
             _check(X.columns.tolist(), len(X))
             return X
         X = _eager(X)
-        # A label of pandas may be a number, a tuple or None, and narwhals needs names that are text.
+        # Labels in pandas may be numbers, tuples or None, but narwhals needs strings.
         names = list(X.columns)
         plain = X.set_axis([str(i) for i in range(len(names))], axis=1) if hasattr(X, "set_axis") else X
         frame = nw.from_native(plain, eager_only=True)
@@ -68,7 +68,7 @@ class Frame:
 
     @classmethod
     def join(cls, frames: Sequence[Frame]) -> Frame:
-        """Return the rows of several frames of the same columns."""
+        """Concatenate the rows of several frames with the same columns."""
         columns = {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0].columns}
         return cls(columns, frames[-1].types)
 
@@ -81,12 +81,12 @@ class Frame:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Numbers of rows and of columns."""
+        """The number of rows and of columns."""
         return self._length, len(self._columns)
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes, about: a text costs some 56 bytes and its letters, once for all rows that share it."""
+        """The approximate memory in bytes; a text that several rows share counts once."""
         total = 0
         for values in self._columns.values():
             total += values.nbytes
@@ -105,11 +105,11 @@ class Frame:
         return name in self._columns
 
     def aligned(self, names: list[str], width: int) -> tuple[Frame, str]:
-        """Return the columns of these names, in this order, and what a person should know about the others.
+        """Return the columns of training in their order, and a notice about ignored columns.
 
         Args:
-            names: as text, which other names are compared as; none if training had none: numbers are then in order.
-            width: how many columns there must be.
+            names: names of the columns of training as text; empty if training had none: columns are then in order.
+            width: number of columns of training.
 
         >>> frame, notice = Frame({"b": np.zeros(1), "c": np.zeros(1), "a": np.ones(1)}).aligned(["a", "b"], 2)
         >>> frame.columns.tolist(), notice
@@ -132,18 +132,18 @@ class Frame:
         return self._like({own[name]: self._columns[own[name]] for name in names}), notice
 
     def without(self, names: Sequence[str]) -> Frame:
-        """Return all columns but these."""
+        """Return the frame without the named columns."""
         return self._like({name: values for name, values in self._columns.items() if name not in set(names)})
 
     def take(self, rows: Any) -> Frame:
-        """Return some rows, by slice, mask or positions."""
+        """Select rows by slice, mask or positions."""
         return self._like({name: values[rows] for name, values in self._columns.items()})
 
     def row(self, position: int) -> dict[str, Any]:
-        """Return one row, by name of column.
+        """Return one row as a dictionary by column name.
 
         Args:
-            position: which row, from 0.
+            position: position of the row, from 0.
         """
         return {
             name: values[position].item() if values.dtype.kind in "biuf" else values[position]
@@ -159,16 +159,16 @@ Rows = Frame | NDArray[Any]
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of a file: a frame, or an array of shape (n, D), (n, H, W) or (n, C, H, W)."""
+    """Consecutive rows of a file: a frame, or an array of shape (n, D), (n, H, W) or (n, C, H, W)."""
 
     rows: Rows
-    start: int  # the position of the first
-    names: list[str] | None  # of the rows, if they have names
-    done: float | None  # the share of the file that has been read, if it is known
+    start: int  # position of the first row
+    names: list[str] | None  # names of the rows, if any
+    done: float | None  # fraction of the file that has been read, if known
 
 
 def is_frame(X: Any) -> bool:
-    """Return whether X is a data frame, of whatever library, or columns by name."""
+    """Return whether X is a data frame of any library, or a mapping from names to columns."""
     if hasattr(X, "tocsr"):  # a sparse matrix may be a dict
         return False
     if isinstance(X, Frame | Mapping | nw.DataFrame | nw.LazyFrame) or nw.dependencies.is_into_dataframe(X):
@@ -177,7 +177,7 @@ def is_frame(X: Any) -> bool:
 
 
 def _eager(X: Any) -> Any:
-    """Return a data frame in memory: a lazy one collected, a batch of Arrow and columns by name as a table."""
+    """Convert to a data frame in memory: collect a lazy frame, make a table of an Arrow batch or a mapping."""
     if isinstance(X, Mapping) or type(X).__name__ == "RecordBatch":
         import pyarrow
 
@@ -187,12 +187,12 @@ def _eager(X: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value of a data frame is missing: None, NaN, or one of pandas' own.
+    """Return whether a value of a data frame is missing: None, NaN, or pandas.NA and pandas.NaT.
 
     >>> [is_missing(value) for value in (None, np.nan, 0.0, "")]
     [True, True, False, False]
     """
-    # By name first: pandas.NA compared with anything, itself included, is neither true nor false.
+    # By name first, as a comparison with pandas.NA is neither true nor false.
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | complex | Decimal | np.inexact | np.datetime64 | np.timedelta64) and bool(
@@ -214,14 +214,14 @@ def present(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def objects(values: Sequence[Any]) -> NDArray[np.object_]:
-    """Return values of any kind as an array of objects, None where missing."""
+    """Convert values of any kind to an array of objects, None where missing."""
     result = np.empty(len(values), dtype=object)
     result[:] = [None if is_missing(value) else value for value in values]
     return result
 
 
 def as_texts(values: NDArray[Any]) -> list[str | None]:
-    """Return values of any kind as text, whole numbers without a point."""
+    """Convert values of any kind to text, whole numbers without a decimal point."""
     if values.dtype.kind == "f":
         return [None if value != value else f"{value:.15g}" for value in values.tolist()]
     return [None if value is None else value if type(value) is str else str(value) for value in values.tolist()]
@@ -238,7 +238,7 @@ def _check(names: list[Any], rows: int) -> None:
 
 
 def _values(column: nw.Series[Any]) -> NDArray[Any]:
-    """Return a column as an array of whole numbers, floats, truths, times, durations or objects."""
+    """Convert a column to an array of integers, floats, booleans, times, durations or objects."""
     dtype = column.dtype
     if dtype.is_numeric() or dtype == nw.Boolean:
         whole = dtype == nw.Boolean or dtype.is_integer()
@@ -251,7 +251,7 @@ def _values(column: nw.Series[Any]) -> NDArray[Any]:
         return np.array([np.nan if is_missing(v) else float(v) for v in column.to_list()], dtype=np.float64)
     if dtype in (nw.Date, nw.Datetime):
         if getattr(dtype, "time_zone", None) is not None:
-            column = column.dt.replace_time_zone(None)  # the time that the clock on the wall showed
+            column = column.dt.replace_time_zone(None)  # local wall-clock time
         return np.asarray(column.to_numpy(), dtype="datetime64[us]")
     if dtype == nw.Duration:
         return np.asarray(column.to_numpy(), dtype="timedelta64[ns]")

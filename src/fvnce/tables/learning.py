@@ -1,13 +1,13 @@
-"""How the columns of a table are read, decided from all of its rows and columns together.
+"""Inference of column types from all rows and columns of a table.
 
-A :class:`ColumnScan` counts what the texts of a column are, part by part. :func:`decide` then settles all columns:
+A :class:`ColumnScan` counts the kinds of the texts of a column, part by part. :func:`decide` then infers all types:
 
-- A column is numbers, dates or times of day if most of its values are, and never text then unless its owner says so.
-- One text among them that is repeated is a gap, however often it occurs, and is named in a notice.
-- The decimal mark is that of the column's own values, else the owner's, else that of the whole file.
+- A column has numbers, dates or times of day if most of its values are; it becomes text only if the user says so.
+- A single repeated text in such a column is read as a missing value, with a notice.
+- The decimal mark is that of the column's own values, else the user's, else that of the whole file.
 
-What stays open becomes a :class:`~fvnce.tables.errors.Problem` for the owner: several texts among numbers, and numbers
-such as 1.234 where nothing shows whether it is a thousand.
+Ambiguous cases become a :class:`~fvnce.tables.errors.Problem` for the user: several texts among numbers, and numbers
+such as 1.234 if no value shows whether the mark separates thousands.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from .errors import Problem
 from .parsing import BOUND, COMPACT_DATE, DOLLARS, LOCAL_DATE, MISSING, MONEY, TRUTHS, ColumnType, kind_of
 
-#: Different texts of each kind that a scan keeps, and those that an error lists for one column.
+#: Number of different texts of each kind that a scan keeps, and number that an error lists for one column.
 KEPT, LISTED = 64, 8
-#: Different values that make a column one of numbers even if one text, or some texts, are more frequent than they are.
+#: Number of different values that make a column numeric even if some texts are more frequent.
 FEW, SOME = 3, 10
-#: Rows after which a column of which less than 1 % is anything else is text.
+#: Number of rows after which a column with less than 1 % of other values is text.
 SURE_ROWS = 20_000
-#: Texts that are a gap among numbers even if they occur once.
+#: Texts that are a missing value among numbers even if they occur once.
 GAPS = frozenset({"n.a.", "n.a", "n/d", "n.d.", "nil", "missing", "unknown", "err", "error", "void", "blank", "empty"})
 
 
@@ -40,7 +40,7 @@ Shown = dict[tuple[str, str], tuple[str, int]]
 
 @dataclass
 class ColumnScan:
-    """What the texts of a column are, added up over parts of its rows.
+    """Counts of the kinds of text in a column, accumulated over parts of its rows.
 
     >>> scan = ColumnScan()
     >>> scan.add({"20.10": (1, 0), "-": (3, 1)})
@@ -49,19 +49,19 @@ class ColumnScan:
     """
 
     counts: Counter[str] = field(default_factory=Counter)
-    #: For each kind some of its different texts: how often they occur, and the first row.
+    #: For each kind some of its different texts, each with its count and first row.
     texts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
-    #: The first text and row that shows a decimal mark, the order of a date, or something else about numbers.
+    #: The first text and row that shows a decimal mark, the order of a date, or another property of numbers.
     shown: Shown = field(default_factory=dict)
 
     @property
     def closed(self) -> bool:
-        """Whether it is text whatever comes."""
+        """Whether the column is certain to be text."""
         total = self.counts.total()
         return total > SURE_ROWS and self.counts["text"] > 0.99 * total
 
     def add(self, texts: Mapping[str, tuple[int, int]]) -> None:
-        """Add different texts without blanks around them, with how often they occur and the first row."""
+        """Add different stripped texts, each with its count and first row."""
         for text, (count, row) in texts.items():
             kind, shows = ("text", "") if self.closed else kind_of(text)
             self.counts[kind] += count
@@ -77,7 +77,7 @@ class ColumnScan:
                     self.shown.setdefault((kind, what), (text, row))
 
     def add_whole(self, values: NDArray[Any], start: int = 0) -> None:
-        """Add whole numbers, of which only matters whether they are dates such as 20240301, or very long."""
+        """Add integers, checked only for dates such as 20240301 and for length."""
         values = values[values == values]
         if len(values) and (largest := values.max()) > 2**53:
             self.shown.setdefault(("number", "long"), (str(int(largest)), start))
@@ -87,11 +87,11 @@ class ColumnScan:
         self.add(distinct(map(str, values.astype(int).tolist()), start) if dated else {"0": (len(values), start)})
 
     def merge_units(self) -> str:
-        """Make numbers with a unit numbers if it is one, and most have it, else texts; return the unit."""
+        """Count numbers with a unit as numbers if most have the same unit, else as text; return the unit."""
         units = [kind for kind in self.counts if kind.startswith("unit ")]
         into = "number" if len(units) == 1 and self.counts[units[0]] >= self.counts["number"] else "text"
         for kind in units:
-            # Digits and letters without a blank may be a code; 5 kg is not.
+            # Digits and letters without a blank may be a code, unlike 5 kg.
             text, (_, row) = next(iter(self.texts[kind].items()))
             if into == "text" and (len(self.texts[kind]) >= SOME or re.search(r"\d\s|[.,]\d", text)):
                 self.shown["unit", kind] = text, row
@@ -103,11 +103,11 @@ class ColumnScan:
         return units[0].removeprefix("unit ") if into == "number" else ""
 
     def among(self, kind: str) -> dict[str, tuple[int, int]]:
-        """Return the texts that are of another kind."""
+        """Return the texts of all other kinds."""
         return {text: seen for other, texts in self.texts.items() if other != kind for text, seen in texts.items()}
 
 
-#: What else numbers show: that they are bounds, may be codes, are infinite, are not 0, or no dates such as 20240301.
+#: Other properties of numbers: bounds, possible codes, infinite, not 0, or not dates such as 20240301.
 ABOUT = {
     "bound": BOUND,
     "zero": re.compile(r"0\d+$"),
@@ -120,7 +120,7 @@ ABOUT = {
 
 
 def distinct(texts: Iterable[str | None], start: int = 0, gaps: frozenset[str] = MISSING) -> dict[str, tuple[int, int]]:
-    """Return the different texts that are no gaps, with how often they occur and the first row.
+    """Return the different texts that are not missing values, each with its count and first row.
 
     >>> distinct(["7", None, " 7", "NA"])
     {'7': (2, 0)}
@@ -135,14 +135,14 @@ def distinct(texts: Iterable[str | None], start: int = 0, gaps: frozenset[str] =
 
 @dataclass
 class Decision:
-    """The types of scanned columns, what their owner must decide, and what a person should know."""
+    """Result of :func:`decide`: column types, problems that the user must resolve, and notices."""
 
     types: dict[Any, ColumnType] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
     def refuse(self, name: Any, seen: tuple[str, int], requirement: str, verb: str = "", *options: str) -> None:
-        """Add a problem; its advice is the verb, or the options, of which the first is to be pasted."""
+        """Add a problem, whose advice is the verb or the options; the first option can be pasted."""
         advice = [*([verb] if verb else []), *(["pass " + " or ".join(options)] if options else [])]
         self.problems.append(Problem(name, seen[1], seen[0], requirement, ", or ".join(advice), options[:1]))
 
@@ -155,14 +155,17 @@ def decide(
     hint: str | None = None,
     loose: Sequence[Any] = (),
 ) -> Decision:
-    """Settle how columns are read.
+    """Infer the types of columns from their scans.
 
     Args:
-        scans: of the columns.
-        given: types that are settled but for their decimal mark.
-        decimal: the mark that the owner of the table gives.
-        hint: the mark of 1.234 if no value of the table shows one, since the other one separates fields.
-        loose: columns that may be text though most of their values are numbers, such as identifiers.
+        scans: scans of the columns.
+        given: types that are known, except perhaps for their decimal mark.
+        decimal: decimal mark given by the user.
+        hint: decimal mark of 1.234 if no value shows one, since the other mark separates fields.
+        loose: columns that may be text although most of their values are numbers, such as identifiers.
+
+    Returns:
+        The types, problems and notices.
 
     >>> scans = {name: ColumnScan() for name in "ab"}
     >>> scans["a"].add(distinct(["1.234"])), scans["b"].add(distinct(["20.10", "30", "-", "-"]))
@@ -187,7 +190,7 @@ def decide(
                 result.refuse(name, bare, f"must have the unit {unit!r} as elsewhere", "correct it", _categorical(name))
         result.types[name] = column
         mixed = [seen for (kind, _), seen in scan.shown.items() if kind == "unit"]
-        if 1 < len(mixed) <= FEW and name not in given:  # many are words, as in addresses
+        if 1 < len(mixed) <= FEW and name not in given:  # many different units are words, as in addresses
             result.refuse(name, mixed[1], f"must have one unit as {mixed[0][0]!r}", "convert it", _categorical(name))
         if name in given:
             result.problems += misfits(name, column, scan.among(column.kind))
@@ -213,7 +216,7 @@ def decide(
 
 
 def _settle_years(name: Any, scan: ColumnScan, result: Decision) -> None:
-    """Refuse 24/03/17 where the year may come first, and say how years of two digits are read."""
+    """Add a problem for dates such as 24/03/17 whose year may come first, and a notice for two-digit years."""
     dates = [(text, match) for text in scan.texts["time"] if (match := LOCAL_DATE.match(text))]
     short = [(text, match.group(1), match.group(4)) for text, match in dates if len(match.group(4)) == 2]
     first, last = {start for _, start, _ in short}, {end for _, _, end in short}
@@ -226,7 +229,7 @@ def _settle_years(name: Any, scan: ColumnScan, result: Decision) -> None:
 
 
 def _kind(name: Any, scan: ColumnScan, result: Decision, loose: bool) -> ColumnType:
-    """Return the type of a column but for its decimal mark and the order of its dates."""
+    """Return the type of a column, without its decimal mark and the order of its dates."""
     counts, numbers = scan.counts, scan.texts["number"]
     if not counts:
         return ColumnType()
@@ -256,7 +259,7 @@ def _kind(name: Any, scan: ColumnScan, result: Decision, loose: bool) -> ColumnT
 def misfits(
     name: Any, column: ColumnType, texts: Mapping[str, tuple[int, int]], where: str = "elsewhere"
 ) -> list[Problem]:
-    """Return a problem for each text that a column of this type cannot hold."""
+    """Add a problem for each text that does not fit the type of its column."""
     wrong = [(text, row) for text, (_, row) in texts.items() if column.parse_one(text) is None]
     result = Decision()
     for text, row in wrong[:LISTED]:
@@ -267,7 +270,7 @@ def misfits(
             continue
         value = any(map(str.isdigit, text))
         options = [f"--missing {shlex.quote(text[:40])}", _categorical(name)]
-        if where == "in training":  # a trained column cannot become text, nor its values gaps
+        if where == "in training":  # a column of training cannot become text, nor its values missing
             options = options[: 0 if value else 1]
         elif value or len(wrong) > LISTED:
             options.reverse()
@@ -283,13 +286,13 @@ def _categorical(name: Any) -> str:
 def _settle_number(
     name: Any, column: ColumnType, shown: Shown, common: str | None, hint: str | None, result: Decision
 ) -> None:
-    """Decide the decimal mark of a column: its own, if its values show one, else the common one."""
+    """Set the decimal mark of a column: that of its own values if they show one, else the common one."""
     of = {what: seen for (kind, what), seen in shown.items() if kind == "number"}
     own = [mark for mark in ".," if mark in of]
     mark = column.decimal or (own[0] if len(own) == 1 else common)
     unclear = of.get("?,") or of.get("?.")
     if mark is None and unclear and not own and (DOLLARS.search(unclear[0]) if "?," in of else hint):
-        # Dollars with a comma have thousands; where commas separate fields, a point is the decimal mark.
+        # A comma in dollars separates thousands; if commas separate fields, a point is the decimal mark.
         mark = "."
         value = ColumnType(decimal=mark).parse_one(unclear[0])
         result.notices.append(f"column {name!r}: {unclear[0]!r} is taken for {value:.10g}; if not, pass --decimal ,")

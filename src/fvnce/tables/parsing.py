@@ -1,4 +1,4 @@
-r"""Column types: how the texts of a column become numbers.
+r"""Column types: parsing the texts of a column as numbers.
 
 ====================  =====================================================  ==================================
 kind                  such as                                                becomes
@@ -11,10 +11,10 @@ kind                  such as                                                bec
 ``text``              anything else                                          a code for each text seen in training
 ====================  =====================================================  ==================================
 
-A :class:`ColumnType` is decided from all rows of a file and stored with the model, so that later rows are read the same
-way: whether 1,234 is a thousand or a bit more than one, whether 1/3 is in January or in March, which texts are gaps.
+A :class:`ColumnType` is inferred from all rows of a file and stored with the model, so that later rows are read in the
+same way: the decimal mark of 1,234, the month of 1/3, the texts that mean a missing value.
 
-A new kind needs a parser in ``_PARSERS``, a noun in ``NOUNS``, and a place in :func:`kind_of`.
+A new kind needs a parser in ``_PARSERS``, a noun in ``NOUNS``, and a case in :func:`kind_of`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from .. import _validation
 
 Array = NDArray[np.float64]
-#: What a column of each kind holds, for messages.
+#: Nouns for the values of each kind, for messages.
 NOUNS = {
     "number": "numbers",
     "truth": "truths",
@@ -42,7 +42,7 @@ NOUNS = {
     "duration": "durations",
     "text": "texts",
 }
-#: Texts that stand for a missing value in every column, in lower case: ours, those of pandas, and Excel's errors.
+#: Texts that mean a missing value in every column, in lower case: ours, those of pandas, and Excel's errors.
 # fmt: off
 MISSING = frozenset({
     "", "na", "n/a", "nan", "-nan", "null", "none", "?", "nat", "<na>", "#n/a", "#n/a n/a", "#na", "1.#ind", "-1.#ind",
@@ -50,13 +50,13 @@ MISSING = frozenset({
 })
 # fmt: on
 TRUE, FALSE = frozenset({"true", "yes", "y", "t", "on"}), frozenset({"false", "no", "n", "f", "off"})
-#: Words that occur together: of a column of F and N, both are not false.
+#: Pairs of words for true and false: in a column of F and N, not both can mean false.
 TRUTHS = ({"true", "t", "false", "f"}, {"yes", "y", "no", "n"}, {"on", "off"})
 
 _MONEY = r"(?:[A-Z]{0,2}[$€£¥₹₽₩₪₫₴₦₱₺฿]|USD|EUR|CHF|GBP|JPY|CAD|AUD|SEK|NOK|DKK|PLN|Fr\.|kr)"
 MONEY, DOLLARS = re.compile(_MONEY), re.compile("[$£¥]|USD|GBP|JPY")
 _AMOUNT = re.compile(rf"([+-]?)\s*{_MONEY}?\s*([+-]?)\s*([\d.,'’\s]*\d[.,]?(?:[eE][+-]?\d+)?)\s*(?:{_MONEY}|(%))?(-?)")
-#: Digits with a decimal point and with a decimal comma; the same mark separates all thousands.
+#: Digits with a decimal point or a decimal comma; all thousands have the same separator.
 _DIGITS = {
     mark: re.compile(
         rf"(?:[1-9]\d{{0,2}}(?:([{other}'’\s])\d{{3}})(?:\1\d{{3}})*|[1-9]\d?(?:[{other}]\d\d)+[{other}]\d{{3}}|\d+)?"
@@ -68,12 +68,12 @@ _DIGITS = {
 _UNIT = re.compile(r"((?!0\d).*?[\d.,])\s*((?:[^\W\d_]|[°²³µ/%‰″\"^-]){1,12})")
 _SEPARATOR = re.compile(r"[^\d.eE+-]")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
-#: The sign before a value beyond the limits of an instrument.
+#: The sign of a bound, before a value outside the range of an instrument.
 BOUND = re.compile(r"^(?:[<>]=?|[≤≥])\s*(?=[\d.,+-])")
 _MONTHS = ("", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ISO_DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})(?:\2(\d{1,2}))?(?!\d)")
 LOCAL_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})(?!\d)")
-#: Eight digits that are a date if a whole column of them is.
+#: Eight digits that are a date if the whole column matches.
 COMPACT_DATE = re.compile(r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 _NAMED = r"(?:[A-Za-z]{3},? )?"
 _NAMED_DATE = re.compile(rf"{_NAMED}(\d{{1,2}})[ ./-]+([A-Za-z]{{3}})[a-z]*\.?[ ,./-]+(\d{{4}}|\d{{2}})(?!\d)")
@@ -87,16 +87,16 @@ _CLOCK = re.compile(r"(\d{1,4}):(\d{2})(?::(\d{2})(\.\d+)?)?\s*([AaPp][Mm])?")
 
 @dataclass(frozen=True)
 class ColumnType:
-    """How the values of a column are read.
+    """Type of a column: how its values are read.
 
     Attributes:
         kind: one of :data:`NOUNS`.
-        decimal: "." or ",", the decimal mark of numbers; None while nothing has shown it: 1.234 is then refused.
-        day_first: whether 1/3/2024 is in March; None while nothing has shown it: such dates are then refused.
+        decimal: "." or ",", the decimal mark of numbers; None if unknown: 1.234 is then rejected.
+        day_first: whether 1/3/2024 is in March; None if unknown: such dates are then rejected.
         codes: for text, the code of each text of training.
-        ignored: whether the column is left out, as identifiers are.
-        missing: texts that stand for a missing value here, in addition to the texts that are gaps in every column.
-        unit: that follows its numbers, as in 5 kg and 5 %, and must; or the currency, which may be left out.
+        ignored: whether the column is excluded, such as an identifier.
+        missing: texts that mean a missing value in this column, in addition to those for all columns.
+        unit: required unit after its numbers, as in 5 kg and 5 %; or the currency, which is optional.
 
     >>> ColumnType("number", decimal=",").parse(["1.234,50 €", None])[0].tolist()
     [1234.5, nan]
@@ -111,10 +111,13 @@ class ColumnType:
     unit: str = ""
 
     def parse(self, texts: Sequence[str | None]) -> tuple[Array, int | None]:
-        """Return the numbers that texts stand for, NaN where there is none, and the position of the first misfit.
+        """Parse texts as numbers.
 
         Args:
-            texts: the cells of the column, None where one is empty.
+            texts: the cells of the column, None for an empty one.
+
+        Returns:
+            The numbers, NaN where missing or unreadable, and the position of the first unreadable text or None.
 
         >>> ColumnType("number").parse(["$1,234.50", None])[0].tolist(), ColumnType(unit="%").parse(["50%"])[0].tolist()
         ([1234.5, nan], [0.5])
@@ -122,7 +125,7 @@ class ColumnType:
         1
         """
         gaps = self.gaps
-        # Most columns hold a text more than once.
+        # Most columns have repeated texts.
         parsed: dict[str | None, float | None] = {
             text: math.nan if (plain := text.strip()).lower() in gaps else self.parse_one(plain)
             for text in set(texts)
@@ -134,27 +137,27 @@ class ColumnType:
         return np.array([math.nan if value is None else value for value in values], dtype=np.float64), misfit
 
     def parse_one(self, text: str) -> float | None:
-        """Return the number that a text without outer blanks stands for, or None."""
+        """Parse one stripped text as a number; None if it is unreadable."""
         return _PARSERS[self.kind](self, text)
 
     @property
     def noun(self) -> str:
-        """What the column holds, for messages."""
+        """Noun for the values of the column, for messages."""
         return NOUNS[self.kind]
 
     @property
     def undecided(self) -> bool:
-        """Whether nothing has shown the decimal mark of its numbers."""
+        """Whether the decimal mark of the numbers is unknown."""
         return self.kind == "number" and self.decimal is None
 
     @property
     def gaps(self) -> frozenset[str]:
-        """Every text that stands for a missing value, in lower case."""
+        """All texts that mean a missing value, in lower case."""
         return MISSING | {text.strip().lower() for text in self.missing}
 
     @cached_property
     def number_codes(self) -> dict[float, int]:
-        """For text, the code of each number that one text of training stands for; −2 if several do."""
+        """For text, the code of each number that a text of training equals; −2 if several do."""
         result: dict[float, int] = {}
         for text, code in (self.codes or {}).items():
             if (number := _amount(text, ".")) is not None:
@@ -170,7 +173,7 @@ class ColumnType:
     @classmethod
     def from_state(cls, state: Any) -> Self:
         """Build a type from its fields in a file, or raise FileError for a state that no type has."""
-        # Runs of 0.3 name neither the gaps nor the unit of a column.
+        # Runs of 0.3 store neither missing texts nor the unit of a column.
         state = {"missing": [], "unit": "", **state} if isinstance(state, dict) else state
         codes, kind, decimal, day_first, ignored, missing, unit = _validation.fields(
             state,
@@ -190,11 +193,11 @@ class ColumnType:
 
 
 def kind_of(text: str) -> tuple[str, str]:
-    """Return the kind of a text, and what it shows: the decimal mark of a number, or the order of a date.
+    """Classify a text: return its kind, and the decimal mark of a number or the order of a date.
 
-    The kind of 5 kg is "unit kg", that of 5 % "unit %". A number shows "." or ",", "?." or "?," if both readings are
-    numbers and differ, "" if they agree; a date shows which part comes first, "day", "month" or "?", "" if nothing
-    depends on it.
+    The kind of 5 kg is "unit kg", that of 5 % "unit %". The mark of a number is "." or ",", "?." or "?," if it can be
+    read in two ways with different results, and "" if both agree. The order of a date is "day", "month", "?" if
+    ambiguous, or "" if it does not matter.
 
     >>> [kind_of(text) for text in ("20.10", "1.234", "7", "2,5 €", "13/4/2024", "3/4/2024", "no", "Bern")]
     [('number', '.'), ('number', '?.'), ('number', ''), ('number', ','), ('time', 'day'), ('time', '?'), ('truth', \
@@ -236,21 +239,21 @@ def _number(column: ColumnType, text: str) -> float | None:
 
 
 def _amount(text: str, mark: str) -> float | None:
-    """Return the number that a text is if ``mark`` is its decimal mark."""
+    """Parse a text as a number with the decimal mark ``mark``; None if it is not one."""
     text = text.replace("−", "-").replace("–", "-")
     if ("," if mark == "." else ".") not in text and "_" not in text:
         try:
             return float(text.replace(mark, "."))
         except ValueError:
             pass
-    # Accountants write amounts owed in brackets.
+    # In accounting, negative amounts are in brackets.
     owed = re.fullmatch(rf"({_MONEY}?)\s*\(([^()]+)\)", text)
     match = _AMOUNT.fullmatch((owed.group(1) + owed.group(2) if owed else text).strip())
     if match is None or sum(map(bool, (owed, *match.group(1, 2, 5)))) > 1 or _ADDRESS.fullmatch(text):
         return None
     digits = match.group(3).strip()
     grouped = _DIGITS[mark].fullmatch(digits)
-    if not grouped or (grouped.group(1) and grouped.group(2)):  # nobody separates the thousands of 1.234e5
+    if not grouped or (grouped.group(1) and grouped.group(2)):  # thousands separators do not occur with an exponent
         return None
     plain = digits.replace(".", "").replace(",", ".") if mark == "," else digits.replace(",", "")
     try:
@@ -270,11 +273,11 @@ def _time(column: ColumnType, text: str) -> float | None:
     if match := _ISO_DATE.match(text):
         year, month, day = int(match.group(1)), int(match.group(3)), int(match.group(4) or 1)
         if match.group(4) is None and (match.group(2) == "." or match.end() < len(text)):
-            return None  # 2024.10 is a number, and a month has no time of day
+            return None  # 2024.10 is a number, and a month without a day has no time of day
     elif match := LOCAL_DATE.match(text):
         first, second, year = (int(match.group(i)) for i in (1, 3, 4))
         if len(match.group(4)) == 2 and match.group(2) != "/" and min(map(len, match.group(1, 3))) < 2:
-            return None  # 1.2.34 is the version of a program
+            return None  # 1.2.34 is a version number
         unknown = column.day_first is None and match.group(2) != "."
         if unknown and (len(match.group(4)) == 2 or (max(first, second) <= 12 and first != second)):
             return None
@@ -313,7 +316,7 @@ def _clock(column: ColumnType, text: str) -> float | None:
 
 
 def _hours(match: re.Match[str]) -> tuple[int, int, int]:
-    """Return hours, minutes and seconds, the hours −1 for 13 PM."""
+    """Return hours, minutes and seconds; hours are −1 if invalid, such as 13 PM."""
     hour, minute, second = (int(match.group(i) or 0) for i in (1, 2, 3))
     if half := match.group(match.re.groups):
         hour = hour % 12 + 12 * (half.lower() == "pm") if 1 <= hour <= 12 else -1
@@ -321,7 +324,7 @@ def _hours(match: re.Match[str]) -> tuple[int, int, int]:
 
 
 def _code(column: ColumnType, text: str) -> float | None:
-    """Return the code of a text; of 700 that of "00700", if no other text of training is the same number."""
+    """Return the code of a text; 700 has that of "00700" if no other text of training equals this number."""
     if column.codes is None:
         return None
     other = -2 if (number := _amount(text, ".")) is None else column.number_codes.get(number, -2)

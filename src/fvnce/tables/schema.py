@@ -1,10 +1,10 @@
-"""How the columns of a table are read: options of a person, types learned from rows, and identifiers left out.
+"""Schema of a table: reader options, column types learned from rows, and detection of identifiers.
 
-Files and data frames end in the same numbers: :func:`frame_to_matrix` reads a :class:`Frame` by the types that
-:func:`learn_types` found in the training rows, or that a file's reader found before.
+Files and data frames give the same numbers: :func:`frame_to_matrix` converts a :class:`Frame` by the types that
+:func:`learn_types`, or the reader of a file, inferred from the training rows.
 
-A column that names rows instead of describing them (an identifier, a row counter, an account number) is left out: each
-new row has a new one, so the detector would flag every row.
+A column that names rows instead of describing them (an identifier, a row counter, an account number) is excluded: its
+values in new rows are always new, so the detector would flag every row.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .frame import Frame, as_texts
 from .learning import ColumnScan, Decision, decide, distinct, misfits
 from .parsing import Array, ColumnType
 
-#: How each column of a table is read, in the order of the columns.
+#: Types of the columns of a table, in order.
 ColumnTypes = list[ColumnType]
-#: Kinds of typed columns by NumPy's code; numbers otherwise.
+#: Kinds of typed columns by NumPy's type code; all others are numbers.
 KIND_OF = {"M": "time", "m": "duration", "b": "truth"}
-#: Rows below which no column is called an identifier.
+#: Minimum number of rows for the detection of identifiers.
 MIN_ROWS = 20
-#: Least number of digits of an account number.
+#: Minimum number of digits of an account number.
 ACCOUNT_DIGITS = 9
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-#: Words that name an identifier alone, as the last word, and as the last word after one of ``_THINGS``.
+#: Words that mark the name of an identifier: alone, as the last word, and as the last word after one of ``_THINGS``.
 _ALONE = frozenset({"account", "index", "idx", "key", "no", "nr", "row", "rownum", "serial"})
 _LAST = frozenset({"id", "ids", "uuid", "guid", "iban", "ssn", "rowid"})
 _NUMBER = frozenset({"number", "no", "nr", "num", "code"})
@@ -48,14 +48,14 @@ class ReadOptions:
     """Options for reading a file.
 
     Attributes:
-        delimiter: of a text table; found in its first lines if None.
-        header: whether the first line of a text table names the columns; found if None.
-        missing: texts that stand for a missing value, in addition to those that are gaps in every column.
-        decimal: "." or ",", the decimal mark where no value of a column shows it.
-        categorical: columns to read as text whatever they hold.
-        schema: how some columns are read, as their owner says; one that is ``ignored`` is left out.
-        types: how the columns of training are read; only these columns are read then.
-        array: which array of an npz file holds the rows.
+        delimiter: delimiter of a text table; None to detect it.
+        header: whether the first line of a text table names the columns; None to detect it.
+        missing: texts that mean a missing value, in addition to the built-in ones.
+        decimal: "." or ",", the decimal mark if no value of a column shows it.
+        categorical: columns to read as text.
+        schema: types of some columns given by the user; a column whose type is ``ignored`` is excluded.
+        types: types of the columns of training; only these columns are read.
+        array: name of the array of an npz file that holds the rows.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -77,7 +77,7 @@ class ReadOptions:
 
 
 def numbered(count: int) -> list[str]:
-    """Return names for columns without names.
+    """Return default names for columns without names.
 
     >>> numbered(2)
     ['column_1', 'column_2']
@@ -86,15 +86,18 @@ def numbered(count: int) -> list[str]:
 
 
 def unique(name: str, columns: list[str]) -> list[str]:
-    """Return names of columns, or raise FileError if two are the same."""
+    """Return the column names, or raise FileError if two are equal."""
     twice = [text for text, count in Counter(columns).items() if count > 1]
     if twice:
-        raise FileError(f"{name} names column {twice[0]!r} twice; rename one, or pass --no-header if that is no header")
+        raise FileError(
+            f"{name} must have different column names, found {twice[0]!r} twice; rename one, or pass --no-header if "
+            "the first line is not a header"
+        )
     return columns
 
 
 def described(types: Mapping[str, ColumnType]) -> list[str]:
-    """Return how columns are read, in one line for each way.
+    """Describe the types of columns, in one line for each type.
 
     >>> described({"a": ColumnType(decimal=","), "b": ColumnType(), "c": ColumnType("time", day_first=True)})
     ['numbers (decimal ,): a', 'numbers: b', 'dates (day first): c']
@@ -108,12 +111,15 @@ def described(types: Mapping[str, ColumnType]) -> list[str]:
 
 
 def learn_types(frame: Frame, of: int | None = None) -> ColumnTypes:
-    """Learn how each column of a frame is read; identifiers are ignored, with a warning.
+    """Infer the type of each column of a frame; identifiers are ignored, with a warning.
 
     Args:
-        frame: the rows to learn from.
-        of: rows of the table, if the frame is a random part of one that was accepted as a whole: then no warning is
-            given again, and nothing is refused.
+        frame: the rows to infer from.
+        of: number of rows of the table, if the frame is a random part of a table that was already accepted; no warnings
+            or errors are raised then.
+
+    Returns:
+        The types of the columns.
     """
     strict, decision = of is None, _decide(frame)
     if strict and decision.problems:
@@ -149,7 +155,7 @@ def learn_types(frame: Frame, of: int | None = None) -> ColumnTypes:
 
 
 def typed(values: NDArray[Any], missing: tuple[str, ...] = ()) -> ColumnType:
-    """Return the type of a column that is not text."""
+    """Return the type of a column of numbers, booleans, times or durations."""
     kind = KIND_OF.get(values.dtype.kind, "number")
     return ColumnType(kind, day_first=None if kind == "time" else False, missing=missing)
 
@@ -162,9 +168,9 @@ def _refused(problems: Sequence[Problem]) -> ValueError:
 
 
 def _decide(frame: Frame, given: Mapping[Any, ColumnType] | None = None) -> Decision:
-    """Decide how the columns of a frame that hold texts, or whole numbers that may be dates, are read.
+    """Infer the types of columns with text, or with integers that may be dates.
 
-    Given the types of training, only their decimal marks are decided, as far as training did not.
+    If the types of training are given, infer only the decimal marks that training left open.
     """
     scans: dict[Any, ColumnScan] = {}
     for name in frame.columns:
@@ -180,12 +186,12 @@ def _decide(frame: Frame, given: Mapping[Any, ColumnType] | None = None) -> Deci
 
 
 def read_by(frame: Frame, rows: NDArray[np.int64], of: int) -> tuple[Array, ColumnTypes]:
-    """Read a whole frame by the types that some of its rows have, so that the others do not influence them.
+    """Convert a whole frame by types that are inferred from some of its rows only.
 
     Args:
         frame: the whole table.
-        rows: positions of the rows to learn from.
-        of: how many rows these are a random part of.
+        rows: positions of the rows to infer from.
+        of: number of rows of which these are a random part.
 
     Returns:
         All rows, NaN where a value cannot be read, and the types.
@@ -195,7 +201,7 @@ def read_by(frame: Frame, rows: NDArray[np.int64], of: int) -> tuple[Array, Colu
 
 
 def plain_matrix(frame: Frame) -> Array:
-    """Return numbers that distinguish rows before any type is learned: a code for each text."""
+    """Convert a frame to numbers that distinguish rows, without types: each text becomes a code."""
     types = [
         ColumnType("text").with_codes(as_texts(values)) if values.dtype.kind == "O" else typed(values)
         for values in map(frame.__getitem__, frame.columns)
@@ -204,16 +210,16 @@ def plain_matrix(frame: Frame) -> Array:
 
 
 def text_bytes(frame: Frame, rows: NDArray[np.bool_]) -> list[NDArray[np.uint8]]:
-    """Return the texts of some rows, one array of bytes for each column of objects."""
+    """Return the texts of selected rows, as one array of bytes for each column of objects."""
     columns = [frame[name][rows] for name in frame.columns if frame[name].dtype.kind == "O"]
     joined = ("\x1f".join(text or "" for text in as_texts(values)) for values in columns)
     return [np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8) for text in joined]
 
 
 def frame_to_matrix(frame: Frame, types: ColumnTypes, *, strict: bool = True) -> Array:
-    """Return a frame as numbers: NaN for missing; of text its codes, −1 for missing and −2 for texts never seen.
+    """Convert a frame to a matrix: NaN for missing numbers; codes of text, −1 for missing, −2 for unseen texts.
 
-    Values that cannot be read raise ValueError if ``strict``, and are missing otherwise.
+    Values that cannot be read raise ValueError if ``strict``, else they are missing.
     """
     read = {name: column for name, column in zip(frame.columns, types, strict=True) if not column.ignored}
     decision = _decide(frame, read)
@@ -255,7 +261,7 @@ def _numbers(name: Any, values: NDArray[Any], column: ColumnType, problems: list
 
 
 def without_gaps(values: NDArray[Any], column: ColumnType) -> Array:
-    """Return numbers as floats, NaN where one is what the owner calls missing, such as −999.
+    """Convert numbers to floats, with NaN for numbers that the user declared missing, such as −999.
 
     >>> without_gaps(np.array([1, -999]), ColumnType(missing=("-999",))).tolist()
     [1.0, nan]
@@ -266,12 +272,12 @@ def without_gaps(values: NDArray[Any], column: ColumnType) -> Array:
 
 
 def identifier_in(name: Any, values: NDArray[Any], of: int | None = None) -> str | None:
-    """Return why a column is an identifier, in words, or None if it is not.
+    """Return the reason why a column is an identifier, or None if it is not.
 
     Args:
-        name: of the column.
-        values: of the column, None or NaN where missing.
-        of: rows of the table, if the values are those of a random part of them.
+        name: name of the column.
+        values: values of the column, None or NaN where missing.
+        of: number of rows of the table, if the values are a random part.
 
     >>> identifier_in("n", np.arange(40)), identifier_in("patient_id", np.arange(100) // 2)
     ('counts rows', 'names rows: its name says so, and it holds 50 different values in 100 rows')
@@ -296,7 +302,7 @@ def identifier_in(name: Any, values: NDArray[Any], of: int | None = None) -> str
     if names_identifier(name) and different > max(share * MIN_ROWS, count // 20):
         return f"names rows: its name says so, and it holds {counted}"
     if values.dtype.kind == "O":
-        # Of texts that occur twice each, a part of the rows holds share · (1 − share / 2) · rows different ones.
+        # If each text occurs twice, a random part of the rows has share · (1 − share / 2) · rows different texts.
         return f"names rows: it holds {counted}" if different > max(50 * share, (1 - share / 2) * count) else None
     low, high = float(there.min()), float(there.max())
     if different == count and high - low < (of or count):
@@ -307,7 +313,7 @@ def identifier_in(name: Any, values: NDArray[Any], of: int | None = None) -> str
 
 
 def names_identifier(name: Any) -> bool:
-    """Return whether the name of a column is one of an identifier.
+    """Return whether the name of a column is typical of an identifier.
 
     >>> [names_identifier(name) for name in ("patient_id", "customerID", "Account No", "account_balance", "paid")]
     [True, True, True, False, False]

@@ -1,4 +1,4 @@
-"""Open files, folders and pipes as sources of rows."""
+"""Open a file, a folder or a pipe as a source of rows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
     """Open a file, a folder, or standard input if ``path`` is "-".
 
     Args:
-        path: csv, tsv, parquet, npy or npz, text also compressed with gzip, bzip2 or xz; or a folder of PNG images.
-        options: how to read it.
+        path: csv, tsv, parquet, npy or npz file (text also compressed by gzip, bzip2 or xz), or a folder of PNG images.
+        options: reader options.
 
     Returns:
         A :class:`TableSource` or an :class:`ArraySource`, to be read once, by ``read()`` or in ``parts()``.
 
     Raises:
-        FileError: if the file cannot be used; the message says why and what to do.
+        FileError: if the file cannot be read; the message gives the cause and what to do.
 
     >>> import tempfile
     >>> import numpy as np
@@ -65,7 +65,7 @@ def open_source(path: str | Path, options: ReadOptions | None = None) -> Source:
     file = place.open("rb")
     with closed_on_error(file):
         if file.peek(6).startswith((NPY_MAGIC, b"PK\x03\x04", b"PAR1", b"\x89PNG")):
-            raise FileError(f"{place} is no text table by its first bytes; give it the ending of its kind ({FORMATS})")
+            raise FileError(f"{place} must be a text table, found binary data; give it the right ending ({FORMATS})")
         return DelimitedSource(str(place), file, options, place)
 
 

@@ -38,7 +38,7 @@ _POINTS = 161
 
 
 def write_explorer(path: Path, rule: ScoringRule | None = None) -> Path:
-    """A page that holds the explorer alone, opened on a rule; by default that of the VAE."""
+    """Write a page with the explorer, opened on a rule, by default that of the VAE."""
     block = _explorer(PowerRule() if rule is None else rule)
     section = Section("Explore scoring rules", [f"{_WHAT} sample earns."], blocks=[block])
     introduction = "The two-parameter family of double-ELBO scoring rules, drawn live in this page."
@@ -59,14 +59,14 @@ def _explorer(rule: ScoringRule) -> Markup:
 
 
 def _nearest(rule: ScoringRule) -> PowerRule:
-    """Where the sliders stand: at the rule itself, or at the power rule that weighs most in a sum."""
+    """Return the rule of the sliders: the rule itself, or the power rule with the largest weight in a sum."""
     parts = rule.parts if isinstance(rule, Combination) else ((1.0, rule),)
     powers = [(weight, part) for weight, part in parts if isinstance(part, PowerRule)]
     return max(powers, key=lambda pair: pair[0])[1] if powers else PowerRule()
 
 
 def _given(rule: ScoringRule) -> dict[str, Any]:
-    """The curves of the three charts, and the verdict."""
+    """Return the curves of the three charts, and the verdict."""
     ratio, delta, share = (
         torch.linspace(low, high, _POINTS, dtype=torch.float64) for low, high in ((0.01, 4), (-6, 6), (0.005, 0.995))
     )
@@ -95,7 +95,7 @@ def _numbers(values: Tensor) -> list[float | None]:
 
 
 def _verdict(name: str, report: DoubleElboReport) -> str:
-    """The finding of the checker as one sentence."""
+    """Return the result of the checker as one sentence."""
     if report.holds:
         bound = report.valid_below
         until = "." if bound == math.inf else f", as long as Δ < {bound:.4g}; above it the clip breaks the laws."
