@@ -1,7 +1,7 @@
 r"""Langevin draws from a trained model, and annealed estimates of log Z as a second opinion. Training never uses them.
 
 A Langevin step s' = s + (ε²/2) ∇ log p⁰(s) + ε η, η ~ N(0, I), of s = x or (x, z) is accepted with probability
-min(1, p⁰(s') k(s|s') / p⁰(s) k(s'|s)), which leaves the model invariant whatever the step.
+min(1, p⁰(s') k(s|s') / p⁰(s) k(s'|s)), which leaves the model invariant for any step.
 
 Annealed importance sampling (Neal 2001) moves chains along log f_t = (1 − t) log p_base + t log p⁰, t_i = (i/T)², with
 a step under each f_t, and weighs them by log w = Σ_i (log f_{t_{i+1}} − log f_{t_i})(s_i): Z = E[w]. The square spends
@@ -31,19 +31,19 @@ from .noise import draw
 __all__ = ["Chain", "annealed_log_partition", "annealed_nce", "langevin"]
 
 LogDensity = Callable[[Tensor], Tensor]
-#: A potential scale reduction above which chains remember where they started.
+#: A potential scale reduction above which chains still depend on where they started.
 MIXED_BELOW = 1.1
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Where the chains ended.
+    """Final states of Langevin chains, with checks of convergence.
 
     Attributes:
         x: draws of x.
         z: draws of the latent, or None.
-        accepted: fraction of the proposals that were taken. A mean over chains: it does not show that some never move.
-        stuck: fraction of chains that took no proposal in the last half of the run; where the model falls steeply,
+        accepted: fraction of accepted proposals, a mean over chains: it does not show whether some never move.
+        stuck: fraction of chains that accepted no proposal in the last half of the run; where the model falls steeply,
             chains that start in its tails stay there.
         r_hat: split R̂ (Gelman & Rubin 1992) of the last half, the largest over coordinates and their distances from
             the median: the spread of all draws over that within a quarter of a chain. NaN below 8 steps.
@@ -65,7 +65,7 @@ class Chain:
     def mixed(self) -> bool:
         """Whether every chain moved and R̂ is below 1.1: without this, x are not draws of the model.
 
-        It cannot see a mode that no chain visited.
+        It does not detect a mode that no chain visited.
         """
         return self.stuck == 0 and self.r_hat < MIXED_BELOW
 
@@ -80,15 +80,15 @@ def langevin(
     adjusted: bool = True,
     generator: torch.Generator | None = None,
 ) -> Chain:
-    """Run one chain from every row of ``x``, and of ``z`` for a model with latents.
+    """Draw from a model by Langevin dynamics, one chain from every row of ``x``, and of ``z`` for a model with latents.
 
     Args:
         model: has ``log_prob(x)``, or ``log_joint(x, z)`` if ``z`` is given.
-        x: starting points, shape (B, D) or (B,) + event_shape; draws of the noise will do.
+        x: starting points, shape (B, D) or (B,) + event_shape, such as draws of the noise.
         z: starting latents, shape (B, M) or any other that begins with B.
-        steps: how many.
+        steps: number of steps.
         step_size: ε.
-        adjusted: False takes every proposal: simpler, biased, and tolerant of energies with kinks.
+        adjusted: False accepts every proposal: simpler, biased, and tolerant of energies with kinks.
         generator: seeds the chains; the global random state is used without one.
 
     >>> from torch.distributions import Independent, Normal
@@ -151,7 +151,7 @@ def annealed_log_partition(
         chains: independent chains.
         temperatures: steps from the base to the model.
         step_size: ε of the first step; it grows or shrinks by a tenth as more or fewer than 60% are accepted.
-        generator: seeds everything.
+        generator: seeds all draws.
 
     >>> import math
     >>> from torch.distributions import Independent, Normal
@@ -198,12 +198,13 @@ def annealed_nce(
     step_size: float = 0.3,
     generator: torch.Generator | None = None,
 ) -> LogPartition:
-    """log Z of an unnormalized model by NCE between neighbors of a path, and its standard error (delta method).
+    """Estimate log Z of an unnormalized model by NCE between neighbors of a path, with its standard error.
 
-    The standard error is over chains, which are independent, counts that every level takes part in two ratios and that
-    chains are weighted, and is at least that of the mean weight. The effective samples are the fewest of any level: of
-    the chains' weights, or where two neighbors overlap. With chains :func:`annealed_log_partition` has the smaller
-    error for the same work; this one is for exact draws and for the arithmetic path.
+    The standard error (delta method) is over chains, which are independent. It accounts for the weights of chains and
+    for levels that are part of two ratios, and is at least that of the mean weight. The effective samples are the
+    fewest of any level: of the chains' weights, or where two neighbors overlap. With chains
+    :func:`annealed_log_partition` has the smaller error for the same work; this one is for exact draws and for the
+    arithmetic path.
 
     Args:
         model: has ``log_prob(x)``, the log of the unnormalized φ.
@@ -211,9 +212,9 @@ def annealed_nce(
         path: "geometric", f_t = p_n^(1−t) φ^t, or "arithmetic", f_t = cos²(πt/2) p_n + sin²(πt/2) e^(−c) φ.
         levels: steps from the noise to the model; 1 is NCE itself.
         samples: draws of each of the levels + 1 distributions.
-        draws: exact draws of f_t from (t, n), where there are such; by default Langevin chains that start at the noise.
-        pilot: c of the arithmetic path, a guess at log Z: any is right, the nearer the better. By default the estimate
-            of the geometric path.
+        draws: exact draws of f_t from (t, n), if available; by default Langevin chains that start at the noise.
+        pilot: c of the arithmetic path, a guess of log Z: any value is valid, a closer one more efficient. By
+            default the estimate of the geometric path.
         steps: Langevin steps from one level to the next.
         step_size: of the first; it adapts as in :func:`annealed_log_partition`.
         generator: seeds everything but ``draws``.

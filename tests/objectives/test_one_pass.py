@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
+from exact_models import GaussianMixtureModel
 from fvnce import (
     NCE,
     EnergyModel,
@@ -21,7 +22,7 @@ from fvnce import (
     RankingNCE,
     mlp,
 )
-from fvnce.models import CategoricalEncoder, GaussianMixtureModel, WithContext
+from fvnce.models import CategoricalEncoder, WithContext
 from fvnce.objectives import Amortized, VariationalNCE
 
 NOISE = Independent(Normal(torch.zeros(6), 2 * torch.ones(6)), 1)
@@ -58,14 +59,17 @@ OBJECTIVES: dict[str, Any] = {
 
 def made(make: Any, by_rows: bool) -> Any:
     torch.manual_seed(0)
-    if by_rows:
-        return make()
-    EnergyModel.by_rows = LatentVariableModel.by_rows = GaussianMixtureModel.by_rows = False  # type: ignore[attr-defined,union-attr]
+    # Modules outside of fvnce are processed in one pass only with by_rows = True.
+    kinds: tuple[Any, ...] = (
+        (GaussianMixtureModel,) if by_rows else (GaussianMixtureModel, EnergyModel, LatentVariableModel)
+    )
+    for kind in kinds:
+        kind.by_rows = by_rows
     try:
         return make()
     finally:
-        for kind in (EnergyModel, LatentVariableModel, GaussianMixtureModel):
-            del kind.by_rows  # type: ignore[attr-defined,union-attr]
+        for kind in kinds:
+            del kind.by_rows
 
 
 def passes(objective: Any, *batch: Tensor, **given: Tensor) -> list[int]:

@@ -1,16 +1,16 @@
-r"""Diagnose a trained objective: its noise term, its bound, its classifier and its log Z; and what its noise costs.
+r"""Diagnose a trained objective: its noise term, its bound, its classifier, its log Z and the efficiency of its noise.
 
 ``diagnose`` also tries remedies where the noise is dead, that is where its Δ lies so far below the data's that e^Δ is
-rounded away. They are, the cheapest first:
+rounded away. The remedies, cheapest first:
 
-    none       for (0, 0), a normalized model and a stochastic encoder the noise term is a constant: nothing is missing
+    none       for (0, 0), a normalized model and a stochastic encoder the noise term is constant and not needed
     noise      draws nearer to what the model can make: kernels of another width, or kernels on the data
     decoder    a wider σ, at which Δ of noise falls more slowly, −|x − E p(x|z)|²/2σ²
     log_scale  Δ + s: with a deterministic encoder by a budget, else by hand
     profiled   log Z maximized out: the largest Δ always counts, and the question is how many others do
     bridges    distributions between noise and data, each near enough to the next
 
-Each is judged by the live fraction and the effective fraction of noise that the objective would have with it.
+Each is evaluated by the live and the effective fraction of noise that the objective would have with it.
 ``noise_efficiency`` is in ``efficiency``.
 """
 
@@ -54,7 +54,7 @@ ROWS = 512
 
 @dataclass(frozen=True)
 class ReliabilityCurve:
-    """How the implied classifier σ(Δ) fares at telling data from noise.
+    """Calibration of the implied classifier σ(Δ) of data against noise.
 
     Attributes:
         predicted: mean predicted probability of data in each bin of σ(Δ), NaN where the bin is empty.
@@ -77,13 +77,13 @@ class ReliabilityCurve:
 
 @dataclass(frozen=True)
 class Remedy:
-    """A way to bring dead noise to life, and what it would do here.
+    """Remedy for a dead noise term, and its measured effect.
 
     Attributes:
         name: ``none``, ``noise``, ``decoder``, ``log_scale``, ``profiled`` or ``bridges``.
-        live_noise: the fraction of noise samples that would be felt; NaN where that is not the question.
-        ess_noise: the effective fraction of their weights; NaN likewise.
-        helps: whether that is enough.
+        live_noise: fraction of noise samples that would contribute to the gradient; NaN where it does not apply.
+        ess_noise: effective fraction of their weights; NaN where it does not apply.
+        helps: whether these are large enough.
         text: what to do, with its numbers.
     """
 
@@ -96,22 +96,22 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What :func:`diagnose` found.
+    """Results of :func:`diagnose`, with advice.
 
     Attributes:
-        live_noise: fraction of noise samples that can be felt in the gradient.
-        zero_noise: share whose gradient is exactly zero in the working precision.
+        live_noise: fraction of noise samples that contribute to the gradient.
+        zero_noise: fraction whose gradient is exactly zero in the working precision.
         ess_noise: effective fraction of the noise weights.
         ess_data: effective fraction of the data weights.
         clipped_noise: fraction of noise samples above the clip.
         clipped_data: fraction of data samples above the clip.
         gap_data: by how much the data term grows from one latent draw to many: a measure of the encoder's error.
-        gap_noise: the same of the noise term.
+        gap_noise: the same for the noise term.
         calibration: of the implied classifier.
         log_partition: log Z, the α = 0 estimate.
         log_partition_error: its standard error.
         log_partition_samples: effective samples that carry the two; below 100 trust neither.
-        remedies: for noise that is dead, what each way out would do here, in the order in which to try them.
+        remedies: for dead noise, the remedies with their measured effects, in the order in which to try them.
 
     >>> from torch.distributions import Independent, Normal
     >>> import fvnce
@@ -139,17 +139,17 @@ class Diagnostics:
 
     @property
     def log_partition_trusted(self) -> bool:
-        """Whether enough draws carry log Z for its value and its error to mean something."""
+        """Whether enough draws carry log Z for its value and error to be reliable."""
         return self.log_partition_samples >= ENOUGH_SAMPLES
 
     @property
     def advice(self) -> list[str]:
-        """What to change; empty if nothing stands out."""
+        """Suggested changes; empty if no number is unusual."""
         dead, trusted = self.live_noise < DEAD_BELOW, self.log_partition_trusted
         many_clipped, uncertain = self.clipped_noise > 0.05, trusted and self.log_partition_error > 0.5
         first = next((remedy for remedy in self.remedies if remedy.helps), None)
         advice = {
-            f"the noise term is dead: {self.live_noise:.1%} of the noise samples can be felt": dead,
+            f"the noise term is dead: {self.live_noise:.1%} of the noise samples contribute to the gradient": dead,
             **{f"{'→' if remedy is first else '·'} {remedy.text}": dead for remedy in self.remedies},
             f"few noise samples carry the noise term (effective fraction {self.ess_noise:.2%}): use more noise_samples "
             "or noise closer to the model": not dead and self.ess_noise < 0.01,
@@ -157,7 +157,7 @@ class Diagnostics:
             "effect: lower alpha or raise clip": self.clipped_data > 0.5,
             f"{self.clipped_noise:.0%} of the noise lies above the clip, where J is not a bound": many_clipped,
             f"log Z and its error are not to be trusted: {self.log_partition_samples:.1f} effective samples carry it, "
-            f"and {ENOUGH_SAMPLES} must. Draw more noise samples, or move the noise towards the model": not trusted,
+            f"and {ENOUGH_SAMPLES} must. Draw more noise samples, or move the noise toward the model": not trusted,
             f"log Z is uncertain by {self.log_partition_error:.2f} nats: draw more noise samples": uncertain,
         }
         return [text for text, applies in advice.items() if applies]
@@ -186,7 +186,7 @@ def diagnose(
     log_noise_x: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Diagnostics:
-    """Examine an objective on data, best held-out, and on fresh noise.
+    """Diagnose an objective on data, if possible held out, and on fresh noise.
 
     Args:
         objective: contrastive, trained or not.
@@ -194,7 +194,7 @@ def diagnose(
         samples: noise samples to draw; by default as many as rows of data.
         latent_samples: draws of the latent for the gap of the bound.
         bins: of the calibration.
-        log_noise_x: log p_n of the data, if it is known already.
+        log_noise_x: log p_n of the data, if already computed.
         generator: seeds everything.
 
     Raises:
@@ -206,7 +206,7 @@ def diagnose(
     >>> x = torch.full((50, 40), 9.0)
     >>> far = fvnce.EnergyModel(fvnce.mlp([40, 1]), reference=Independent(Normal(x[0], torch.ones(40)), 1))
     >>> report = diagnose(fvnce.NCE(far, noise, fvnce.PowerRule(alpha=0)), x)
-    >>> report.live_noise  # no noise sample can be felt
+    >>> report.live_noise  # no noise sample contributes to the gradient
     0.0
     """
     if not isinstance(objective, ContrastiveObjective):
@@ -316,7 +316,7 @@ def _remedies(
     yield from _decoder(objective, x, generator)
     needed = -float(delta_noise.median())
     live, ess = _live_and_ess(objective, delta_data + needed, delta_noise + needed)
-    by_hand = f"log_scale={needed:.0f} lifts half of it above Δ = 0, {live:.1%} would be felt; use a clip of 0 to 2"
+    by_hand = f"log_scale={needed:.0f} lifts half of it above Δ = 0, {live:.1%} would be live; use a clip of 0 to 2"
     by_budget = (
         f'half of it lies {needed:.0f} nats below Δ = 0, and log_scale="auto" with PowerRule(0, clip=0) lifts it'
     )
@@ -357,7 +357,7 @@ def _noise(objective: ContrastiveObjective, x: Tensor, generator: torch.Generato
         tried.append((*_with_noise(objective, smoothed(x, width), x, generator), name))
     if tried:
         live, ess, name = max(tried)
-        text = f"move the noise: with {name} {live:.1%} of the samples would be felt"
+        text = f"move the noise: with {name} {live:.1%} of the samples would be live"
         yield Remedy("noise", live, ess, live >= ENOUGH_LIVE, text)
 
 
@@ -373,9 +373,9 @@ def _with_noise(
 
 
 def _residual(objective: ContrastiveObjective, x: Tensor, generator: torch.Generator | None) -> float | None:
-    """Return the median of |x − E p(x|z)| per coordinate at a draw of the latent, or None where it is no width.
+    """Return the median of |x − E p(x|z)| per coordinate at a draw of the latent, or None where it is not a width.
 
-    It is a width where x is real, and a Gaussian decoder says that it is.
+    It is a width only where x is real, which a Gaussian decoder implies.
     """
     decoder = getattr(objective.model, "decoder", None)
     if objective.encoder is None or not isinstance(decoder, GaussianDecoder):
@@ -389,7 +389,7 @@ def _residual(objective: ContrastiveObjective, x: Tensor, generator: torch.Gener
 
 
 def _decoder(objective: ContrastiveObjective, x: Tensor, generator: torch.Generator | None) -> Iterator[Remedy]:
-    """Try the σ of greatest likelihood for noise as it is rebuilt now."""
+    """Try the σ of greatest likelihood for the current reconstruction of noise."""
     decoder = getattr(objective.model, "decoder", None)
     if not isinstance(decoder, GaussianDecoder) or decoder.log_scale.numel() != 1:
         return
@@ -406,5 +406,5 @@ def _decoder(objective: ContrastiveObjective, x: Tensor, generator: torch.Genera
         data = log_ratio(model, objective.encoder(x), x, log_prob_or_minus_inf(objective.noise, x), draws).mean + shift
         noise = log_ratio(model, encoder(drawn), drawn, log_noise, draws).mean + shift
     live, ess = _live_and_ess(objective, data, noise)
-    text = f"widen the decoder: at σ = {wider:.3g} instead of {narrow:.3g} {live:.1%} of the samples would be felt"
+    text = f"widen the decoder: at σ = {wider:.3g} instead of {narrow:.3g} {live:.1%} of the samples would be live"
     yield Remedy("decoder", live, ess, live >= ENOUGH_LIVE, f'{text} (GaussianDecoder(learned="shared") finds σ)')

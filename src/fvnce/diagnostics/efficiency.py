@@ -1,4 +1,4 @@
-r"""What noise costs: the asymptotic variance of a contrastive estimator, next to that of others (Eq. variance).
+r"""Efficiency of noise: the asymptotic variance of a contrastive estimator, compared with others (Eq. variance).
 
 Means over data are means over given rows. Maximum likelihood has the inverse of Fisher's information, I⁻¹. The best
 noise is p_n = w p_d with the weights w that make the trace of the covariance smallest, found on the same rows: for NCE
@@ -28,13 +28,13 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class NoiseEfficiency:
-    """What :func:`noise_efficiency` found: n times variances, of an estimate from n data and K n noise samples.
+    """Asymptotic variances, times n, of an estimate from n data and K n noise samples.
 
     Attributes:
         covariance: of the model's parameters in their own order, shape (P, P).
         variance: its trace.
         likelihood: that of maximum likelihood.
-        best: that of the best noise found, or None if it was not looked for.
+        best: that of the best noise found, or None if it was not computed.
         effective_samples: rows that carry M of Eq. variance, or noise samples that carry log Z if that is estimated and
             they are fewer. Below 100 the variances mean little.
 
@@ -50,12 +50,12 @@ class NoiseEfficiency:
 
     @property
     def against_likelihood(self) -> float:
-        """The fraction of the data that maximum likelihood would need to know as much, in (0, 1]."""
+        """Fraction of the data that maximum likelihood needs for the same variance, in (0, 1]."""
         return self.likelihood / self.variance
 
     @property
     def against_best(self) -> float:
-        """The fraction of the data that an estimate with the best noise would need to know as much."""
+        """Fraction of the data that an estimate with the best noise needs for the same variance."""
         if self.best is None:
             raise ValueError("against_best needs the best noise, found none; pass best=True")
         return self.best / self.variance
@@ -72,19 +72,19 @@ def noise_efficiency(
 ) -> NoiseEfficiency:
     """Compute the asymptotic variance of an estimator, of maximum likelihood and with the best noise.
 
-    The model is taken for the truth, so this is for a model that is nearly trained, or for one at a guess of what will
-    come out. The smaller variance wins among candidates:
+    The model is assumed to be the truth, so use a nearly trained model, or one with a guess of its parameters. Among
+    several candidates, choose the noise with the smallest variance:
 
         min(candidates, key=lambda noise: noise_efficiency(objective, noise, x, best=False).variance)
 
     Args:
         objective: gives the model, the rule, ν, K (``noise_samples``, drawn once), and whether log Z is known
             (``partition="fixed"``). The model must have ``log_prob(x)``, few parameters, and no direction in them that
-            leaves it as it is.
+            leaves the model unchanged.
         noise: p_n, by default the objective's own.
         x: draws of the model, or data, shape (n, …); by default ``model.sample(samples)``.
-        samples: how many, if they are drawn.
-        best: whether to look for the best noise.
+        samples: number of draws, if x is drawn.
+        best: whether to search for the best noise.
         generator: seeds the draws of the model.
 
     >>> from fvnce import NCE

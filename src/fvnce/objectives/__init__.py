@@ -3,8 +3,8 @@
 ======================  ===============================================================
 ``batch``               a batch, its log-ratios and its terms; how an objective is called
 ``ratios``              log-ratios Δ⁰, at latents drawn or summed over
-``partition``           what c = log Z is: fixed, learned, a function of the context, maximized out
-``contrastive``         J itself, and what the objectives that tell data from noise share
+``partition``           treatments of log Z: fixed, learned, a function of the context, maximized out
+``contrastive``         J itself, and the base class of contrastive objectives
 ``nce``                 NCE, variational NCE, fully variational NCE
 ``relatives``           conditional NCE, ranking NCE
 ``elbo``                autoencoder, VAE, IWAE, log p(x) by importance sampling
@@ -46,7 +46,7 @@ __all__ = [
     "log_marginal",
 ]
 
-# What a file may name. Version 0.2 wrote SNCE for an NCE with a rule. A log-scale is a buffer, restored by the state.
+# The classes that a file may name. Version 0.2 wrote SNCE for an NCE with a rule. The state restores a log-scale.
 _CLASSES = (Amortized, Autoencoder, ConditionalNCE, FullyVariationalNCE, IWAE, Learned, NCE, Profiled, RankingNCE, VAE)
 add(Kind("SNCE", NCE, vars, NCE, frozenset(inspect.signature(NCE).parameters)))
 register(*_CLASSES, VariationalNCE, omit=("log_scale",))

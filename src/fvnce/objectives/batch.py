@@ -1,10 +1,10 @@
-r"""What an objective takes and gives: a batch, the log-ratios Δ⁰ of its points, the terms of J and their statistics.
+r"""Inputs and outputs of an objective: a batch, the log-ratios Δ⁰ of its points, the terms of J and their statistics.
 
 A batch may be spread over W processes, whose gradients are averaged. Process k holds n_k of N samples, so
 
     mean over all N  =  average over processes of  (W n_k / N) · (mean over its own n_k),
 
-while the values of a log-mean-exp, which is no such average, are gathered. A batch without a :class:`BatchPart` is
+while a log-mean-exp is not such an average, so its values are gathered. A batch without a :class:`BatchPart` is
 whole, and no process waits for another.
 
 A noise sample enters the gradient with the weight −df0/dΔ, a data sample with df1/dΔ. The statistics of a batch are
@@ -34,13 +34,13 @@ from torch.distributions import Distribution
 from .._stats import log_power_mean
 from ..scoring import ScoringRule
 
-#: One number, which may have a graph.
+#: A scalar, possibly with an autograd graph.
 Scalar = Tensor | float
 
 
 @dataclass(frozen=True)
 class BatchPart:
-    """The part that this process holds of a batch that all processes evaluate together, with the same objective.
+    """Part of a batch that this process holds, when several processes evaluate one batch together.
 
     Attributes:
         data: W n_k / N of the data samples.
@@ -58,14 +58,14 @@ class BatchPart:
 
 @dataclass
 class Batch:
-    """What an objective is evaluated on. Shapes that do not fit together are refused here, for every objective.
+    """Rows of data and of noise that an objective is evaluated on. Shapes that do not match are refused.
 
     Attributes:
         x: rows of data, shape (B, …).
         x_noise: noise samples, shape (N, …); None lets the objective draw them.
         log_noise_x: log p_n of the data, shape (B,); None lets the objective evaluate it.
         log_noise_noise: log p_n of the noise samples, shape (N,); None lets the objective evaluate it.
-        part: the part that this is of a batch over several processes, or None for a whole batch.
+        part: this process's part of a batch over several processes, or None for a whole batch.
         context: c of p(x|c), one for each row of data, shape (B, …).
 
     >>> Batch(torch.zeros(3, 2)).x_noise is None
@@ -108,7 +108,7 @@ class Batch:
 
     @property
     def share(self) -> BatchPart | None:
-        """The old name of ``part``, served for one version."""
+        """The part, under its deprecated name."""
         warnings.warn("Batch.share is deprecated; use Batch.part", DeprecationWarning, stacklevel=2)
         return self.part
 
@@ -123,7 +123,7 @@ def mean_over_data(values: Tensor, part: BatchPart | None) -> Tensor:
 
 
 def gather(values: Tensor, part: BatchPart | None) -> Tensor:
-    """Return the values of all processes, joined along the first dimension; with one process, the values.
+    """Return the values of all processes, joined along the first dimension; with one process, return them unchanged.
 
     The gradient is that of this process's own part, W times, because averaging over processes divides by W.
     """
@@ -157,7 +157,7 @@ class _Gather(torch.autograd.Function):
 
 @dataclass
 class LogRatio:
-    """Δ⁰ of B points, as a scoring rule is applied to it.
+    """Log-ratios Δ⁰ of B points, to which a scoring rule is applied.
 
     Attributes:
         values: Δ⁰, shape (B,). With K draws of a latent it is the log of their mean ratio (Eq. multi_sample); with
@@ -165,7 +165,7 @@ class LogRatio:
         log_weights: log-weights over S, shape (S, B), that sum to one, for latents that are averaged outside f.
         draws: Δ⁰ of each of K > 1 draws that are averaged inside f, shape (K, B).
         base_sample: what the latents were drawn from, if a later pass can draw them again with gradients.
-        drawn: whether latents were drawn, and not summed over or absent.
+        drawn: whether latents were drawn; False if they are summed over or absent.
         point: whether q is a point mass.
     """
 
@@ -186,7 +186,7 @@ class LogRatio:
         return values if self.log_weights is None else (self.log_weights.exp() * values).sum(0)
 
     def log_moment(self, power: float) -> Tensor:
-        """Return the bound's log E_q[r^power] for each point, shape (B,)."""
+        """Return log E_q[r^power], as it enters the bound, for each point, shape (B,)."""
         if self.log_weights is None:
             return power * self.values
         return (power * self.values + self.log_weights).logsumexp(0)
@@ -196,11 +196,11 @@ class LogRatio:
         return self.values if self.log_weights is None else log_power_mean(self.values, power, self.log_weights)
 
     def detach(self) -> LogRatio:
-        """Return the same numbers without their graph."""
+        """Return the log-ratios without their graph."""
         return LogRatio(self.values.detach(), None if self.log_weights is None else self.log_weights.detach())
 
     def gathered(self, part: BatchPart | None) -> LogRatio:
-        """Return one log-ratio of the points of all processes."""
+        """Return the log-ratios of the points of all processes."""
         if part is None:
             return self
         if self.log_weights is None:
@@ -208,7 +208,7 @@ class LogRatio:
         return LogRatio(gather(self.values.T, part).T, gather(self.log_weights.T, part).T)
 
     def split(self, first: int, second: int) -> tuple[LogRatio, LogRatio]:
-        """Return those of the first points and those of the others."""
+        """Split into the log-ratios of the first points and of the others."""
         sizes, lead = (first, second), int(self.values.dim() == 2 or self.draws is not None)
         none = None, None
         parts = zip(
@@ -230,19 +230,19 @@ class LogRatio:
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of an objective on a batch. Everything but ``loss`` is for inspection and carries no graph.
+    """Terms of an objective on a batch. All but ``loss`` are for inspection and have no graph.
 
     Attributes:
         loss: −J, a scalar with its graph.
-        data: f1(Δ) of each data sample, or what else it adds to J, shape (B,).
+        data: f1(Δ) of each data sample, or its other contribution to J, shape (B,).
         noise: f0(Δ) of each noise sample, shape (N,), or None without noise.
         ratios: Δ⁰ of data and of noise.
         shift: Δ − Δ⁰ = −c − log ν.
-        evidence_offset: what turns Δ⁰ of data into the evidence, log p_n − γ, shape (B,).
-        rule: the rule that Δ is judged by.
+        evidence_offset: log p_n − γ, which is added to Δ⁰ of data to obtain the evidence, shape (B,).
+        rule: the scoring rule applied to Δ.
         noise_ratio: ν.
-        held_out_value: J at a c from other samples, where c was chosen on these samples and J on them is too high.
-        known_evidence: the evidence, if it is computed already.
+        held_out_value: J at a c from other samples, if c was chosen on these, which makes J on them too high.
+        known_evidence: the evidence, if it has been computed already.
 
     >>> from torch.distributions import Independent, Normal
     >>> import fvnce
@@ -276,7 +276,7 @@ class Terms:
     def evidence(self) -> Tensor:
         """log p_θ(x, z) − log q(z|x) of each data sample, less γ for a deterministic encoder, shape (B,).
 
-        It is the data term of (0, 0) up to log p_n, in which autoencoder, VAE and fvNCE can be compared.
+        It is the data term of (0, 0) up to log p_n, and makes autoencoder, VAE and fvNCE comparable.
         """
         if self.known_evidence is not None:
             return self.known_evidence
@@ -311,15 +311,15 @@ class Terms:
 
 
 class Objective(nn.Module):
-    """A module from a data batch, and a noise batch where it needs one, to the loss −J.
+    """Base class of objectives: modules that map a data batch, and a noise batch if needed, to the loss −J.
 
     ``objective(x)`` draws its own noise. Where log p_n is expensive, noise and its density can be passed in, and so can
     the tabulated density of the data rows: ``objective(x, x_noise=…, log_noise_x=…, log_noise_noise=…)``.
 
     ``objective(x, context=c)`` estimates p(x|c): the parts that take a context are called with it.
 
-    An objective of one's own defines :meth:`terms_of`; ``objective(x)`` and ``objective.terms(x)`` follow from it. One
-    that reads ``batch.context`` sets ``takes_context = True``.
+    A custom objective defines :meth:`terms_of`; ``objective(x)`` and ``objective.terms(x)`` follow from it. If it reads
+    ``batch.context``, it sets ``takes_context = True``.
 
     >>> class Spread(Objective):
     ...     def terms_of(self, batch):
@@ -336,7 +336,7 @@ class Objective(nn.Module):
     #: Noise samples drawn for each data sample.
     noise_samples: float = 0.0
 
-    #: Whether a context is used; one that nothing would use is refused.
+    #: Whether a context is used; if not, passing one is an error.
     takes_context: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -364,7 +364,7 @@ class Objective(nn.Module):
         return self.terms_of(Batch(x, x_noise, log_noise_x, log_noise_noise, context=context))
 
     def forward(self, x: Tensor, x_noise: Tensor | None = None, **given: Tensor | None) -> Tensor:
-        """Return the loss −J, a scalar, of what :meth:`terms` takes."""
+        """Return the loss −J, a scalar; the arguments are those of :meth:`terms`."""
         return self.terms(x, x_noise, **given).loss
 
     def check_context(self, context: object) -> None:
@@ -376,7 +376,7 @@ class Objective(nn.Module):
             )
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return groups for an optimizer: all parameters at ``lr``, but a learned log Z at its own rate."""
+        """Return groups for an optimizer: all parameters at ``lr``, except a learned log Z, which has its own rate."""
         return [{"params": list(self.parameters()), "lr": lr}]
 
 

@@ -1,4 +1,4 @@
-r"""J, the objective that tells data from noise, and what the objectives built on it share:
+r"""J, which contrasts data with noise, and the base class of the objectives built on it:
 
     J = E_data f1(Δ) + ν E_noise f0(Δ),      Δ = Δ⁰ − c − log ν,      Δ⁰ = log p⁰_θ(x, z) − log p_n(x) − log q(z|x),
 
@@ -52,9 +52,9 @@ from .ratios import (
 #: p_n, or a function of contexts c, shape (B, …), that gives p_n(·|c) with batch shape (B,).
 NoiseLike = Distribution | Callable[[Tensor], Distribution]
 
-#: Where at most this fraction of the last noise batch counted, samples that do not count are not differentiated.
+#: If at most this fraction of the last noise batch had a weight above 0, samples of weight 0 are not differentiated.
 SKIP_BELOW = 0.5
-#: A Δ above which the weight of a noise sample is above 0 in float32, with any rule but a tiny fraction of one.
+#: A Δ above which the weight of a noise sample is above 0 in float32, unless the rule has a tiny factor.
 FELT_ABOVE = -30.0
 #: Rows, their log p_n, and their contexts.
 _Side = tuple[Tensor, Tensor, Tensor | None]
@@ -76,7 +76,7 @@ def contrast(
         part: the part of this process, by which its means are weighted.
     """
     shift = -c - math.log(noise_ratio)
-    nothing = isinstance(shift, float) and shift == 0  # to add it would cost as much as a layer of a small network
+    nothing = isinstance(shift, float) and shift == 0  # adding it would cost as much as a layer of a small network
     f1 = data.average(rule.f1(data.values if nothing else data.values + shift))
     f0 = noise.average(rule.f0(noise.values if nothing else noise.values + shift))
     mean1, mean0 = f1.mean(), f0.mean()
@@ -86,7 +86,7 @@ def contrast(
 
 
 class ContrastiveObjective(ModelObjective):
-    """What NCE, VNCE and fvNCE share: noise, rule, log Z, and J.
+    """Base class of NCE, VNCE and fvNCE: noise, rule, log Z, and J.
 
     Args:
         model: p_θ, possibly unnormalized: ``log_joint(x, z)``, or ``log_prob(x)`` where ``encoder`` is None.
@@ -102,12 +102,12 @@ class ContrastiveObjective(ModelObjective):
         noise_encoder: q0(z|x), which must cover p_θ(z|x) of noise.
         latent_samples: draws of each latent. A discrete latent with few values is summed over instead.
 
-    Data and noise go through the networks in one pass where each row is known to be treated by itself: where data and
-    noise have one encoder, and all modules are of fvnce or row-wise ones of ``torch.nn``. Not with batch normalization,
-    dropout, attention or recurrent layers, nor with a module of your own unless it has an attribute ``by_rows = True``;
-    False is for two passes. Both ways give the same J.
+    Data and noise go through the networks in one pass if each row is known to be processed independently: data and
+    noise have one encoder, and all modules are fvnce's or row-wise modules of ``torch.nn``. Batch normalization,
+    dropout, attention and recurrent layers need two passes. So does a module of your own unless it has an attribute
+    ``by_rows = True``. Both ways give the same J.
 
-    With a context the fixed, learned and profiled partition have one c for all contexts. This is right where
+    With a context, the fixed, learned and profiled partitions have one c for all contexts. This is right where
     log Z(c) is the same for all of them: for a normalized p_θ(x|c), and for a network that is free to add a function of
     c to log p⁰(x|c), which then learns to absorb log Z(c). Otherwise use :class:`~fvnce.objectives.Amortized`, or
     :class:`~fvnce.objectives.RankingNCE`, which needs no log Z.
@@ -124,7 +124,7 @@ class ContrastiveObjective(ModelObjective):
     _data_is_averaged_outside = False
     #: Draws of the latent of a noise sample, where they are not ``latent_samples``.
     importance_samples: int | None = None
-    #: Whether the noise term is known in closed form, so that nothing is drawn but z.
+    #: Whether the noise term is known in closed form, so that only z is drawn.
     variance_reduced = False
 
     def __init__(
@@ -209,7 +209,7 @@ class ContrastiveObjective(ModelObjective):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def replace_noise(self, noise: Distribution) -> None:
-        """Continue with another p_n over the same rows; log Z, which is the model's, stays."""
+        """Replace p_n by another distribution over the same rows; log Z belongs to the model and is kept."""
         _validation.distribution("noise", noise)
         if "noise" in self._context_parts:
             raise ValueError("noise must be a distribution to be replaced, found a function of the context")
@@ -220,7 +220,7 @@ class ContrastiveObjective(ModelObjective):
         self.live_fraction.fill_(1.0)
 
     def terms_of(self, batch: Batch) -> Terms:
-        """Return J on a batch of B rows, without ``x_noise`` against round(``noise_samples``·B) draws."""
+        """Return the terms of J on B rows of data; without ``x_noise``, draw round(``noise_samples``·B) samples."""
         context = noise_context = batch.context
         event_shape = self.noise_given(context).event_shape
         x, x_noise = _validation.rows("x", batch.x, event_shape), batch.x_noise
@@ -242,11 +242,11 @@ class ContrastiveObjective(ModelObjective):
         watched = watched and not _validation.values_are_hidden()
         skips = watched and float(self.live_fraction) <= SKIP_BELOW
         sides = (x, log_noise_x, context), (x_noise, log_noise_noise, noise_context)
-        alike = all(
+        same_kind = all(
             a.dtype == b.dtype and a.device == b.device for a, b in zip(*(side[:2] for side in sides), strict=True)
         )
         joint = None
-        if self._joins and not skips and alike:
+        if self._joins and not skips and same_kind:
             with contextlib.suppress(ValueError):  # two passes name the rows of x and of x_noise as they are
                 joint = self._joint_log_ratios(*sides)
         if joint is not None:
@@ -267,7 +267,7 @@ class ContrastiveObjective(ModelObjective):
         Args:
             data: Δ⁰ of B data samples.
             noise: Δ⁰ of N noise samples.
-            evidence_offset: what turns Δ⁰ of data into the evidence, from :meth:`evidence_offset`.
+            evidence_offset: log p_n − γ, from :meth:`evidence_offset`.
             part: the part of a batch over several processes.
         """
         c: Scalar
@@ -329,7 +329,7 @@ class ContrastiveObjective(ModelObjective):
         )
 
     def evidence_offset(self, data: LogRatio, log_noise: Tensor) -> Tensor:
-        """Return what turns Δ⁰ of data into the evidence: log p_n − γ."""
+        """Return log p_n − γ, which is added to Δ⁰ of data to obtain the evidence."""
         return log_noise - prior_constant(self.model, True) if data.point else log_noise
 
     def _live_noise_log_ratio(self, data: LogRatio, x: Tensor, log_noise: Tensor, context: Tensor | None) -> LogRatio:
@@ -362,7 +362,7 @@ class ContrastiveObjective(ModelObjective):
                 self.live_fraction.fill_(1.0)
             return torch.arange(noise.values.shape[-1])
         weights = log_noise_weights(self.partition, self.rule, data, noise, self.noise_ratio).exp()
-        chosen = weights.nonzero()[:, 0] if weights.any() else _NONE  # in the usual case the cheaper question
+        chosen = weights.nonzero()[:, 0] if weights.any() else _NONE  # any() is the cheaper test
         live = len(chosen) / len(weights)
         if live != float(self.live_fraction):
             self.live_fraction.fill_(live)
@@ -389,7 +389,7 @@ class ContrastiveObjective(ModelObjective):
         return noise.log_prob(wide(x)) if _validation.values_are_hidden() else log_prob_or_minus_inf(noise, x)
 
     def fitted_log_partition(self) -> Tensor:
-        """Return c, the log-scale the objective works with: given, learned, or c* of the last training batch.
+        """Return c, the log-scale in use: given, learned, or c* of the last training batch.
 
         For α > 0 it estimates log Z only where p_θ = p_d; :meth:`log_partition` always does.
         """
@@ -409,9 +409,9 @@ class ContrastiveObjective(ModelObjective):
         """Return log Z of the model, log E_noise[e^Δ⁰] (Eq. log_Z), and its standard error, from noise samples.
 
         This is the α = 0 estimate whatever the rule: it is consistent for every model whose support the noise and the
-        noise encoder cover. The standard error is that of the delta method. Beside ``value, error = …`` the pair has
-        ``effective_samples``, (Σw)²/Σw² for w = e^Δ⁰, and ``trusted``, which is False if they are fewer than 100: then
-        few draws carry the mean, and value and error may both be far too small.
+        noise encoder cover. The standard error is that of the delta method. Besides ``value, error = …`` the result
+        has ``effective_samples``, (Σw)²/Σw² for w = e^Δ⁰, and ``trusted``, which is False if they are fewer than 100:
+        then few draws carry the mean, and value and error may both be far too small.
 
         With a ``context``, one row without a first dimension, it is log Z(c) of that context.
         """
@@ -436,7 +436,7 @@ class ContrastiveObjective(ModelObjective):
         return estimate_log_mean(log_w.masked_fill(log_w <= LOWEST_RATIO / 2, -math.inf))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return all parameters at ``lr``, but those of the partition at their own rate."""
+        """Return groups for an optimizer: all parameters at ``lr``, those of the partition at their own rate."""
         partition = {id(p) for p in self.partition.parameters()}
         rest = [p for p in self.parameters() if id(p) not in partition]
         return [{"params": rest, "lr": lr}, *self.partition.parameter_groups(lr)]
@@ -444,7 +444,7 @@ class ContrastiveObjective(ModelObjective):
 
 @torch.no_grad()
 def _held_out_value(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> float:
-    """Return J at a c from other samples: each half of the batch is judged at the c* of the other half (Eq. held_out).
+    """Return J at a c from other samples: each half of the batch at the c* of the other half (Eq. held_out).
 
     On its own samples the profiled value is too high, because c* is chosen on them. In float64, and without a clip.
     """

@@ -36,7 +36,7 @@ class _LikelihoodObjective(ModelObjective):
 
 
 class VAE(_LikelihoodObjective):
-    """Variational autoencoder: the evidence lower bound, with the KL in closed form where torch knows it.
+    """Variational autoencoder: the evidence lower bound, with the KL in closed form where torch has one.
 
     Args:
         model: a normalized latent-variable model.
@@ -157,8 +157,8 @@ def log_marginal(
         encoder: q(z|x), which must cover p_θ(z|x).
         x: rows, shape (B, …).
         latent_samples: K.
-        chunk: draws that are made at once.
-        context: c of p_θ(x|c), one for each row, shape (B, …); the model and the encoder are given it if they take it.
+        chunk: draws evaluated at once.
+        context: c of p_θ(x|c), one for each row, shape (B, …); passed to the model and the encoder if they take one.
 
     >>> from fvnce.models import RestrictedBoltzmannMachine
     >>> model = RestrictedBoltzmannMachine(torch.ones(3, 2), torch.zeros(3), torch.zeros(2))

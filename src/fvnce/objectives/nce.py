@@ -1,4 +1,4 @@
-r"""NCE and its variational forms, by what is known of the marginal p_θ(x) = ∫ p_θ(x, z) dz.
+r"""NCE and its variational forms, for models whose marginal p_θ(x) = ∫ p_θ(x, z) dz is tractable or not.
 
 With r = p_θ/p_n and a scoring rule (f1, f0), :class:`NCE` needs the marginal,
 
@@ -125,11 +125,11 @@ class FullyVariationalNCE(ContrastiveObjective):
     Args:
         rule: a scoring rule with the double-ELBO property.
         noise_encoder: q0(z|x). The noise term is a bound only if it covers p_θ(x, ·).
-        latent_samples: K; more than one uses the tighter multi-sample bound for both terms. A discrete latent takes
-            no K.
-        allow_non_variational: accept a rule without the double bound; J is then no bound either.
+        latent_samples: K; more than one uses the tighter multi-sample bound for both terms. Must be 1 for a discrete
+            latent, which is summed over.
+        allow_non_variational: accept a rule without the double-ELBO property; J is then not a bound.
         variance_reduced: for (0, 0) and a normalized model whose support the noise covers, the noise term is −1
-            exactly and the data term has a closed-form KL: nothing is drawn but z. This is the VAE (Eq. VAE).
+            exactly and the data term has a closed-form KL: only z is drawn. This is the VAE (Eq. VAE).
 
     >>> import torch
     >>> from torch.distributions import Independent, Normal
@@ -232,7 +232,7 @@ def _base(support: Any) -> Any:
 
 
 def _range(support: Any) -> tuple[Tensor, Tensor] | None:
-    """Return the bounds of a continuous support, which may be infinite, or None where it is no interval."""
+    """Return the bounds of a continuous support, which may be infinite, or None if it is not an interval."""
     if support in (constraints.real, constraints.real_vector):
         return torch.tensor(-math.inf), torch.tensor(math.inf)
     low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)

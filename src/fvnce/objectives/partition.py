@@ -1,4 +1,4 @@
-r"""What c is in Δ = Δ⁰ − c − log ν, for p_θ = e^(−c) p⁰_θ, and how gradients pass through it (docs/theory: log_scale).
+r"""Treatments of log Z: c of Δ = Δ⁰ − c − log ν, for p_θ = e^(−c) p⁰_θ, and its gradients (docs/theory: log_scale).
 
 * :class:`Fixed`: c is given, 0 for a normalized model.
 * :class:`Learned`: c is a parameter, as in the original NCE.
@@ -41,12 +41,12 @@ MOMENTUM = 0.9
 FARTHEST = 30.0
 #: Batches that must carry the average for it to be followed fully.
 ENOUGH_BATCHES = 2.0
-#: An α below which log A, near 0, is not divided by α, and one that no precision tells from 0.
+#: Below the first, log A is near 0 and not divided by α; below the second, α is treated as 0.
 SMALL, NEGLIGIBLE = 1 / 64, 1e-30
 
 
 class Partition(nn.Module):
-    """A treatment of log Z. One of your own defines ``c``.
+    """Base class of treatments of log Z; a custom one defines ``c``.
 
     >>> class Halved(Partition):
     ...     c = math.log(2)
@@ -76,7 +76,7 @@ class Partition(nn.Module):
 
 
 class Fixed(Partition):
-    """log Z is known: 0 for a normalized model, shifted by ``log_scale`` s, Δ = Δ⁰ + s.
+    """Known log Z: 0 for a normalized model, shifted by ``log_scale`` s, Δ = Δ⁰ + s.
 
     Without a clip, s for (0, 0) is just a weight e^s on the noise term.
 
@@ -121,12 +121,12 @@ class Fixed(Partition):
 
 
 class Learned(Partition):
-    """log Z is a parameter with its own learning rate.
+    """Learned log Z: a parameter with its own learning rate.
 
     Args:
-        lr_factor: its learning rate over that of the other parameters.
-        start: where it starts. By default that is its estimate on the first batch, unless ``log_z`` has been set to
-            anything but 0 by then.
+        lr_factor: its learning rate divided by that of the other parameters.
+        start: its initial value, by default the estimate on the first batch, unless ``log_z`` has been set to a value
+            other than 0 before.
 
     >>> Learned(lr_factor=5.0).parameter_groups(lr=0.25)[0]["lr"]
     1.25
@@ -170,12 +170,12 @@ class Learned(Partition):
         self._known_to_have_started = bool(self.started)
 
     def parameter_groups(self, lr: float) -> list[dict[str, object]]:
-        """Return log Z with its own rate, and never decayed towards 0."""
+        """Return an optimizer group of log Z with its own rate and no weight decay."""
         return [{"params": [self.log_z], "lr": lr * self.lr_factor, "weight_decay": 0.0}]
 
 
 class Amortized(Partition):
-    """log Z(c) of an unnormalized p⁰(x|c) is a function of the context c, learned with the model (Eq. amortized).
+    """Learned log Z(c) as a function of the context c, for an unnormalized p⁰(x|c) (Eq. amortized).
 
     Args:
         network: a module from contexts, shape (B, …), to log Z, shape (B,) or (B, 1).
@@ -185,7 +185,7 @@ class Amortized(Partition):
     torch.Size([5])
     """
 
-    c = 0.0  # what is left of it: Δ⁰ is that of e^(−log Z(c)) p⁰(x|c)
+    c = 0.0  # because Δ⁰ is already that of e^(−log Z(c)) p⁰(x|c)
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -209,7 +209,9 @@ class Amortized(Partition):
 
 @dataclass
 class MovingAverage:
-    """Moving average of P = Â B̂, what a batch divides by, in the log domain (docs/theory: few noise samples).
+    """Moving average of P = Â B̂, by which a batch's gradient is divided, in the log domain.
+
+    See docs/theory, Few noise samples in a batch.
 
     Attributes:
         count: batches seen.
@@ -224,7 +226,7 @@ class MovingAverage:
     center: float = -math.inf
 
     def weight(self, log_p: float, momentum: float) -> float:
-        """Return how much a batch counts, before it is added.
+        """Return the weight of a batch, before it is added.
 
         >>> moving = MovingAverage()
         >>> moving.weight(3.0, 0.9)  # nothing to compare with
@@ -252,15 +254,15 @@ class MovingAverage:
 
 
 class Profiled(Partition):
-    """log Z is maximized out on every batch; the rule's clip is ignored.
+    """Profiled log Z: maximized out on every batch; the rule's clip is ignored.
 
     Args:
-        momentum: of the moving average by which batches are weighed in training, so that few noise samples in a batch
-            make its gradient noisy but not wrong on average. 0 gives all batches the same weight, which is biased:
+        momentum: of the moving average that weights batches in training, so that few noise samples in a batch make
+            its gradient noisy but not biased. 0 gives all batches the same weight, which biases the gradient:
             −log of a mean is too large on average (+0.8 nats with 64 noise samples and a Δ of standard deviation 3),
             and its gradient leads away from the truth. By default 0.9 for rules (α, 0) and 0 for others, and 0 wherever
-            no state can be kept: inside of torch.compile and of function transforms. The value of J is that of the
-            batch in any case, and so, for (α, 0), is the direction of its gradient.
+            no state can be kept: inside torch.compile and function transforms. The value of J and, for (α, 0), the
+            direction of its gradient are those of the batch in any case.
 
     >>> from torch.distributions import Independent, Normal
     >>> from fvnce import NCE, PowerRule
@@ -344,7 +346,7 @@ class Profiled(Partition):
         return with_gradient_of(towards, value), c
 
     def _momentum_in_use(self, default: float) -> float:
-        """Return 0 where nothing is learned, so that no average moves."""
+        """Return the momentum, or 0 outside of training, so that averages do not change."""
         if not self.training or not torch.is_grad_enabled():
             return 0.0
         if not _validation.values_are_hidden():
@@ -367,7 +369,7 @@ class Profiled(Partition):
 
 
 def make_partition(partition: PartitionName | Partition, log_scale: LogScaleLike, rule: ScoringRule) -> Partition:
-    """Return the partition of an objective with this rule, by its name or as it is given."""
+    """Return the partition of an objective with this rule, from its name or as given."""
     if isinstance(partition, Partition):
         made = partition
     else:
@@ -441,7 +443,7 @@ def _balance_root(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_rati
     """Return the root c of g(c) = log E_data[φ] − log(ν E_noise[ψ]).
 
     The log-slopes grow in Δ at rates within [0, 1] and [1, 2], so g increases, at a rate that Newton's method uses; a
-    bracket catches the steps that leave it. In float64: the sums are small and the root is worth its digits.
+    step that leaves the bracket is replaced by bisection. Computed in float64, because the sums are small.
     """
     x, y = data.values.double() - math.log(noise_ratio), noise.values.double() - math.log(noise_ratio)
     weights_x, weights_y = _log_average_weights(data), _log_average_weights(noise)
@@ -515,15 +517,15 @@ def with_gradient_of(towards: Tensor, value: Tensor) -> Tensor:
 def _first_order_only(gradient: Tensor) -> None:
     if torch.is_grad_enabled():
         raise RuntimeError(
-            "momentum must be 0 for second derivatives of a profiled rule without a closed form: a gradient that "
-            "follows an average of earlier batches is that of no function; use Profiled(momentum=0), or eval()"
+            "momentum must be 0 for second derivatives of a profiled rule without a closed form: the gradient "
+            "depends on an average of earlier batches; use Profiled(momentum=0), or eval()"
         )
 
 
 def with_curvature(
     value: Tensor, rule: ScoringRule, data: LogRatio, noise: LogRatio, c: Tensor, noise_ratio: float
 ) -> Tensor:
-    """Return J at c* held fixed, with the second derivatives of J at a c* that moves (Eq. curvature)."""
+    """Return J at c* held fixed, with the second derivatives of J(c*), in which c* varies (Eq. curvature)."""
     tensors = (data.values, data.log_weights, noise.values, noise.log_weights)
     if _validation.values_are_hidden():
         residual, curvature, _ = _balance(rule, tensors, c, noise_ratio)
@@ -535,7 +537,7 @@ def with_curvature(
 
 
 class _AtItsBest(torch.autograd.Function):
-    """The identity; its gradient has the graph of the second derivatives if, and only if, a graph is asked for."""
+    """Identity whose gradient has the graph of the second derivatives only if a graph is requested."""
 
     @staticmethod
     def forward(

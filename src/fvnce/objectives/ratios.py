@@ -34,7 +34,7 @@ MOST_VALUES = 4096
 #: Δ⁰ of a noise sample to which the model gives no probability.
 LOWEST_RATIO = -1e30
 
-#: Where modules are known, and those of them that treat a batch, or what may be one, as a whole, or at random.
+#: Packages whose modules are known, and those of their modules that mix rows, or may, or are random.
 _KNOWN = "fvnce.models.", "fvnce.objectives.", "fvnce.training.", "torch.nn.modules."
 OF_WHOLE_BATCHES = (
     nn.modules.batchnorm._NormBase,
@@ -46,7 +46,7 @@ Encoder = Callable[..., Distribution]
 
 
 class ModelObjective(Objective):
-    """An objective of a model and its encoder. Which parts take a context is decided by their signatures, once.
+    """Base class of objectives of a model and its encoder. Their signatures decide which of them takes a context.
 
     Args:
         model: ``log_joint(x, z)`` or ``log_joint(x, z, context)``; ``log_prob`` where ``encoder`` is None.
@@ -97,10 +97,10 @@ def log_ratio(
         log_noise: log p_n of the points, shape (B,).
         draws: K, how many latents to draw for each point.
         averaged_outside: average f over the draws instead of averaging the ratios inside f.
-        marginal: sum a discrete latent inside f, which gives log p_θ(x)/p_n(x) itself, whatever ``draws`` is.
+        marginal: sum a discrete latent inside f, which gives log p_θ(x)/p_n(x) itself for any ``draws``.
         base_sample: that of an earlier pass, to draw the same latents again with gradients.
         context: c of p⁰(x, z|c), for a model that takes it.
-        sides: numbers of rows of data and of noise, whose Gaussian latents are drawn as if they had come one by one.
+        sides: numbers of rows of data and of noise, whose Gaussian latents are drawn as in separate passes.
     """
     if q is None:
         return LogRatio(wide(_checked(model.log_prob(x, *given(context)), (len(x),), "log_prob")) - log_noise)
@@ -148,7 +148,7 @@ def log_ratio(
 
 
 def _checked(value: Tensor, shape: tuple[int, ...], method: str) -> Tensor:
-    """Return what a model gave, if it is one number for each point."""
+    """Return the output of a model after checking that it is one number for each point."""
     if value.shape != shape:
         raise ValueError(
             f"model.{method} must return one number for each point, shape {shape}, found shape {tuple(value.shape)}; "
@@ -180,7 +180,7 @@ def checked_prior(q: object, x: Tensor, model: Any) -> Distribution | None:
 
 
 def treats_by_rows(part: object) -> bool:
-    """Return whether a model or an encoder is known to treat each row by itself, whatever rows come with it.
+    """Return whether a model or an encoder is known to process each row independently of the others.
 
     >>> [treats_by_rows(nn.Sequential(nn.Linear(2, 4), layer)) for layer in (nn.ReLU(), nn.BatchNorm1d(4))]
     [True, False]
@@ -197,7 +197,7 @@ def _treats_by_rows(module: nn.Module) -> bool:
 
 
 def narrowed(z: Tensor, x: Tensor) -> Tensor:
-    """Return the latents in the half precision of x, if it has one; log q and the prior see them as they were drawn."""
+    """Return the latents in the half precision of x, if it has one; log q and the prior use them as drawn."""
     return z.to(x.dtype) if z.dtype != x.dtype and _validation.is_half(x) and z.is_floating_point() else z
 
 
@@ -216,7 +216,7 @@ def prior_constant(model: Any, point: bool) -> float:
 def check_finite(
     name: str, x: Tensor, ratio: LogRatio, log_noise: Tensor | None = None, *, may_be_zero: bool
 ) -> LogRatio:
-    """Return the log-ratios, all finite, or raise an error that says where one that is not comes from.
+    """Return the log-ratios if all are finite; otherwise raise an error that names the cause.
 
     A ratio of zero, Δ⁰ = −∞, is legitimate where the model gives a noise sample no probability, and becomes a number
     whose multiples and sums have gradients. Where checks are deferred, one bad ratio makes all of them NaN, since some

@@ -1,6 +1,6 @@
 r"""Relatives of NCE in which a factor of p⁰ cancels, so that there is no log Z to learn (docs/theory: Which NCE?).
 
-Conditional NCE (Ceylan & Gutmann 2018) tells each data point x from a step u ~ k(·|x) away from it,
+Conditional NCE (Ceylan & Gutmann 2018) distinguishes each data point x from a step u ~ k(·|x) away from it,
 
     J = −2 E log(1 + e^(−L)),      L = log p⁰(x) k(u|x) − log p⁰(u) k(x|u).                    (Eq. conditional)
 
@@ -28,19 +28,20 @@ from .batch import Batch, BatchPart, LogRatio, Scalar, Terms, gather, mean_over_
 from .contrastive import ContrastiveObjective, NoiseLike
 from .ratios import Encoder, ModelObjective, check_finite, check_model, log_ratio
 
-#: Steps of this many standard deviations over √D: those at which a random walk on a Gaussian mixes fastest.
+#: The step in standard deviations, times √D, at which a random walk on a Gaussian mixes fastest.
 STEP = 2.38
 
 
 class ConditionalNCE(ModelObjective):
-    r"""Conditional NCE (Ceylan & Gutmann 2018): which of x and a step u away from it is the datum (Eq. conditional).
+    r"""Conditional NCE (Ceylan & Gutmann 2018): data points against steps u away from them (Eq. conditional).
 
-    The model need not be normalized, and there is no noise distribution to choose. The objective does not see the
-    weights of modes that no step connects. With a context, x and u have the same one, and log Z(c) cancels as well.
+    The model need not be normalized, and there is no noise distribution to choose. The objective does not depend
+    on the relative weights of modes that no step connects. With a context, x and u have the same one, and log Z(c)
+    cancels as well.
 
     With latents p⁰(x) = E_q[p⁰(x, z)/q(z|x)] is estimated from draws. J is concave in p⁰(x), so that the data's side is
-    a lower bound; in p⁰(u) it is convex, and no proper loss of pairs is concave in both (Eq. no_pairs). There it is an
-    importance estimate, too high by what a finite number of draws leaves; a discrete latent is summed over, exactly.
+    a lower bound; in p⁰(u) it is convex, and no proper loss of pairs is concave in both (Eq. no_pairs). The side of u
+    is estimated by importance sampling, too high with few draws; a discrete latent is summed over exactly.
 
     Args:
         model: ``log_prob(x)``, or ``log_joint(x, z)`` with an encoder; unnormalized or not.
@@ -148,16 +149,16 @@ class ConditionalNCE(ModelObjective):
 
 
 class RankingNCE(ContrastiveObjective):
-    r"""Ranking NCE (Ma & Collins 2018; Eq. ranking): find the datum among K noise samples of its own.
+    r"""Ranking NCE (Ma & Collins 2018; Eq. ranking): find the data point among K noise samples.
 
-    Noise rows i·K … (i+1)·K − 1 go with row i of the data; where there are fewer, they are used again from the first,
-    and more are refused. With a context they have that of row i, none may be used again, and log Z(c) cancels: a model
-    p⁰(x|c) is learned up to a function of c.
+    Noise rows i·K … (i+1)·K − 1 go with row i of the data; if there are fewer, they are reused from the first; more
+    are an error. With a context they have that of row i, none may be reused, and log Z(c) cancels: a model p⁰(x|c) is
+    learned up to a function of c.
 
     With latents both kinds of ratio are estimated from draws. J is concave in r(x), so that the data's side is a lower
-    bound; in the r(y_k) it is convex, and the estimate is too high by what a finite number of draws leaves. A bound on
-    both sides exists, −log R ≥ 1 − c − e^(−c) R with R the sum of the ratios, and is, but for r(x) in R, rule (0, 0) of
-    :class:`~fvnce.objectives.FullyVariationalNCE`. A discrete latent is summed over, exactly.
+    bound; in the r(y_k) it is convex, and the estimate is too high with few draws. A bound on both sides exists,
+    −log R ≥ 1 − c − e^(−c) R with R the sum of the ratios; except for r(x) in R it is rule (0, 0) of
+    :class:`~fvnce.objectives.FullyVariationalNCE`. A discrete latent is summed over exactly.
 
     Args:
         model: p_θ, unnormalized or not: ``log_prob(x)``, or ``log_joint(x, z)`` with an encoder.

@@ -4,8 +4,8 @@ r"""Ratios of distant distributions: bridges that are learned one by one and sum
 problem whose two sides overlap. What is known is not learned: log p/q = log p/g + log g/q, with g the Gaussian that has
 the mean and covariance of the data. g/q is known where q has a density, however far it is; where there are only samples
 of q, their Gaussian h takes part, log p/q = log p/g + log g/h − log q/h. What is left is the shape of p: p/g is one
-step, or several between waypoints (``chain``) if one is not alive. Everything is done as many times as there are folds,
-each time without one of them, which stops the training and judges it. The estimate is the mean of the log-ratios, with
+step, or several between waypoints (``chain``) if one is not alive. Everything is repeated for every fold, which is
+held out to stop the training and to evaluate it. The estimate is the mean of the log-ratios, with
 the error of Eq. ratio_error.
 
 ``multinomial_bridges`` trains one classifier of all levels (Eq. multinomial), which is evaluated at points of p and of
@@ -63,7 +63,7 @@ NOISE_DRAWS = 20_000
 
 @dataclass(frozen=True)
 class Telescope:
-    """A telescoped ratio and what is known of its bridges.
+    """Telescoped density ratio, with reports on its bridges.
 
     Attributes:
         model: ``log_ratio(x)``, and ``log_prob(x)`` where the noise has a density.
@@ -73,8 +73,8 @@ class Telescope:
             nine data sets in ten (results/coverage/README.md counts). NaN if nothing bounds it, with the reason in
             ``advice``: a bridge is too long, boosted trees find what the ratio misses, a few far rows carry the mean
             square, or the noise is known by samples alone and they are far from the data.
-        missed: what boosted trees find that tells fresh rows from the estimate, in nats, with its standard error: a
-            lower bound on KL(p‖r̂q). NaN where it was not looked for.
+        missed: held-out gain, in nats, of boosted trees that distinguish fresh rows from the estimate, with its
+            standard error: a lower bound on KL(p‖r̂q). NaN if it was not measured.
         doubts: why there is no error, empty if there is one.
         split: reports of bridges that were found too long and split, the first being one step all the way.
 
@@ -99,7 +99,7 @@ class Telescope:
 
     @property
     def advice(self) -> list[str]:
-        """What to change; empty if something was learned and there is an error."""
+        """Suggested changes; empty if something was learned and there is an error."""
         learned = [report.learned for report in self.reports if not report.exact]
         if any(gain.significant for gain in learned):
             return list(self.doubts)
@@ -130,16 +130,16 @@ def telescope(
     Args:
         x: data, shape (n, D).
         noise: q: a distribution, or samples of it.
-        bridges: how many. 1 is an ordinary ratio. More go by way of the data's Gaussian, from where the last, which is
-            exact, leads to the noise. "auto" tries 1, then 2, and splits what is not alive.
+        bridges: number of bridges. 1 is an ordinary ratio. More lead from the data to their Gaussian, and the last,
+            which is exact, from there to the noise. "auto" tries 1, then 2, and splits what is not alive.
         network: makes a network from x to one number; by default an MLP of 64-64 of whitened rows.
         rule: by default (0, 0); each bridge is profiled.
         epochs: passes over the waypoints of each bridge, at most: held-out rows decide which was best.
         batch_size: rows of a step.
         lr: learning rate.
         copies: waypoints made of each data row, with noise of their own.
-        folds: how many times everything is done, each time with another part of the rows held out.
-        seed: for everything.
+        folds: repetitions, each with another part of the rows held out.
+        seed: of all random draws.
         progress: show a bar of the folds; by default if standard error is a terminal.
 
     >>> from torch.distributions import Independent, Normal
@@ -166,7 +166,7 @@ def telescope(
     plan: _Plan | None = None
     if bridges != "auto":
         count = _validation.count("bridges", bridges)
-        # All bridges but the exact one are the data's; the noise's side, where it is one, has one of its own.
+        # All bridges but the exact one belong to the data's side; the noise's side, if there is one, has its own.
         plan = (equal_steps(count - 1), equal_steps(1))[: len(sides)] if count > 1 else ()
     runs: list[_Fold] = []
     with closing(Progress(progress)) as bar, bar.stage("folds") as report:
@@ -187,7 +187,7 @@ _Plan = tuple[Steps, ...]
 
 @dataclass(frozen=True)
 class _Fold:
-    """What one fold gave.
+    """Results of training on one fold.
 
     Attributes:
         bridges: from the data to the noise.
@@ -240,7 +240,7 @@ def _fit_fold(trainer: BridgeTrainer, sides: _Sides, source: Distribution, plan:
 
 
 def _drawn(noise: Distribution, held_out: Tensor, seed: int) -> Tensor:
-    """Draw noise to compare the held-out rows with, from a stream of its own."""
+    """Draw noise to compare the held-out rows with, from its own stream."""
     return draw(noise, DRAWS_PER_ROW * len(held_out), torch.Generator().manual_seed(seed + 2)).to(held_out)
 
 
@@ -347,17 +347,17 @@ def _mean_report(reports: list[BridgeReport]) -> BridgeReport:
 
 @dataclass(frozen=True)
 class MultinomialBridges:
-    """A ratio by multinomial bridges and what is known of it.
+    """Density ratio by multinomial bridges, with checks of its quality.
 
     Attributes:
         model: ``log_ratio(x)``, and ``log_prob(x)`` where the noise has a density.
         shares: a_k of the levels, from 0, the data, to 1, the noise.
         log_loss: of the classifier on held-out rows, in nats; log(K + 1) is that of a guess.
         learned: log(K + 1) − log_loss with its standard error over held-out rows.
-        missed: what boosted trees find that tells held-out rows from the estimate, in nats, with its standard error: a
-            lower bound on KL(p‖r̂q). NaN if the weights of the noise are too uneven to look.
+        missed: held-out gain, in nats, of boosted trees that distinguish held-out rows from the estimate, with its
+            standard error: a lower bound on KL(p‖r̂q). NaN if the weights of the noise are too uneven.
 
-    No error of log r̂ is reported: one fit does not show how far it may be off, and :func:`~fvnce.telescope` does.
+    No error of log r̂ is reported, because a single fit does not show it; :func:`~fvnce.telescope` reports one.
 
     >>> x = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
     >>> ratio = multinomial_bridges(x, x + 1, levels=2, epochs=1)
@@ -373,7 +373,7 @@ class MultinomialBridges:
 
     @property
     def advice(self) -> list[str]:
-        """What to change; empty if something was learned and nothing is found to be missed."""
+        """Suggested changes; empty if something was learned and nothing is found to be missed."""
         advice = {
             f"nothing was learned (held-out gain {self.learned} nats): the levels are one distribution, or the network "
             "cannot tell them apart. Try another network or more rows": not self.learned.significant,
@@ -410,7 +410,7 @@ def multinomial_bridges(
         lr: learning rate.
         copies: rows made of each data row at every level.
         held_out: fraction of the data rows that stops the training.
-        seed: for everything.
+        seed: of all random draws.
         progress: show a bar; by default if standard error is a terminal.
 
     >>> from torch.distributions import Independent, Normal

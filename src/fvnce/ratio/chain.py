@@ -6,7 +6,7 @@ m + √(1 − a²)(x − m) + a (z − m), x ~ p and z a sample of the noise, ha
 S and 1.75 S. The shape of p is lost little by little and nothing moves, so every bridge of the chain is evaluated at
 points of the kind that it was trained on.
 
-What a ratio r̂ misses is estimated by boosted trees that try to tell rows of p from rows of q weighted by r̂, on rows
+What a ratio r̂ misses is estimated by boosted trees that classify rows of p against rows of q weighted by r̂, on rows
 that neither r̂ nor they were trained on (Eq. ratio_error).
 """
 
@@ -43,7 +43,7 @@ PATIENCE = 8
 WIDE, WIDER = 0.25, 2.0
 #: Draws of the noise for each row of data, and folds of the boosted trees, when a ratio is checked.
 DRAWS_PER_ROW, CHECK_FOLDS = 4, 4
-#: Rows that must carry the mean of squared log-ratios, lest it be a matter of the few farthest.
+#: Rows that must carry the mean of squared log-ratios, so that it does not depend on the few farthest.
 ENOUGH_ROWS = 30
 
 Steps = tuple[float, ...]
@@ -73,16 +73,16 @@ NO_GAIN, UNKNOWN = Gain(0.0, 0.0), Gain(math.nan, math.nan)
 
 @dataclass(frozen=True)
 class BridgeReport:
-    """How one bridge fares on samples that it was not trained on.
+    """Quality of one bridge on held-out samples.
 
     Attributes:
-        live_noise: fraction of noise samples that can be felt in the gradient.
+        live_noise: fraction of noise samples that contribute to the gradient.
         ess_noise: effective fraction of the ratio weights on noise samples.
         gain: E_num[log r] − log E_den[r], a lower bound on KL(p_k‖p_k₊₁) in nats.
         learned: the part of the gain that the network adds to what is known without it (a constant, or the data's
             Gaussian), with its standard error. If it is not significantly above 0, the bridge learned nothing, even
             where ``ess_noise`` is near 1, as it is for every constant.
-        exact: whether both densities are known, so that nothing was learned and any length will do.
+        exact: whether both densities are known, so that nothing was learned and its length does not matter.
 
     >>> BridgeReport(live_noise=1.0, ess_noise=0.4, gain=0.5).alive
     True
@@ -140,13 +140,13 @@ class MatchedGaussian:
 
 @dataclass(frozen=True)
 class BridgeTrainer:
-    """How bridges are trained.
+    """Settings and training of bridges.
 
     Attributes:
         network: makes a network from x to one number, or None for an MLP.
         rule: the scoring rule.
         copies: waypoints made of each row, with noise of their own.
-        seed: for everything.
+        seed: of all random draws.
         training: arguments of :func:`fvnce.fit`.
     """
 
@@ -170,7 +170,7 @@ class BridgeTrainer:
         ``held_out_noise`` is the noise of the second rows, if it is another. ``known`` is a part of the log-ratio that
         the network need not learn, and that the bridge leaves out.
         """
-        # A seed of its own for every bridge, whatever others there are.
+        # Every bridge has its own seed, independent of the others.
         seed = self.seed + round(1e6 * shares[0]) + 7 * round(1e6 * shares[1])
         generator = torch.Generator().manual_seed(seed)
         # The ends are data and noise as they are; any other station has the mean of both, which is one.
@@ -269,7 +269,7 @@ def waypoints(x: Tensor, y: Tensor, share: float) -> Tensor:
 
 
 def whitened_mlp(rows: Tensor, outputs: int) -> nn.Module:
-    """Make an MLP of whitened rows whose first answer is 0."""
+    """Make an MLP of whitened rows whose initial output is 0."""
     gaussian = fit_gaussian(rows, "full")
     columns = rows.shape[1]
     whiten, inner = nn.Linear(columns, columns), mlp([columns, 64, 64, outputs], nn.SiLU)
@@ -295,7 +295,7 @@ def gain_over(num: Tensor, den: Tensor, known_num: Tensor, known_den: Tensor, co
 
 
 def missed(rows: Tensor, draws: Tensor, log_weights: Tensor, seed: int) -> Gain:
-    """Return what boosted trees find that tells rows of p from weighted draws of q, cross-validated.
+    """Return the cross-validated gain of boosted trees that distinguish rows of p from weighted draws of q.
 
     >>> x = torch.randn(400, 1, generator=torch.Generator().manual_seed(0))
     >>> [missed(x[:200] + shift, x[200:], torch.zeros(200), 0).significant for shift in (0, 2)]

@@ -1,8 +1,8 @@
-r"""r = p/q from samples of p and of q: ``fvnce.density_ratio``.
+r"""Density ratio r = p/q from samples of p and of q: ``fvnce.density_ratio``.
 
 A kernel ratio maximizes the rule's J; bandwidth and penalty are chosen by K-fold cross-validation of the same J on
-held-out samples, whose own kernels are left out: a kernel on a held-out sample would see it at distance zero, and
-narrow kernels would win. The ratio is linear in its coefficients, r = Kθ with θ ≥ 0, of which each fit finds
+held-out samples, whose own kernels are left out: a kernel on a held-out sample is at distance zero from it,
+which would favor narrow kernels. The ratio is linear in its coefficients, r = Kθ with θ ≥ 0, of which each fit finds
 
     max over θ ≥ 0:   mean_num f1(log r) + mean_den f0(log r) − (λ/2)‖θ‖².
 
@@ -12,8 +12,8 @@ importance fitting (LSIF). Each Newton step maximizes the quadratic model *under
 
     max over θ ≥ 0:   gᵀ(θ − θ₀) − ½ (θ − θ₀)ᵀ H (θ − θ₀)   ⇔   min over θ ≥ 0:   ‖Aθ − b‖²,   AᵀA = H,  Aᵀb = Hθ₀ + g,
 
-a non-negative least-squares problem, which an active-set method solves exactly. At α = 1 the model is the problem,
-and one step is the solution.
+a non-negative least-squares problem, which an active-set method solves exactly. At α = 1 the quadratic model is
+exact, and one step is enough.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .. import _validation
 from ..models.energy import SMALLEST_RATIO, KernelRatio, gaussian_kernels
 from ..scoring import PowerRule, ScoringRule
 
-#: Bandwidths tried, in multiples of the median distance between samples and centres.
+#: Bandwidths tried, in multiples of the median distance between samples and centers.
 BANDWIDTHS = (0.1, 0.2, 0.4, 0.7, 1.0, 1.5)
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 #: Newton stops where its model promises less than this, in units of J.
@@ -41,15 +41,15 @@ MOST_STEPS = 100
 
 @dataclass(frozen=True)
 class DensityRatio:
-    """An estimated ratio.
+    """Estimated density ratio r = p/q.
 
     Attributes:
         model: the ratio as a module; :func:`fvnce.save` writes it.
         bandwidth: of the kernels, as chosen.
         penalty: λ, as chosen.
-        value: mean held-out J of the choice, a little too high since it made the choice; or J of the fit on its own
-            samples, higher still, where there was nothing to choose. Neither it nor the ratio has an error.
-        tried: (bandwidth, penalty, mean held-out J) of everything tried.
+        value: mean held-out J of the chosen settings, slightly too high because it chose them; or, if there was nothing
+            to choose, J on the training samples, which is higher still. No standard error is given.
+        tried: (bandwidth, penalty, mean held-out J) of all settings tried.
 
     >>> x = torch.linspace(-1, 1, 50)[:, None]
     >>> ratio = density_ratio(x, x, bandwidth=1.0, penalty=0.1)
@@ -101,8 +101,8 @@ def density_ratio(
         bandwidth: of the kernels, or several to choose from; None tries multiples of the median distance.
         penalty: λ of (λ/2)‖θ‖², or several to choose from.
         centres: kernels, placed on samples of p at random.
-        folds: K; as long as there is something to choose.
-        seed: for centres and folds.
+        folds: K of the cross-validation, if there is something to choose.
+        seed: of the choice of centers and folds.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> p = torch.randn(400, 1, generator=generator)

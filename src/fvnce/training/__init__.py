@@ -1,7 +1,7 @@
 """Training: fit an objective, watch it, stop it, resume it, scale it.
 
 ======================  ===============================================================
-``trainer``             ``fit`` and its options: epochs of steps, until all is done or something goes wrong
+``trainer``             ``fit`` and its options: the loop over epochs and steps
 ``batches``             rows of data, with noise samples and log-densities of both
 ``evaluation``          the objective on a batch, and on held-out rows
 ``optimizer``           optimizers, schedules, and the norm of gradients

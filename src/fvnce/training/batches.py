@@ -9,7 +9,7 @@ process must have a row.
 
 Fresh noise is best, and costs a density evaluation for every row. A pool is used where the noise of a step, drawn
 afresh, would cost more than a fifth of the step, counted in floating-point operations: always for a kernel density
-with 60,000 centres, never for a Gaussian. A pool is renewed only while its samples have a gradient: a model can
+with 60,000 centers, never for a Gaussian. A pool is renewed only while its samples have a gradient: a model can
 memorize a pool that never changes, but not samples whose gradient is exactly zero.
 """
 
@@ -61,9 +61,9 @@ class Rows:
 
     Args:
         data: shape (n, …), or a pair (x, context) as a tuple or a TensorDataset.
-        dtype: floating data are given out in this dtype.
-        device: where batches are given out; data in memory move there at once.
-        name: how errors call the data.
+        dtype: of the batches, if the data are floating.
+        device: of the batches; data in memory are moved there at once.
+        name: of the data in errors.
 
     Attributes:
         context: the rows of the contexts, or None.
@@ -181,7 +181,7 @@ class BatchStream:
 
         Args:
             noise: p_n, or None if the objective takes no noise.
-            path: of the random stream that the samples follow, besides the process.
+            path: with the process, the random stream of the samples.
         """
         self.noise, self.pool, self.log_noise = noise, None, None
         self.ahead: tuple[Tensor, Tensor] | None = None
@@ -402,7 +402,7 @@ class _Loader:
 
 
 def _steps_ahead(numbers: int) -> int:
-    """Return for how many steps of so many numbers rows are taken together."""
+    """Return for how many steps, of this many numbers each, rows are taken together."""
     return max(1, min(STEPS_AHEAD, NUMBERS_AHEAD // max(1, numbers)))
 
 

@@ -48,7 +48,7 @@ ERROR_FENCE = 4.0
 
 
 class Baseline(nn.Module):
-    """A model and its encoder, trained without noise, by which :class:`ErrorBudget` measures an error.
+    """Model and encoder trained without noise, the reference of the error in :class:`ErrorBudget`.
 
     Args:
         model: normalized; ``log_joint(x, z)``, or ``log_prob(x)`` where ``encoder`` is None.
@@ -66,7 +66,7 @@ class Baseline(nn.Module):
         self.model, self.encoder = model, encoder
 
     def forward(self, x: Tensor, other: Tensor) -> Rebuilt:
-        """Return what :func:`rebuild` does."""
+        """Return evidence and errors of rows x, as :func:`rebuild` does."""
         return rebuild(self.model, self.encoder, x, other)
 
 
@@ -95,8 +95,8 @@ class ErrorBudget(Callback):
     """Find the log-scale of an objective made with ``log_scale="auto"`` from a budget on the data's error.
 
     :func:`fvnce.fit` adds one with the default budget if there is none among its ``callbacks``. In many dimensions the
-    clip of the rule should be 0. If the noise has kernels, the rows of data are jittered by them as well, because their
-    grain alone would tell noise from data.
+    clip of the rule should be 0. If the noise has kernels, the rows of data are jittered by them as well, because
+    otherwise the kernels alone distinguish noise from data.
 
     Args:
         budget: b > 1, how many times the baseline's error the data's error may be.
@@ -137,7 +137,7 @@ class ErrorBudget(Callback):
 
     @property
     def margin_fraction(self) -> float:
-        """(s − s_0)/M, from 0 to 1: at 1 the noise is pressed down as far as it may be, and budget may be left."""
+        """(s − s_0)/M, from 0 to 1: at 1 the log-scale is at its upper limit, even if budget is left."""
         return float(self._fraction)
 
     def start(self, trainer: Any) -> None:
@@ -191,7 +191,7 @@ class ErrorBudget(Callback):
         jittered = jitter(objective.noise, x)
         if jittered is x:
             return batch
-        # The gradient of (0, 0) does not depend on log p_n of the data: there the density of the plain rows will do.
+        # The gradient of (0, 0) does not depend on log p_n of the data: so the density of the plain rows is enough.
         power = power_of(objective.rule)
         return replace(batch, x=jittered, log_noise_x=batch.log_noise_x if power and power[1] == 0 else None)
 
@@ -279,7 +279,7 @@ class Budgeted(Fixed):
 
     def __init__(self, budget: float = BUDGET, reference: Baseline | None = None) -> None:
         super().__init__("auto")
-        # Not by setattr: the baseline is no part of the objective any more.
+        # Not by setattr: the baseline is no longer part of the objective.
         self.__dict__.update(budget=budget, reference=reference)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:

@@ -179,7 +179,7 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[int, int], None]]:
-        """Show work that precedes the training; yields the function to report (done, total) to."""
+        """Show work that precedes training; yield the function to report (done, total) to."""
         if self._bar is None:
             yield lambda done, total: None
             return

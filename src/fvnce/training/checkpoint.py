@@ -7,11 +7,11 @@ files; ``fvnce.load`` opens the folder.
 A checkpoint holds all that the next step depends on, and is written atomically with a checksum (see ``io``). With
 several processes each of the others writes a file of its own before the main process writes the one that names them.
 
-Weights do not say what they were trained for. So a checkpoint also holds the settings of the training and facts about
-the objective, by name, and is refused if they are of another run: the objective's description, as a file would hold it
-(``io.describe``), with tensors as digests, and the values of small buffers, which are settings or state. A part that
-cannot be described, of a user's class, is known by its class, the shapes of its parameters and its public attributes.
-What training itself changes, such as a counter, is not compared.
+Weights alone do not show what they were trained for. So a checkpoint also holds the settings of the training and facts
+about the objective, by name, and is refused if they are of another run: the objective's description, as a file would
+hold it (``io.describe``), with tensors as digests, and the values of small buffers, which are settings or state. A part
+that cannot be described, of a user's class, is known by its class, the shapes of its parameters and its public
+attributes. What training itself changes, such as a counter, is not compared.
 """
 
 from __future__ import annotations

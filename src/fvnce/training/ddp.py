@@ -34,7 +34,7 @@ PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
 #: The signals that ask a process to end; Windows has no SIGHUP.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-#: The variable by which the main process tells those that it starts its number.
+#: The variable that passes the main process's number to the processes that it starts.
 _MAIN = "FVNCE_MAIN_PROCESS"
 #: How long a process that is done waits for the others, and how long it may take to leave them at all.
 _LEAVING_SECONDS, _LEFT_SECONDS = 5, 60
@@ -90,7 +90,7 @@ def make_fabric(
 
 @contextlib.contextmanager
 def _ending_with_main() -> Iterator[None]:
-    """End this process if it was started by the main one of Fabric and that ends before all have joined.
+    """End this process if Fabric's main process, which started it, ends before all have joined.
 
     The main process starts the others and then listens for them. If it fails there, as when another program took its
     port, the others would try to reach it for half an hour.

@@ -1,10 +1,10 @@
-r"""The objective evaluated: on the batch of a step, whatever arguments it takes, and on held-out rows.
+r"""Evaluation of an objective on the batch of a step and on held-out rows.
 
-Lightning Fabric casts the tensors it is handed to the working precision; log p_n in bfloat16 would be off by nats. So a
+Lightning Fabric casts its input tensors to the working precision; log p_n in bfloat16 would be off by nats. So a
 batch travels inside an object that Fabric passes through untouched: the networks' products run in the working
 precision, densities and ratios stay in float32.
 
-Validation has noise of its own, the same at every epoch, and draws latents from a stream of its own: validating changes
+Validation has its own noise, the same at every epoch, and draws latents from its own stream: validating changes
 nothing in training, and two epochs are compared at the same draws. A contrastive objective is evaluated on the whole
 set at once: a profiled one takes the log of a mean over noise, and the mean of that log over batches would be too
 large. Losses of different rules are in different units. Two criteria are not:
@@ -43,7 +43,7 @@ _CHUNK = 2048
 
 
 class EvaluatedBatch:
-    """A batch for the objective, and the objective's loss on it, with its terms if it has any."""
+    """A batch for the objective, with its loss and, if any, its terms."""
 
     # Not a dataclass, the tensors in which Fabric would convert.
     __slots__ = ("batch", "loss", "terms")
@@ -64,7 +64,7 @@ class Step(nn.Module):
         parameters = inspect.signature(objective.forward).parameters.values()
         anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
         names = {p.name for p in parameters}
-        #: Whether the objective is handed noise samples, and which of the densities of data and noise.
+        #: Whether the objective receives noise samples, and which of the densities of data and noise.
         #: An objective whose noise is a function of the context draws for itself.
         own = getattr(objective, "noise", None) is None or "noise" in getattr(objective, "_context_parts", ())
         self.takes_noise = not own and ("x_noise" in names or anything)
@@ -108,7 +108,7 @@ def describe_batch(batch: Batch) -> str:
 
 
 class Validation:
-    """The criteria on held-out data.
+    """Evaluation of an objective on held-out data.
 
     Args:
         data: held-out rows.

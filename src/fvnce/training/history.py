@@ -35,7 +35,7 @@ _SAME_ON_ALL = (*_NOT_AVERAGED, "lr")
 
 
 class HistoryTable:
-    """Rows of numbers under named columns; a column that a row does not name holds NaN there.
+    """Table of numbers under named columns; columns that a row does not name hold NaN.
 
     Only given numbers are stored, so a million steps with statistics at every hundredth stay small.
 

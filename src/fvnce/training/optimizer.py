@@ -9,7 +9,7 @@ descent stands still although the direction is right. With the exponential rule,
 number of steps is polynomial in the distance (Liu et al. 2021). All steps are equally long, so a decaying schedule is
 what makes it converge.
 
-A gradient may be NaN while the loss is not (the root of 0, times 0), and one such step spoils every weight it reaches.
+A gradient may be NaN while the loss is not (the root of 0, times 0), and such a step makes the weights NaN.
 The trainer therefore looks at the norm or the sum of all gradients before the optimizer's step, and at each where that
 is not finite.
 """
@@ -34,10 +34,10 @@ ScheduleLike = str | LRScheduler | Callable[[Optimizer, int], LRScheduler] | Non
 
 
 class NormalizedSGD(Optimizer):
-    """Steps of length ``lr`` against the gradient; ``fvnce.fit(…, optimizer="normalized-sgd")``.
+    """Gradient descent with steps of length ``lr``; ``fvnce.fit(…, optimizer="normalized-sgd")``.
 
-    The norm is over all parameters, in float64, so that no gradient is too small for it. Groups with a rate of their
-    own go their rate's share of the common direction.
+    The norm is over all parameters, in float64, so that no gradient is too small for it. Parameter groups with
+    their own rate scale the common direction by it.
 
     Args:
         params: parameters or groups of them.
@@ -164,7 +164,7 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
 
 
 def gradient_size(parameters: Iterable[Tensor]) -> Tensor:
-    """Return a number, without waiting for it, that is finite only if all gradients are; not if they are huge."""
+    """Return a number, on the device, that is finite only if all gradients are; huge ones may overflow it."""
     gradients = [_dense(p.grad) for p in parameters if p.grad is not None]
     # Of a small network the calls cost more than the copy of its gradients.
     if sum(map(Tensor.numel, gradients)) > _SMALL or len({(each.dtype, each.device) for each in gradients}) != 1:

@@ -74,7 +74,7 @@ def fit_flow(
         epochs: passes over the data.
         seed: of initial weights and of training; by default drawn from torch's global generator.
         start: a flow to continue from, whose family, layers and standardization are kept; it is not changed itself.
-        **options: whatever :func:`fvnce.fit` takes, such as ``validation`` and ``early_stopping``.
+        **options: arguments of :func:`fvnce.fit`, such as ``validation`` and ``early_stopping``.
 
     Returns:
         Noise whose parameters are no longer trained; it moves and is saved with the objective that has it. Mix it with
@@ -108,7 +108,7 @@ Refit = Callable[[Any, Tensor, torch.Generator], Distribution]
 
 
 class RefitNoise(Callback):
-    """Replace the noise after every few epochs.
+    """Replace the noise during training, after every few epochs.
 
     Checkpoints hold the noise in use, so a resumed training ends with the bits of one never interrupted.
     Losses before and after a refit are of different noise and cannot be compared: early stopping is refused.
@@ -118,7 +118,7 @@ class RefitNoise(Callback):
             one that can be saved where the run has checkpoints.
         every: epochs between two refits.
         last: the epoch after which the noise stays, by default none; the last epoch of a run is never followed by one.
-        rows: how many rows of data are handed over, drawn anew each time.
+        rows: number of data rows passed to ``refit``, drawn anew each time.
 
     >>> from fvnce import KernelDensity, PowerRule, NCE, fit, mlp, EnergyModel, fit_gaussian
     >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)) + 3
@@ -155,7 +155,7 @@ class RefitNoise(Callback):
 
 
 class DecodedNoise:
-    """The output of a Gaussian decoder for codes like those of the data, as a kernel density.
+    """Kernel density at the outputs of a Gaussian decoder for codes like those of the data.
 
     Args:
         centres: K, how many codes.
@@ -180,7 +180,7 @@ class DecodedNoise:
 
     @torch.no_grad()
     def __call__(self, objective: Any, rows: Tensor, generator: torch.Generator) -> KernelDensity:
-        """Return the density of the model as it is now."""
+        """Return a kernel density of the decoder's current output."""
         model = objective.model
         decoder = getattr(model, "decoder", None)
         if objective.encoder is None or not isinstance(decoder, GaussianDecoder):

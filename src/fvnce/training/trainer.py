@@ -75,7 +75,7 @@ _NO_EFFECT = (
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss or a gradient became infinite or NaN; the message names the step, what, and the batch.
+    """Raised if the loss or a gradient becomes infinite or NaN; the message names the step, the term and the batch.
 
     >>> import fvnce
     >>> class Broken(nn.Module):
@@ -113,7 +113,7 @@ class Interrupted(SystemExit):
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """Options of :func:`fvnce.fit` that few people need.
+    """Less common options of :func:`fvnce.fit`.
 
     Args:
         noise_pool: rows of the pool of noise, 0 for fresh noise at every step, None to choose by cost.
@@ -121,8 +121,8 @@ class FitOptions:
             does not fit into memory. Statistics are those of the last. A profiled log Z is profiled on each of them.
         checkpoint_every: steps between checkpoints, by default an epoch.
         keep_last: how many checkpoints are kept.
-        log_every: steps between two that record the objective's statistics, besides the last of each epoch. The loss
-            is recorded at every step.
+        log_every: steps between records of the objective's statistics; the last step of an epoch is always recorded.
+            The loss is recorded at every step.
         validate_every: epochs between validations; the last epoch is always validated.
         seed_globals: False neither seeds nor reads the global generators of torch, NumPy and Python: for objectives
             that draw from generators of their own, and for trainings in several threads, which share them. Then a seed
@@ -226,7 +226,7 @@ def fit(
     """Train ``objective`` in place and return the history.
 
     Args:
-        objective: a module from a batch of rows to a scalar loss. One with a distribution ``noise`` is also handed
+        objective: a module from a batch of rows to a scalar loss. One with a distribution ``noise`` also receives
             noise samples and log densities, as ``objective(x, x_noise, log_noise_x=…, log_noise_noise=…)``.
         data: rows as a tensor, an array, a memory map, or a DataLoader that gives tensors. For an objective that takes
             a context, pairs (x, context): a tuple of two of these, a TensorDataset, or a DataLoader that gives pairs.
@@ -234,7 +234,7 @@ def fit(
         epochs: passes over the data.
         batch_size: rows of a step on each process; a DataLoader has its own.
         optimizer: "adam", "adamw", "sgd", "normalized-sgd", a function from parameter groups to an optimizer, such as
-            ``torch.optim.RAdam``, or an optimizer of the objective's parameters, which has a rate of its own.
+            ``torch.optim.RAdam``, or an optimizer of the objective's parameters, which has its own rate.
         lr: learning rate.
         schedule: None or "constant", "cosine", "linear", "warmup-cosine", a function (optimizer, total steps) →
             LRScheduler, or an LRScheduler of the optimizer that is given; stepped every step.
@@ -323,7 +323,7 @@ def fit(
 class Trainer:
     """Train one objective, for one call of ``fit``.
 
-    Callbacks are given the trainer; :class:`~fvnce.training.Callback` says what they may use.
+    Callbacks receive the trainer; :class:`~fvnce.training.Callback` lists what they may use.
     """
 
     def __init__(
