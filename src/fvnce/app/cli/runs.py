@@ -231,7 +231,7 @@ def score(
     quiet: Quiet = False,
 ) -> None:
     """Rows are numbered from 1; images go by the names of their files. Higher scores are more anomalous; outlier is 1
-    above the threshold of the run. p_value is the share of normal rows that score at least as high: about 1 % of
+    above the threshold of the run, and for novel rows. p_value is the share of normal rows that score at least as high: about 1 % of
     normal rows have p < 0.01. For a run with known outliers, like_known and novelty are its two scores, and kind is
     "known" for rows like these outliers and "novel" for other outliers. DATA may be larger than memory, and - reads csv
     or npy from standard input.
