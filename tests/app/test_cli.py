@@ -20,6 +20,7 @@ from sklearn.datasets import load_digits
 from commands import fvnce
 from fvnce import NoiseContrastiveDetector
 from fvnce.app.cli import main
+from fvnce.app.runs import load_run
 from fvnce.app.runs.settings import to_toml
 from fvnce.tables import open_source
 
@@ -190,10 +191,27 @@ def test_a_budget_with_other_options(table, run_folder):
     top = [json.loads(line) for line in lines]
     assert len(top) == 9
     assert {row["row"] for row in top if row["outlier"]} <= set(all_of)
+    assert [row["outlier"] for row in top] == 7 * [True] + 2 * [False]
     fvnce("score", run_folder, table, "--alarms", 1, "--check", code=3)
     fvnce("score", run_folder, table, "--threshold", 1e9, "--check")
     _, said = fvnce("score", run_folder, table, "--fdr", 1e-6)
     assert "warning: no alarm at fdr 1e-06" in said
+
+
+def test_budgets_go_by_the_score_that_is_written(table, run_folder, tmp_path):
+    novel = tmp_path / "novel.csv"
+    novel.write_text(table.read_text(encoding="utf-8") + "".join(f"n{i};-{9 + i},5;45;Bern;no\n" for i in range(6)))
+    written = rows_of(fvnce("score", run_folder, novel)[0])
+    learned = load_run(run_folder).threshold
+    assert any(row["outlier"] == "1" and float(row["score"]) < learned for row in written)
+    for number in (3, 12, 20, 25):
+        top = rows_of(fvnce("score", run_folder, novel, "--alarms", number, "--top", number)[0])
+        assert [row["outlier"] for row in top] == number * ["1"]
+    for threshold in (learned, 1.5 * learned):
+        out, said = fvnce("score", run_folder, novel, "--threshold", threshold)
+        above = [float(row["score"]) > threshold for row in rows_of(out)]
+        assert [row["outlier"] == "1" for row in rows_of(out)] == above
+        assert f"{sum(above)} above the threshold {threshold:.4g}" in said
 
 
 def test_budgets_that_are_refused(table, run_folder):

@@ -92,6 +92,48 @@ def test_no_list_claims_more_than_is_known(tmp_path, known, settings, numbers):
     assert f"{known} known outlier" in card
 
 
+def fitted(folder, X, y=None, *options):
+    """What the page of a run on a table is drawn from, and its text."""
+    np.savez(folder / "t.npz", X=X, **({} if y is None else {"y": y}))
+    label = [] if y is None else ["--label", "y"]
+    fvnce("fit", folder / "t.npz", *label, *QUICK, *options, "--out", folder / "run", "-q")
+    return analysis_of(load_run(folder / "run")), text_of((folder / "run" / "report.html").read_text())
+
+
+def test_no_number_of_outliers_is_given_where_nothing_is_flagged(tmp_path):
+    analysis, text = fitted(tmp_path, np.tile([[1.5, 2.0]], (80, 1)))
+    assert not analysis.scores.flagged.any()
+    assert "No row is flagged" in text
+    assert not re.search(r"about [\d,]+ outlier", text)
+
+
+def test_rows_above_a_fraction_are_at_most_that_fraction(tmp_path):
+    """The six highest rows are equal, and three of 106 are asked for: none is above."""
+    X = np.concatenate([np.random.default_rng(3).normal(size=(100, 2)).round(), np.full((6, 2), 9.0)])
+    analysis, text = fitted(tmp_path, X, None, "--contamination", "0.03")
+    assert not analysis.scores.flagged.any()
+    assert "at most this fraction of the training rows lies above" in text
+
+
+def test_a_line_that_no_label_places_is_called_a_convention(tmp_path):
+    X = np.random.default_rng(3).normal(size=(300, 3))
+    y = np.arange(300) == 0
+    X[0] += 6
+    analysis, text = fitted(tmp_path, X, y.astype(int))
+    assert analysis.finds["known"].flagged
+    assert "No label places the line" in verdict.words(analysis)[0]
+    about = " ".join(lists.about(analysis, "known", analysis.finds["known"]))
+    assert "convention" in about
+    assert "No label places this line" in about
+    assert "No label places" in text
+
+
+def test_a_line_that_labels_place_is_called_no_convention(payments):
+    analysis = analysis_of(load_run(payments / "run"))
+    assert "No label" not in verdict.words(analysis)[0]
+    assert "No label" not in " ".join(lists.about(analysis, "known", analysis.finds["known"]))
+
+
 def evidence_of(known, found, auroc, flagged, rows=1000, prior=0.02, reason=None):
     """Evidence of a case; ``auroc`` is its value and its interval."""
     numbers = None if reason else dict(zip(("value", "low", "high"), auroc, strict=True))

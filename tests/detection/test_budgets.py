@@ -29,10 +29,10 @@ def detector() -> NoiseContrastiveDetector:
 @pytest.mark.parametrize("alarms", [1, 7, 50, 329, 330, 10**9])
 def test_a_number_of_alarms_flags_the_highest_rows(detector: NoiseContrastiveDetector, alarms: int) -> None:
     X, _ = problem(1)
-    flagged, score = detector.predict(X, alarms=alarms) == -1, detector.score_samples(X)
+    flagged, score = detector.predict(X, alarms=alarms) == -1, detector.anomaly_score(X)
     assert flagged.sum() == min(alarms, len(X))
     if not flagged.all():
-        assert score[flagged].max() <= score[~flagged].min()
+        assert score[flagged].min() >= score[~flagged].max()
 
 
 def test_of_equal_rows_the_first_are_flagged(detector: NoiseContrastiveDetector) -> None:
@@ -41,10 +41,26 @@ def test_of_equal_rows_the_first_are_flagged(detector: NoiseContrastiveDetector)
 
 def test_a_threshold_takes_the_place_of_the_learned_one(detector: NoiseContrastiveDetector) -> None:
     X, _ = problem(1)
-    np.testing.assert_array_equal(detector.predict(X, threshold=detector.threshold_), detector.predict(X))
+    alone = detector.scores(X).kind == "novel"
+    of_learned = detector.predict(X, threshold=detector.threshold_)
+    np.testing.assert_array_equal(of_learned[~alone], detector.predict(X)[~alone])
     for threshold in (-1e9, 0.0, 3.0, 1e9):
-        expected = np.where(-detector.score_samples(X) > threshold, -1, 1)
+        expected = np.where(detector.anomaly_score(X) > threshold, -1, 1)
         np.testing.assert_array_equal(detector.predict(X, threshold=threshold), expected)
+
+
+def test_budgets_rank_by_the_score_where_rows_are_flagged_for_their_novelty_alone(
+    detector: NoiseContrastiveDetector,
+) -> None:
+    """A row of a far group without labels is flagged by default, and scores lower than known kinds of outliers."""
+    X = np.concatenate([problem(1)[0], np.random.default_rng(2).normal([-7, 7, -7], 0.5, size=(5, 3))])
+    scores = detector.scores(X)
+    alone = scores.flagged & (scores.anomaly <= scores.threshold)
+    assert alone.any()
+    highest = np.argsort(-scores.anomaly, kind="stable")
+    for alarms in range(1, 40):
+        assert set(np.flatnonzero(detector.predict(X, alarms=alarms) == -1)) == set(highest[:alarms])
+    assert (detector.predict(X, threshold=detector.threshold_)[alone] == 1).all()
 
 
 @pytest.mark.parametrize(

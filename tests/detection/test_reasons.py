@@ -137,6 +137,7 @@ def test_zero_negative_and_equal_parts_are_no_reasons() -> None:
 
 #: Training values, a value as it is read and as it is shown, how it is read, and the sentence.
 _NUMBERS, _DAY = np.arange(1.0, 2001.0), 86400.0
+_GAPS = np.where(_NUMBERS > 800, np.nan, _NUMBERS)
 _CODES = np.repeat([0.0, 1.0], [1999, 1])
 _FILES = ColumnType("text", codes={"DE": 0, "FR": 1})
 _DATES = (np.arange(2000) // 5 * 7 + np.arange(2000) % 5 + 4) * _DAY  # from a Monday, without weekends
@@ -179,6 +180,16 @@ GRAMMAR: list[tuple[Any, float, str, ColumnType, str]] = [
     ),
     (np.where(_NUMBERS > 1, np.nan, 1.0), 2.0, "2", ColumnType(), "x 2: a value in 1 of 2,000 rows"),
     (np.where(_NUMBERS > 1990, _NUMBERS, 0.0), 1995.0, "1995", ColumnType(), "x 1995: 0 in 99.5 % of rows"),
+    (_GAPS, 9999.0, "9999", ColumnType(), "x 9999: higher than all 800 rows with a value; usual 16 to 784"),
+    (_GAPS, 799.0, "799", ColumnType(), "x 799: higher than 99.7 % of the 800 rows with a value; usual 16 to 784"),
+    (_GAPS, 2.0, "2", ColumnType(), "x 2: lower than 99.7 % of the 800 rows with a value; usual 16 to 784"),
+    (
+        np.where(_GAPS > 796, _GAPS, 0 * _GAPS),
+        798.0,
+        "798",
+        ColumnType(),
+        "x 798: 0 in 99.5 % of the 800 rows with a value",
+    ),
     (_CODES, -2.0, "KP", _FILES, "x KP: never seen"),
     (_CODES, -2.0, "<b>日本</b> & \n" + 90 * "Ü", _FILES, f"x <b>日本</b> & \n{90 * 'Ü'}: never seen"),
     (_CODES, 1.0, "FR", _FILES, "x FR: 1 of 2,000 rows"),
@@ -196,6 +207,26 @@ def test_sentences_say_what_training_rows_have(
     X, weights = np.asarray(values)[:, None], np.ones(2000)
     usual = Usual.learn(TablePreprocessor.learn(X, weights, [reading]), X, weights)
     assert usual.sentence(0, "x", value, text, reading, (1,)) == wanted
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.6])
+def test_percentages_are_true_of_the_rows_they_name(missing: float) -> None:
+    rng = np.random.default_rng(0)
+    X = np.exp(rng.normal(size=(500, 1)))
+    X[rng.random(500) < missing] = np.nan
+    usual = Usual.learn(TablePreprocessor.learn(X, np.ones(500), None), X, np.ones(500))
+    present = X[~np.isnan(X)]
+    said = 0
+    for value in np.concatenate([np.sort(present)[:20], np.sort(present)[-20:]]):
+        sentence = usual.sentence(0, "x", float(value), "", ColumnType(), ())
+        match = re.search(r"(higher|lower) than ([\d.]+) % of (?:rows|the (\d+) rows with a value);", sentence)
+        if match:
+            said += 1
+            beyond = np.sum(X < value) if match[1] == "higher" else np.sum(X > value)
+            rows = len(X) if match[3] is None else int(match[3])
+            assert rows in (len(X), len(present))
+            assert beyond / rows >= float(match[2]) / 100 - 1e-9
+    assert said >= 3
 
 
 def test_every_sentence_is_one_phrase_and_is_tested() -> None:

@@ -203,8 +203,8 @@ class FittedDetector(ABC):
 
         Args:
             X: rows.
-            alarms: flag this many rows, those with the lowest ``score_samples``; all if there are fewer.
-            threshold: flag rows whose ``−score_samples`` is above it instead of ``threshold_``.
+            alarms: flag this many rows, those with the highest ``anomaly_score``; all if there are fewer.
+            threshold: flag rows whose ``anomaly_score`` is above it, and no others: none for its novelty alone.
             fdr: instead of a threshold, the fraction of false alarms among all alarms that is allowed on average over
                 training sets and rows, such as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. Which
                 rows are flagged depends on those given together. If none is, though some are above ``threshold_``, a
@@ -222,11 +222,11 @@ class FittedDetector(ABC):
             raise ValueError(f"discount must be None without fdr, found {discount}: the threshold uses no p-values")
         if fdr is None:
             scores = self._compared_scores(X)
-            return np.where(flag_by(scores.line, scores.flagged, None, alarms=alarms, threshold=threshold), -1, 1)
+            return np.where(flag_by(scores.anomaly, scores.flagged, None, alarms=alarms, threshold=threshold), -1, 1)
         discounted = self.discount_at(fdr, discount)
         p, scores = self.p_value(X, discount=discounted), self._scores_of(self._checked(X))
         least = self._p_values.least(discount=discounted)
-        flagged = flag_by(scores.line, scores.flagged, p, fdr=fdr, least=least, discount=discounted)
+        flagged = flag_by(scores.anomaly, scores.flagged, p, fdr=fdr, least=least, discount=discounted)
         return np.where(flagged, -1, 1)
 
     def discount_at(self, fdr: float, discount: bool | None = None) -> bool | float:

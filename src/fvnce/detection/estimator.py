@@ -140,7 +140,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         outlier_share: λ, the weight of known outliers in the noise.
         contamination: "auto" puts the threshold where P(outlier | x) = ½, and flags rows that are unlike everything as
             well; a number in (0, 0.5] puts it where that fraction of the training rows lies above, rounded down to
-            whole rows.
+            whole rows, and fewer if rows that score the same would be more.
         prior: π, the share of outliers among unlabelled rows; estimated by default.
         calibration_folds: folds of the training rows. Members see all rows; smaller models without each fold in turn
             score its rows, and these scores make P(outlier | x) and ``evidence_``. With 0 there are none: P is what it

@@ -21,17 +21,17 @@ from .members.base import State
 from .preprocessing import TablePreprocessor, time_parts
 from .rows import Array
 
-#: Every sentence, by what is said; ``shown`` is the name of a column and its value.
+#: Every sentence, by what is said; ``shown`` is the name of a column and its value, ``there`` the rows with a value.
 SENTENCES = {
     "unseen": "{shown}: never seen",
     "rare": "{shown}: {count} of {rows}",
     "missing": "{shown}: {count} of {rows}",
     "filled": "{shown}: a value in {count} of {rows}",
-    "highest": "{shown}: higher than all {rows}; usual {low} to {high}",
-    "higher": "{shown}: higher than {percent} of rows; usual {low} to {high}",
-    "lowest": "{shown}: lower than all {rows}; usual {low} to {high}",
-    "lower": "{shown}: lower than {percent} of rows; usual {low} to {high}",
-    "one value": "{shown}: {low} in {percent} of rows",
+    "highest": "{shown}: higher than all {there}; usual {low} to {high}",
+    "higher": "{shown}: higher than {percent} of {those}; usual {low} to {high}",
+    "lowest": "{shown}: lower than all {there}; usual {low} to {high}",
+    "lower": "{shown}: lower than {percent} of {those}; usual {low} to {high}",
+    "one value": "{shown}: {low} in {percent} of {those}",
     "date": "{shown}: {part} in {count} of {rows}",
     "common": "{shown}: common by itself, but raises this score",
     "name": "{shown}",
@@ -138,13 +138,16 @@ class Usual:
             part, count = min(counts.items(), key=lambda item: item[1], default=("", np.inf))
             return said("date" if count <= RARE * self.rows else "common", **entries, part=part, count=f"{count:,.0f}")
         low, high = (float(usual[np.searchsorted(LEVELS, level)]) for level in (LOW, HIGH))
-        entries |= {"low": value_text(low, reading), "high": value_text(high, reading)}
+        # Quantiles are those of the rows that have a value.
+        there = counted(present) + (" with a value" if present < self.rows else "")
+        those = f"the {there}" if present < self.rows else "rows"
+        entries |= {"low": value_text(low, reading), "high": value_text(high, reading), "there": there, "those": those}
         below, above = LEVELS[usual < value], LEVELS[usual > value]
         if low == high != value and usual[0] <= value <= usual[-1]:
             same = LEVELS[usual == low]
             return said("one value", **entries, percent=percent(float(same[-1] - same[0])))
         if value > usual[-1] or value < usual[0]:
-            return said("highest" if value > usual[-1] else "lowest", **(entries | {"rows": counted(present)}))
+            return said("highest" if value > usual[-1] else "lowest", **entries)
         if value > high:
             return said("higher", **entries, percent=percent(float(below[-1])))
         if value < low:

@@ -231,7 +231,7 @@ def score(
     quiet: Quiet = False,
 ) -> None:
     """Rows are numbered from 1; images go by the names of their files. Higher scores are more anomalous; outlier is 1
-    above the threshold of the run. p_value is the share of normal rows that score at least as high: about 1 % of
+    above the threshold of the run, and for novel rows. p_value is the share of normal rows that score at least as high: about 1 % of
     normal rows have p < 0.01. For a run with known outliers, like_known and novelty are its two scores, and kind is
     "known" for rows like these outliers and "novel" for other outliers. DATA may be larger than memory, and - reads csv
     or npy from standard input.
@@ -240,10 +240,11 @@ def score(
     share of outliers, of missing values or scores far from those of training cause warnings at the end; with --json
     they are in a last line, whose only entry is "summary", and with --strict they are an error.
 
-    One of --alarms, --fdr and --threshold replaces the threshold of the run, also for --check. The first two compare
-    all rows, so they read DATA twice, and it must be a file. --fdr holds on average over training sets and rows, and
-    where outliers are known it leaves training rows that surely are like them out of its comparison; if no row is
-    flagged, a warning says why.
+    One of --alarms, --fdr and --threshold replaces the threshold of the run, also for --check. --alarms and
+    --threshold go by the column score, as --top does, --fdr by p-values, and none flags a row for its novelty alone.
+    --alarms and --fdr compare all rows, so they read DATA twice, and it must be a file. --fdr holds on average over
+    training sets and rows, and where outliers are known it leaves training rows that surely are like them out of its
+    comparison; if no row is flagged, a warning says why.
 
     --review N writes the N highest-scoring rows that nobody has reviewed, with reasons, all their columns and an empty
     column verdict: fill in yes or no (1 or 0, outlier or inlier) where you know, and pass the file to fvnce fit
@@ -339,9 +340,10 @@ def score(
     count = f"; {len(summary.warnings)} warnings above" if summary.warnings else ""
     above = f"{summary.outliers:,} flagged"
     novel = f", {summary.novel:,} of them unlike all others" if summary.novel else ""
-    if not twice:
-        limit = fitted.threshold if threshold is None else threshold
-        above = f"{summary.outliers - summary.novel:,} above the threshold {limit:.4g}"
+    if threshold is not None:
+        above = f"{summary.outliers:,} above the threshold {threshold:.4g}"
+    elif not twice:
+        above = f"{summary.outliers - summary.novel:,} above the threshold {fitted.threshold:.4g}"
         novel = f" and {summary.novel:,} unlike all others" if summary.novel else ""
     say(f"{summary.rows:,} rows, {above}{novel}{where}{count}")
     if check and summary.outliers:

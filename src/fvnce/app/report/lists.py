@@ -41,7 +41,7 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         entries = top_rows(analysis, finds.rows, ranking)
         largest = max((abs(part) for entry in entries for _, part, _ in entry["parts"]), default=1.0) or 1.0
         shown = [_shown(entry, largest, measure) for entry in entries]
-        charts = [_curve(finds)] if doubt(analysis, name) in ("", CONVENTION) else []
+        charts = [_curve(finds)] if doubt(analysis, name) in ("", CONVENTION) and _says(finds) else []
         reading = [*about(analysis, name, finds), *([PARTS] if first else [])]
         title, first = TITLES[name] if two else "Top anomalies", False
         yield Section(title, reading, charts=charts, blocks=[block("top_anomalies", entries=shown)])
@@ -69,6 +69,8 @@ def about(analysis: Analysis, name: str, finds: Finds) -> list[str]:
     """Return what a list holds, where its line is, and how many of the flagged rows to expect to be outliers."""
     detector, evidence, flagged = analysis.run.detector, analysis.run.detector.evidence_, finds.flagged
     line = f"The line is at score {evidence.threshold:.4g}: {evidence.threshold_reason.rstrip('.')}."
+    if name == "known" and not detector.calibration_.known:
+        line += " No label places this line."
     what = "that score highest" if detector.novelty_threshold_ is None else "most like the known outliers"
     if name == "novel" and detector.novelty_threshold_ is not None:
         what = "most unlike all others, and not like the known outliers"
@@ -103,9 +105,18 @@ def expected(finds: Finds, alarms: int) -> str:
     return f"about {plural(number, 'outlier')} (90\u00a0% interval {low:,} to {high:,})"
 
 
+def _most(finds: Finds) -> int:
+    return min(len(finds.rows), max(ALARMS, TIMES * finds.flagged))
+
+
+def _says(finds: Finds) -> bool:
+    """Return whether a curve says anything: a row is flagged, or the interval of outliers does not begin at 0."""
+    return bool(finds.flagged or (len(finds.rows) and round(float(finds.low[_most(finds) - 1]))))
+
+
 def _curve(finds: Finds) -> Any:
     """Draw how many outliers to expect among the highest rows of a list, by the number of rows."""
-    flagged, most = finds.flagged, min(len(finds.rows), max(ALARMS, TIMES * finds.flagged))
+    flagged, most = finds.flagged, _most(finds)
     places = sorted({k for k in (flagged // 2, flagged, 2 * flagged) if 0 < k <= most} or {most})
     points = "; ".join(f"among {plural(k, 'row')}, {expected(finds, k)}" for k in places)
     return curve_chart(

@@ -35,7 +35,10 @@ def words(analysis: Analysis) -> tuple[str, list[str]]:
     evidence, known = analysis.run.detector.evidence_, analysis.known
     counts = {name: finds.flagged for name, finds in analysis.finds.items()}
     first = found(counts, int((~known).sum()), int((~analysis.data.known).sum()))
-    return f"{first} {headline(evidence)}", meaning(evidence, clean=analysis.run.detector.clean)
+    detector = analysis.run.detector
+    if counts.get("known") and not detector.calibration_.known:
+        first += " No label places the line above which a row is like the known outliers."
+    return f"{first} {headline(evidence)}", meaning(evidence, clean=detector.clean)
 
 
 def found(flagged: Mapping[str, int], scored: int, rows: int) -> str:

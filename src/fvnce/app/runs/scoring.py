@@ -190,28 +190,28 @@ def stream_scores(
 
 def budget_at(threshold: float) -> Budget:
     """Return what flags scores above a threshold."""
-    return lambda scores, start: replace(scores, threshold=threshold)
+    return lambda scores, start: replace(scores, threshold=threshold, chosen=scores.anomaly > threshold)
 
 
 def budget_of(run: FittedRun, source: Source, *, alarms: int | None, fdr: float | None) -> Budget:
     """Return what flags a number of rows or bounds the rate of false alarms: it reads the file, and keeps a few numbers
     of each row."""
     detector, unlike = run.detector, Unlike(run)
-    lines, p_values, above = [np.empty(0)], [np.empty(0)], [np.empty(0, dtype=bool)]
+    anomaly, p_values, above = [np.empty(0)], [np.empty(0)], [np.empty(0, dtype=bool)]
     discount = False if fdr is None else detector.discount_at(fdr)
     for part in source.parts():
         rows, scores = score_part(run, part.rows, part, source.name, unlike)
-        lines.append(scores.line)
+        anomaly.append(scores.anomaly)
         above.append(scores.flagged)
         if fdr is not None:
             p_values.append(detector.p_value(rows, discount=discount))
-    both = np.concatenate(lines), np.concatenate(above)
+    both = np.concatenate(anomaly), np.concatenate(above)
     if fdr is None:
         flagged = flag_by(*both, None, alarms=alarms)
     else:
         least = detector.conformal_.least(discount=discount) if detector.conformal_ else 0.0
         flagged = flag_by(*both, np.concatenate(p_values), fdr=fdr, least=least, discount=discount)
-    return lambda scores, start: replace(scores, chosen=flagged[start : start + len(scores.line)])
+    return lambda scores, start: replace(scores, chosen=flagged[start : start + len(scores.anomaly)])
 
 
 def score_part(run: FittedRun, rows: Any, part: Part, name: str, unlike: Unlike) -> tuple[Any, Scores]:

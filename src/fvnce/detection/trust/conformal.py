@@ -230,7 +230,7 @@ def check_budget(alarms: int | None, threshold: float | None, fdr: float | None)
 
 
 def flag_by(
-    line: Array,
+    anomaly: Array,
     above: NDArray[np.bool_],
     p: Array | None,
     *,
@@ -243,7 +243,7 @@ def flag_by(
     """Return which rows are flagged, shape (n,); warn if a false discovery rate flags none of those above the line.
 
     Args:
-        line: what is compared with a threshold, shape (n,).
+        anomaly: scores of the rows, shape (n,).
         above: which rows are flagged without a budget, shape (n,).
         p: p-values, for ``fdr``.
         alarms: flag this many of the highest, of equal ones the first.
@@ -256,11 +256,11 @@ def flag_by(
     array([False,  True, False])
     """
     if alarms is not None:
-        flagged = np.zeros(len(line), dtype=bool)
-        flagged[np.argsort(-line, kind="stable")[:alarms]] = True
+        flagged = np.zeros(len(anomaly), dtype=bool)
+        flagged[np.argsort(-anomaly, kind="stable")[:alarms]] = True
         return flagged
     if threshold is not None:
-        return line > threshold
+        return anomaly > threshold
     if fdr is None or p is None:
         return above
     flagged = reject(p, fdr)

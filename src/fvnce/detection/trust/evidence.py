@@ -40,11 +40,11 @@ MAX_DRAWN = 2**18
 #: Why a number is what it is, or why there is none, by the case; the numbers of a fit are filled in.
 REASONS = {
     # the threshold
-    "contamination": "contamination = {contamination:g}, and this fraction of the {rows} rows lies above",
+    "contamination": "contamination = {contamination:g}, and at most this fraction of the {rows} rows lies above",
     "calibrated": "P(outlier | x) = 1/2 there, by held-out scores of known outliers and other rows and {pi}",
     "prior": "{pi} lies above it",
     "clean": "a fraction {prior:.3g} of the rows, which are known to be clean, lies above it",
-    "highest": f"it lies just above the highest training score, within {FENCE:g} deviations above the median score",
+    "highest": f"it lies just above the highest score, within {FENCE:g} deviations above the median; a convention",
     "fence": f"it lies {FENCE:g} deviations above the median, by the scores up to the quantile {UPPER:g}; a convention",
     "uninformative": "known outliers score like other rows when held out, so labels do not move it; {otherwise}",
     # no evidence
