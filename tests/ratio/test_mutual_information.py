@@ -44,7 +44,9 @@ def student_entropy(columns: int) -> float:
     """Of three degrees of freedom and unit scatter."""
     half = (3 + columns) / 2
     digamma = [float(torch.tensor(v, dtype=torch.float64).digamma()) for v in (half, 1.5)]
-    return -math.lgamma(half) + math.lgamma(1.5) + columns / 2 * math.log(3 * math.pi) + half * (digamma[0] - digamma[1])
+    return (
+        -math.lgamma(half) + math.lgamma(1.5) + columns / 2 * math.log(3 * math.pi) + half * (digamma[0] - digamma[1])
+    )
 
 
 def sine_truth() -> float:
@@ -80,7 +82,7 @@ FAMILIES = {
 def test_the_error_covers(family: str) -> None:
     """Of 20 data sets at the default seed at least 16 are covered: fewer with 0.3 % if 19 in 20 are."""
     draw, truth = FAMILIES[family]
-    estimates = [mutual_information(*draw(1000, torch.Generator().manual_seed(seed))) for seed in range(20)]
+    estimates = [mutual_information(*draw(600, torch.Generator().manual_seed(seed))) for seed in range(20)]
     assert all(each.reason == "" for each in estimates)
     assert sum(abs(each.value - truth) <= each.error for each in estimates) >= 16
     # An error that covers because it is wide says nothing.
@@ -106,15 +108,13 @@ def test_more_than_the_rows_can_show_has_no_error() -> None:
     assert "log n" in estimate.reason
 
 
-def test_a_constant_column_shows_nothing() -> None:
-    x, y = gaussians(200, 1, 0.7, torch.Generator().manual_seed(0))
-    one, other = mutual_information(x, y), mutual_information(torch.cat([x, torch.ones_like(x)], 1), y)
-    assert abs(one.value - other.value) < one.error
-
-
 @pytest.mark.parametrize(
     ("x", "y", "argument"),
-    [(torch.randn(150, 2), torch.randn(149, 2), "y must .* 150"), (torch.randn(8, 2), torch.randn(8, 2), "x must")],
+    [
+        (torch.randn(150, 2), torch.randn(149, 2), "y must .* 150"),
+        (torch.randn(8, 2), torch.randn(8, 2), "x must"),
+        (torch.randn(150, 2), torch.ones(150, 1), "y must .* constant"),
+    ],
 )
 def test_what_is_refused(x: Tensor, y: Tensor, argument: str) -> None:
     with pytest.raises(ValueError, match=argument):

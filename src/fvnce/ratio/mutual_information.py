@@ -76,6 +76,9 @@ def mutual_information(x: Any, y: Any, *, neighbors: int = 5, folds: int = 5, se
     blocks = [_validation.table(name, each, rows=100) for name, each in zip("xy", blocks, strict=True)]
     if len(blocks[0]) != len(blocks[1]):
         raise ValueError(f"y must have a row for each of the {len(blocks[0])} rows of x, found {len(blocks[1])}")
+    for name, each in zip("xy", blocks, strict=True):
+        if (each == each[0]).all(0).any():
+            raise ValueError(f"{name} must have columns that vary, found a constant one; leave it out")
     table = torch.cat([each.detach().cpu().double() for each in blocks], 1).numpy()
     shares, columns = (stats.rankdata(table, axis=0) - 0.5) / len(table), blocks[0].shape[1]
     scores = torch.from_numpy(special.ndtri(shares))
