@@ -3,9 +3,9 @@ r"""Mutual information of two vectors: ratios of pairs to shuffled pairs, judged
     I(x; y) = max over r of   E[log r(x, y)] − log E_shuffled[r(x, y)]          (Eq. information)
 
 Two ratios are those of copulas, Gaussian and Student, fitted to four fifths of the rows and evaluated on the others
-and on all pairs of these. Nearest neighbors (Kraskov et al. 2004), among which no row sees itself, check the better one:
-on rows drawn from it they must see as much as on the pairs. If they see more on the pairs, the difference is added. All
-is repeated with half and with a quarter of the rows: by how much an estimate still grows says what it misses.
+and on all pairs of these. Nearest neighbors (Kraskov et al. 2004), among which no row sees itself, check the better
+one: on rows drawn from it they must see as much as on the pairs. If they see more on the pairs, the estimate is theirs.
+All is repeated with half and with a quarter of the rows: by how much an estimate still grows says what it misses.
 """
 
 from __future__ import annotations
@@ -99,13 +99,11 @@ def mutual_information(x: Any, y: Any, *, neighbors: int = 5, folds: int = 5, se
     # What neighbors miss of the copula, of which the ratio is known, they miss of the pairs too.
     curves["neighbors"] = seen - (expected - log_ratio).mean(1, keepdim=True)
     noise = math.hypot(_standard_error(seen[2]), _standard_error(expected[2] - log_ratio))
-    gap = float(seen[2].mean() - expected[2].mean())
-    if gap > 2 * math.hypot(_standard_error(seen[2]), _standard_error(expected[2])):
+    if float((seen - expected)[2].mean()) > 2 * math.hypot(_standard_error(seen[2]), _standard_error(expected[2])):
         model = "neighbors"  # the copula does not explain all that they see
     # Neighbors in d dimensions miss c·n^(-1/d) at worst (Gao et al. 2018), and often less.
     more = _remainder(curves[model], 1 / scores.shape[1] if model == "neighbors" else 1.0)
-    mean = float(curves[model][2].mean())
-    value["neighbors"] = mean + more / 2
+    value["neighbors"] = (mean := float(curves[model][2].mean())) + more / 2
     # A fit of k = D·E dependences has k/(2n) ± √(2k)/(2n) nats too few, even where rows hardly vary.
     k = columns * (scores.shape[1] - columns)
     error = (k + 2 * math.sqrt(2 * k)) / (2 * len(scores)) + abs(more)
@@ -118,10 +116,6 @@ def mutual_information(x: Any, y: Any, *, neighbors: int = 5, folds: int = 5, se
         reason = f"with more rows the estimate may grow by {more:.2g} from {mean:.2g}"
     means = {name: tuple(each.mean(1).tolist()) for name, each in curves.items()}
     return MutualInformation(value[model], math.nan if reason else error, reason, model, means)
-
-
-def _normal_scores(table: Any) -> Tensor:
-    return torch.from_numpy(special.ndtri((stats.rankdata(table, axis=0) - 0.5) / len(table)))
 
 
 def _standard_error(rows: Tensor) -> float:
@@ -149,7 +143,7 @@ def _drawn(quantiles: dict[float, Tensor], columns: int, generator: torch.Genera
         chi2 = torch.randn(len(z), int(nu), generator=generator, dtype=z.dtype).square().sum(1, keepdim=True)
         rows = rows / (chi2 / nu).sqrt()
     log_ratio = torch.cat([_log_ratios(block, columns, scatter, nu).diag() for block in rows.split(BLOCK)])
-    return _normal_scores(rows.numpy()), log_ratio
+    return torch.from_numpy(special.ndtri((stats.rankdata(rows.numpy(), axis=0) - 0.5) / len(rows))), log_ratio
 
 
 def _fit(quantiles: dict[float, Tensor], rows: Tensor) -> tuple[float, Tensor, Tensor]:
@@ -208,12 +202,14 @@ def _scatter(z: Tensor, nu: float) -> Tensor:
 
 
 def _squares(z: Tensor, scatter: Tensor) -> Tensor:
-    return (torch.linalg.solve(scatter, z.T).T * z).sum(1)
+    squares: Tensor = (torch.linalg.solve(scatter, z.T).T * z).sum(1)
+    return squares
 
 
 def _log_density(squares: Tensor, scatter: Tensor, nu: float) -> Tensor:
     """Return the log-density of a Student, or of a Gaussian for infinite nu, by squared distances."""
-    d, half_log_det = len(scatter), torch.linalg.slogdet(scatter)[1] / 2
+    d = len(scatter)
+    half_log_det: Tensor = torch.linalg.slogdet(scatter)[1] / 2
     if math.isinf(nu):
         return -squares / 2 - half_log_det - d / 2 * math.log(2 * math.pi)
     constant = math.lgamma((nu + d) / 2) - math.lgamma(nu / 2) - d / 2 * math.log(nu * math.pi)
@@ -228,8 +224,8 @@ def _log_copula(z: Tensor, scatter: Tensor, nu: float) -> float:
 def _log_ratios(z: Tensor, columns: int, scatter: Tensor, nu: float) -> Tensor:
     """Return log r(x_i, y_j) for all pairs of rows, shape (n, n)."""
     x, y, precision = z[:, :columns], z[:, columns:], torch.linalg.inv(scatter)
-    within = [((v @ p) * v).sum(1) for v, p in ((x, precision[:columns, :columns]), (y, precision[columns:, columns:]))]
-    squares = within[0].unsqueeze(1) + within[1] + 2 * x @ precision[:columns, columns:] @ y.T
+    of_x, of_y = ((x @ precision[:columns, :columns]) * x).sum(1), ((y @ precision[columns:, columns:]) * y).sum(1)
+    squares = of_x.unsqueeze(1) + of_y + 2 * x @ precision[:columns, columns:] @ y.T
     blocks = [(x, scatter[:columns, :columns]), (y, scatter[columns:, columns:])]
     one, other = (_log_density(_squares(v, block), block, nu) for v, block in blocks)
     return _log_density(squares, scatter, nu) - one.unsqueeze(1) - other
