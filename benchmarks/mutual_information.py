@@ -7,7 +7,7 @@ All estimators are given the same rows. Peers keep their defaults, but for the n
 (``--steps``) and for the neighborhood of KSG, 10. A peer that fails has no number. On a task ours is *near the best* if
 its mean absolute error over the seeds exceeds the smallest by no more than the mean error that it reports.
 
-Takes about 10 minutes on one core.
+Takes about 20 minutes on one core.
 """
 
 from __future__ import annotations

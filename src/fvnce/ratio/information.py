@@ -208,8 +208,7 @@ def _squares(z: Tensor, scatter: Tensor) -> Tensor:
 
 def _log_density(squares: Tensor, scatter: Tensor, nu: float) -> Tensor:
     """Return the log-density of a Student, or of a Gaussian for infinite nu, by squared distances."""
-    d = len(scatter)
-    half_log_det: Tensor = torch.linalg.slogdet(scatter)[1] / 2
+    d, half_log_det = len(scatter), torch.slogdet(scatter)[1] / 2
     if math.isinf(nu):
         return -squares / 2 - half_log_det - d / 2 * math.log(2 * math.pi)
     constant = math.lgamma((nu + d) / 2) - math.lgamma(nu / 2) - d / 2 * math.log(nu * math.pi)
