@@ -1,10 +1,10 @@
 r"""Calibration: from scores to P(outlier | x) (Eq. outlier_probability), to π and to a threshold.
 
 *With known outliers*, log p_out/p_θ = a s + b is fitted to held-out scores by logistic regression of known outliers
-against unlabelled rows, each weighed by its probability of being no outlier, and each known outlier by its probability
-of being labelled rightly; these are iterated. π is the smallest ratio of Eq. prior_ratio over the quartiles of the
+against unlabeled rows, each weighed by its probability of being no outlier, and each known outlier by its probability
+of being labeled rightly; these are iterated. π is the smallest ratio of Eq. prior_ratio over the quartiles of the
 known outliers' scores, each drawn toward :data:`USUAL_SHARE` the more the fewer rows it rests on, and b is such that
-P(outlier | x) averages to π over the unlabelled rows. If known outliers do not score higher than other rows, scores are
+P(outlier | x) averages to π over the unlabeled rows. If known outliers do not score higher than other rows, scores are
 calibrated as if none were known.
 
 *Without*, the spread of inliers is read between the median and the quantile 0.8 of the scores; what lies :data:`FENCE`
@@ -45,7 +45,7 @@ CHANCE = 1.645
 #: The fraction of the outliers claimed by a convention that are outliers, where known outliers have a list of their own
 #: and where none is known: means over 98 tables, of which those of three sources are .13 to .26 and .30 to .52.
 HELD_BESIDE, HELD_ALONE = 1 / 6, 1 / 3
-#: The fraction of known outliers that is expected to be labelled wrongly.
+#: The fraction of known outliers that is expected to be labeled wrongly.
 WRONG_LABELS = 0.05
 #: The quantile up to which the spread of scores is read without known outliers, the same of a normal distribution, and
 #: how many deviations away an outlier lies.
@@ -176,42 +176,42 @@ class Finds:
 
 
 def calibrate_with_outliers(
-    unlabelled: Array,
+    unlabeled: Array,
     weights: Array,
     known: Array,
     known_weights: Array,
     prior: float | None,
     checked: NDArray[np.bool_] | None = None,
 ) -> tuple[Calibration, Array]:
-    """Calibrate by held-out scores of unlabelled rows, of which some are checked inliers, and of known outliers.
+    """Calibrate by held-out scores of unlabeled rows, of which some are checked inliers, and of known outliers.
 
     Returns:
-        The calibration, and the probability that each known outlier is labelled rightly, shape (m,).
+        The calibration, and the probability that each known outlier is labeled rightly, shape (m,).
     """
     weights, known_weights = as_counts(weights), as_counts(known_weights)
-    sure, unsure = _divided(unlabelled, checked)
-    pi, low, high = estimate_prior(unlabelled[unsure], weights[unsure], known, known_weights)
+    sure, unsure = _divided(unlabeled, checked)
+    pi, low, high = estimate_prior(unlabeled[unsure], weights[unsure], known, known_weights)
     if prior is not None:
         pi, low, high = prior, math.nan, math.nan
-    inlier, right = np.ones_like(unlabelled), np.ones_like(known)
+    inlier, right = np.ones_like(unlabeled), np.ones_like(known)
     slope = intercept = 0.0
     for _ in range(ROUNDS):
-        slope, b = _logistic(unlabelled, weights, inlier, known, known_weights, right)
-        intercept = _intercept(slope * unlabelled[unsure], weights[unsure], pi)
-        inlier = np.where(sure, 1.0, expit(-slope * unlabelled - intercept))
+        slope, b = _logistic(unlabeled, weights, inlier, known, known_weights, right)
+        intercept = _intercept(slope * unlabeled[unsure], weights[unsure], pi)
+        inlier = np.where(sure, 1.0, expit(-slope * unlabeled - intercept))
         right = expit(slope * known + b + math.log(1 / WRONG_LABELS - 1))
-    ends = [_intercept(slope * unlabelled, weights, end) if 0 < end < 1 else math.nan for end in (low, high - 1e-9)]
+    ends = [_intercept(slope * unlabeled, weights, end) if 0 < end < 1 else math.nan for end in (low, high - 1e-9)]
     return Calibration(slope, intercept, pi, True, low, high, *ends), right
 
 
-def _divided(unlabelled: Array, checked: NDArray[np.bool_] | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _divided(unlabeled: Array, checked: NDArray[np.bool_] | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which rows are known inliers, and among which π is the share of outliers: all others, or all."""
-    sure = np.zeros(len(unlabelled), dtype=bool) if checked is None else checked
+    sure = np.zeros(len(unlabeled), dtype=bool) if checked is None else checked
     return sure, ~sure | sure.all()
 
 
-def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> bool:
-    """Return whether held-out known outliers score higher than unlabelled rows by more than chance.
+def labels_tell(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> bool:
+    """Return whether held-out known outliers score higher than unlabeled rows by more than chance.
 
     >>> rows, ones = np.arange(100.0), np.ones(100)
     >>> labels_tell(rows, ones, np.array([20.0, 40.0, 80.0]), np.ones(3))
@@ -219,7 +219,7 @@ def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: 
     >>> labels_tell(rows, ones, np.array([80.0, 90.0, 99.0]), np.ones(3))
     True
     """
-    auroc = _auroc(unlabelled, weights, known, known_weights)
+    auroc = _auroc(unlabeled, weights, known, known_weights)
     variance = sum(float((w**2).sum() / w.sum() ** 2) for w in (weights, known_weights)) / 12
     return auroc - 0.5 > BEYOND_CHANCE * math.sqrt(variance)
 
@@ -227,7 +227,7 @@ def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: 
 def calibrate_without(
     scores: Array, weights: Array, prior: float | None, checked: NDArray[np.bool_] | None = None
 ) -> Calibration:
-    """Calibrate by scores of unlabelled rows alone."""
+    """Calibrate by scores of unlabeled rows alone."""
     order = np.argsort(scores, kind="stable")
     s, cumulative = scores[order], np.cumsum(weights[order]) / weights.sum()
     middle, upper = (float(s[min(len(s) - 1, int(np.searchsorted(cumulative, level)))]) for level in (0.5, UPPER))
@@ -242,21 +242,21 @@ def calibrate_without(
     return Calibration(2 / spread, -2 * cut / spread, prior, False)
 
 
-def estimate_prior(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float, float]:
+def estimate_prior(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float, float]:
     """Estimate π within (0, ½] by ratios of tails above known outliers' scores; return it and its interval.
 
     Inliers reach the tails as well, so a lower end below one row in a hundred is given as zero.
     """
-    order, ranked = np.argsort(known, kind="stable"), np.argsort(unlabelled, kind="stable")
+    order, ranked = np.argsort(known, kind="stable"), np.argsort(unlabeled, kind="stable")
     n, m = float(weights.sum()), float(known_weights.sum())
     up_to = np.cumsum(known_weights[order])
     places = np.searchsorted(up_to, m * np.array(QUARTILES) * (1 - 1e-12), side="right")
     t, above = known[order][places], m - up_to[places] + known_weights[order][places]
     below = np.concatenate([[0.0], np.cumsum(weights[ranked])])
-    tail = np.maximum(n - below[np.searchsorted(unlabelled[ranked], t, side="left")], 0.0)
+    tail = np.maximum(n - below[np.searchsorted(unlabeled[ranked], t, side="left")], 0.0)
     # Half a row more: a tail that happens to be empty does not prove that there are no outliers.
     ratio = np.log((tail + 0.5) / n) - np.log((above - 0.5 * np.minimum(1.0, above)) / m)
-    overlap = 1 - _auroc(unlabelled, weights, known, known_weights)
+    overlap = 1 - _auroc(unlabeled, weights, known, known_weights)
     precision = 1 / (CLUSTERED / above + 1 / (tail + 1) + (OVERLAPPING * overlap) ** 2)
     total = precision + SHARE_DEVIATION**-2
     estimate = (ratio * precision + math.log(USUAL_SHARE) * SHARE_DEVIATION**-2) / total
@@ -278,19 +278,19 @@ def threshold_at(scores: Array, weights: Array, fraction: float) -> float:
     return float((scores[order[last - 1]] + scores[order[last]]) / 2)
 
 
-def _auroc(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:
-    order = np.argsort(unlabelled, kind="stable")
+def _auroc(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> float:
+    order = np.argsort(unlabeled, kind="stable")
     mass = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
-    below, up_to = (mass[np.searchsorted(unlabelled[order], known, side=side)] for side in ("left", "right"))
+    below, up_to = (mass[np.searchsorted(unlabeled[order], known, side=side)] for side in ("left", "right"))
     return float(np.average((below + up_to) / 2, weights=known_weights))
 
 
 def _logistic(
-    unlabelled: Array, counts: Array, inlier: Array, known: Array, known_counts: Array, right: Array
+    unlabeled: Array, counts: Array, inlier: Array, known: Array, known_counts: Array, right: Array
 ) -> tuple[float, float]:
     """Fit two parameters by Newton's method, both kinds of row with total weight one; the slope stays positive."""
-    s, count = np.concatenate([unlabelled, known]), np.concatenate([counts, known_counts])
-    y = np.repeat([0.0, 1.0], [len(unlabelled), len(known)])
+    s, count = np.concatenate([unlabeled, known]), np.concatenate([counts, known_counts])
+    y = np.repeat([0.0, 1.0], [len(unlabeled), len(known)])
     w = np.concatenate([each / each.sum() for each in (counts * inlier, known_counts * right)])
     ridge = 1 / (SLOPE**2 * float(known_counts.sum()))
     center = float(np.average(s, weights=count))

@@ -4,7 +4,7 @@ A model is trained on one part of the rows, and the n rows of the other, which i
 
     p(x) = (1 + #{i : s(x_i) ≥ s(x)}) / (n + 1)        (Eq. p_value).
 
-If x is another draw of the source of the unlabelled training rows, P(p(x) ≤ t) ≤ t for every t, whatever the model, the
+If x is another draw of the source of the unlabeled training rows, P(p(x) ≤ t) ≤ t for every t, whatever the model, the
 data and n. Two conditions make it so: nothing of the model depends on the n rows, neither the scales of columns nor how
 the columns of a data frame are read; and which rows are held out is independent of their content, so the seed of the
 draw is joined with a hash of the rows. docs/detector/thresholds.md proves it, bounds the false discovery rate of alarms
@@ -30,7 +30,7 @@ from ..members.base import MemberSettings, State, part_of, prefixed
 from ..preprocessing import Preprocessor, TablePreprocessor, learn_preprocessor, preprocessor_from_state
 from ..rows import Array, TrainingRows, are_counts, as_counts, hash_words
 
-#: The fewest unlabelled rows that are split.
+#: The fewest unlabeled rows that are split.
 MIN_SPLIT = 8
 #: The largest probability of being no outlier at which a held-out row is left out: outliers are three times as likely.
 DOUBT = 0.25
@@ -141,7 +141,7 @@ def draw_split(rows: Array, weights: Array, seed: int, *content: Array) -> Array
     are part of the seed: a draw of places alone would hold out the same ranks of every sorted table.
 
     Args:
-        rows: unlabelled, merged and sorted, shape (n, …).
+        rows: unlabeled, merged and sorted, shape (n, …).
         weights: how often each counts, shape (n,).
         seed: of the draw.
         content: what the rows hold beyond ``rows``, such as the texts that codes stand for.
@@ -164,7 +164,7 @@ def fit_split(
     settings: MemberSettings,
     seed: int,
 ) -> Conformal | None:
-    """Train on half of the unlabelled rows and all known outliers, and score the other half; None for too few rows.
+    """Train on half of the unlabeled rows and all known outliers, and score the other half; None for too few rows.
 
     Args:
         table: different rows, known outliers among them: a matrix, images or a :class:`Frame`, in which even how

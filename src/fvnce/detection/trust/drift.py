@@ -50,7 +50,7 @@ class UnlikeTrainingWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Baseline:
-    """What batches are compared with: unlabelled training rows, scored where possible by models without them.
+    """What batches are compared with: unlabeled training rows, scored where possible by models without them.
 
     Attributes:
         rows: how many, by weight.
@@ -80,7 +80,7 @@ class Baseline:
         known_weight: float = 0.0,
         trained: Array | None = None,
     ) -> Self:
-        """Make it from scores of unlabelled rows with weights, and which of them have more gaps than is usual.
+        """Make it from scores of unlabeled rows with weights, and which of them have more gaps than is usual.
 
         ``trained`` are their scores by models that were trained on them, where ``scores`` are held out.
         """

@@ -1,8 +1,8 @@
 r"""Evidence: how good a detector is by rows that were held out, with intervals, and the reasons where nothing is known.
 
 Folds are left out in training, so that every row and every known outlier has a score by models that have not seen it.
-AUROC and average precision of known outliers against unlabelled rows follow from these scores. If outliers hide among
-the unlabelled rows, both are lower bounds (Eq. hidden), and the number of flagged rows is an upper bound on false
+AUROC and average precision of known outliers against unlabeled rows follow from these scores. If outliers hide among
+the unlabeled rows, both are lower bounds (Eq. hidden), and the number of flagged rows is an upper bound on false
 alarms. Kinds of outliers of which none is known are in none of these numbers.
 
 Each number rises with the score of an outlier and falls with that of another row. The ends of its 95 % interval come
@@ -57,8 +57,8 @@ REASONS = {
     # no p-values, no scores of training rows
     "no split": "calibration_folds = 0 trains no second model",
     "no validation": "validation = 0 holds no rows out",
-    "few to split": f"there were fewer than {MIN_SPLIT} unlabelled rows",
-    "thinned": "X had more than max_rows = {max_rows} unlabelled rows; call anomaly_score(X)",
+    "few to split": f"there were fewer than {MIN_SPLIT} unlabeled rows",
+    "thinned": "X had more than max_rows = {max_rows} unlabeled rows; call anomaly_score(X)",
 }
 
 
@@ -88,7 +88,7 @@ class RowScores:
     """Scores of training rows, where possible by models that have not seen the row, with weights.
 
     Attributes:
-        scores: of unlabelled rows, shape (n,).
+        scores: of unlabeled rows, shape (n,).
         weights: how often each counts.
         known: scores of known outliers, shape (m,).
         known_weights: how often each counts.
@@ -107,12 +107,12 @@ class Evidence:
     """How good a detector is by held-out rows; docs/detector/thresholds.md says what follows from it.
 
     Attributes:
-        rows: unlabelled rows, by weight.
+        rows: unlabeled rows, by weight.
         known: known outliers, by weight.
-        auroc: of known outliers against unlabelled rows when both are held out, or None.
+        auroc: of known outliers against unlabeled rows when both are held out, or None.
         average_precision: likewise.
         found: how many known outliers lie above the threshold when they are held out, or None.
-        flagged: how many unlabelled rows lie above it: held out if ``held_out``, else with their training scores.
+        flagged: how many unlabeled rows lie above it: held out if ``held_out``, else with their training scores.
         held_out: whether ``flagged`` comes from held-out scores.
         threshold: the anomaly score above which a row is called an outlier.
         threshold_reason: why it is there.

@@ -57,7 +57,7 @@ class Cells:
     def learn(
         cls, how: TablePreprocessor, rows: Array, weights: Array, known: Array, known_weights: Array, seed: int
     ) -> Self:
-        """Count weighted unlabelled training rows and known outliers, as the preprocessor takes them."""
+        """Count weighted unlabeled training rows and known outliers, as the preprocessor takes them."""
         measured = draw_split(rows, weights, seed)
         made = cls([column.categories is not None for column in how.columns], [], [])
         scale = float(as_counts(weights).sum() / weights.sum())
