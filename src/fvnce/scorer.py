@@ -1,16 +1,16 @@
-"""Score tables with a saved detector, without torch.
+"""Scoring of tables with a saved detector, without torch.
 
     from fvnce import scorer
 
-    detector = scorer.load("run")                # what save wrote, or the folder that fvnce fit --out wrote
+    detector = scorer.load("run")                # file written by save, or folder written by fvnce fit --out
     detector.scores(X), detector.predict(X), detector.p_value(X), detector.outlier_probability(X), detector.explain(X)
 
-Scores have the bits of the estimator that was saved. NumPy scores few rows; many rows are scored by scikit-learn's
-compiled code, which is imported then. Images need torch for their warps. The detector can be pickled, and several
-threads may use it at a time; :class:`fvnce.detection.BatchScorer` sends it to the workers of an engine.
+Scores are equal, bit for bit, to those of the saved estimator. A few rows are scored by NumPy; for many rows
+scikit-learn's compiled code is imported, which is faster. Images need torch for their warps. The detector can be
+pickled and used by several threads at once; :class:`fvnce.detection.BatchScorer` sends it to the workers of an engine.
 
-It reads files of version 0.2.0 of fvnce and later, which state version 2 of the format, and refuses others with what to
-do (:data:`FORMAT_VERSION`). A file from elsewhere runs no code, and what it holds is checked part by part.
+Files of fvnce 0.2.0 and later, of version 2 of the format (:data:`FORMAT_VERSION`), can be read; other versions raise
+an error with advice. Reading an untrusted file executes no code, and all of its contents are checked.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ __all__ = ["load"]
 
 
 def load(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> FittedEnsemble:
-    """Return the detector of a file, which scores and explains rows and cannot be fitted.
+    """Load a detector that scores and explains rows, but cannot be fitted.
 
     Args:
-        path: what ``NoiseContrastiveDetector.save`` wrote, or the folder that ``fvnce fit --out`` wrote.
-        max_bytes: the largest file that is read, 4 GiB by default.
+        path: file that ``NoiseContrastiveDetector.save`` wrote, or folder that ``fvnce fit --out`` wrote.
+        max_bytes: largest file size that is read, by default 4 GiB.
+
+    Returns:
+        The fitted detector.
 
     Raises:
-        FileError: if it is damaged, too large, of another version, or not a detector that ``fit`` could have made.
+        FileError: if the file is damaged, too large, of another version, or not a detector that ``fit`` can make.
 
     >>> import tempfile
     >>> import numpy as np

@@ -305,7 +305,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 def test_the_page_has_its_sections_and_fetches_nothing(run_folder):
     page = (run_folder / "report.html").read_text()
-    lists = ("Like the known outliers", "Unlike anything")
+    lists = ("Like the known outliers", "Novel rows")
     main = ("Verdict", *lists, "What to do next", "Columns by importance", "Columns and their health")
     appendix = ("Scores", "Rows in two dimensions", "How it was made")
     found = re.findall(r"<section[^>]*><(h[23])>([^<]*)<", page)
@@ -351,14 +351,14 @@ def test_data_describes_a_file(table, pictures):
         (["fit", "t.csv", "--set", "nonsense"], 2, "'nonsense'"),
         (["fit", "t.csv", "--delimiter", "xx"], 2, "--delimiter"),
         (["fit", "t.csv", "--out", "there"], 1, "there exists"),
-        (["fit", "t.csv", "--out", "there", "--overwrite"], 1, "there exists and is no run"),
+        (["fit", "t.csv", "--out", "there", "--overwrite"], 1, "there exists and is not a run"),
         (["fit", "--config", "t.csv", "--out", "o"], 1, "t.csv is not TOML"),
         (["fit", "--config", "odd.toml", "--out", "o"], 1, "'colour'"),
-        (["fit", "--config", "odd.toml"], 2, "give --out"),
-        (["score", "there", "t.csv"], 1, "there is no whole run: config.toml is missing"),
-        (["score", "none", "t.csv"], 1, "none is no run folder"),
+        (["fit", "--config", "odd.toml"], 2, "--config needs --out"),
+        (["score", "there", "t.csv"], 1, "there is not a complete run: config.toml is missing"),
+        (["score", "none", "t.csv"], 1, "none is not a run folder"),
         (["rules", "power("], 1, "power("),
-        (["fit", "one.csv"], 1, "one.csv holds 1 row"),
+        (["fit", "one.csv"], 1, "one.csv must hold at least 2 rows, found 1"),
         (["fit", "inf.csv"], 1, "inf.csv, line 3: column 'b' must not hold infinity"),
         (["fit", "inf.npy"], 1, "inf.npy, row 3 holds infinity"),
         (["fit", "t.csv", "--set", "learning_rate=-1"], 1, "learning_rate"),

@@ -43,6 +43,6 @@ def test_files_far_from_training_and_rows_with_few_values_are_named(
     code, _, said = run(capsys, "score", out, save(tmp_path / "new.npy", 100, empty=(2,)), "--out", tmp_path / "c.csv")
     assert code == 0
     assert "1 of 100 rows" in said
-    assert "little: 3" in said
+    assert "unreliable: 3" in said
     code, _, said = run(capsys, "score", out, save(tmp_path / "usual.npy", 90), "--out", tmp_path / "d.csv")
     assert (code, "warning" in said) == (0, False)

@@ -132,7 +132,7 @@ def test_what_does_not_apply_is_not_shown(pages):
     }
     steps, last = "What to do next", ["Scores", "Rows in two dimensions", "How it was made"]
     columns = ["Columns by importance", "Columns and their health"]
-    assert headings["table"] == ["Verdict", "Like the known outliers", "Unlike anything", steps, *columns, *last]
+    assert headings["table"] == ["Verdict", "Like the known outliers", "Novel rows", steps, *columns, *last]
     # Images have no columns, and of these none is a known outlier.
     assert headings["images"] == ["Verdict", "Top anomalies", steps, "Pixels by importance", *last]
     table = (pages / "table" / "report.html").read_text()

@@ -44,7 +44,7 @@ def test_the_page_opens_with_the_verdict_of_held_out_rows(payments):
             assert f"{number:.3f}" in start
     assert f"{evidence.threshold:.4g}: {evidence.threshold_reason}." in start.replace("&#34;", '"')
     text = text_of(page)
-    assert "fvnce evaluate RUN LABELLED" in text
+    assert "fvnce evaluate RUN LABELED" in text
     assert "18 known outliers" in text[text.index("What to do next") :]
 
 
@@ -184,7 +184,7 @@ def test_without_evidence_nothing_is_promised(key):
     reason = REASONS[key].format(known=known, folds=0)
     evidence = evidence_of(known, None, None, 12, prior=None, reason=reason)
     text = " ".join([verdict.headline(evidence), *verdict.meaning(evidence), *steps.next_steps(evidence)])
-    assert "cannot be said" in text
+    assert "is unknown" in text
     assert reason.removesuffix(" (y = 1)") in text
     assert not re.search(r"AUROC|interval|\d %| well\b", text)
     assert not UNGRAMMATICAL.search(text)
@@ -193,11 +193,11 @@ def test_without_evidence_nothing_is_promised(key):
 def test_what_is_found_is_counted_by_list():
     for (known, novel), scored in product(product((0, 1, 30), repeat=2), (31, 5000)):
         text = verdict.found({"known": known, "novel": novel}, scored, 5000)
-        assert text.startswith(f"{known + novel or 'None'} of {scored:,} unlabelled rows")
+        assert text.startswith(f"{known + novel or 'None'} of {scored:,} unlabeled rows")
         assert ("5,000 are in the data" in text) == (scored < 5000)
-        assert (f"{known} like" in text and f"{novel} unlike" in text) == (known + novel > 0)
+        assert (f"{known} like" in text and f"{novel} novel" in text) == (known + novel > 0)
         assert not UNGRAMMATICAL.search(text), text
-    assert verdict.found({"novel": 1}, 1, 1).startswith("1 of 1 unlabelled row is flagged")
+    assert verdict.found({"novel": 1}, 1, 1).startswith("1 of 1 unlabeled row is flagged")
 
 
 def test_steps_name_what_they_are_about():
@@ -223,7 +223,7 @@ def test_steps_name_what_they_are_about():
     assert "--outliers FOLDER" in images
     assert "--review" not in images
     clean = evidence_of(0, None, None, 4, prior=None, reason="no outlier is known (y = 1)")
-    assert "take it out" in " ".join(steps.next_steps(clean, clean=True))
+    assert "remove it" in " ".join(steps.next_steps(clean, clean=True))
 
 
 @pytest.mark.parametrize("known", [3, 5, 10, 30])
@@ -264,7 +264,7 @@ def test_words_seldom_praise_more_than_the_truth_deserves(known):
 
 def test_without_known_outliers_the_page_says_that_it_cannot_know(payments):
     text = text_of((payments / "blind" / "report.html").read_text())
-    assert "How good this is cannot be said: no outlier is known." in text
+    assert "The quality of the detector is unknown: no outlier is known." in text
     assert "AUROC" not in text
     assert "P(outlier" not in text
     assert "the verdict counts held-out rows" not in text  # there are none
@@ -329,7 +329,7 @@ def test_the_card_says_what_the_page_says_and_no_more(payments):
             *meaning,
             run.config.data.sha256,
             f"{known} known outliers",
-            f"{300 - known} unlabelled",
+            f"{300 - known} unlabeled",
         ):
             assert part in card
         assert "Dates of day: 2024-01-01 to 2024-10-26" in card

@@ -67,7 +67,7 @@ def test_overwrite_stops_before_it_has_touched_anything(data: Path, tmp_path: Pa
     (out / "report.html").mkdir()
     before = {name: (out / name).read_bytes() for name in files(out)}
     assert fit(data, "--out", out, "--overwrite", *DETECTOR) == 1
-    assert "report.html is a folder" in capsys.readouterr().err
+    assert "report.html must be a file, found a folder" in capsys.readouterr().err
     assert {name: (out / name).read_bytes() for name in files(out)} == before
 
 

@@ -272,7 +272,7 @@ def test_forged_findings_are_refused(case: str, fitted: NoiseContrastiveDetector
         fitted.save(path)
     finally:
         fitted.findings_ = findings
-    with pytest.raises(FileError, match="no detector that fvnce wrote"):
+    with pytest.raises(FileError, match="not a detector that fvnce wrote"):
         NoiseContrastiveDetector.load(path)
 
 

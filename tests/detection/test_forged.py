@@ -157,7 +157,7 @@ def test_forged_numbers_are_refused(case: str, tmp_path: Path, read: Any) -> Non
     detector = fitted("mixture_forest")
     NUMBERS[case](detector)
     path = detector.save(tmp_path / "forged.safetensors")
-    with pytest.raises(FileError, match="no detector that fvnce wrote"):
+    with pytest.raises(FileError, match="not a detector that fvnce wrote"):
         read(path)
 
 
@@ -213,7 +213,7 @@ def _shorten(member: Any) -> None:
 )
 def test_forged_networks_are_refused(make: Callable[[], NoiseContrastiveDetector], tmp_path: Path, read: Any) -> None:
     path = make().save(tmp_path / "forged.safetensors")
-    with pytest.raises(FileError, match="no detector that fvnce wrote"):
+    with pytest.raises(FileError, match="not a detector that fvnce wrote"):
         read(path)
 
 
@@ -232,7 +232,7 @@ def test_forged_codes_are_refused(name: str, value: Any, tmp_path: Path, read: A
     member: Any = detector.ensemble_.members[0]
     detector.ensemble_.members[0] = replace(member, pca=replace(member.pca, **{name: value}))
     path = detector.save(tmp_path / "forged.safetensors")
-    with pytest.raises(FileError, match="no detector that fvnce wrote"):
+    with pytest.raises(FileError, match="not a detector that fvnce wrote"):
         read(path)
 
 

@@ -207,7 +207,7 @@ def test_a_forged_file_is_refused(forge: Any, tmp_path: Path) -> None:
     detector = LatentDetector(**QUICK).fit(*problem())
     forge(detector)
     path = detector.save(tmp_path / "forged.safetensors")
-    with pytest.raises(FileError, match="no detector that fvnce wrote"):
+    with pytest.raises(FileError, match="not a detector that fvnce wrote"):
         LatentDetector.load(path)
 
 

@@ -75,7 +75,7 @@ def test_p_values_that_are_not_valid_any_more_are_named() -> None:
     changes = detector.monitor(new)
     assert changes.p_p_values is not None
     assert changes.p_p_values < 0.01
-    assert any("p-values are not valid" in sentence for sentence in changes.sentences)
+    assert any("p-values are no longer valid" in sentence for sentence in changes.sentences)
 
 
 @pytest.mark.slow

@@ -222,7 +222,7 @@ def test_percentages_are_true_of_the_rows_they_name(missing: float) -> None:
         match = re.search(r"(higher|lower) than ([\d.]+) % of (?:rows|the (\d+) rows with a value);", sentence)
         if match:
             said += 1
-            beyond = np.sum(X < value) if match[1] == "higher" else np.sum(X > value)
+            beyond = np.sum(value > X) if match[1] == "higher" else np.sum(value < X)
             rows = len(X) if match[3] is None else int(match[3])
             assert rows in (len(X), len(present))
             assert beyond / rows >= float(match[2]) / 100 - 1e-9

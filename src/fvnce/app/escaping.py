@@ -1,7 +1,7 @@
-"""Text from files made harmless where it is shown: in a terminal, a page, a script, a spreadsheet.
+"""Escaping of untrusted text for a terminal, a page, a script or a spreadsheet.
 
-Names of columns, categories and files are whatever somebody wrote. What a terminal obeys, a page runs, XML forbids or a
-spreadsheet computes is shown as text instead, and stays readable.
+Names of columns, categories and files may hold anything. Control sequences, markup and formulas are shown as readable
+text instead of being executed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import json
 import re
 from typing import Any
 
-#: C0 and C1 controls, the two line ends of JavaScript, what reorders or hides text, and halves of characters.
+#: C0 and C1 controls, JavaScript line separators, bidirectional and invisible characters, and surrogates.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]")
 _CONTROLS_IN_MARKUP = re.compile(_CONTROLS.pattern.replace("\x00-\x1f", "\x00-\x08\x0b\x0c\x0e-\x1f"))
-#: What a spreadsheet takes for the beginning of a formula.
+#: Characters at which a spreadsheet takes a cell for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 
 
 def visible(text: object) -> str:
-    """Return one line of text in which control characters are shown and not obeyed.
+    """Return text with control characters escaped, on one line.
 
     >>> print(visible("red: \\x1b[31m"))
     red: \\x1b[31m
@@ -28,7 +28,7 @@ def visible(text: object) -> str:
 
 
 def markup(text: object) -> str:
-    """Return text for HTML and SVG, inside an element or a quoted attribute; line ends and tabs stay.
+    """Escape text for an element or a quoted attribute of HTML or SVG; keep line ends and tabs.
 
     >>> print(markup('<a href="x">\\x00'))
     &lt;a href=&quot;x&quot;&gt;\\x00
@@ -37,7 +37,7 @@ def markup(text: object) -> str:
 
 
 def line_json(value: Any) -> str:
-    """Return JSON on one line, for a stream that may be a terminal.
+    """Return JSON on one line, with control characters escaped for a terminal.
 
     >>> print(line_json("\\x9b31m é"))
     "\\u009b31m é"
@@ -46,7 +46,7 @@ def line_json(value: Any) -> str:
 
 
 def script_json(value: Any) -> str:
-    """Return JSON for a ``<script>`` element, without any ``<`` that could end the element or open a comment in it.
+    """Return JSON for a ``<script>`` element, with ``<`` escaped so that it cannot end the element or open a comment.
 
     >>> print(script_json("<!--<script>"))
     "\\u003c!--\\u003cscript\\u003e"
@@ -55,7 +55,7 @@ def script_json(value: Any) -> str:
 
 
 def cell(text: str) -> str:
-    """Return text for a cell of csv, with ' before what a spreadsheet would compute, which makes it text there.
+    """Return text for a csv cell, with a leading ' if a spreadsheet would take it for a formula.
 
     >>> cell("=HYPERLINK(1)"), cell("amount")
     ("'=HYPERLINK(1)", 'amount')

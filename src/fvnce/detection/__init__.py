@@ -3,19 +3,19 @@
 =============================  ===============================================================
 ``estimator``                  the detector: an ensemble with calibrated probabilities
 ``latent``                     a latent-variable model as a detector
-``fitted``                     the detector without training: scores of a saved one
-``base``                       what both share when fitted
-``contract``                   what both share as estimators, on scikit-learn's contract
-``rows``                       labels and weights checked, equal rows merged, arrays read in parts
-``preprocessing``              tables and images as the columns that models see
-``members``                    what the detector is made of, one file each
-``noise``                      what members are trained against
-``products``, ``blocks``       products that keep every bit
-``ensemble``                   the members together: two scores, the one that ranks, and its explanation
+``fitted``                     a saved detector, which scores without training code
+``base``                       base class of fitted detectors
+``contract``                   base class of detectors as scikit-learn estimators
+``rows``                       validation of labels and weights, merging of equal rows, reading in parts
+``preprocessing``              encoding of tables and images as columns
+``members``                    the models of the ensemble, one file each
+``noise``                      noise that members are trained against
+``products``, ``blocks``       matrix products that are reproducible to the last bit
+``ensemble``                   all members together: their combined scores and explanations
 ``trust``                      probabilities, held-out evidence, p-values, changes since training
-``explanation``                what each column adds to a score, and pictures of both
-``scorers``                    for searches and cross-validation, with the right sign
-``batch_scorer``               scores of batches, on the workers of an engine
+``explanation``                contributions of columns to a score, and plots
+``scorers``                    scorers for searches and cross-validation, with the right sign
+``batch_scorer``               scoring of batches on the workers of an engine
 =============================  ===============================================================
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .scorers import average_precision as outlier_average_precision
     from .scorers import roc_auc as outlier_auroc
 
-#: Where names are that need scikit-learn or torch; what scores starts without them.
+#: Modules of names that need scikit-learn or torch; they are imported at first use, so that scoring starts fast.
 _LATER = {
     "InvertedScoreWarning": ("scorers", "InvertedScoreWarning"),
     "LatentDetector": ("latent", "LatentDetector"),

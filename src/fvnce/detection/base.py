@@ -1,10 +1,11 @@
-"""What fitted detectors share: rows checked and encoded, scores, p-values, explanations, reading files.
+"""Base class of fitted detectors: validation and encoding of rows, scores, p-values, explanations, loading.
 
-It needs neither torch nor scikit-learn, so that a program that scores starts at once; ``contract`` adds what an
-estimator needs. A detector adds the anomaly of encoded rows and its explanation, and takes what it learned from a file.
+The module imports neither torch nor scikit-learn, so that programs that only score start fast; ``contract`` adds the
+estimator interface. Subclasses compute the anomaly of encoded rows and its explanation, and restore their state.
 
-Names are those of other libraries: ``decision_scores_``, ``labels_`` and ``threshold_`` are PyOD's,
-``feature_importances_`` is scikit-learn's, and so is the sign of ``decision_function``, which PyOD has the other way.
+Names follow other libraries: ``decision_scores_``, ``labels_`` and ``threshold_`` are those of PyOD, and
+``feature_importances_`` is that of scikit-learn. The sign of ``decision_function`` is that of scikit-learn, which is
+opposite to that of PyOD.
 """
 
 from __future__ import annotations
@@ -41,25 +42,25 @@ from .trust.monitor import Changes, Watch
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Prefix of the findings' tensors in a file.
+#: Prefix of the tensors of the findings in a file.
 FINDINGS = "findings"
 #: The largest file that is read by default.
 MAX_BYTES = 4 * 2**30
-#: Rows of a batch whose gaps are counted to compare it with training, spread evenly.
+#: The most rows of a batch, evenly spaced, whose missing values are counted for the comparison with training.
 EXAMINED = 8192
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of rows, each of shape (n,).
+    """Scores of rows, each of shape (n,).
 
     Attributes:
-        anomaly: by which to rank rows; higher for stranger ones.
-        line: what is compared with the threshold: the anomaly, raised where novelty is above its own threshold.
-        like_known: how like the known outliers a row is; NaN without any.
-        novelty: how unlike the training rows a row is, whatever outliers are known; NaN where no member says.
-        threshold: above which ``line`` is flagged.
-        chosen: which rows are flagged instead, if a budget was given.
+        anomaly: anomaly score for ranking; higher is more anomalous.
+        line: score compared with the threshold: the anomaly, raised where novelty is above its own threshold.
+        like_known: similarity to the known outliers; NaN without any.
+        novelty: dissimilarity to the training rows, independent of known outliers; NaN if no member measures it.
+        threshold: rows with ``line`` above it are flagged.
+        chosen: mask of rows that are flagged instead, if a budget was given.
 
     >>> nan = np.full(2, np.nan)
     >>> scores = Scores(np.array([0.3, 2.0]), np.array([0.3, 2.5]), np.array([0.1, 0.2]), nan, threshold=2.1)
@@ -76,24 +77,24 @@ class Scores:
 
     @property
     def flagged(self) -> NDArray[np.bool_]:
-        """Which rows are called outliers, shape (n,)."""
+        """Mask of the rows that are flagged as outliers, shape (n,)."""
         return self.line > self.threshold if self.chosen is None else self.chosen
 
     @property
     def kind(self) -> NDArray[np.str_]:
-        """What each flagged row is, shape (n,): "known" if like the known outliers, else "novel"; empty for others."""
+        """Kind of each row, shape (n,): "known" if flagged as like the known outliers, "novel" if flagged, else ""."""
         by_known = (self.line <= self.anomaly) & ~np.isnan(self.like_known)
         kind = np.where(by_known | (self.like_known > self.threshold), "known", "novel")
         return np.where(self.flagged, kind, "")
 
 
 class FittedDetector(ABC):
-    """A detector for tables, data frames and images that scores rows."""
+    """Base class of detectors that score rows of tables, data frames and images."""
 
-    #: What its files are called.
+    #: Kind of its files.
     KIND: ClassVar[str]
 
-    #: Settings that some detectors have.
+    #: Settings that only some detectors have.
     n_jobs: int | None = None
     verbose: int | None = 0
 
@@ -112,36 +113,36 @@ class FittedDetector(ABC):
 
     @abstractmethod
     def _explain(self, encoded: Array) -> Explanation:
-        """Return what each original column adds to it."""
+        """Return what each original column adds to the anomaly."""
 
     @abstractmethod
     def _take_state(self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Set what :meth:`_state` gave, or refuse what ``fit`` could not have made."""
+        """Restore the result of :meth:`_state`; raise FileError if ``fit`` could not have made it."""
 
     @property
     def classes_(self) -> NDArray[np.int64]:
-        """The classes of ``predict_proba``, 0 and 1 for outliers, by which scikit-learn orders its columns."""
+        """Classes in the order of the columns of ``predict_proba``: 0 for inliers, 1 for outliers."""
         check_fitted(self)
         return np.array([0, 1])
 
     @property
     def evidence_(self) -> Evidence:
-        """How good the detector is by held-out rows."""
+        """Quality of the detector, measured on held-out rows."""
         return self.findings_.evidence
 
     @property
     def conformal_(self) -> Conformal | None:
-        """Held-out scores that make p-values, or None."""
+        """Held-out scores for p-values, or None."""
         return self.findings_.conformal
 
     @property
     def feature_importances_(self) -> Array:
-        """The share of each column in the deviations of parts of scores over training rows, shape (n_features_in_,)."""
+        """Importance of each column: its fraction of the standard deviations of parts, shape (n_features_in_,)."""
         return self.findings_.importances
 
     @property
     def threshold_(self) -> float:
-        """What ``−score_samples`` of an outlier is above, ``−offset_``."""
+        """Threshold ``−offset_``: rows with ``−score_samples`` above it are outliers."""
         return -self.offset_
 
     @property
@@ -157,7 +158,7 @@ class FittedDetector(ABC):
         return (self.decision_scores_ > self.threshold_).astype(np.int64)
 
     def scores(self, X: Any) -> Scores:
-        """Return all scores of rows: how they rank, whether they are flagged, and by which question."""
+        """Return all scores of rows: anomaly, novelty, similarity to known outliers, and flags."""
         check_fitted(self)
         return self._scores_of(self._checked(X))
 
@@ -168,14 +169,14 @@ class FittedDetector(ABC):
         return Scores(anomaly, line, like_known, novelty, self.threshold_)
 
     def anomaly_score(self, X: Any) -> Array:
-        """Return scores by which to rank rows, higher for stranger ones, shape (n,)."""
+        """Return anomaly scores for ranking, higher for more anomalous rows, shape (n,)."""
         return self.scores(X).anomaly
 
     def score_samples(self, X: Any) -> Array:
-        """Return scores that are lower for stranger rows, shape (n,): ``predict`` flags those below ``offset_``.
+        """Return scores that are lower for more anomalous rows, shape (n,): ``predict`` flags those below ``offset_``.
 
-        They are ``−anomaly_score``, except that with known outliers rows that are flagged for their novelty alone lie
-        below ``offset_`` as well (:class:`Scores`).
+        They are ``−anomaly_score``, except that with known outliers, rows flagged for their novelty alone are also
+        below ``offset_`` (:class:`Scores`).
         """
         return -self.scores(X).line
 
@@ -205,8 +206,8 @@ class FittedDetector(ABC):
             X: rows.
             alarms: flag this many rows, those with the highest ``anomaly_score``; all if there are fewer.
             threshold: flag rows whose ``anomaly_score`` is above it, and no others: none for its novelty alone.
-            fdr: instead of a threshold, the fraction of false alarms among all alarms that is allowed on average over
-                training sets and rows, such as 0.1: the procedure of Benjamini and Hochberg on :meth:`p_value`. Which
+            fdr: false discovery rate, such as 0.1, on average over training sets and rows, instead of a threshold: the
+                procedure of Benjamini and Hochberg on :meth:`p_value`. Which
                 rows are flagged depends on those given together. If none is, though some are above ``threshold_``, a
                 warning says why.
             discount: leave out held-out rows that are no outliers with a probability of at most ``fdr``/2, or ¼ if that
@@ -230,21 +231,22 @@ class FittedDetector(ABC):
         return np.where(flagged, -1, 1)
 
     def discount_at(self, fdr: float, discount: bool | None = None) -> bool | float:
-        """Return the ``discount`` of :meth:`p_value` that goes with a rate of false alarms, as in :meth:`predict`."""
-        # The fewer alarms may be false, the surer must be an outlier that the comparison leaves out.
+        """Return the ``discount`` of :meth:`p_value` for a false discovery rate, as in :meth:`predict`."""
+        # A lower rate of false alarms needs more certainty that the rows left out are outliers.
         wanted = self._p_values.inlier is not None if discount is None else discount
         return min(fdr / 2, DOUBT) if wanted else False
 
     def p_value(self, X: Any, *, discount: bool | float = False) -> Array:
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
 
-        It is the fraction of held-out training rows that score at least as high by a model that has not seen them. The
-        probability is over training rows and new row; docs/detector/thresholds.md derives it and its limits.
+        A p-value is the fraction of held-out training rows that score at least as high, by a model trained without
+        them. The probability is over training rows and new row; docs/detector/thresholds.md gives the derivation and
+        the limits.
 
         Args:
             X: rows.
-            discount: leave out held-out rows that are no outliers with at most this probability; True for ¼. For
-                training rows among which outliers hide; it needs known outliers, and makes the guarantee an estimate.
+            discount: leave out held-out rows that are inliers with at most this probability; True means ¼. Useful if
+                outliers hide among the training rows. Needs known outliers, and makes the guarantee approximate.
         """
         check_fitted(self)
         conformal, rows = self._p_values, self._checked(X)
@@ -252,28 +254,30 @@ class FittedDetector(ABC):
         return conformal.p_value(self._unseen_scores(conformal, X, rows, anomaly), discount=discount)
 
     def _unseen_scores(self, conformal: Conformal, X: Any, rows: Any, anomaly: Array | None) -> Array:
-        """Return the scores of rows that make p-values; ``rows`` are X as the preprocessor takes them."""
+        """Return the scores of rows that p-values compare; ``rows`` is X in the form that the preprocessor takes."""
         if conformal.model is None:
             assert anomaly is not None
             return anomaly
         how = conformal.model.preprocessor
         if isinstance(how, TablePreprocessor) and how.readings is not None and is_frame(X):
-            rows = frame_to_matrix(self._aligned(X)[0], how.readings, strict=False)  # as the held-out rows were read
+            rows = frame_to_matrix(
+                self._aligned(X)[0], how.readings, strict=False
+            )  # read in the same way as the held-out rows
         return in_parts(rows, conformal.model.anomaly, n_jobs=self.n_jobs)
 
     def monitor(self, X: Any, *, alpha: float = 0.01) -> Changes:
-        """Return what has changed since training: missing values, columns, scores, p-values, the share flagged.
+        """Test whether rows have changed since training: missing values, columns, scores, p-values, fraction flagged.
 
         Args:
             X: new rows, such as those of a day.
-            alpha: the probability of an alarm, at most, if the rows come from the source of the training rows. It holds
-                for each batch: of 100 batches without a change, one may cause an alarm at 0.01.
+            alpha: largest probability of an alarm for a batch from the same source as the training rows: at 0.01, one
+                of 100 unchanged batches causes an alarm on average.
 
         Returns:
-            :class:`~fvnce.detection.Changes`: in words by ``print``, for JSON by ``as_dict()``, with ``alarm``.
+            :class:`~fvnce.detection.Changes`, with ``alarm``, a summary by ``print``, and ``as_dict()`` for JSON.
 
         Raises:
-            ValueError: if the detector was saved by a version that kept nothing to compare columns with.
+            ValueError: if the detector was saved by a version without the data for this comparison.
 
         >>> from fvnce import NoiseContrastiveDetector
         >>> rng = np.random.default_rng(0)
@@ -291,7 +295,7 @@ class FittedDetector(ABC):
         return changes
 
     def new_watch(self) -> Watch:
-        """Return counts of new rows that come in parts, none yet, for :meth:`watch`."""
+        """Return empty counts for :meth:`watch`, to monitor rows that come in parts."""
         check_fitted(self)
         findings, how = self.findings_, self.preprocessor_
         if findings.baseline is None or (findings.cells is None and isinstance(how, TablePreprocessor)):
@@ -302,7 +306,7 @@ class FittedDetector(ABC):
         return Watch(findings.baseline, findings.cells, findings.conformal, list(map(str, names)), texts)
 
     def watch(self, watch: Watch, X: Any) -> None:
-        """Count new rows by their columns and scores."""
+        """Add rows to the counts of :meth:`new_watch`."""
         rows = self._checked(X)
         scores, conformal = self._scores_of(rows), self.findings_.conformal
         unseen = None if conformal is None else self._unseen_scores(conformal, X, rows, scores.anomaly)
@@ -312,15 +316,15 @@ class FittedDetector(ABC):
     def _p_values(self) -> Conformal:
         conformal = self.findings_.conformal
         if conformal is None:
-            raise ValueError(f"p-values need rows that no model has seen, found none: {self.findings_.no_p_value}")
+            raise ValueError(f"p-values need held-out rows, found none: {self.findings_.no_p_value}")
         return conformal
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the AUROC of y = 1 under the anomaly score."""
+        """Return the AUROC of the anomaly score for outliers y = 1."""
         return roc_auc(self, X, y)
 
     def explain(self, X: Any) -> Explanation:
-        """Return how each column raises or lowers the score of each row, relative to the mean score of training rows.
+        """Explain how each column raises or lowers the score of each row, relative to the mean score of training rows.
 
         For images, the parts are a heat map.
         """
@@ -336,21 +340,21 @@ class FittedDetector(ABC):
         return explanation if names is None else replace(explanation, names=tuple(map(str, names)))
 
     def reasons(self, X: Any, top: int = 3) -> list[list[str]]:
-        """Return why each row scores high, in words: a sentence for each of the columns that add most to its score.
+        """Explain the score of each row in sentences, one for each of the columns that add most to it.
 
         Args:
             X: rows.
-            top: sentences for each row at most; fewer, or none, where fewer columns add to the score.
+            top: largest number of sentences for a row; there are fewer if fewer columns add to the score.
 
         Returns:
-            For each row its sentences, such as "amount $78,110: higher than 99.9 % of rows; usual $20 to $450", the
-            column that adds most first. For images, the names of pixels.
+            The sentences of each row, such as "amount $78,110: higher than 99.9 % of rows; usual $20 to $450", by
+            decreasing contribution. For images, the names of pixels.
         """
         explanation = self.explain(X)
         return self.in_words(X, explanation, [explanation.reasons(i, top) for i in range(len(explanation))])
 
     def in_words(self, X: Any, explanation: Explanation, reasons: Sequence[Sequence[int]]) -> list[list[str]]:
-        """Return a sentence for each of the columns that are reasons of each row."""
+        """Return sentences for the columns that are the reasons for each score."""
         how, names, usual = self.preprocessor_, explanation.columns, self.findings_.usual
         if isinstance(how, ImagePreprocessor) or usual is None:
             return [[said("name", shown=names[j]) for j in of_row] for of_row in reasons]
@@ -375,23 +379,23 @@ class FittedDetector(ABC):
         ]
 
     def preprocess(self, X: Any) -> Array:
-        """Return rows in the columns that models see, shape (n, ``preprocessor_.width``)."""
+        """Encode rows as the columns that models see, shape (n, ``preprocessor_.width``)."""
         check_fitted(self)
         return cut(self.preprocessor_.encode(self._checked(X)))
 
     def plot_scores(self, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
-        """Draw a histogram of anomaly scores with the threshold; with y, one for each kind of row."""
+        """Plot a histogram of anomaly scores with the threshold; with y, one histogram for each class."""
         return plot_scores(self.scores(X).line, self.threshold_, y, ax)
 
     def odd_values(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Count the values of each column of X, and those of them that are unlike any of training; none for images."""
+        """Count the values of each column of X, and those unlike any value in training; empty for images."""
         check_fitted(self)
         if isinstance(self.preprocessor_, ImagePreprocessor):
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         return self.preprocessor_.count_odd(np.asarray(self._checked(X), dtype=np.float64))
 
     def count_gaps(self, X: Any) -> NDArray[np.int64]:
-        """Count the values that each row lacks in columns that models see, shape (n,); zeros for images."""
+        """Count the missing values of each row in columns that models see, shape (n,); zeros for images."""
         check_fitted(self)
         return self._count_gaps(self._checked(X))
 
@@ -402,12 +406,12 @@ class FittedDetector(ABC):
         return n_gaps
 
     def new_batch(self) -> Batch | None:
-        """Return counts of a batch that comes in parts, none yet; None if the detector is of version 0.2."""
+        """Return empty counts for :meth:`count_batch`; None if the detector is of version 0.2."""
         baseline = self.findings_.baseline
         return None if baseline is None else Batch(baseline, self.threshold_)
 
     def count_batch(self, batch: Batch, X: Any, scores: Scores) -> None:
-        """Count rows of a batch by their scores and by their gaps."""
+        """Add rows of a batch to counts of scores and of missing values."""
         self._count_batch(batch, self._checked(X), scores.line)
 
     def _count_batch(self, batch: Batch, rows: Any, line: Array) -> None:
@@ -416,16 +420,16 @@ class FittedDetector(ABC):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> Self:
-        """Return the detector that :meth:`save` wrote; it scores to the same bits.
+        """Load a detector that :meth:`save` wrote; its scores are equal to the last bit.
 
-        A file from elsewhere runs no code, and what it holds is checked to be a detector, part by part.
+        Loading executes no code from the file, and checks all of its contents.
 
         Args:
             path: the file.
-            max_bytes: the largest file that is read, 4 GiB by default.
+            max_bytes: largest file size that is read, by default 4 GiB.
 
         Raises:
-            FileError: if it is damaged, too large, of another version, or not a detector that ``fit`` could have made.
+            FileError: if the file is damaged, too large, of another version, or not a detector that ``fit`` can make.
         """
         place = Path(path)
         if place.is_file() and place.stat().st_size > count("max_bytes", max_bytes):
@@ -443,7 +447,7 @@ class FittedDetector(ABC):
                     findings, found, detector.n_features_in_, detector.preprocessor_
                 )
             except FileError as error:
-                raise FileError(f"{place} is no detector that fvnce wrote: {error}") from None
+                raise FileError(f"{place} is not a detector that fvnce wrote: {error}") from None
             logging.getLogger("fvnce").info(
                 "read a %s with %d columns from %s", cls.KIND, detector.n_features_in_, place
             )
@@ -473,13 +477,13 @@ class FittedDetector(ABC):
         self.gaps_ = Gaps.from_state(gaps, self.preprocessor_)
 
     def _score_rows(self, rows: Any) -> Array:
-        """Return the columns of :class:`Scores` for rows as the preprocessor takes them, shape (n, 4)."""
+        """Return the columns of :class:`Scores` for rows in the form that the preprocessor takes, shape (n, 4)."""
         anomaly = score_rows(self._anomaly, self.preprocessor_, self.gaps_, rows)
         missing = np.full(len(anomaly), np.nan)
         return np.stack([anomaly, anomaly, missing, missing], 1)
 
     def _compared_scores(self, X: Any) -> Scores:
-        """Return scores, and warn if the rows are far from those of training; its caller's caller is named."""
+        """Return scores; warn, at the caller's caller, if the rows are far from those of training."""
         check_fitted(self)
         rows = self._checked(X)
         scores = self._scores_of(rows)
@@ -488,14 +492,14 @@ class FittedDetector(ABC):
             self._count_batch(batch, rows, scores.line)
             if sentences := batch.sentences():
                 warnings.warn(
-                    f"X is far from the training rows, so that scores may say little: {'; '.join(sentences)}",
+                    f"X is far from the training rows, so scores may be unreliable: {'; '.join(sentences)}",
                     UnlikeTrainingWarning,
                     stacklevel=3,
                 )
         return scores
 
     def _checked(self, X: Any) -> Any:
-        """Return rows that look like those of training, as the preprocessor takes them."""
+        """Check that rows have the layout of training; return them in the form that the preprocessor takes."""
         how = self.preprocessor_
         if isinstance(how, ImagePreprocessor):
             return check_images(X, how.shape)
@@ -512,7 +516,7 @@ class FittedDetector(ABC):
         return self._matrix(X)
 
     def _matrix(self, X: Any) -> Any:
-        """Check a matrix of numbers, in parts; it stays as it is stored."""
+        """Check a matrix of numbers part by part, without converting it."""
         if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
             raise ValueError("X must not be masked, found masked values; fill them with NaN")
         X = X if isinstance(X, np.ndarray) and X.dtype.kind in "biuf" else np.asarray(X, dtype=np.float64)
@@ -526,15 +530,15 @@ class FittedDetector(ABC):
         return X
 
     def _aligned(self, X: Any) -> tuple[Frame, str]:
-        """Return the columns of training of a data frame, in their order, and what to warn of."""
+        """Return the columns of training from a data frame, in their order, and warnings."""
         names = getattr(self, "feature_names_in_", ())
         frame, notice = Frame.of(X).aligned(list(names), self.n_features_in_)
-        # Who makes a Frame has put the columns in order, as BatchScorer does.
+        # A Frame has its columns in order already, for example from BatchScorer.
         return frame, "" if isinstance(X, Frame) and not len(names) else notice
 
 
 def check_fitted(detector: FittedDetector) -> None:
-    """Raise scikit-learn's NotFittedError unless a detector is fitted."""
+    """Raise scikit-learn's NotFittedError if a detector is not fitted."""
     if not hasattr(detector, "offset_"):
         from sklearn.exceptions import NotFittedError
 

@@ -1,8 +1,8 @@
-"""Scores of batches in any process, for the workers of an engine such as Dask, Ray or Spark.
+"""Scoring of batches in several processes, for engines such as Dask, Ray or Spark.
 
-A :class:`BatchScorer` holds the path and the checksum of a detector; its pickle has a few hundred bytes. The process
-that scores reads the detector, once, and compares the checksum. Rows get the same bits in every process, however they
-are split into batches.
+A :class:`BatchScorer` holds the path and the checksum of a detector; its pickle has a few hundred bytes. Each process
+reads the detector once, and compares the checksum. Scores are equal to the last bit in every process and for every
+split into batches.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MODEL = "model.safetensors"
 #: Names and types of the scores.
 SCORES = {"score": np.float64, "probability": np.float64, "outlier": np.bool_}
 
-#: What files of latent detectors say they are; their class is imported, with torch, when one is read.
+#: Kind of the files of latent detectors, whose class is imported, with torch, only when one is read.
 LATENT = "latent detector"
 _lock = threading.Lock()
 
 
 class BatchScorer:
-    """Scores batches of rows with a detector from a file: picklable, and read once in each process.
+    """Picklable scorer of batches, which reads its detector from a file once in each process.
 
     ==========================================  =====================================================
     batch                                       result
@@ -47,19 +47,19 @@ class BatchScorer:
     dict of arrays by column, or of one matrix  dict of arrays
     ==========================================  =====================================================
 
-    In each, ``score`` is the anomaly score, ``probability`` P(outlier | x), ``outlier`` whether ``predict`` gives −1. A
-    :class:`~fvnce.detection.LatentDetector` gives no probability. Columns are found by their names, in any order; other
-    columns of a batch are ignored. A batch without rows has a result without rows.
+    The result holds ``score``, the anomaly score; ``probability``, P(outlier | x), except for a
+    :class:`~fvnce.detection.LatentDetector`; and ``outlier``, True where ``predict`` gives −1. Columns are matched by
+    name, in any order; other columns of a batch are ignored. An empty batch gives an empty result.
 
     Args:
-        path: what ``save`` wrote, or the folder that ``fvnce fit --out`` wrote; every worker must see it there.
-        columns: what the batch calls the columns of training, in their order; by default as in training. Needed for
-            batches with names if the detector was trained on a matrix without.
-        keep: columns of the batch that go before the scores in the result, such as an identifier.
-        max_bytes: the largest file that is read.
+        path: file that ``save`` wrote, or folder that ``fvnce fit --out`` wrote, readable by every worker at this path.
+        columns: names in the batch of the columns of training, in their order; by default the names in training.
+            Needed for batches with names if the detector was trained on a matrix without names.
+        keep: columns of the batch to copy into the result before the scores, such as an identifier.
+        max_bytes: largest file size that is read.
 
     Raises:
-        FileError: where a batch is scored, if the file is no longer the one that the scorer was made for.
+        FileError: when a batch is scored, if the file has changed since the scorer was made.
 
     >>> import tempfile
     >>> from fvnce import NoiseContrastiveDetector
@@ -94,18 +94,18 @@ class BatchScorer:
 
     @property
     def detector(self) -> FittedDetector:
-        """The detector, read by the first call in a process; threads wait for it."""
+        """The detector, which the first access in a process reads from the file."""
         with _lock:
             return _loaded(self.path, self.kind, self.checksum, self.max_bytes)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Names and types of the scores, in their order."""
+        """Structured dtype of the scores: their names and types."""
         has_probability = self.kind == FittedEnsemble.KIND
         return np.dtype([(name, kind) for name, kind in SCORES.items() if has_probability or name != "probability"])
 
     def __call__(self, batch: Any) -> Any:
-        """Return the scores of a batch, in the kind of container that it came in."""
+        """Score a batch; return the same kind of container."""
         names = self.dtype.names or ()
         if isinstance(batch, np.ndarray):
             if self.keep:
@@ -121,21 +121,21 @@ class BatchScorer:
                 chosen = self._chosen(arrays)
                 scores = self._scores(Frame({new: _column(name, arrays[name]) for name, new in chosen.items()}))
             return kept | {name: scores[name] for name in names}
-        arrow = sys.modules.get("pyarrow")  # whoever has a batch of Arrow has imported it
+        arrow = sys.modules.get("pyarrow")  # imported by the caller if the batch is from Arrow
         if arrow is not None and isinstance(batch, arrow.RecordBatch):
             table = self(arrow.Table.from_batches([batch])).combine_chunks()
-            # A table without rows has no batch to give.
+            # A table without rows contains no batch.
             return next(iter(table.to_batches()), arrow.RecordBatch.from_pylist([], schema=table.schema))
         try:
             frame = nw.from_native(batch, eager_only=True)
         except TypeError:
             raise TypeError(
                 "a batch must be a NumPy array, a pandas, polars or Arrow table or a dict of arrays, found "
-                f"{type(batch).__name__}; convert it, or pass the parts that it is made of"
+                f"{type(batch).__name__}; convert it, or pass its parts"
             ) from None
         _present(self.keep, frame.columns)
         rows = frame.to_native()
-        if any(isinstance(name, str) for name in frame.columns):  # numbered columns are in their order
+        if any(isinstance(name, str) for name in frame.columns):  # columns with numbers as names are taken in order
             chosen = self._chosen(frame.columns)
             rows = frame.select(list(chosen)).rename(chosen).to_native()
             rows = Frame.of(rows) if len(frame) else rows
@@ -147,7 +147,7 @@ class BatchScorer:
         return f"{type(self).__name__}({self.path!r})"
 
     def _scores(self, rows: Any) -> NDArray[Any]:
-        """Return the scores of rows in the form that the detector takes."""
+        """Score rows that have the form that the detector takes."""
         detector, scores = self.detector, np.empty(len(rows), dtype=self.dtype)
         if len(rows):
             of_rows = detector.scores(rows)
@@ -157,7 +157,7 @@ class BatchScorer:
         return scores
 
     def _chosen(self, there: Iterable[str]) -> dict[str, str]:
-        """Return the columns of training among those of a batch, in their order, with their names in training."""
+        """Map the names of columns in a batch to the names in training, in the order of training."""
         trained = getattr(self.detector, "feature_names_in_", None)
         names, width = self.columns or trained, self.detector.n_features_in_
         if names is None:
@@ -184,7 +184,7 @@ def _loaded(path: str, kind: str, checksum: str, max_bytes: int) -> FittedDetect
     detector = _class_of(kind).load(file_of(path), max_bytes=max_bytes)
     if (
         now := checksum_of(file_of(path))
-    ) != checksum:  # compared after reading, so that no moment is left for a change
+    ) != checksum:  # compared after reading, so that a change while reading is noticed
         raise FileError(
             f"{path} must be the detector that this scorer was made for, of SHA-256 {checksum[:12]}…, found one of "
             f"{now[:12]}…; make a new BatchScorer, or put the file back"
@@ -193,7 +193,7 @@ def _loaded(path: str, kind: str, checksum: str, max_bytes: int) -> FittedDetect
 
 
 def file_of(path: str) -> Path:
-    """Return the file of a detector, which may be in the folder of a run."""
+    """Return the file of a detector, given its path or the folder of a run."""
     place = Path(path)
     return place / MODEL if place.is_dir() else place
 

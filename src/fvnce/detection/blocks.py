@@ -1,4 +1,4 @@
-"""Outputs of torch's modules whose last bit does not depend on the other rows, as in ``products``."""
+"""Evaluation of torch modules that is reproducible to the last bit whatever the other rows, as in ``products``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 class EvenProducts(TorchFunctionMode):
-    """Inside, factors of products are padded with zeros until their sizes are multiples of :data:`EVEN`.
+    """Context in which factors of products are padded with zeros to sizes that are multiples of :data:`EVEN`.
 
     >>> with EvenProducts():
     ...     (torch.ones(2, 3) @ torch.ones(3, 4)).shape
@@ -41,7 +41,7 @@ class EvenProducts(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Pad the factors of products, and leave other functions as they are."""
+        """Pad the factors of products; call other functions unchanged."""
         if func is functional.linear and not kwargs:
             x, weight, *bias = args
             bias = [_even(b, 1) for b in bias if b is not None]

@@ -1,17 +1,18 @@
-r"""The bulk of the training rows, and how far from it a row lies, however dense it is there.
+r"""Distance of a row from the bulk of the training rows, independent of the local density.
 
-Nearest neighbors and a density say how usual a row is where it is; a group of hundreds of equal rows is usual there.
-With t(x) the distance within which a fifth of the rows lies, in spreads of the columns, and m and u its median and its
-quantile 0.8 over the rows, let
+Nearest neighbors and densities are local: a distant group of hundreds of equal rows looks normal to them. Let t(x) be
+the distance within which a fifth of the rows lies, in units of the spreads of the columns, m and u the median and the
+quantile 0.8 of t over the rows, and
 
     away(x) = (t(x) − m) / (u − m).
 
-A row is *far*, and no reference, if it is beyond 2.4. At most a fifth of the rows is: if those are a group, they are
-near to themselves, but not to the bulk. What is *isolated* is beyond 5, where the tails of one bulk seldom reach, and
+A row is *far* if away(x) > 2.4; it is then not used as a reference for nearest neighbors. At most a fifth of the rows
+is far: these may be a group, near to each other but not to the bulk. A row is *isolated* if away(x) > 5, which the
+tails of a single bulk seldom reach. The term
 
     excess(x) = max(0, away(x) − 5), at most 15,
 
-makes it more novel, however dense it is there. All other rows are as novel as without it.
+is added to the novelty of isolated rows, whatever the local density. The novelty of all other rows is unchanged.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from .._validation import require, stored_array
 from .members.base import row_fractions
 from .rows import Array, weighted_quantile
 
-#: Rows that represent all; the fraction of them that is near a normal row; and where rows are far, and isolated.
+#: Number of representative rows; the fraction of them that is near a normal row; limits for far and isolated rows.
 BULK_ROWS, BULK, FAR, ISOLATED = 256, 0.2, 2.4, 5.0
-#: The smallest u − m by which isolation is measured, since that of columns of few values may be zero.
+#: Lower bound for u − m, which may be zero for columns with few values.
 LEAST_RANGE = 0.3
-#: The smallest spread, in deviations, by which a column is divided: a far group may widen its deviation.
+#: Lower bound for the spread of a column, in deviations, since a far group may increase the deviation.
 LEAST_SPREAD = 0.3
-#: Differences that are rounding, or the random moves of reference rows.
+#: Differences up to which rows are equal: rounding, or the random moves of reference rows.
 TINY = 1e-5
 #: The largest fraction of the rows that a group is expected to have.
 MOST_GROUP = 0.1
@@ -46,11 +47,11 @@ MAX_DISTANCES = 2**21
 
 @dataclass(frozen=True)
 class Bulk:
-    """Some rows that represent all, and the distances from them that are usual.
+    """Representative rows, and the usual distances from them.
 
     Attributes:
-        points: rows divided by the spreads, shape (B, D).
-        spreads: of the columns, shape (D,).
+        points: representative rows, divided by the spreads, shape (B, D).
+        spreads: spreads of the columns, shape (D,).
         limits: m and u, shape (2,).
     """
 
@@ -60,7 +61,7 @@ class Bulk:
 
     @classmethod
     def learn(cls, rows: Array, weights: Array, rng: np.random.Generator) -> Self:
-        """Draw the points by weight, and measure the distances of all rows.
+        """Sample the points by weight, and measure the distances of all rows.
 
         >>> rows = np.concatenate([np.random.default_rng(0).normal(size=(900, 1)), np.full((100, 1), 8.0)])
         >>> bulk = Bulk.learn(rows, np.ones(1000), np.random.default_rng(0))
@@ -73,7 +74,7 @@ class Bulk:
         limits = np.array([weighted_quantile(distance, weights, level) for level in (0.5, 1 - BULK)])
         others = distance > TINY
         if limits[0] <= TINY and weights[others].sum() > MOST_GROUP * weights.sum():
-            # Most rows are at one point. How far usual rows lie from it is said by the rows that are not.
+            # Most rows are at one point; usual distances are then estimated from the other rows.
             limits[1] = max(limits[1], weighted_quantile(distance[others], weights[others], 0.5))
         return cls(rows[chosen] / spreads, spreads, limits)
 
@@ -84,19 +85,19 @@ class Bulk:
         return np.concatenate(away) if away else np.empty(0)
 
     def _distances(self, X: Array) -> list[Array]:
-        # With scipy, whose distances do not depend on the other rows in their last digits.
+        # The last digits of distances by scipy do not depend on the other rows.
         step = max(1, MAX_DISTANCES // len(self.points))
         from scipy.spatial.distance import cdist
 
         return [cdist(X[low : low + step] / self.spreads, self.points) for low in range(0, len(X), step)]
 
     def far(self, X: Array) -> NDArray[np.bool_]:
-        """Return which rows are far from the bulk."""
+        """Return a mask of the rows that are far from the bulk."""
         middle, upper = self.limits
         return np.asarray(self.distance(X) > middle + FAR * (upper - middle) + TINY)
 
     def excess(self, X: Array) -> Array:
-        """Return what each column adds to the novelty of each row, zero unless it is isolated, shape (n, D)."""
+        """Return what each column adds to the novelty of each isolated row, zero for others, shape (n, D)."""
         middle, upper = self.limits
         beyond = (self.distance(X) - middle) / max(upper - middle, LEAST_RANGE) - ISOLATED
         result, rows = np.zeros(X.shape), beyond > 0
@@ -106,7 +107,7 @@ class Bulk:
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, NDArray[Any]], width: int) -> Self:
-        """Make the bulk of rows of ``width`` columns from arrays that may be forged."""
+        """Restore the bulk of rows with ``width`` columns from arrays, which are checked."""
         require(set(arrays) == {"points", "spreads", "limits"}, "have the bulk of rows", sorted(arrays))
         count = np.shape(arrays["points"])[0] if np.ndim(arrays["points"]) else 0
         require(0 < count <= BULK_ROWS, f"have 1 to {BULK_ROWS} rows of the bulk", count)

@@ -1,6 +1,6 @@
-"""What detectors add to their scores to be estimators: training rows checked, settings, files, scikit-learn's contract.
+"""Base class of detectors as scikit-learn estimators: training rows, settings, files and display.
 
-What scores (:mod:`fvnce.detection.base`) does without scikit-learn and torch, which take seconds to import.
+Scoring (:mod:`fvnce.detection.base`) is separate, since it needs neither scikit-learn nor torch.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from .trust.monitor import Cells
 if TYPE_CHECKING:
     from ..training.history import History
 
-#: Reads well on light and on dark pages.
+#: Style that is readable on light and dark pages.
 BOX = "border-left:3px solid #2c6fad;padding:.2em .8em;margin:.4em 0"
 
 
 class OutlierDetector(FittedDetector, OutlierMixin, BaseEstimator):  # type: ignore[misc]
-    """A scikit-learn outlier detector for tables, data frames and images."""
+    """Base class of scikit-learn outlier detectors for tables, data frames and images."""
 
     @abstractmethod
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows, of which y marks the known outliers."""
+        """Fit the detector to rows, of which y marks the known outliers."""
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what was learned in addition to the attributes above."""
+        """Return the fitted state that is not in the attributes of the base class."""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fitted detector to one file, atomically and without pickle."""
         check_fitted(self)
         parameters = plain(self.get_params(deep=False))
         if not isinstance(parameters["random_state"], int | None):
-            parameters["random_state"] = None  # the state of a generator is no setting
+            parameters["random_state"] = None  # the state of a generator is not stored
         names = getattr(self, "feature_names_in_", None)
         learned, arrays = self._state()
         findings, found = self.findings_.state()
@@ -77,11 +77,11 @@ class OutlierDetector(FittedDetector, OutlierMixin, BaseEstimator):  # type: ign
 
     @classmethod
     def _current_parameters(cls, saved: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of a file under their names of today."""
+        """Rename the settings in a file of an earlier version to their current names."""
         return saved
 
     def _forget(self) -> None:
-        """Remove what an earlier fit learned, so that a fit that fails does not leave half of another detector."""
+        """Remove fitted attributes, so that a failed fit does not leave a mixture of two detectors."""
         for name in ("offset_", "findings_", "feature_names_in_", "gaps_"):
             self.__dict__.pop(name, None)
 
@@ -94,19 +94,19 @@ class OutlierDetector(FittedDetector, OutlierMixin, BaseEstimator):  # type: ign
         known_weight: float,
         trained: Array | None = None,
     ) -> Baseline:
-        """Return what batches are compared with, from unlabelled training rows and their scores."""
+        """Return the baseline that batches are compared with, from unlabeled training rows and their scores."""
         usual = 0 if self.gaps_ is None else self.gaps_.usual
         return Baseline.of(scores, weights, threshold, self._count_gaps(rows) > usual, known_weight, trained)
 
     def _cells(self, rows: Any, weights: Array, known: Any, known_weights: Array, seed: int) -> Cells | None:
-        """Return what columns are compared with; None for images."""
+        """Return the counts of training values that columns are compared with; None for images."""
         how = self.preprocessor_
         return (
             Cells.learn(how, rows, weights, known, known_weights, seed) if isinstance(how, TablePreprocessor) else None
         )
 
     def _training_rows(self, X: Any) -> tuple[Any, ColumnTypes | None, Frame | None]:
-        """Check training rows and return them as given; of a data frame, as it is read, how, and the frame."""
+        """Check training rows; return them, and for a data frame the column types and the frame."""
         if is_frame(X):
             frame = Frame.of(X)
             self._learn_names(frame)
@@ -123,13 +123,13 @@ class OutlierDetector(FittedDetector, OutlierMixin, BaseEstimator):  # type: ign
         return require_values(self._matrix(X, reset=True)), None, None
 
     def _learn_names(self, frame: Frame) -> None:
-        """Learn the names of the columns, as text; numbers in their order are no names."""
+        """Set the names of the columns as text, unless they are consecutive numbers."""
         self.n_features_in_ = frame.shape[1]
         if frame.columns.tolist() != list(range(frame.shape[1])):
             self.feature_names_in_ = np.array([str(name) for name in frame.columns], dtype=object)
 
     def _matrix(self, X: Any, *, reset: bool = False) -> Any:
-        """Let scikit-learn check a matrix of numbers; a large one in parts, and it stays as it is stored."""
+        """Check a matrix of numbers by scikit-learn; a large one part by part, without converting it."""
         if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
             raise ValueError("X must not be masked, found masked values; fill them with NaN")
         how: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
@@ -147,7 +147,7 @@ class OutlierDetector(FittedDetector, OutlierMixin, BaseEstimator):  # type: ign
 
     @property
     def _repr_html_(self) -> Callable[[], str]:
-        # A property of scikit-learn's, which leaves it out where its display is text.
+        # scikit-learn omits this property where estimators are displayed as text.
         settings = super()._repr_html_
         if not hasattr(self, "findings_"):
             return lambda: str(settings())
@@ -177,7 +177,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def histories_state(histories: Sequence[History]) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Return records of training as what JSON can hold, and arrays."""
+    """Convert training histories to JSON content and arrays."""
     from ..io import flatten
 
     content, tensors = flatten([history.state_dict() for history in histories], "history")
@@ -185,7 +185,7 @@ def histories_state(histories: Sequence[History]) -> tuple[Any, dict[str, NDArra
 
 
 def histories_from_state(content: Any, arrays: Mapping[str, NDArray[Any]]) -> list[History]:
-    """Return the records of training of a file."""
+    """Restore training histories from JSON content and arrays."""
     import torch
 
     from ..io import unflatten
@@ -199,7 +199,7 @@ def histories_from_state(content: Any, arrays: Mapping[str, NDArray[Any]]) -> li
 
 
 def plain(value: Any) -> Any:
-    """Return a setting without numpy's numbers, which JSON does not know."""
+    """Convert numpy numbers in a setting to Python numbers for JSON."""
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -208,7 +208,7 @@ def plain(value: Any) -> Any:
 
 
 def _tupled(value: Any) -> Any:
-    """Return a setting of a file, in which JSON made tuples lists."""
+    """Convert lists in a setting from JSON back to tuples."""
     if isinstance(value, dict):
         return {name: _tupled(item) for name, item in value.items()}
     return tuple(map(_tupled, value)) if isinstance(value, list) else value

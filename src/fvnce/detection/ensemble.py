@@ -1,30 +1,32 @@
-r"""The members together: two questions, two scores, and the score that ranks rows by both.
+r"""Ensemble of members: two scores, similarity to known outliers and novelty, and their combination.
 
-*Is it like the known?* K is the weighted mean over members of (anomaly − mean)/deviation, both over the training rows,
-by models that have not seen them where possible. Members that use known outliers improve with their number m; the
-neighbors' weight is w(m) = 1/(1 + m) on a table and 0.95 on images, the others have equal parts of the rest. Columns of
-a table often hold nothing but what known outliers reveal, whereas known images are of one kind among many.
+*Similarity to the known outliers.* K is the weighted mean over members of (anomaly − mean)/deviation, both over the
+training rows, from held-out scores where possible. Members that use known outliers improve with their number m; the
+neighbors' weight is w(m) = 1/(1 + m) on a table and 0.95 on images, the others have equal parts of the rest. In tables,
+the relevant columns are often apparent only from known outliers, whereas known images are one kind among many.
 
-*Is it unlike everything?* N is the largest of (anomaly − median)/spread over members that need no known outlier. The
-neighbors see what is unusual where it is, the isolation forest what is far from all; a mean would let one hide what the
-other sees. Numbers far outside of the training rows (:class:`Span`) and rows far from the bulk of them
-(:class:`~fvnce.detection.bulk.Bulk`) add to N, the latter where N is a question of its own and not where s ranks by K.
+*Novelty.* N is the largest of (anomaly − median)/spread over members that need no known outliers. Nearest neighbors
+detect local outliers, the isolation forest detects global ones; a mean could hide a row that only one of them detects.
+Numbers far outside the range of the training rows (:class:`Span`) and rows far from their bulk
+(:class:`~fvnce.detection.bulk.Bulk`) increase N, but with known outliers the latter does not affect s.
 
 In the noise p_n = λ p_known + (1 − λ) p_broad both are log-ratios to the data, so the score is a soft maximum,
 
     s = log(e^K + e^(N − c)),        K, N in units of their spread over training rows,
 
-with c = :data:`NOVELTY_PRIOR` = −log((1 − λ)/λ): novelty decides only where it is glaring, and the ranking among usual
-rows is that of K. Without known outliers s = N. No known outlier enters N: those that are labelled only leave the rows
-that it learns from.
+with c = :data:`NOVELTY_PRIOR` = −log((1 − λ)/λ): only extreme novelty affects the ranking, which otherwise
+follows K. Without known outliers s = N. Known outliers are excluded from the rows that N is learned from, and have no
+other effect on it.
 
-Each member explains its anomaly as a sum over columns: a forest by how far each column moved the share of noise between
-root and leaf (exact), networks by integrated gradients (up to quadrature). Less their means over training rows, these
-parts sum to anomaly − mean. On the straight line from the means K₀, N₀ to K, N the score changes by
+Each member explains its anomaly as a sum over columns: forests by the change of the share of noise at the splits on
+each column (exact), networks by integrated gradients (up to quadrature error). After subtraction of their means over
+training rows, these parts sum to anomaly − mean. On the straight line from the means K₀, N₀ to K, N the score changes
+by
 
     s − s₀ = v (K − K₀) + (1 − v) (N − N₀),        v the mean of ∂s/∂K on that line, in [0, 1],
 
-and likewise for the maximum in N, so that v, the only unknown, needs no integral, and parts of columns sum:
+and likewise for the maximum in N. So v follows from this equation without an integral, and the parts of columns sum to
+the score:
 
     s(x) = s₀ + rest(x) + Σ_j ratio_j(x),    ratio_j = v K_j + (1 − v) N_j.
 """
@@ -59,29 +61,29 @@ from .members.base import (
 from .preprocessing import cut
 from .rows import Array, Folds, TrainingRows
 
-#: Members that "auto" means; those that use known outliers only with some.
+#: Members for "auto"; those that need known outliers are used only if there are some.
 AUTO = ("neighbors", "isolation_forest", "outlier_forest", "mixture_forest", "network")
-#: Likewise without the isolation forest: on images, on wide tables, where random splits of single columns see little of
-#: what is unlike all others, and on clean rows, where a small group is as normal as any.
+#: Members for "auto" without the isolation forest: on images; on wide tables, where random splits of single columns
+#: detect few outliers; and on clean rows, where small groups are normal, too.
 AUTO_LOCAL = ("neighbors", "outlier_forest", "mixture_forest", "network")
-#: Encoded columns from which a table is wide, and how many of its leading components ratio networks see.
+#: Number of encoded columns from which a table is wide, and of principal components that its ratio networks see.
 WIDE, WIDE_COMPONENTS = 100, 16
-#: c: how many spreads beyond the median novelty must lie to rank a row with one that is typical by K.
+#: c: novelty, in spreads above the median, at which a row ranks equal to one with typical K.
 NOVELTY_PRIOR = 6.0
-#: Known outliers that the neighbors are worth on tables, and their weight on images.
+#: Weight of neighbors on tables, as a number of known outliers, and on images, as a fraction.
 NEIGHBORS_WORTH, NEIGHBORS_ON_IMAGES = 1.0, 0.95
 #: The largest excess of a column.
 MAX_EXCESS = 30.0
-#: Training rows over which parts of members are averaged, and the most numbers in them.
+#: Largest number of training rows over which parts of members are averaged, and of numbers in them.
 MEAN_ROWS, MEAN_NUMBERS = 128, 2**17
-#: What is left of a sum of parts by rounding, relative to the score.
+#: Rounding error of a sum of parts, relative to the score.
 ROUNDING = 1e-12
-#: Members of version 0.2 under another name today.
+#: Current names of members that were renamed since version 0.2.
 RENAMED = {"neighbours": "neighbors", "broad_forest": "isolation_forest"}
 
 
 def settings_for(settings: MemberSettings, n_known: int, width: int, image: ImageShape | None) -> MemberSettings:
-    """Complete settings by what depends on the data: the members, and the shape of images of ``width`` pixels."""
+    """Complete settings that depend on the data: the members, and the shape of images of ``width`` pixels."""
     for name in settings.members:
         if member_class(name).needs_outliers and not n_known:
             raise ValueError(f"members must not name {name} without a known outlier (y = 1), found it")
@@ -91,7 +93,7 @@ def settings_for(settings: MemberSettings, n_known: int, width: int, image: Imag
 
 
 def member_weights(names: Sequence[str], n_known: int, *, image: bool) -> list[float]:
-    """Return the weight of each member in K, with sum one; zeros if no member learns from known outliers.
+    """Return the weight of each member in K, with sum one; zeros if no member uses known outliers.
 
     >>> member_weights(("neighbors", "isolation_forest", "network"), 3, image=False)
     [0.25, 0.0, 0.75]
@@ -109,20 +111,20 @@ def member_weights(names: Sequence[str], n_known: int, *, image: bool) -> list[f
 
 @dataclass(frozen=True)
 class Span:
-    r"""The range of each column over the training rows, and how far outside of it a number lies.
+    r"""Range of each column over the training rows, and the distance of numbers outside it.
 
-    The answer of trees and networks beyond the training rows is arbitrary: after the last split a number falls into the
-    last cell. With m_j the middle and h_j half the range of a column over the unlabelled training rows,
+    Trees and networks extrapolate arbitrarily: all numbers beyond the last split of a tree are in the same cell. With
+    m_j the middle and h_j half the range of a column over the unlabeled training rows,
 
         excess_j(x) = max(0, |x_j − m_j| / h_j − 2),
 
-    at most :data:`MAX_EXCESS`, is zero unless x_j lies more than twice as far from the middle as any training row. A
-    new row like them is that far away with a probability much less than 1/(n + 1), so that the excess hardly ever
-    decides between two normal rows.
+    at most :data:`MAX_EXCESS`, is zero unless x_j is more than twice as far from the middle as every training row. For
+    a new row like the training rows this probability is much smaller than 1/(n + 1), so the excess rarely affects the
+    ranking of normal rows.
 
     Attributes:
-        middle: shape (D,).
-        half: half the range, shape (D,); nothing is far outside of a column in which it is zero.
+        middle: middle of the range, shape (D,).
+        half: half the range, shape (D,); where it is zero, the excess is zero.
 
     >>> Span.learn(np.array([[0.0], [2.0]])).excess(np.array([[2.0], [4.0], [1e9]]))
     array([[ 0.],
@@ -135,18 +137,18 @@ class Span:
 
     @classmethod
     def learn(cls, X: Array) -> Self:
-        """Learn the ranges from encoded rows, not cut, shape (n, D)."""
+        """Learn the ranges from encoded rows before clipping, shape (n, D)."""
         low, high = X.min(0), X.max(0)
         return cls((low + high) / 2, (high - low) / 2)
 
     def excess(self, X: Array) -> Array:
-        """Return how far outside each number lies, shape (n, D)."""
+        """Return the excess of each number, shape (n, D)."""
         away = np.abs(X - self.middle) / np.where(self.half > 0, self.half, np.inf)
         return np.clip(away - 2, 0.0, MAX_EXCESS, out=away)
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, NDArray[Any]], width: int) -> Self:
-        """Make the span of ``width`` columns from arrays that may be forged."""
+        """Restore the span of ``width`` columns from arrays, which are checked."""
         require(set(arrays) == {"middle", "half"}, "have the ranges of columns", sorted(arrays))
         for name, values in arrays.items():
             stored_array(f"{name} of the ranges", values, np.float64, (width,))
@@ -168,11 +170,11 @@ R = TypeVar("R")
 
 
 def _plainly(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function compute outside of the modes of torch that its caller is in."""
+    """Decorate a function to compute outside the torch modes of its caller."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if "torch" not in sys.modules:  # nobody is in a mode of it
+        if "torch" not in sys.modules:  # no torch mode can be active
             return function(*args, **kwargs)
         from .._random import plain_mode
 
@@ -184,18 +186,18 @@ def _plainly(function: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass
 class Ensemble:
-    """Members and what makes K and N of their anomalies.
+    """Trained members, and the parameters that combine their anomalies to K and N.
 
     Attributes:
-        names: of the members.
-        members: the trained models.
-        units: mean and deviation of each member's anomaly, by which it enters K.
-        weights: of each member in K, with sum one, or zeros without known outliers.
-        novelty: median and spread of the anomaly of each member that enters N; None for others.
-        known: median and spread of K; None without known outliers, and where there is no N.
-        span: ranges of columns, for a table.
-        bulk: the bulk of the rows of a table; None where there is no N, for clean rows, and in files before it.
-        means: of each member's parts over training rows, shape (members, D); None in files before them.
+        names: names of the members.
+        members: trained models.
+        units: mean and deviation of the anomaly of each member, by which it is standardized in K.
+        weights: weight of each member in K, with sum one; zeros without known outliers.
+        novelty: median and spread of the anomaly of each member that is used in N; None for others.
+        known: median and spread of K; None without known outliers, or without N.
+        span: ranges of the columns of a table.
+        bulk: bulk of the rows of a table; None without N, for clean rows, and in files of earlier versions.
+        means: mean of the parts of each member over training rows, shape (members, D); None in earlier files.
     """
 
     names: list[str]
@@ -213,11 +215,10 @@ class Ensemble:
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
-        """Train all members that complete settings name, each on all rows.
+        """Train all members named in complete settings, each on all rows.
 
         Returns:
-            The ensemble and, with folds, the score of each training row by smaller models that were trained without
-            its fold.
+            The ensemble and, with folds, the score of each training row by smaller models trained without its fold.
         """
         n_known = len(rows.outliers)
         weights = member_weights(settings.members, n_known, image=settings.image is not None)
@@ -247,7 +248,7 @@ class Ensemble:
             if scores is None:
                 of_outliers = member.anomaly(rows.outliers) if n_known else np.empty(0)
                 scores = HeldOutScores(member.anomaly(rows.X), of_outliers)
-            # A member scores new rows as it scores rows that it has not seen.
+            # Standardize by held-out anomalies, which are distributed like those of new rows.
             unseen.append(scores)
             ensemble.members.append(member)
             ensemble.units.append(standard(scores.rows, rows.weights))
@@ -258,7 +259,7 @@ class Ensemble:
         ensemble.means = ensemble._mean_parts(rows, seed)
         if folds is None:
             return ensemble, None
-        inside = ensemble._excess(rows.X).sum(1)  # of rows as members see them, since all lie within their own span
+        inside = ensemble._excess(rows.X).sum(1)  # of encoded rows, which are all within the span
         excess = ensemble._excess(outliers).sum(1)
         both = ([each.rows for each in unseen], inside), ([each.outliers for each in unseen], excess)
         return ensemble, HeldOutScores(*(ensemble._combined(*each)[:, 0] for each in both))
@@ -277,20 +278,20 @@ class Ensemble:
         return columns
 
     def _combined(self, anomalies: Sequence[Array], excess: Array) -> Array:
-        """Return s, K and N from the members' anomalies and what numbers far outside add."""
+        """Return s, K and N from the anomalies of members and the excess."""
         missing = np.full(len(excess), np.nan)
         known, novelty = self._like_known(anomalies), self._novelty(anomalies, excess)
-        if novelty is None:  # no member of novelty is in it, as in files of version 0.2
+        if novelty is None:  # no member measures novelty, as in files of version 0.2
             return np.stack([known + excess, known, missing], 1)
         if self.known is None:
             return np.stack([novelty, missing, novelty], 1)
         center, scale = self.known
         known = (known - center) / scale
-        with np.errstate(invalid="ignore"):  # K is NaN for a known outlier without which no model was trained
+        with np.errstate(invalid="ignore"):  # K is NaN for a known outlier that could not be held out
             return np.stack([np.logaddexp(known, novelty - NOVELTY_PRIOR), known, novelty], 1)
 
     def _like_known(self, anomalies: Sequence[Array]) -> Array:
-        # One after the other, since a product of matrices may sum in another order for another number of rows.
+        # Add one by one: a matrix product may sum in an order that depends on the number of rows.
         total = np.zeros(len(anomalies[0]))
         for anomaly, (center, scale), weight in zip(anomalies, self.units, self.weights, strict=True):
             if weight:
@@ -306,11 +307,11 @@ class Ensemble:
         return np.asarray(np.max(parts, axis=0) + excess) if parts else None
 
     def _seen(self, X: Array) -> Array:
-        """Return encoded rows as members see them."""
+        """Return encoded rows in the form that members see."""
         return X if self.span is None else cut(X)
 
     def _excess(self, X: Array) -> Array:
-        """Return what numbers far outside add to the score and, if that is N itself, isolated rows, shape (n, D)."""
+        """Return the excess of numbers outside the span and, if s = N, of isolated rows, shape (n, D)."""
         if self.span is None:
             return np.zeros((len(X), 1))
         outside = self.span.excess(np.ascontiguousarray(X))
@@ -318,11 +319,11 @@ class Ensemble:
 
     @_plainly
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
-        """Explain encoded rows; ``fold`` brings their columns back to the original ones."""
+        """Explain encoded rows; ``fold`` maps encoded columns to the original ones."""
         seen, excess = self._seen(X), self._excess(X)
         anomalies = [member.anomaly(seen) for member in self.members]
         parts = self._parts(seen)
-        # The means that parts start from, as the anomalies of one row.
+        # The means that parts are relative to, as the anomalies of one row.
         start = [np.array([member.base]) for member in self.members]
         if self.means is not None:
             parts -= self.means[:, None]
@@ -340,25 +341,25 @@ class Ensemble:
             v = _blend(anomaly - base, last[:, 1] - first[1], last[:, 2] - first[2])[:, None]
             ratio = v * ratio + (1 - v) * (novelty + excess)
         folded = fold(ratio)
-        # What a quadrature leaves and the padding of images belong to no column.
+        # Quadrature errors and the padding of images are not attributed to a column.
         rest = anomaly - base - folded.reshape(len(folded), -1).sum(1)
         rest[np.abs(rest) <= ROUNDING * np.maximum(1.0, np.abs(anomaly))] = 0.0
         return Explanation(folded, np.zeros_like(folded), rest, base)
 
     def _parts(self, seen: Array) -> Array:
-        """Return what each column adds to the anomaly of each member that is used, shape (members, n, D)."""
+        """Return the contribution of each column to the anomaly of each member in use, shape (members, n, D)."""
         used = [weight > 0 or unit is not None for weight, unit in zip(self.weights, self.novelty, strict=True)]
         nothing = np.zeros(seen.shape)
         return np.stack([m.contributions(seen) if use else nothing for m, use in zip(self.members, used, strict=True)])
 
     def _mean_parts(self, rows: TrainingRows, seed: int) -> Array:
-        """Return the mean of each column's part in each member over some unlabelled rows, as members see them."""
+        """Return the mean part of each column in each member over a sample of unlabeled rows."""
         most = max(2, min(MEAN_ROWS, MEAN_NUMBERS // rows.X.shape[1]))
         some = np.sort(np.random.default_rng([seed, 84]).permutation(len(rows.X))[:most])
         return np.asarray(np.average(self._parts(np.ascontiguousarray(rows.X[some])), 1, rows.weights[some]))
 
     def _explained_novelty(self, start: Sequence[Array], anomalies: Sequence[Array], parts: Array) -> Array | None:
-        """Return what each column adds to N but for the excess, shape (n, D), one member after the other."""
+        """Return the contribution of each column to N without the excess, shape (n, D)."""
         result: Array | None = None
         first, last = np.zeros(1), np.zeros(1)
         for (center, scale), *ends, part in (
@@ -374,7 +375,7 @@ class Ensemble:
         return result
 
     def state(self) -> State:
-        """Return every member by its name, its arrays numbered."""
+        """Return the states of all members by name, with their arrays numbered."""
         members, arrays = [], {} if self.span is None else prefixed("span", vars(self.span))
         arrays |= {} if self.bulk is None else prefixed("bulk", vars(self.bulk))
         arrays |= {} if self.means is None else {"means": self.means}
@@ -389,7 +390,7 @@ class Ensemble:
     def from_state(
         cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape | None
     ) -> Self:
-        """Make the ensemble over rows of ``width`` columns from a state that may be forged."""
+        """Restore the ensemble over rows with ``width`` columns from a state, which is checked."""
         if "centres" in content:
             content = _upgraded(content)
         saved, units, weights, novelty, known = fields(
@@ -406,7 +407,7 @@ class Ensemble:
         total = sum(weights)
         whole = abs(total - 1) < 1e-9 or (total == 0 and any(novelty))
         require(whole, "have weights with sum one", weights, of="the ensemble")
-        require((known is not None) == (total > 0 and any(novelty)), "have a unit of K beside N", known)
+        require((known is not None) == (total > 0 and any(novelty)), "have a unit of K with N", known)
         names: list[str] = []
         members: list[Scorer] = []
         for position, item in enumerate(saved):
@@ -435,7 +436,7 @@ def _unit(name: str, value: Any) -> Unit:
 
 
 def _upgraded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of today from that of version 0.2, whose score was K with what numbers far outside add."""
+    """Convert the state of version 0.2, whose score was K plus the excess, to the current one."""
     members, centers, scales, weights = fields(content, "the ensemble", "members", "centres", "scales", "weights")
     listed(number)("centres", centers)
     units = [list(unit) for unit in zip(centers, listed(number, len(centers))("scales", scales), strict=True)]

@@ -1,6 +1,7 @@
-r"""The detector: how much likelier is a row under the noise, known outliers foremost, than under the data?
+r"""Noise-contrastive outlier detector.
 
-It averages several models of that ratio (:mod:`fvnce.detection.members`).
+The anomaly of a row is the log-ratio of its densities under a noise distribution, which includes the known outliers,
+and under the data. Several models of that ratio are combined (:mod:`fvnce.detection.members`).
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ from .trust.evidence import REASONS, Findings, RowScores, make_evidence
 if TYPE_CHECKING:
     from ..training.history import History
 
-#: The fraction of rows known to be clean that lies above the threshold.
+#: Fraction of clean rows above the threshold.
 CLEAN_FLAGGED = 0.01
-#: The smallest α above zero for which networks in float32 can distinguish the mean of e^(αΔ) from one.
+#: Smallest α > 0 for which float32 can distinguish the mean of e^(αΔ) from one.
 MIN_ALPHA = 1e-4
 
 _COUNT, _POSITIVE = Interval(Integral, 1, None, closed="left"), Interval(Real, 0, None, closed="neither")
@@ -70,18 +71,18 @@ _EXPERT: dict[str, tuple[Any, list[Any]]] = {
     "data_bandwidth": (1.0, [_POSITIVE]),
     "device": ("cpu", [StrOptions({"auto", "cpu", "cuda", "gpu", "mps"})]),
 }
-#: Settings that ``expert`` may hold, and their defaults.
+#: Settings in ``expert`` and their defaults.
 EXPERT = {name: default for name, (default, _) in _EXPERT.items()}
-#: Parameters of version 0.2 that have no effect any more, and why.
+#: Parameters of version 0.2 that no longer have an effect, with the reason.
 WITHOUT_EFFECT = {
-    "latent_dim": "the members autoencoder and variational are gone; use fvnce.detection.LatentDetector",
+    "latent_dim": "the members autoencoder and variational were removed; use fvnce.detection.LatentDetector",
     "precision": "networks are trained in float32",
     "early_stopping": "networks are trained for all steps",
 }
 
 
 def current_names(parameters: Mapping[str, Any], expert: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return parameters of version 0.2 under their names of today.
+    """Rename parameters of version 0.2 to their current names.
 
     >>> current_names({"n_trees": 9, "hidden": (8,), "precision": None})
     {'n_trees': 9, 'expert': {'hidden': (8,)}}
@@ -92,7 +93,7 @@ def current_names(parameters: Mapping[str, Any], expert: Mapping[str, Any] | Non
 
 
 def _with_old_names(cls: type[NoiseContrastiveDetector]) -> type[NoiseContrastiveDetector]:
-    """Let the constructor accept parameters of version 0.2, with a DeprecationWarning."""
+    """Make the constructor accept parameters of version 0.2 with a DeprecationWarning."""
     stored: Any = cls.__init__
 
     @functools.wraps(stored)
@@ -118,61 +119,63 @@ def _warned(parameters: dict[str, Any], expert: Any) -> dict[str, Any]:
 @_with_old_names
 @dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
 class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
-    """Outlier detection that learns from the few outliers you know, and works with none.
+    """Outlier detector that learns from a few known outliers, and also works without any.
 
-    Training rows may hold outliers that nobody marked. Scores follow scikit-learn: ``score_samples`` and
-    ``decision_function`` are low for outliers and ``predict`` gives −1 for them; ``anomaly_score`` is high. So
-    ``scoring="roc_auc"`` is upside down in a search: use :mod:`fvnce.detection.scorers`, or no ``scoring``, as in
-    ``cross_val_score(detector, X, y, scoring=scorers.roc_auc)``.
+    Training rows may contain unmarked outliers. Scores follow scikit-learn: ``score_samples`` and ``decision_function``
+    are low for outliers and ``predict`` gives −1 for them; ``anomaly_score`` is high. For cross-validation and searches
+    use :mod:`fvnce.detection.scorers`, as in ``cross_val_score(detector, X, y, scoring=scorers.roc_auc)``, or leave
+    ``scoring`` out: ``scoring="roc_auc"`` would give 1 − AUROC.
 
     Args:
-        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": the neighbors, on tables an isolation forest,
-            and with known outliers an outlier forest, a mixture forest and ratio networks, which count more the more
-            outliers are known.
-        clean: whether all unlabelled rows are known to be inliers (novelty detection). Otherwise outliers may hide
-            among them, and the fifth of the rows that lies farthest from others is no reference for the neighbors.
-        n_neighbors: k of the density by nearest neighbors; by default 5, for images 10.
-        n_trees: trees of each forest, at least one for each fold.
-        min_samples_leaf: fewest samples in a cell of a forest.
-        n_networks: ratio networks that are averaged, at least one for each fold.
-        steps: steps of the optimizer for each network.
-        alpha: α of the scoring rule; larger values discount outliers that hide among the training rows.
+        members: names from :data:`fvnce.detection.MEMBERS`, or "auto": neighbors; on tables an isolation forest; with
+            known outliers also an outlier forest, a mixture forest and ratio networks, whose weight increases with the
+            number of known outliers.
+        clean: whether all unlabeled rows are known to be inliers (novelty detection). Otherwise the fifth of the rows
+            with the largest distances from others is not used as a reference for nearest neighbors.
+        n_neighbors: number of nearest neighbors; by default 5, for images 10.
+        n_trees: number of trees of each forest, at least ``calibration_folds``.
+        min_samples_leaf: smallest number of samples in a leaf of a forest.
+        n_networks: number of ratio networks, at least ``calibration_folds``.
+        steps: number of optimizer steps for each network.
+        alpha: α of the scoring rule; larger values reduce the effect of outliers hidden among the training rows.
         outlier_share: λ, the weight of known outliers in the noise.
-        contamination: "auto" puts the threshold where P(outlier | x) = ½, and flags rows that are unlike everything as
-            well; a number in (0, 0.5] puts it where that fraction of the training rows lies above, rounded down to
-            whole rows, and fewer if rows that score the same would be more.
-        prior: π, the share of outliers among unlabelled rows; estimated by default.
-        calibration_folds: folds of the training rows. Members see all rows; smaller models without each fold in turn
-            score its rows, and these scores make P(outlier | x) and ``evidence_``. With 0 there are none: P is what it
-            is without known outliers, and there are no p-values.
-        max_rows: the most unlabelled rows used in training, chosen at random.
+        contamination: "auto" sets the threshold where P(outlier | x) = ½, and also flags novel rows; a number in
+            (0, 0.5] is the fraction of the training rows above the threshold, rounded down to whole
+            rows, and fewer if rows with equal scores would be more.
+        prior: π, the share of outliers among unlabeled rows; estimated by default.
+        calibration_folds: number of folds of the training rows. Smaller models, each trained without one fold, score
+            the rows of that fold; P(outlier | x) and ``evidence_`` are computed from these scores. The members
+            themselves are trained on all rows. With 0, P is computed as without known outliers, and there are no
+            p-values.
+        max_rows: largest number of unlabeled rows used in training, chosen at random.
         expert: rarely needed settings, by name: of ratio networks ``hidden`` ((64, 64), sizes of hidden layers),
             ``batch_size`` (128), ``learning_rate`` (3e-3) and ``weight_decay`` (1.0) of AdamW, and ``device`` ("cpu",
-            "cuda", "mps" or "auto"); of the noise ``outlier_bandwidth`` (0.5, the largest around known outliers, in
-            deviations of a column) and ``data_bandwidth`` (1.0, a typical one around training rows).
-        n_jobs: threads that grow trees and score, as scikit-learn counts them: None for one, −1 for as many as there
-            are cores. Scores have the same bits for any number of them.
+            "cuda", "mps" or "auto"); of the noise ``outlier_bandwidth`` (0.5, the largest bandwidth around known
+            outliers, in deviations of a column) and ``data_bandwidth`` (1.0, the typical bandwidth around training
+            rows).
+        n_jobs: number of threads for growing trees and scoring, as in scikit-learn: None means 1, −1 all cores. Scores
+            do not depend on it.
         verbose: 1 shows progress bars.
-        random_state: an integer for scores that are the same every time, to the last bit, in whatever thread; None for
-            others every time. No global generator is read or changed.
+        random_state: an integer makes scores reproducible to the last bit, in any thread; with None they differ between
+            fits. Global generators are neither used nor changed.
 
     Attributes:
         offset_: ``decision_function`` is ``score_samples − offset_``.
-        evidence_: how good it is by held-out rows (:class:`~fvnce.detection.Evidence`); ``print(detector.evidence_)``.
-        prior_: π, an estimate that is rough with few known outliers (Eq. prior_ratio).
-        prior_interval_: its 90 % interval, or None where π is given or no outliers were held out.
-        doubtful_labels_: places in X of known outliers that score like normal rows when held out, and whose label is
-            therefore more likely wrong than right.
-        calibration_: how scores become probabilities.
-        novelty_calibration_: how novelty does, with known outliers; None without.
-        novelty_threshold_: the novelty above which a row is flagged, whatever outliers are known.
-        ensemble_: the members.
+        evidence_: quality on held-out rows (:class:`~fvnce.detection.Evidence`); ``print(detector.evidence_)``.
+        prior_: π, given or estimated; the estimate is rough with few known outliers (Eq. prior_ratio).
+        prior_interval_: 90 % interval of π, or None if π is given or no outliers were held out.
+        doubtful_labels_: indices in X of known outliers that score like normal rows when held out, so that their label
+            is probably wrong.
+        calibration_: conversion of scores to probabilities.
+        novelty_calibration_: conversion of novelty to probabilities; None without known outliers.
+        novelty_threshold_: novelty above which a row is flagged, independent of known outliers.
+        ensemble_: the trained members.
         history_: a :class:`fvnce.History` for each training; ratio networks are trained together.
-        n_known_: known outliers in training.
-        feature_importances_: the share of each column in the deviations of parts of the score.
+        n_known_: number of known outliers in training.
+        feature_importances_: importance of each column, its fraction of the standard deviations of parts of scores.
         decision_scores_: ``−score_samples`` of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
-        n_features_in_: columns.
-        feature_names_in_: their names, if X was a data frame.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if X was a data frame.
 
     >>> rng = np.random.default_rng(0)
     >>> X = np.concatenate([rng.normal(size=(200, 2)), rng.normal(4, 0.5, size=(10, 2))])
@@ -234,18 +237,21 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
     def fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, *, checked: Any = None, mostly_outliers: bool = False
     ) -> Self:
-        """Learn from rows, of which y marks the known outliers.
+        """Fit the detector to rows, of which y marks the known outliers.
 
         Args:
-            X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
-                (texts, amounts of money, dates and missing values may be in it); or images of shape (n, H, W),
+            X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or any library supported by
+                narwhals (it may hold texts, amounts of money, dates and missing values); or images of shape (n, H, W),
                 (n, C, H, W) or (n, H, W, C); a memory map is read in parts.
-            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean
-                that a row is not labelled, as 0 does.
-            sample_weight: how often a row counts.
-            checked: True for rows whose y is the truth, so that y = 0 marks a known inlier; False for others. It counts
-                as data without an outlier in every member, and π and the threshold never as a hidden outlier.
-            mostly_outliers: allow y to mark more than half of the rows.
+            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA also
+                mean that a row is not labeled.
+            sample_weight: weight of each row; a weight of k counts as k equal rows.
+            checked: True for rows whose label is verified, so that y = 0 marks a known inlier; False for others. Known
+                inliers have a larger weight in the members, and never count as hidden outliers.
+            mostly_outliers: whether y may mark more than half of the rows.
+
+        Returns:
+            The fitted detector.
         """
         settings, seed = self._member_settings(), seed_of(self.random_state)
         self._forget()
@@ -255,7 +261,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         weights, inliers = check_weights(sample_weight, matrix, known), check_inliers(checked, y, known)
         self.n_known_ = int((known & (weights > 0)).sum())
 
-        # At most max_rows unlabelled rows train; as many of the others stay unseen, and measure p-values.
+        # At most max_rows unlabeled rows are trained on; up to as many others are held out for p-values.
         chosen, spare = self._thin(matrix, known, weights, seed, inliers)
         if frame is not None and len(spare):
             matrix, readings = read_by(frame, np.arange(len(frame))[chosen], len(frame))
@@ -264,14 +270,14 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         is_inlier = np.zeros(len(raw), dtype=bool)
         is_inlier[place] = each[2][each[1] > 0]
 
-        # Rows become the columns that members see. The range of images is that of all of them, if all of them train.
+        # Encode rows. The range of images is that of all images if all of them are trained on.
         if raw.ndim > 2 and not len(spare):
             self.preprocessor_ = learn_preprocessor(raw, weight, None)
         else:
             self.preprocessor_ = learn_preprocessor(raw[~is_known], weight[~is_known], readings, raw[is_known])
         rows = TrainingRows.split(self.preprocessor_.encode(raw), is_known, weight, is_inlier)
 
-        # Members train on all rows; smaller models, each without a fold, score the rows that they have not seen.
+        # Members train on all rows; smaller models, each trained without one fold, score the rows of that fold.
         complete = settings_for(settings, len(rows.outliers), self.preprocessor_.width, self.preprocessor_.image)
         folds = self._folds(rows, seed)
         self.ensemble_, unseen = Ensemble.fit(rows, complete, seed, folds)
@@ -288,7 +294,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
                 added = self.gaps_.parts(gone).sum(1)
                 unseen = HeldOutScores(unseen.rows + added[~is_known], unseen.outliers + added[is_known])
 
-        # Scores make probabilities and the threshold: those that are held out, with known outliers among them.
+        # Probabilities and the threshold follow from held-out scores if there are known outliers.
         scores, novelty = columns[:, 0], columns[:, 2]
         trained = RowScores(scores[~is_known], rows.weights, scores[is_known], rows.outlier_weights)
         held_out = None
@@ -307,7 +313,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
             every_score = np.concatenate([trained.scores, trained.known])
             every_weight = np.concatenate([trained.weights, trained.known_weights])
             offset = threshold_at(-every_score, every_weight, float(self.contamination))
-        elif self.ensemble_.known is not None:  # the second question has a line of its own, which no label moves
+        elif self.ensemble_.known is not None:  # novelty has a threshold of its own, which does not depend on labels
             of_rows = novelty[~is_known], rows.weights
             self.novelty_calibration_ = calibrate_without(*of_rows, self._assumed_share(), is_inlier[~is_known])
         measured = trained if held_out is None else held_out
@@ -317,7 +323,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
             known=self._line(measured.known, novelty[is_known], -offset),
         )
 
-        # Rows that no model has seen make p-values: those to spare, or half of the rows with a model of the others.
+        # p-values need held-out rows: those beyond max_rows, or half of the rows with a model of the other half.
         conformal, inlier = None, None
         if len(spare):
             anomaly = partial(score_rows, self._anomaly, self.preprocessor_, self.gaps_)
@@ -336,9 +342,9 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
             conformal = fit_split(*split, settings, seed)
 
         lines_of_all = self._line(scores, novelty, -offset)
-        unlabelled = lines.scores
+        unlabeled = lines.scores
         if held_out is None and unseen is not None:
-            unlabelled = self._line(unseen.rows, novelty[~is_known], -offset)
+            unlabeled = self._line(unseen.rows, novelty[~is_known], -offset)
         importances, mean_parts = average_parts(rows, self._explain, seed)
         usual = None
         if isinstance(self.preprocessor_, TablePreprocessor):
@@ -366,7 +372,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
             no_scores=REASONS["thinned"].format(max_rows=self.max_rows) if len(spare) else None,
             baseline=self._baseline(
                 raw[~is_known],
-                unlabelled,
+                unlabeled,
                 rows.weights,
                 -offset,
                 float(rows.outlier_weights.sum()),
@@ -379,16 +385,16 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
-        """Fit, and return +1 for inliers and −1 for outliers among the same rows."""
+        """Fit, and return +1 for inliers and −1 for outliers among the training rows."""
         return self.fit(X, y, sample_weight).predict(X)
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; those of version 0.2 that are in ``expert`` now are accepted with a DeprecationWarning."""
+        """Set parameters; those of version 0.2 that moved to ``expert`` give a DeprecationWarning."""
         super().set_params(**_warned(params, params.get("expert", self.expert)))
         return self
 
     def _member_settings(self) -> MemberSettings:
-        """Validate all settings, and return those of members."""
+        """Validate all settings, and return those of the members."""
         self._validate_params()
         given = self.expert or {}
         for name in given:
@@ -404,25 +410,25 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
     def _thin(
         self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int, inliers: NDArray[np.bool_]
     ) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows to train on, at most ``max_rows`` of them unlabelled, and as many that are left over.
+        """Choose the rows to train on, at most ``max_rows`` of them unlabeled, and up to as many to hold out.
 
-        Known inliers are left over like other rows, without which p-values would be too small, or else trained on.
+        Known inliers are held out like other rows, since p-values would be too small otherwise, or else trained on.
         """
         there = ~known & (weights > 0)
         if int(there.sum()) <= self.max_rows:
             return slice(None), np.empty(0, dtype=np.int64)
         # The rows are part of the seed, as in trust.conformal.
         words = hash_words(matrix, weights)
-        # Of very many rows no more than one list of their places is held at a time.
+        # Hold only one list of indices at a time, since there may be very many rows.
         chosen = np.random.default_rng([seed, 77, *words]).choice(np.flatnonzero(there), self.max_rows, replace=False)
         there[chosen] = False
         spared = min(self.max_rows, int(there.sum()))
         spare = np.random.default_rng([seed, 82, *words]).choice(np.flatnonzero(there), spared, replace=False)
-        labelled = np.setdiff1d(np.flatnonzero(known | (inliers & (weights > 0))), spare)
-        return np.union1d(chosen, labelled), np.sort(spare)
+        labeled = np.setdiff1d(np.flatnonzero(known | (inliers & (weights > 0))), spare)
+        return np.union1d(chosen, labeled), np.sort(spare)
 
     def _folds(self, rows: TrainingRows, seed: int) -> Folds | None:
-        """Draw folds, unless no one needs their scores and on images they would cost more training."""
+        """Draw folds, except where their scores are not needed and images would need more training."""
         n_folds = min(self.calibration_folds, len(rows.X) // 2)
         if n_folds < 2 or (len(rows.outliers) < 2 and self.preprocessor_.image is not None):
             return None
@@ -431,9 +437,9 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
     def _calibrate(
         self, scores: Array, weights: Array, held_out: RowScores | None, inliers: NDArray[np.bool_]
     ) -> tuple[Calibration, NDArray[np.bool_]]:
-        """Turn scores into probabilities, and find labels that look wrong, by held-out scores of known outliers.
+        """Calibrate probabilities, and find doubtful labels, from held-out scores of known outliers.
 
-        Without these, by the rows' scores alone.
+        Without known outliers, calibrate from the scores of the rows alone.
         """
         if held_out is not None:
             both = held_out.scores, held_out.weights, held_out.known, held_out.known_weights
@@ -444,11 +450,11 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         return calibrate_without(scores, weights, share, inliers), np.zeros(0, dtype=bool)
 
     def _assumed_share(self) -> float | None:
-        """Return the fraction of training rows that is flagged without known outliers, if it is not estimated."""
+        """Return the given fraction of training rows to flag without known outliers, or None."""
         return CLEAN_FLAGGED if self.clean else None
 
     def _threshold_reason(self, flagged: NDArray[np.bool_], held_out: bool) -> str:
-        """Return why the threshold is where it is."""
+        """Return the reason for the value of the threshold."""
         if self.contamination != "auto":
             return REASONS["contamination"].format(contamination=self.contamination, rows="training")
         if self.calibration_.known:
@@ -460,13 +466,13 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         else:
             case = "fence" if flagged.any() else "highest"
         share = "an estimated share π" if self.prior is None else "a share prior"
-        pi = f"{share} = {self.prior_:.3g} of outliers among unlabelled rows"
+        pi = f"{share} = {self.prior_:.3g} of outliers among unlabeled rows"
         reason = REASONS[case].format(pi=pi, prior=self.prior_)
         uninformative = held_out and not self.calibration_.known
         return REASONS["uninformative"].format(otherwise=reason) if uninformative else reason
 
     def _no_evidence_reason(self, different: int) -> str:
-        """Return why no folds were held out, with ``different`` different known outliers."""
+        """Return why no folds were held out, given the number of distinct known outliers."""
         if different == 0:
             return REASONS["none known"]
         if different == 1:
@@ -474,7 +480,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         return REASONS["no folds" if self.calibration_folds < 2 else "few rows"].format(folds=self.calibration_folds)
 
     def _in_order(self, matrix: Any, weights: Array, scores: Array, threshold: float) -> Array:
-        """Return scores of the training rows in the order of X, those of weight zero included."""
+        """Return scores of the training rows in the order of X, including rows of weight zero."""
         there = weights > 0
         ordered = np.empty(len(matrix))
         ordered[there] = scores
@@ -486,7 +492,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
     def _learned_gaps(
         self, preprocessor: TablePreprocessor, rows: Array, weights: Array, seed: int
     ) -> tuple[Gaps, Gaps]:
-        """Measure what gaps of unlabelled rows add to the score and to novelty, which no label may change."""
+        """Measure the effect of missing values on the score and on novelty, from unlabeled rows only."""
         if self.ensemble_.known is None:
             gaps = Gaps.learn(preprocessor, self._anomaly, rows, weights, seed)
             return gaps, gaps
@@ -515,7 +521,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
 
 
 def _checked_members(members: Any) -> tuple[str, ...]:
-    """Return the names of members, none for "auto"."""
+    """Return the names of members, or an empty tuple for "auto"."""
     names = (members,) if isinstance(members, str) else tuple(members)
     if names == ("auto",):
         return ()
@@ -531,7 +537,7 @@ def _checked_members(members: Any) -> tuple[str, ...]:
 def _merged(
     rows: Any, known: NDArray[np.bool_], weights: Array, inliers: NDArray[np.bool_]
 ) -> tuple[Any, NDArray[np.bool_], Array, NDArray[np.int64]]:
-    """Return rows of positive weight as the preprocessor takes them, those of tables merged, and the place of each."""
+    """Return rows of positive weight in the form that the preprocessor takes, merged if a table, and indices."""
     if rows.ndim == 2:
         return merge(np.asarray(rows, dtype=np.float64), known, weights, inliers)
     there = weights > 0
@@ -541,7 +547,7 @@ def _merged(
 def _different_rows(
     frame: Frame, known: NDArray[np.bool_], weights: Array, inlier: Array | None, inliers: NDArray[np.bool_]
 ) -> tuple[Frame, NDArray[np.bool_], Array, Array | None, NDArray[np.bool_]]:
-    """Merge equal rows of positive weight before any column is read; ``inlier`` is of such rows as given."""
+    """Merge equal rows of positive weight before columns are read; ``inlier`` holds one value for each given row."""
     _, known_of, weight_of, place = merge(plain_matrix(frame), known, weights, inliers)
     first = np.unique(place, return_index=True)[1]
     there = np.flatnonzero(weights > 0)[first]

@@ -1,15 +1,15 @@
-r"""Explanations: what each column adds to the anomaly score of a row, as numbers and as pictures.
+r"""Explanations: contributions of the columns to the anomaly score of a row, as numbers and plots.
 
     anomaly(x) = base + rest(x) + Σ_j [ratio_j(x) + reconstruction_j(x)]
 
-Every part is given, negative ones too, so that they sum to the score. Parts are relative to their means over training
-rows, known outliers included, so base is the mean score of these rows (but for the mean of the rest), and a column that
-is the same in every row has the part 0. A *reason* for a score is a column whose part is positive. The importance of a
-column is its share in the standard deviations of the parts over training rows,
+All parts are given, including negative ones, so that they sum to the score. Parts are relative to their means over
+training rows, including known outliers. So base is the mean score of these rows (except for the mean of the rest), and
+a constant column has the part 0. A *reason* for a score is a column with a positive part. The importance of a column is
+its fraction of the standard deviations of the parts over training rows,
 
     importance_j = sd(part_j) / Σ_i sd(part_i),
 
-so that importances are at least 0 and sum to one. Rows with extreme scores count most.
+so importances are nonnegative and sum to one. Rows with extreme scores count most.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .rows import Array, TrainingRows, read_labels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: The most rows of each kind on which importance is computed, and the most numbers in them.
+#: Largest number of rows of each class for computing importances, and of numbers in them.
 IMPORTANCE_ROWS, IMPORTANCE_NUMBERS = 256, 2**20
-#: The fraction of the largest part up to which a part is no reason.
+#: Parts below this fraction of the largest part are not reasons.
 SLIGHT = 0.1
 #: Colors of parts that raise a score, and of parts that lower it.
 HIGHER, LOWER = "#c0392b", "#2c6fad"
@@ -38,14 +38,14 @@ HIGHER, LOWER = "#c0392b", "#2c6fad"
 
 @dataclass(frozen=True)
 class Explanation:
-    """Contributions to the anomaly score.
+    """Contributions of columns to the anomaly score.
 
     Attributes:
         ratio: parts of the density ratio between noise and data, shape (n, D), for images (n, …).
         reconstruction: errors of the reconstruction, of the same shape; zeros without a latent-variable model.
-        rest: what belongs to no column, such as the error of a quadrature, shape (n,).
-        base: the mean score of training rows, from which all rows start.
-        names: of the columns, if they have names.
+        rest: part that cannot be attributed to a column, such as a quadrature error, shape (n,).
+        base: mean score of training rows.
+        names: names of the columns, or None.
 
     >>> explanation = Explanation(np.array([[2.0, -0.5]]), np.zeros((1, 2)), np.zeros(1), 0.25, ("pressure", "flow"))
     >>> explanation.parts(0)
@@ -62,18 +62,18 @@ class Explanation:
 
     @property
     def total(self) -> Array:
-        """The sum of both kinds: positive where a column makes the row stranger. For an image, a heat map."""
+        """Sum of both kinds of parts: positive if a column makes the row more anomalous. For an image, a heat map."""
         return self.ratio + self.reconstruction
 
     @property
     def anomaly(self) -> Array:
-        """The anomaly score that the parts sum to."""
+        """Anomaly score: the sum of all parts."""
         flat = self.total.reshape(len(self.rest), -1)
         return np.asarray(flat.sum(1) + self.rest + self.base)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns; "column 0", … where they have none, "pixel (0, 0)", … for images."""
+        """Names of the columns; "column 0", … if they have none, "pixel (0, 0)", … for images."""
         if self.names is not None:
             return self.names
         if self.ratio.ndim == 2:
@@ -84,15 +84,15 @@ class Explanation:
         return len(self.rest)
 
     def __getitem__(self, rows: int | slice | Sequence[int] | NDArray[Any]) -> Self:
-        """Return the explanation of some of the rows; of one, if a number is given."""
+        """Return the explanation of a subset of rows, or of one row if an integer is given."""
         keep = np.arange(len(self))[rows].reshape(-1)
         parts = (self.ratio[keep], self.reconstruction[keep], self.rest[keep])
         return type(self)(*parts, self.base, self.names)
 
     def parts(self, row: int = 0) -> dict[str, float]:
-        """Return every part of the score of one row by name, the largest in size first, then "rest" and "base".
+        """Return the parts of the score of one row by name, by decreasing magnitude, then "rest" and "base".
 
-        They sum to the score. A rest of zero is left out.
+        The parts sum to the score. A rest of zero is left out.
         """
         values = self.total[row].reshape(-1)
         order = np.argsort(-np.abs(values), kind="stable")
@@ -100,14 +100,14 @@ class Explanation:
         parts = {columns[j]: float(values[j]) for j in order}
         for name, value in (("rest", float(self.rest[row])), ("base", float(self.base))):
             if value != 0 or name == "base":
-                # A column may have that name itself.
+                # A column may itself be named "rest" or "base".
                 parts[name if name not in parts else f"({name})"] = value
         return parts
 
     def reasons(self, row: int = 0, top: int = 3) -> list[int]:
-        """Return the columns, or flat places of an image, with the largest positive parts, largest first.
+        """Return the indices of the columns or flattened pixels with the largest positive parts, largest first.
 
-        Parts below a tenth of the largest, and parts that several columns of a table share, are no reasons.
+        Parts below a tenth of the largest, and parts shared by several columns of a table, are left out.
 
         >>> Explanation(np.array([[0.2, 2.0, -1.0, 3.0]]), np.zeros((1, 4)), np.zeros(1), 0.0).reasons()
         [3, 1]
@@ -122,16 +122,19 @@ class Explanation:
         return [int(j) for j in order[positive[order]][:top]]
 
     def plot(self, row: int | None = None, *, top: int = 10, ax: Axes | None = None) -> Axes:
-        """Draw bars for one row, dots for many, or a heat map for images, on ``ax`` or on a new figure.
+        """Plot bars for one row, dots for several rows, or a heat map for images.
 
-        Bars are parts of the score that sum to it: the ``top`` largest, the sum of all other columns, rest and base.
-        Dots are contributions, a line for each of the ``top`` columns that contribute most on average. For several
-        images the mean heat map is drawn.
+        Bars show the ``top`` largest parts, the sum of all other columns, rest and base, which together sum to the
+        score. Dots show contributions, in one line for each of the ``top`` columns with the largest mean magnitude.
+        For several images the mean heat map is drawn.
 
         Args:
-            row: the row to show; by default all of them.
-            top: columns that have a bar or a line of their own.
-            ax: where to draw.
+            row: index of the row to show; by default all rows.
+            top: number of columns that are shown separately.
+            ax: axes to draw on; by default those of a new figure.
+
+        Returns:
+            The axes.
         """
         _validation.count("top", top)
         if len(self) == 0:
@@ -162,7 +165,7 @@ class Explanation:
     def _plot_dots(self, ax: Axes, top: int) -> Axes:
         total = self.total
         chosen = np.argsort(-np.abs(total).mean(0), kind="stable")[:top][::-1]
-        # A fixed pattern instead of a draw: the same picture every time.
+        # A fixed pattern instead of random offsets gives the same figure every time.
         jitter = 0.3 * np.sin(np.arange(len(self)) * 2.399963)
         for place, column in enumerate(chosen):
             values = total[:, column]
@@ -185,7 +188,7 @@ class Explanation:
 
 
 def importances_of(parts: Array, weights: Array) -> Array:
-    """Return the share of each column in the deviations of parts over weighted rows, shape (D,); zeros without any.
+    """Return importances from parts of weighted rows, shape (D,); zeros if all parts are constant.
 
     >>> importances_of(np.array([[0.0, 1.0, 3.0], [2.0, 1.0, 2.0], [4.0, 1.0, 1.0]]), np.ones(3)).round(3)
     array([0.667, 0.   , 0.333])
@@ -212,7 +215,7 @@ def average_parts(rows: TrainingRows, explain: Callable[[Array], Explanation], s
 
 
 def plot_scores(anomaly: Array, threshold: float, y: Any = None, ax: Axes | None = None) -> Axes:
-    """Draw a histogram of anomaly scores with the threshold; with y, outliers apart."""
+    """Plot a histogram of anomaly scores with the threshold; with y, outliers separately."""
     ax = _axes(ax, 5, 3)
     edges = np.histogram_bin_edges(anomaly, 50).tolist()
     if y is not None and np.shape(y) != anomaly.shape:
@@ -223,12 +226,12 @@ def plot_scores(anomaly: Array, threshold: float, y: Any = None, ax: Axes | None
         ax.hist(anomaly[known], edges, color="0.15", label="outliers (y = 1)")
     ax.axvline(threshold, color="C1", linestyle="--", label="threshold")
     ax.set(xlabel="anomaly score", ylabel="rows", yscale="log")
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)  # above, where no bar is
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)  # above the bars
     return ax
 
 
 def _axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """Return the given axes, or those of a new figure of this size in inches."""
+    """Return the given axes, or the axes of a new figure of this size in inches."""
     if ax is not None:
         return ax
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""The fitted detector: scores, probabilities and explanations of an ensemble, without torch and scikit-learn."""
+"""Fitted detector: scores, probabilities and explanations of an ensemble, without torch and scikit-learn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .trust.calibration import HELD_ALONE, HELD_BESIDE, Calibration, Finds
 
 
 class FittedEnsemble(FittedDetector):
-    """A :class:`fvnce.NoiseContrastiveDetector` as its file holds it: it scores to the same bits, and cannot be fitted.
+    """Saved :class:`fvnce.NoiseContrastiveDetector`, with scores equal to the last bit, which cannot be fitted.
 
     Its methods and learned attributes are those of the estimator, except that it has no ``history_``. The settings of
     the estimator are in ``settings``.
@@ -61,14 +61,14 @@ class FittedEnsemble(FittedDetector):
         return detector
 
     def review(self, X: Any, n: int = 20, *, reviewed: Any = None) -> NDArray[np.int64]:
-        """Return the places of the rows most worth a look, the highest-scoring ones first, shape (n,) or less.
+        """Return the indices of the rows to review, by decreasing score, at most n.
 
-        Look at them, put the truth in y, and fit again with these rows in ``checked``.
+        Inspect these rows, set their labels in y, and fit again with these rows marked in ``checked``.
 
         Args:
             X: rows.
-            n: how many.
-            reviewed: True for rows that are known already, which are left out.
+            n: number of rows.
+            reviewed: True for rows that were reviewed before, which are left out.
 
         >>> from fvnce import NoiseContrastiveDetector
         >>> X = np.arange(40.0).reshape(20, 2) ** 2
@@ -84,15 +84,16 @@ class FittedEnsemble(FittedDetector):
     def outlier_probability(self, X: Any) -> Array:
         """Return P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,).
 
-        With few known outliers it is too high: use it as a ranking (measured in results/coverage/README.md).
+        With few known outliers it is too high on average, so use it for ranking only (measured in
+        results/coverage/README.md).
         """
         return self.probability_of(self._compared_scores(X))  # raises if the detector is not fitted
 
     def probability_of(self, scores: Scores) -> Array:
-        """Return P(outlier | x) of rows whose scores are known, shape (n,).
+        """Return P(outlier | x) of rows from their scores, shape (n,).
 
-        Novelty raises it only above its own threshold, where a row is flagged: below, what novelty claims is a
-        convention, and held for one row in ten on tables with labels.
+        Novelty raises the probability only above the threshold of novelty, where a row is flagged. Below, its
+        probability is a convention, which was correct for one row in ten on labeled tables.
         """
         probability = self.calibration_.probability(scores.anomaly)
         if self.novelty_calibration_ is None:
@@ -101,20 +102,20 @@ class FittedEnsemble(FittedDetector):
         return np.where(novel > 0.5, np.maximum(probability, novel), probability)
 
     def expected_finds(self, scores: Scores) -> dict[str, Finds]:
-        """Return how many outliers to expect among the highest rows of each list, for any number of alarms.
+        """Estimate the number of outliers among the highest rows of each list, for any number of alarms.
 
-        The lists are "known", of rows like the known outliers by their score, and "novel", of rows unlike anything by
-        their novelty; without known outliers there is only the second. A flagged row is in one of them, any other row
-        in both. Expected numbers of "known" are sums of P(outlier | x), and their intervals follow
-        that of π, for new rows like those of training. How many rows that nobody labelled are outliers cannot be
-        estimated: the upper end for "novel" is what its line assumes, and the expected number the fraction of it that
-        held on average on other tables, a sixth, or a third without known outliers.
+        The list "known" ranks rows by the anomaly score, and "novel" by novelty; without known outliers there is only
+        "novel". A flagged row is in one of them, any other row in both. For "known", expected numbers are sums of
+        P(outlier | x), and their intervals follow from that of π, for new rows like those of training. For "novel",
+        the number of outliers cannot be estimated without labels: the upper end is the number that the threshold
+        assumes, and the expected number is a sixth of it (a third without known outliers), as on average on other
+        tables.
 
         Args:
-            scores: of the rows, as ``detector.scores(X)`` returns them.
+            scores: scores of the rows from ``detector.scores(X)``.
 
         Returns:
-            A list by its name, "known" first: :class:`~fvnce.detection.Finds`.
+            A :class:`~fvnce.detection.Finds` for each list by name, "known" first.
 
         >>> from fvnce import NoiseContrastiveDetector
         >>> rng = np.random.default_rng(0)
@@ -142,7 +143,7 @@ class FittedEnsemble(FittedDetector):
 
     @property
     def novelty_threshold_(self) -> float | None:
-        """The novelty above which a row is flagged, whatever outliers are known; None where the score alone decides."""
+        """Novelty above which a row is flagged, independent of known outliers; None if only the score is used."""
         return None if self.novelty_calibration_ is None else self.novelty_calibration_.threshold
 
     def predict_proba(self, X: Any) -> Array:
@@ -151,11 +152,11 @@ class FittedEnsemble(FittedDetector):
         return np.stack([1 - probability, probability], 1)
 
     def _line(self, scores: Array, novelty: Array, threshold: float) -> Array:
-        """Return what is compared with the threshold: the score, raised above it where novelty is above its own."""
+        """Return the score compared with the threshold, raised above it where novelty is above its own threshold."""
         if self.novelty_calibration_ is None:
             return scores
         beyond = novelty - self.novelty_calibration_.threshold
-        # A row that is beyond by less than the rounding of the threshold is above it as well.
+        # Also raise rows whose novelty exceeds its threshold by less than the rounding error.
         raised = np.maximum(threshold + beyond, np.nextafter(threshold, np.inf))
         return np.where(beyond > 0, np.maximum(scores, raised), scores)
 
@@ -163,14 +164,14 @@ class FittedEnsemble(FittedDetector):
         return self.ensemble_.anomaly(encoded)
 
     def _columns(self, rows: Any) -> Array:
-        """Return s, K and N of rows as the preprocessor takes them, with what their gaps add, shape (n, 3)."""
+        """Return s, K and N of rows in the form that the preprocessor takes, with the terms of gaps, shape (n, 3)."""
         columns = self.ensemble_.scores(self.preprocessor_.encode(rows))
         if isinstance(self.preprocessor_, TablePreprocessor):
             self._add_gaps(columns, self.preprocessor_.gaps(rows))
         return columns
 
     def _add_gaps(self, columns: Array, gone: NDArray[np.bool_]) -> None:
-        """Add to s, K and N what gaps add; K is compared with the threshold of s, and so has the gaps of s."""
+        """Add the terms of gaps to s, K and N; K gets those of s, since it is compared with the threshold of s."""
         if self.gaps_ is not None and self.novelty_gaps_ is not None and gone.any():
             columns[:, :2] += self.gaps_.parts(gone).sum(1)[:, None]
             columns[:, 2] += self.novelty_gaps_.parts(gone).sum(1)

@@ -1,21 +1,21 @@
-r"""What missing values add to a score, so that a row does not look more normal the less is known of it.
+r"""Correction of scores for missing values, so that rows do not look more normal the fewer values they have.
 
-Models see the median where a number is missing, the most normal value of its column, so gaps lower a score. With u(x)
-the score of a row that is filled in so, G its gaps, and D columns,
+A missing number is replaced by the median, the most normal value of its column, so gaps lower the score. Let u(x) be
+the score of the imputed row, G its gaps, and D the number of columns. The corrected score is
 
     s(x) = u(x) + Σ_{j ∈ G} lift_j + floor(|G|) + unusual · max(0, |G| − usual) / (D − usual).
 
-lift_j is the mean fall of u over training rows when column j is filled in, after others in random order; rows without
-a value in j do not fall, so a column that is seldom filled has a small lift: there a gap is normal and a value rare.
-Columns that mark gaps for models are not touched in this measurement: what models learned from gaps of training stays
-in u. floor rises just enough that with more and more gaps neither mean nor median of the training rows' scores falls,
-and at most a quarter of the rows falls from one level to the next. ``usual`` is the number of gaps that 99 % of
-training rows have at most, so the number of gaps alone makes no row strange that has as many as is usual.
+lift_j is the mean decrease of u over training rows when the values of column j are imputed, after other columns in
+random order. Rows without a value in column j do not decrease, so columns that are mostly missing have a small lift.
+Indicator columns of gaps are unchanged in this measurement, so u keeps what models learned from gaps in training. floor
+increases just enough that with more gaps neither the mean nor the median of the scores of training rows decreases, and
+at most a quarter of the rows decreases from one level to the next. ``usual`` is the 99 % quantile of the number of gaps
+in training rows: up to this number, the number of gaps alone does not make a row anomalous.
 
-Each term rises, or stays, as a row loses values: exactly, for every row. The score rises or stays on average over the
-training rows that are measured, which lose values in random order; for new rows like them that is an estimate. For a
-single row it can fall, where a value is lost that made the row strange: a score that never falls for any row would have
-to call each row with one gap as strange as the strangest value of that column.
+No term decreases as a row loses values. The score does not decrease on average over the training rows, which lose
+values in random order; for new rows this is an estimate. The score of a single row can decrease, if it loses an
+anomalous value. Otherwise each row with one gap would need a score as high as that of the most anomalous value of that
+column.
 """
 
 from __future__ import annotations
@@ -32,29 +32,28 @@ from .._validation import count, fields, listed, number, require
 from .preprocessing import Preprocessor, TablePreprocessor
 from .rows import Array
 
-#: What a row without any value has in addition, in deviations of the score, unless that is usual.
+#: Largest term for an unusual number of gaps, in deviations of the score.
 UNUSUAL = 3.0
-#: The fraction of training rows with no more gaps than is usual.
+#: Quantile of the number of gaps that is called usual.
 USUAL = 0.99
-#: The fraction of training rows that do not fall from one level of gaps to the next, and the number of levels.
+#: Fraction of training rows whose score must not decrease from one level of gaps to the next; number of levels.
 RISING, LEVELS = 0.75, 8
-#: The most training rows from which values are removed, the most steps, and the most rows, and numbers in them, that
-#: are scored for it; but never fewer rows than the last number.
+#: Limits of the measurement: training rows, steps, scored rows, and numbers in them; the last is a lower limit of rows.
 PATHS, STEPS, SCORED, NUMBERS, MIN_PATHS = 256, 64, 4096, 2**20, 8
 
-#: From encoded rows to scores.
+#: Function from encoded rows to scores.
 Anomaly = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """What gaps add to the score of a row of a table.
+    """Terms that missing values add to the score of a row of a table.
 
     Attributes:
-        lift: what a gap in each original column adds, shape (D,).
-        floor: what the number of gaps adds, by that number: 0, 1, …, columns that are used.
-        usual: gaps that a row has at most in 99 % of training rows.
-        unusual: what gaps in all columns add beyond, unless that is usual.
+        lift: term of a gap in each original column, shape (D,).
+        floor: term of the number of gaps, for 0, 1, … up to the number of used columns.
+        usual: 99 % quantile of the number of gaps in training rows.
+        unusual: additional term of gaps in all columns, unless that number is usual.
 
     >>> gaps = Gaps(np.array([0.5, 0.25]), np.zeros(3), 0, 3.0)
     >>> gaps.parts(np.array([[False, False], [True, False], [True, True]])).sum(1)
@@ -76,15 +75,15 @@ class Gaps:
         seed: int,
         deviation: float = 1.0,
     ) -> Self:
-        """Measure how scores change as training rows lose values.
+        """Measure how scores change as values are removed from training rows.
 
         Args:
             preprocessor: encodes the rows.
             anomaly: scores encoded rows.
-            rows: unlabelled training rows, shape (n, D).
-            weights: how often each counts.
-            seed: of the choice of rows and of the order of columns.
-            deviation: of the score.
+            rows: unlabeled training rows, shape (n, D).
+            weights: weight of each row.
+            seed: seed for the choice of rows and the order of columns.
+            deviation: standard deviation of the score.
         """
         (gaps,) = cls.learn_each(preprocessor, lambda X: anomaly(X)[:, None], rows, weights, seed, deviation)
         return gaps
@@ -99,7 +98,7 @@ class Gaps:
         seed: int,
         deviation: float = 1.0,
     ) -> list[Self]:
-        """Measure it for several scores at once, which ``anomaly`` returns with shape (n, scores)."""
+        """Learn the terms for several scores at once, which ``anomaly`` returns with shape (n, scores)."""
         columns, n_gaps = np.flatnonzero(preprocessor.used), preprocessor.gaps(rows).sum(1)
         order = np.argsort(n_gaps, kind="stable")
         cumulative = np.cumsum(weights[order]) / weights.sum()
@@ -119,11 +118,11 @@ class Gaps:
         ]
 
     def _remaining_falls(self, levels: NDArray[np.int64], scores: Sequence[tuple[Array, NDArray[np.bool_]]]) -> Array:
-        """Return the falls that lifts do not make up for, summed up to each number of gaps.
+        """Return the cumulative decreases of scores that lifts do not compensate, by the number of gaps.
 
         Args:
             levels: numbers of gaps, from 0 to all columns.
-            scores: of the rows as they are, then with as many gaps as each level, and where these gaps are.
+            scores: scores of the rows without added gaps, then at each level, with the positions of gaps.
         """
         falls = np.zeros(len(levels))
         before, *others = [score + self.parts(gone).sum(1) for score, gone in scores]
@@ -134,22 +133,22 @@ class Gaps:
         return np.interp(np.arange(levels[-1] + 1), levels, np.cumsum(falls))
 
     def parts(self, gone: NDArray[np.bool_]) -> Array:
-        """Return what each gap adds, shape (n, D), from where the gaps are."""
+        """Return the term of each gap, shape (n, D), from a mask of gaps."""
         n_gaps = gone.sum(1, keepdims=True)
         excess = np.maximum(0, n_gaps - self.usual) / max(1, len(self.floor) - 1 - self.usual)
         return np.asarray(gone * (self.lift + (self.floor[n_gaps] + self.unusual * excess) / np.maximum(1, n_gaps)))
 
     def added_to(self, anomaly: Anomaly, preprocessor: TablePreprocessor, rows: Array) -> Array:
-        """Return the scores of rows with what their gaps add, shape (n,)."""
+        """Add the terms of gaps to the scores of rows, shape (n,)."""
         score, gone = anomaly(preprocessor.encode(rows)), preprocessor.gaps(rows)
         return score + self.parts(gone).sum(1) if gone.any() else score
 
     def are_few(self, n_gaps: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which rows have values in less than half of the columns, and fewer than is usual."""
+        """Return a mask of rows with values in less than half of the columns, and fewer than usual."""
         return np.asarray((2 * n_gaps > len(self.floor) - 1) & (n_gaps > self.usual))
 
     def state(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return the state as JSON content."""
         return {
             "lift": self.lift.tolist(),
             "floor": self.floor.tolist(),
@@ -159,7 +158,7 @@ class Gaps:
 
     @classmethod
     def from_state(cls, content: Any, preprocessor: Preprocessor) -> Self | None:
-        """Make it from a state that may be forged; None for images and in files of version 0.2."""
+        """Restore the terms from a state, which is checked; None for images and in files of version 0.2."""
         if content is None or not isinstance(preprocessor, TablePreprocessor):
             require(content is None, "have gaps in tables only", "some in images")
             return None
@@ -178,7 +177,7 @@ class Gaps:
 
 
 def score_rows(anomaly: Anomaly, preprocessor: Preprocessor, gaps: Gaps | None, rows: Any) -> Array:
-    """Return the scores of rows as the preprocessor takes them, with what their gaps add."""
+    """Score rows in the form that the preprocessor takes, including the terms of gaps."""
     if gaps is None or not isinstance(preprocessor, TablePreprocessor):
         return anomaly(preprocessor.encode(rows))
     return gaps.added_to(anomaly, preprocessor, rows)
@@ -187,7 +186,7 @@ def score_rows(anomaly: Anomaly, preprocessor: Preprocessor, gaps: Gaps | None, 
 def _losing(
     preprocessor: TablePreprocessor, rows: Array, orders: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], Iterator[Array]]:
-    """Return some numbers of gaps, and rows as they are and then with so many, by losing values in their order."""
+    """Return levels of gaps, and the rows without added gaps and at each level, removing values in the given order."""
     width = orders.shape[1]
     levels = np.unique(np.round(np.linspace(0, width, LEVELS + 1)).astype(np.int64))
     there = np.take_along_axis(~preprocessor.gaps(rows), orders, 1)
@@ -204,7 +203,7 @@ def _losing(
 
 
 def _mean_falls(preprocessor: TablePreprocessor, anomaly: Anomaly, rows: Array, orders: NDArray[np.int64]) -> Array:
-    """Return the mean fall of each score when each column is filled in, at least 0, shape (scores, D)."""
+    """Return the mean decrease of each score when each column is imputed, at least 0, shape (scores, D)."""
     gone, filled = preprocessor.gaps(rows), preprocessor.encode(rows)
     before = anomaly(filled)
     falls = np.zeros((before.shape[1], len(preprocessor.columns)))
@@ -213,7 +212,7 @@ def _mean_falls(preprocessor: TablePreprocessor, anomaly: Anomaly, rows: Array, 
         np.put_along_axis(more, columns, there, axis=1)
         filled = preprocessor.filled(filled, more)
         score = anomaly(filled)
-        # Columns that are filled in together have equal parts of the fall.
+        # Columns that are imputed together get equal parts of the decrease.
         parts = ((before - score) / np.maximum(1, there.sum(1, keepdims=True))).T
         for of_score, part in zip(falls, parts, strict=True):
             np.add.at(of_score, columns[there], np.broadcast_to(part[:, None], there.shape)[there])

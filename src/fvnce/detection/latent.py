@@ -1,11 +1,11 @@
-r"""A latent-variable model as a detector: p_θ(x, z) trained by fully variational NCE, any rule, noise and log Z.
+r"""Latent-variable model as a detector: p_θ(x, z) trained by fully variational NCE with any rule, noise and log Z.
 
 With g(x) the mean of the encoder, the anomaly of a row is
 
     density:  −log p_θ(x, g(x)),        ratio:  log p_n(x) − log p_θ(x, g(x)),
 
-computed in float64 without a random draw. The ratio is high for rows that are likelier under the noise than under the
-model, which is the question where the noise holds known outliers.
+computed in float64 without random draws. The ratio is high for rows that are likelier under the noise than under the
+model, which is useful if the noise includes known outliers.
 """
 
 from __future__ import annotations
@@ -44,52 +44,54 @@ from .trust.calibration import threshold_at
 from .trust.conformal import Conformal
 from .trust.evidence import REASONS, Findings, RowScores, make_evidence
 
-#: The most centers of kernel densities.
+#: Largest number of centers of a kernel density.
 MAX_CENTERS = 5000
-#: Bandwidths by default, in deviations of a column, and for images in units of the range.
+#: Default bandwidths, in deviations of a column, and for images in units of the range.
 TABLE_BANDWIDTHS, IMAGE_BANDWIDTH = {"outliers": 0.5, "data": 1.0}, 0.25
 
 
 @dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
 class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierDetector):  # type: ignore[misc]
-    """Outlier detection by a latent-variable model, which also reconstructs rows and draws new ones.
+    """Outlier detector by a latent-variable model, which also reconstructs rows and samples new ones.
 
     Scores follow scikit-learn: ``score_samples`` and ``decision_function`` are low for outliers and ``predict`` gives
-    −1 for them; ``anomaly_score`` is high. In a search use :mod:`fvnce.detection.scorers`, or no ``scoring``. In a
-    pipeline it is a transformer as well: ``transform`` gives codes.
+    −1 for them; ``anomaly_score`` is high. For cross-validation and searches use
+    :mod:`fvnce.detection.scorers`, or leave ``scoring`` out. The detector is also a transformer for pipelines:
+    ``transform`` returns codes.
 
     Args:
-        rule: the scoring rule as text, such as ``"power(0.5)"``.
-        noise: p_n: "outliers" (kernel density of the known ones), "data" (smoothed rows), "mixture" of both,
+        rule: scoring rule as text, such as ``"power(0.5)"``.
+        noise: p_n: "outliers" (kernel density of the known outliers), "data" (smoothed rows), "mixture" of both,
             "gaussian", "none" for an autoencoder or VAE, or "auto": mixture with known outliers, else data.
-        bandwidth: of the kernel densities, in deviations of a column, for images in units of the range; 0 chooses.
+        bandwidth: bandwidth of the kernel densities, in deviations of a column, for images in units of the range; 0
+            chooses one automatically.
         outlier_share: weight of the known outliers in the mixture.
         partition: "fixed", "learned" or "profiled" log Z; "auto" is profiled for tables, fixed for images.
         log_scale: s of Δ = Δ⁰ + s, for a fixed partition.
-        noise_ratio: noise samples for each row.
-        latent: size of the code; 0 chooses a quarter of the columns, 32 for images.
+        noise_ratio: number of noise samples for each row.
+        latent: size of the code; 0 means a quarter of the columns, 32 for images.
         hidden: sizes of hidden layers.
         encoder: "gaussian" or "point".
-        epochs: passes over the rows.
-        batch_size: rows of a step.
-        learning_rate: of Adam.
+        epochs: number of passes over the rows.
+        batch_size: number of rows in a step.
+        learning_rate: learning rate of Adam.
         validation: fraction of the rows held out; ``p_value`` compares with them, and is at least 1/(their number + 1).
         anomaly: "density" is −log p_θ(x, g(x)), "ratio" adds log p_n(x); "auto" is ratio with known outliers.
-        contamination: fraction of the unlabelled training rows above the threshold, rounded down to whole rows.
-        verbose: 1 shows a progress bar, None shows it in a terminal.
-        random_state: an integer for scores that are the same every time, to the last bit; None for others every time.
+        contamination: fraction of the unlabeled training rows above the threshold, rounded down to whole rows.
+        verbose: 1 shows a progress bar, None shows it in a terminal only.
+        random_state: an integer makes scores reproducible to the last bit; with None they differ between fits.
 
     Attributes:
         objective_: the trained objective, in float64; ``objective_.model`` draws samples.
         history_: a :class:`fvnce.History`.
-        settings_: the settings, with what "auto" stood for.
+        settings_: settings with the values chosen for "auto".
         offset_: ``decision_function`` is ``score_samples − offset_``.
-        evidence_: how good it is, as far as that is known (:class:`~fvnce.detection.Evidence`).
-        feature_importances_: the share of each column in the deviations of parts of the score.
+        evidence_: quality as far as it is known (:class:`~fvnce.detection.Evidence`).
+        feature_importances_: importance of each column, its fraction of the standard deviations of parts of scores.
         decision_scores_: anomaly scores of the training rows, as in PyOD; ``labels_`` and ``threshold_`` likewise.
-        n_known_: known outliers in training.
-        n_features_in_: columns.
-        feature_names_in_: their names, if X was a data frame.
+        n_known_: number of known outliers in training.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if X was a data frame.
 
     >>> rng = np.random.default_rng(0)
     >>> X = np.concatenate([rng.normal(size=(200, 2)), rng.normal(5, 0.5, size=(10, 2))])
@@ -150,15 +152,18 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
 
     @_random.plain_mode()
     def fit(self, X: Any, y: Any = None, *, mostly_outliers: bool = False) -> Self:
-        """Learn from rows, of which y marks the known outliers.
+        """Fit the detector to rows, of which y marks the known outliers.
 
         Args:
-            X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or whatever narwhals knows
-                (texts, amounts of money, dates and missing values may be in it); or images of shape (n, H, W),
+            X: a matrix of numbers, NaN where missing; a data frame of pandas, polars, Arrow or any library supported by
+                narwhals (it may hold texts, amounts of money, dates and missing values); or images of shape (n, H, W),
                 (n, C, H, W) or (n, H, W, C).
-            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA mean
-                that a row is not labelled, as 0 does.
-            mostly_outliers: allow y to mark more than half of the rows.
+            y: 1 for known outliers, 0 for all other rows, or yes and no, outlier and inlier, …; NaN, None and NA also
+                mean that a row is not labeled.
+            mostly_outliers: whether y may mark more than half of the rows.
+
+        Returns:
+            The fitted detector.
         """
         self._validate_params()
         hidden = tuple(count(f"hidden[{i}]", size) for i, size in enumerate(self.hidden))
@@ -169,10 +174,10 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         if matrix.ndim == 2:
             matrix = np.asarray(matrix, dtype=np.float64)
         if (n_rows := int((~known).sum())) < 4:
-            raise ValueError(f"X must hold at least 4 rows that are no known outliers, found {n_rows}")
+            raise ValueError(f"X must hold at least 4 rows that are not known outliers, found {n_rows}")
         self.n_known_ = int(known.sum())
 
-        # The first of these rows are held out from everything that is learned, also from how columns are read and
+        # The first of these rows are held out from all training, including how columns are read and
         # scaled. The rows are part of the seed, as in trust.conformal.
         order = np.random.default_rng([seed, 79, *hash_words(matrix[~known])]).permutation(n_rows)
         n_held_out = max(2, round(self.validation * n_rows)) if self.validation else 0
@@ -209,7 +214,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
                 of_rows,
                 held_out=False,
                 threshold=-offset,
-                threshold_reason=REASONS["contamination"].format(contamination=self.contamination, rows="unlabelled"),
+                threshold_reason=REASONS["contamination"].format(contamination=self.contamination, rows="unlabeled"),
                 prior=None,
                 reason=REASONS["no outlier held out" if self.n_known_ else "none known"],
                 seed=seed,
@@ -233,15 +238,15 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
-        """Fit, and return +1 for inliers and −1 for outliers among the same rows."""
+        """Fit, and return +1 for inliers and −1 for outliers among the training rows."""
         return self.fit(X, y).predict(X)
 
     def codes(self, X: Any) -> Array:
-        """Return g(x), shape (n, latent)."""
+        """Return the codes g(x), shape (n, latent)."""
         return _of_rows(self._codes, self.preprocess(X))
 
     def transform(self, X: Any) -> Array:
-        """Return g(x), as :meth:`codes` gives it, for pipelines; ``set_output`` makes it a data frame."""
+        """Return the codes g(x) for pipelines; ``set_output`` selects a data frame."""
         return self.codes(X)
 
     @property
@@ -249,11 +254,11 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         return int(self.settings_.latent)
 
     def reconstruction(self, X: Any) -> Array:
-        """Return x̂, the mean of the decoder at g(x), in the columns that the model sees."""
+        """Return reconstructions x̂, the mean of the decoder at g(x), in the encoded columns."""
         return _of_rows(self._reconstruction, self.preprocess(X))
 
     def _resolved(self, hidden: tuple[int, ...]) -> SimpleNamespace:
-        """Return the settings with what "auto" means here; ``anomaly`` is called ``score`` there, as in files."""
+        """Return the settings with values for "auto"; ``anomaly`` is named ``score`` in them, as in files."""
         image = self.preprocessor_.image is not None
         noise, score, partition = self.noise, self.anomaly, self.partition
         if noise == "auto":
@@ -263,7 +268,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         if score == "auto":
             score = "ratio" if self.n_known_ and noise != "none" else "density"
         if score == "ratio" and noise == "none":
-            raise ValueError("anomaly must be 'density' without a noise, found 'ratio'")
+            raise ValueError("anomaly must be 'density' without noise, found 'ratio'")
         if partition == "auto":
             partition = "fixed" if image else "profiled"
         latent = self.latent or (32 if image else max(2, self.preprocessor_.width // 4))
@@ -272,11 +277,11 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
 
     @classmethod
     def _setting_names(cls) -> list[str]:
-        """Return what ``settings_`` holds, in files too."""
+        """Return the names of the entries of ``settings_``."""
         return ["score", *sorted(set(cls._get_param_names()) - {"anomaly", "verbose", "random_state"})]
 
     def _train(self, rows: Tensor, held_out: Tensor, outliers: Tensor, seed: int) -> None:
-        """Train on unlabelled rows; those held out only validate."""
+        """Train on unlabeled rows; held-out rows are used for validation only."""
         settings, generator = self.settings_, torch.Generator().manual_seed(seed)
         encoder, decoder = seeded_pair(rows.shape[1], settings, seed)
         noise = _noise(rows, outliers, settings, generator, image=self.preprocessor_.image is not None)
@@ -293,7 +298,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
             accelerator="cpu",
             options=FitOptions(seed_globals=False, log_every=10),
         )
-        if isinstance(encoder, SeededEncoder):  # without the generators of training
+        if isinstance(encoder, SeededEncoder):  # without the generators, which only training needs
             objective.encoder = GaussianEncoder(encoder.network)
         self.objective_ = objective.eval().double()
 
@@ -317,7 +322,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         """Return squared errors over 2σ² by column; the code and the density of the noise are in the rest."""
         x, model = cut(encoded), self.objective_.model
         squares = np.square(x - _of_rows(self._reconstruction, x)) / (2 * float(model.decoder.scale) ** 2)
-        # Where a row is its own reconstruction from the code 0, the constants of the density are left.
+        # For a perfect reconstruction from the code 0, the constants of the density remain.
         code = torch.zeros(1, self.settings_.latent, dtype=torch.float64)
         base = -float(model.log_joint(model.decoder(code).mean, code))
         reconstruction = self.preprocessor_.fold(squares)
@@ -345,7 +350,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         with torch.device("meta"):
             expected = _pair(self.preprocessor_.width, settings)
         for network, like in zip((objective.encoder, objective.model.decoder), expected, strict=True):
-            # The text of a module names the classes and settings of its layers.
+            # The repr of a module contains the classes and settings of its layers.
             require(
                 str(network) == str(like), f"have a network like {type(like).__name__}", " ".join(str(network).split())
             )
@@ -360,7 +365,7 @@ def _of_rows(function: Callable[[Tensor], Tensor], encoded: Array) -> Array:
 
 
 def _pair(width: int, settings: SimpleNamespace) -> tuple[GaussianEncoder | PointEncoder, GaussianDecoder]:
-    """Make an encoder of rows with ``width`` columns and a decoder."""
+    """Make an encoder of rows with ``width`` columns, and a decoder."""
     gaussian, latent = settings.encoder == "gaussian", settings.latent
     encoder = mlp([width, *settings.hidden, 2 * latent if gaussian else latent], nn.SiLU)
     decoder = GaussianDecoder(mlp([latent, *reversed(settings.hidden), width], nn.SiLU), learned="shared")
@@ -370,10 +375,10 @@ def _pair(width: int, settings: SimpleNamespace) -> tuple[GaussianEncoder | Poin
 def seeded_pair(
     width: int, settings: SimpleNamespace, seed: int
 ) -> tuple[SeededEncoder | GaussianEncoder | PointEncoder, GaussianDecoder]:
-    """Make an encoder and a decoder whose weights and draws follow from the seed.
+    """Make an encoder and a decoder whose weights and draws depend on the seed only.
 
-    Torch's layers fill themselves from the global generator, which all threads of a process share. Here they are made
-    without memory and filled from a generator of their own, uniform in ±1/√inputs as torch's are.
+    Torch initializes layers from the global generator, which all threads of a process share. Here layers are made on
+    the meta device and initialized from a separate generator, uniformly in ±1/√inputs as in torch.
     """
     with torch.device("meta"):
         encoder, decoder = _pair(width, settings)
@@ -389,7 +394,7 @@ def seeded_pair(
 
 
 class SeededEncoder(GaussianEncoder):
-    """A Gaussian encoder with generators of its own: one for training, one that begins anew at every validation."""
+    """Gaussian encoder with its own generators: one for training, and one that is reset at every validation."""
 
     _generator: torch.Generator | None
 
@@ -399,7 +404,7 @@ class SeededEncoder(GaussianEncoder):
         self.train()
 
     def train(self, mode: bool = True) -> Self:
-        """Choose the generator of training or of validation."""
+        """Set training or evaluation mode, and choose its generator."""
         fresh = _random.generator(self._seed, _random.VALIDATION, 0, 0)
         self._generator = self._for_training if mode else fresh
         return super().train(mode)
@@ -411,7 +416,7 @@ def _objective(
     noise: Distribution | None,
     settings: SimpleNamespace,
 ) -> Objective:
-    """Return fully variational NCE; without noise, a VAE or an autoencoder."""
+    """Return the objective: fully variational NCE or, without noise, a VAE or an autoencoder."""
     zeros = torch.zeros(settings.latent)
     model = LatentVariableModel(Independent(Normal(zeros, torch.ones_like(zeros)), 1), decoder)
     if noise is None:
@@ -423,7 +428,7 @@ def _objective(
 def _noise(
     x: Tensor, outliers: Tensor, settings: SimpleNamespace, generator: torch.Generator, *, image: bool
 ) -> Distribution | None:
-    """Return p_n by complete settings, or None."""
+    """Return the noise p_n for complete settings, or None."""
 
     def kernels(rows: Tensor, kind: str) -> KernelDensity:
         bandwidth = settings.bandwidth or (IMAGE_BANDWIDTH if image else TABLE_BANDWIDTHS[kind])

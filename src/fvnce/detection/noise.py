@@ -1,12 +1,12 @@
-r"""The noise of the detector: draws that rows are distinguished from.
+r"""Noise of the detector: samples that rows are distinguished from.
 
     p_n = λ · mean_h KDE(known outliers, h) + (1 − λ) · mean_h KDE(training rows, h),
 
-each over several bandwidths at once, because the best one differs from table to table. Without known outliers half of
-the draws are uniform over the box that holds the data. Only draws are needed, never the density: members model p_θ/p_n.
+each over several bandwidths at once, because the best bandwidth depends on the table. Without known outliers half of
+the draws are uniform over the bounding box of the data. Only draws are needed, not the density: members model p_θ/p_n.
 
-A Gaussian around an integer differs from integers in its fraction, and a ratio would learn nothing else.
-:class:`Support` therefore moves draws to values that a column has: integers stay integers, flags flags, zeros zeros.
+Gaussian noise around integers is easily recognized by its fractional part, and a ratio would learn nothing else.
+:class:`Support` therefore rounds draws to values that occur in a column, so that integers, flags and zeros are kept.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from torch import Tensor
 from .members.base import MemberSettings
 from .rows import Array, Folds, TrainingRows
 
-#: Fractions of the outlier bandwidth, and of the data bandwidth, that are used together.
+#: Bandwidths that are used together, as fractions of the outlier bandwidth and of the data bandwidth.
 OUTLIER_SCALES = (0.2, 0.6, 1.0)
 DATA_SCALES = (0.3, 1.0, 1.7)
-#: A column has a grid if it has at most this many different values for each row.
+#: Largest number of distinct values per row for which a column has a grid.
 VALUES_PER_ROW = 0.5
 
 
 def draw_mixture(
     rows: TrainingRows, settings: MemberSettings, n: int, seed: int, folds: Folds | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw from the mixture, in single precision.
+    """Draw samples from the mixture, in single precision.
 
     Returns:
-        n draws, and the fold of the row around which each lies; −1 for draws from the box, and without folds.
+        The n draws, and for each the fold of the row that it is centered at; −1 for draws from the box, and without
+        folds.
     """
     generator = torch.Generator().manual_seed(seed)
     known = len(rows.outliers) > 0
@@ -59,7 +60,7 @@ def draw_mixture(
 
 
 def draw_box(X: Array, n: int, seed: int) -> Array:
-    """Draw uniformly from the smallest box that holds the rows; constant columns are widened to length 1.
+    """Draw uniformly from the bounding box of the rows; constant columns are widened to length 1.
 
     >>> draw_box(np.array([[0.0, 1.0], [2.0, 1.0]]), 3, 0).max(0) <= [2, 1.5]
     array([ True,  True])
@@ -71,22 +72,23 @@ def _in_box(rows: Tensor, n: int, generator: torch.Generator) -> Tensor:
     low, high = rows.amin(0), rows.amax(0)
     flat = (high - low) < 1e-6
     low, high = torch.where(flat, low - 0.5, low), torch.where(flat, high + 0.5, high)
-    # One number of the caller's stream, whatever n is.
+    # Use one number of the caller's generator, whatever n is.
     separate = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, (), generator=generator)))
     return low + torch.rand(n, len(low), dtype=low.dtype, generator=separate) * (high - low)
 
 
 @dataclass(frozen=True)
 class Support:
-    r"""The values of columns with few of them. A draw x′ is moved to the nearest value v that occurs,
+    r"""Values of columns with few distinct values. A draw x′ is moved to the nearest value v that occurs,
 
-        P(v | x) = ∫ over the cell of v of N(x′; x, h²) dx′,     the cell of v = all that is nearer to v than to others,
+        P(v | x) = ∫ over the cell of v of N(x′; x, h²) dx′,     the cell of v = points nearer to v than to other
+        values,
 
-    which is a step along the grid for integers and a flip for flags; where most values are zero, half of the steps from
-    there go outside of the values and come back to zero. Other columns are left as they are.
+    which is a step along the grid for integers and a flip for flags. If most values are zero, half of the steps from
+    zero leave the range and return to zero. Other columns are unchanged.
 
     Attributes:
-        grids: for each column its values in order, or None if it has many.
+        grids: ascending values of each column, or None if it has many.
     """
 
     grids: list[Tensor | None]

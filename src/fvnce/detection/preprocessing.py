@@ -1,14 +1,14 @@
-r"""Encoding of tables and images as the columns that models see, and back.
+r"""Encoding of tables and images as numeric columns for models, and the inverse mapping of contributions.
 
 Images are scaled to [0, 1] by the range of the training set, padded to multiples of 4, and flattened.
 
-In a table a number is centered at the median and divided by the standard deviation of its column after 1 % at each end
-have been pulled in, which neither a few huge values nor a column that is mostly one value can break; models see it cut
-at ±10. A category becomes one 0/1 column for each of its values, up to 32 of them, and one for the others. A date
-becomes its month, weekday and hour, as far as training rows span two years, weeks or days; the date itself is not used,
-since new rows are later than all of training. A missing number becomes the median and a 0/1 column that marks it, a
-missing category a value of its own; what gaps add to a score is in :mod:`fvnce.detection.gaps`. A column that is the
-same in every row is not used.
+In a table, numbers are centered at the median and divided by the standard deviation of their column after winsorizing 1
+% at each end, which is robust to a few huge values and to columns with a dominant value; models see them clipped at
+±10. A category becomes a 0/1 column for each of its values, up to 32, and one for all others. A date becomes its month,
+weekday and hour, if training rows span two years, weeks or days respectively; the date itself is not used, since new
+rows are later than all training rows. A missing number becomes the median and a 0/1 indicator column, a missing
+category is a separate value; :mod:`fvnce.detection.gaps` corrects scores for missing values. Constant columns are not
+used.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..tables.parsing import ColumnType
 from ..tables.schema import ColumnTypes
 from .rows import Array, rows_at_once
 
-#: Deviations at which numbers are cut for models, and for the range they lie in.
+#: Limits in deviations at which numbers are clipped for models, and for their range.
 MAX_DEVIATIONS, MAX_RANGE = 10.0, 1e6
-#: The most values of a category with a column each.
+#: Largest number of values of a category that get a column each.
 MAX_CATEGORIES = 32
-#: Parts of a date: month, weekday, hour, and the days after which each comes again. A cycle that training has not seen
-#: twice cannot be distinguished from the passing of time: after half a year, the next month would look new.
+#: Parts of a date: month, weekday, hour, and their periods in days. A part is used only if training spans its period
+#: twice: after half a year of training, the next month would look new.
 CYCLES = (365.25, 7.0, 1.0)
 
 _positive = partial(number, low=0.0, open_low=True)
@@ -41,15 +41,15 @@ _positive = partial(number, low=0.0, open_low=True)
 
 @dataclass(frozen=True)
 class ColumnEncoding:
-    """Encoding of one column.
+    """Encoding of one column of a table.
 
     Attributes:
         center: median.
         scale: robust deviation, 1 for a constant column.
-        missing: whether missing numbers get a column of their own.
+        missing: whether missing numbers are marked by an indicator column.
         categories: values with a column each, or None for a number.
         times: for dates, the number in :data:`CYCLES`, center and scale of each part that varies; None otherwise.
-        unused: whether it is left out: the same in every row, an identifier, or dates without a cycle seen twice.
+        unused: whether the column is left out: constant, an identifier, or dates without a cycle seen twice.
     """
 
     center: float = 0.0
@@ -61,12 +61,12 @@ class ColumnEncoding:
 
     @property
     def empty(self) -> bool:
-        """Whether no training row had a value in it."""
+        """Whether no training row had a value in this column."""
         return self.unused and (self.missing or self.categories == [])
 
     @property
     def width(self) -> int:
-        """How many columns it becomes."""
+        """Number of encoded columns of this column."""
         if self.unused:
             return 0
         if self.categories is not None:
@@ -98,7 +98,7 @@ class ColumnEncoding:
         return cls(missing=missing, times=times, unused=reading.ignored or not (times or missing))
 
     def encode(self, values: Array) -> list[Array]:
-        """Return the columns that one column becomes."""
+        """Encode the values of one column as one or more columns."""
         if self.unused:
             return []
         if self.categories is not None:
@@ -119,7 +119,7 @@ class ColumnEncoding:
 
     @classmethod
     def from_state(cls, content: Any, reading: ColumnType) -> Self:
-        """Make the encoding of a state, which may be forged, for a column that is read so."""
+        """Restore the encoding from a state, which is checked, for a column of this type."""
         made = cls(*fields(content, "a column", **_COLUMN_CHECKS))
         require((made.categories is not None) == (reading.kind == "text"), "have categories for texts", made.categories)
         require((made.times is not None) == (reading.kind == "time"), "have parts for dates", made.times)
@@ -135,7 +135,7 @@ def _time_part(name: str, value: Any) -> tuple[int, float, float]:
     return int(part), center, _positive(name, scale)
 
 
-#: Entries of a column in a file, spelled as version 0.2 spelled them.
+#: Entries of a column in a file, in the spelling of version 0.2.
 _COLUMN_CHECKS: dict[str, Check] = {
     "centre": number,
     "scale": _positive,
@@ -148,11 +148,11 @@ _COLUMN_CHECKS: dict[str, Check] = {
 
 @dataclass(frozen=True)
 class TablePreprocessor:
-    """Encoding of a table.
+    """Encoding of a table as numeric columns.
 
     Attributes:
         columns: encoding of each column.
-        readings: for a data frame, how each column is read; None for a matrix.
+        readings: types of the columns of a data frame; None for a matrix.
     """
 
     #: Its columns are not pixels.
@@ -163,21 +163,21 @@ class TablePreprocessor:
 
     @classmethod
     def learn(cls, X: Array, weights: Array, readings: ColumnTypes | None, outliers: Array | None = None) -> Self:
-        """Learn from weighted unlabelled rows; known outliers only decide which columns are constant."""
+        """Learn the encoding from weighted unlabeled rows; known outliers only affect which columns are constant."""
         read = readings or [ColumnType()] * X.shape[1]
         columns = [ColumnEncoding.learn(values, weights, how) for values, how in zip(X.T, read, strict=True)]
-        if outliers is not None and len(outliers):  # a column in which only known outliers differ says much
+        if outliers is not None and len(outliers):  # a column in which only known outliers differ is informative
             both = np.concatenate([X, outliers])
             columns = [
                 replace(column, unused=column.unused and (not len(X) or _is_constant(values) or how.ignored))
                 for column, values, how in zip(columns, both.T, read, strict=True)
             ]
-            # So does a gap, where only known outliers have one.
+            # So is a column in which only known outliers have gaps.
             columns = [
                 replace(column, missing=column.missing or (column.categories is None and bool(np.isnan(values).any())))
                 for column, values in zip(columns, outliers.T, strict=True)
             ]
-        if not sum(column.width for column in columns):  # models need a column
+        if not sum(column.width for column in columns):  # models need at least one column
             columns = [
                 replace(c, unused=how.ignored, times=c.times or ([(0, 0.0, 1.0)] if c.times is not None else None))
                 for c, how in zip(columns, read, strict=True)
@@ -186,11 +186,11 @@ class TablePreprocessor:
 
     @property
     def width(self) -> int:
-        """How many columns models see."""
+        """Number of encoded columns that models see."""
         return sum(column.width for column in self.columns)
 
     def encode(self, rows: Any) -> Array:
-        """Encode a matrix, in which texts are given by their codes; members see it once it is :func:`cut`."""
+        """Encode a matrix with codes for texts; members see the result after :func:`cut`."""
         X, columns = np.asarray(rows, dtype=np.float64), self.columns
         if all(c.categories is None and c.times is None and not (c.missing or c.unused) for c in columns):
             centers, scales = (np.array([getattr(column, name) for column in columns]) for name in ("center", "scale"))
@@ -200,11 +200,11 @@ class TablePreprocessor:
 
     @property
     def used(self) -> NDArray[np.bool_]:
-        """Which original columns models see, shape (original columns,)."""
+        """Mask of the original columns that models see, shape (original columns,)."""
         return np.array([not column.unused for column in self.columns])
 
     def gaps(self, rows: Any) -> NDArray[np.bool_]:
-        """Return where values of columns that are used are missing, shape (n, original columns)."""
+        """Return a mask of the missing values in used columns, shape (n, original columns)."""
         X = np.asarray(rows, dtype=np.float64)
         gone: NDArray[np.bool_] = (np.isnan(X) | (self._texts & (X == -1))) & self.used
         return gone
@@ -214,15 +214,15 @@ class TablePreprocessor:
         return np.array([column.categories is not None for column in self.columns])
 
     def remove(self, rows: Array, places: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-        """Remove single values of a matrix, in place."""
+        """Set masked values of a matrix to missing, in place."""
         rows[places, columns] = np.where(self._texts[columns], -1.0, np.nan)
 
     def filled(self, encoded: Array, gone: NDArray[np.bool_]) -> Array:
-        """Return encoded rows with the values that missing ones get; columns that mark gaps stay as they are.
+        """Return encoded rows with chosen values imputed; indicator columns of gaps are unchanged.
 
         Args:
             encoded: rows, shape (n, width).
-            gone: which values to fill in, shape (n, original columns).
+            gone: mask of the values to impute, shape (n, original columns).
         """
         used = [column for column in self.columns if not column.unused]
         values = [float(c.categories is not None and i == c.width - 1) for c in used for i in range(c.width)]
@@ -231,19 +231,19 @@ class TablePreprocessor:
         return np.where(np.repeat(gone, widths, axis=1) & ~np.array(marks), values, encoded)
 
     def fold(self, values: Array) -> Array:
-        """Sum what belongs to one original column, shape (n, original columns)."""
+        """Sum the encoded columns of each original column, shape (n, original columns)."""
         widths = np.array([column.width for column in self.columns])
         result = np.zeros((len(values), len(widths)))
         starts = np.cumsum(widths) - widths
-        # Without the columns that became none, for which reduceat would give the next one's.
+        # Skip columns without encoded columns, for which reduceat would return the next value.
         result[:, widths > 0] = np.add.reduceat(values, starts[widths > 0], axis=1)
         return result
 
     def count_odd(self, X: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Count, for each column, the values, and those of them that are unlike any of training.
+        """Count the values of each column, and those unlike all values in training.
 
-        Such are texts never seen, numbers more than 10 deviations from the median, and anything but the one value of a
-        column that was the same in every row. Dates do not count: new rows are later.
+        These are unseen texts, numbers more than 10 deviations from the median, and other values in columns that were
+        constant in training. Dates do not count, since new rows are later.
         """
         counts = np.zeros((2, len(self.columns)), dtype=np.int64)
         for i, (values, column) in enumerate(zip(X.T, self.columns, strict=True)):
@@ -264,7 +264,7 @@ class TablePreprocessor:
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], features: int) -> Self:
-        """Make the preprocessor of tables with ``features`` columns from a state that may be forged."""
+        """Restore the preprocessor of tables with ``features`` columns from a state, which is checked."""
         _, saved, readings = fields(content, "a table", "kind", "columns", "readings")
         for each in (saved, [None] * features if readings is None else readings):
             require(isinstance(each, list) and len(each) == features, f"have {features} columns", type(each).__name__)
@@ -276,7 +276,7 @@ class TablePreprocessor:
 
 @dataclass(frozen=True)
 class ImagePreprocessor:
-    """Encoding of images.
+    """Encoding of images as rows of numbers.
 
     Attributes:
         shape: of one image as given, (H, W), (C, H, W) or (H, W, C).
@@ -298,24 +298,24 @@ class ImagePreprocessor:
 
     @property
     def image(self) -> tuple[int, int, int]:
-        """(channels, height, width) of the padded image."""
+        """Shape of the padded image: (channels, height, width)."""
         channels, height, width = self._planes
         return channels, -(-height // 4) * 4, -(-width // 4) * 4
 
     @property
     def _planes(self) -> tuple[int, int, int]:
-        """(channels, height, width) of an image as given, wherever its channels are."""
+        """Shape of a given image, for either order of channels: (channels, height, width)."""
         *channels, height, width = (self.shape[2], *self.shape[:2]) if channels_last(self.shape) else self.shape
         return channels[0] if channels else 1, height, width
 
     @property
     def width(self) -> int:
-        """How many pixels the padded image has."""
+        """Number of pixels of the padded image, in all channels."""
         return math.prod(self.image)
 
     def encode(self, rows: Any) -> Array:
         """Encode images of shape (n, …) as rows of floats."""
-        # Half of everything where the range itself is too large for a float; half a difference of floats never is.
+        # Halve all values if the range overflows a float; half the difference of two floats never overflows.
         unit = 1.0 if math.isfinite(self.high - self.low) else 0.5
         spread = unit * self.high - unit * self.low or 1.0
         with np.errstate(over="ignore"):
@@ -327,7 +327,7 @@ class ImagePreprocessor:
         return np.ascontiguousarray(np.pad(scaled, padding).reshape(len(rows), -1))
 
     def fold(self, values: Array) -> Array:
-        """Return rows of shape (n, padded) in the shape of images, without the padding."""
+        """Reshape rows of shape (n, padded) to images, without the padding."""
         _, height, width = self._planes
         images = values.reshape(len(values), *self.image)[:, :, :height, :width]
         return np.moveaxis(images, 1, -1) if channels_last(self.shape) else images.reshape(len(values), *self.shape)
@@ -338,7 +338,7 @@ class ImagePreprocessor:
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], features: int) -> Self:
-        """Make the preprocessor of images with ``features`` pixels from a state that may be forged."""
+        """Restore the preprocessor of images with ``features`` pixels from a state, which is checked."""
         _, shape, low, high = fields(content, "images", "kind", shape=listed(count), low=number, high=number)
         require(len(shape) in (2, 3), "have images of shape (H, W), (C, H, W) or (H, W, C)", shape)
         require(math.prod(shape) == features, f"have images of {features} pixels", shape)
@@ -346,26 +346,26 @@ class ImagePreprocessor:
         return cls(tuple(shape), low, high)
 
 
-#: Encoding of rows.
+#: Encoding of tables or images.
 Preprocessor = TablePreprocessor | ImagePreprocessor
 
 
 def learn_preprocessor(rows: Any, weights: Array, readings: ColumnTypes | None, outliers: Any = None) -> Preprocessor:
-    """Learn how to encode unlabelled rows and known outliers: images, or a table in which texts are codes."""
+    """Learn the encoding of unlabeled rows and known outliers: images, or a table with codes for texts."""
     if rows.ndim > 2:
         return ImagePreprocessor.learn(rows)
     return TablePreprocessor.learn(rows, weights, readings, outliers)
 
 
 def preprocessor_from_state(content: Mapping[str, Any], features: int) -> Preprocessor:
-    """Make a preprocessor from a state that may be forged, for rows with ``features`` numbers."""
+    """Restore a preprocessor for rows with ``features`` numbers from a state, which is checked."""
     kind = content["kind"]
     require(kind in ("table", "images"), "be of images or of a table", kind)
     return (TablePreprocessor if kind == "table" else ImagePreprocessor).from_state(content, features)
 
 
 def cut(encoded: Array) -> Array:
-    """Return an encoded matrix as models see it: a single huge number must not hide the others."""
+    """Clip an encoded matrix, so that a single huge number does not dominate."""
     return np.clip(encoded, -MAX_DEVIATIONS, MAX_DEVIATIONS)
 
 
@@ -374,7 +374,7 @@ def _is_constant(values: Array) -> bool:
 
 
 def time_parts(seconds: Array) -> tuple[Array, Array, Array]:
-    """Return month, weekday from Monday, and hour of dates."""
+    """Return month, weekday (Monday is 0), and hour of dates."""
     days = np.floor(seconds / 86400)
     with np.errstate(invalid="ignore"):
         month = (days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1).astype(float)
@@ -382,13 +382,13 @@ def time_parts(seconds: Array) -> tuple[Array, Array, Array]:
 
 
 def _scaled(values: Array, center: Array | float, scale: Array | float) -> Array:
-    """Return (values − center)/scale, cut at ±MAX_RANGE, also where the quotient has no float."""
+    """Return (values − center)/scale, clipped at ±MAX_RANGE, also where the quotient overflows."""
     with np.errstate(over="ignore"):
         return np.asarray(np.clip(values / scale - center / scale, -MAX_RANGE, MAX_RANGE))
 
 
 def _robust(values: Array, weights: Array) -> tuple[float, float, bool]:
-    """Return center and scale, and whether all values are the same."""
+    """Return center, scale, and whether all values are equal."""
     order = np.argsort(values, kind="stable")
     v, cumulative = values[order], np.cumsum(weights[order]) / weights.sum()
 
@@ -396,14 +396,14 @@ def _robust(values: Array, weights: Array) -> tuple[float, float, bool]:
         return float(v[min(len(v) - 1, int(np.searchsorted(cumulative, level - 1e-12)))])
 
     for low, high in ((quantile(0.01), quantile(0.99)), (float(v[0]), float(v[-1]))):
-        # Squares of huge or tiny numbers have no exponent left. The unit is that of what the pulling leaves, since one
-        # huge value would leave the others none.
+        # Squares of huge or tiny numbers overflow or underflow. The unit is computed after winsorizing, since one huge
+        # value would make the others underflow.
         unit = max(abs(low), abs(high)) or 1.0
         with np.errstate(over="ignore"):  # numpy 1.26 warns of places in its registers that hold no value at all
             pulled = np.clip(v, low, high) / unit
         mean = np.average(pulled, weights=weights[order])
         scale = float(np.sqrt(np.average((pulled - mean) ** 2, weights=weights[order])))
-        # A deviation of the size of rounding errors is that of a constant column.
+        # A column whose deviation is a rounding error is constant.
         if scale > 1e-10:
-            return quantile(0.5), max(scale * unit, math.ulp(0.0)), False  # never zero, to divide by
+            return quantile(0.5), max(scale * unit, math.ulp(0.0)), False  # never zero, since it is a divisor
     return quantile(0.5), 1.0, True

@@ -1,8 +1,8 @@
-"""Products of matrices whose last bit does not depend on the other rows: in blocks of one size, of even sizes.
+"""Matrix products whose last bit does not depend on the other rows.
 
-Kernels process several rows and columns at a time, and what remains at the end by other code, which may add in another
-order. So the last bit of a row's product may depend on its place among the others and on their number. Blocks of a
-fixed number of rows, with all sizes multiples of 16, leave no remainder. ``blocks`` does the same for torch's modules.
+Kernels process several rows and columns at a time, and handle the remainder by other code, which may add in another
+order. So the last bit of the product of a row may depend on its position and on the number of rows. Blocks of a fixed
+number of rows, with all sizes multiples of 16, leave no remainder. ``blocks`` does the same for torch modules.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import numpy as np
 
 from .rows import Array
 
-#: Rows of a product, few, since a single row costs as much; all sizes of its factors are multiples of this.
+#: Rows of a block, and divisor of all sizes; small, since a single row costs as much as a block.
 BLOCK = 16
 
 
 def even(values: Array, dims: int) -> Array:
-    """Pad the last dimensions with zeros at their ends.
+    """Pad the last dimensions with zeros to multiples of 16.
 
     >>> even(np.ones((3, 20)), 1).shape
     (3, 32)
@@ -26,7 +26,7 @@ def even(values: Array, dims: int) -> Array:
 
 
 def in_blocks(X: Array) -> Array:
-    """Return rows in blocks, padded with zeros, shape (blocks, 16, even width).
+    """Split rows into blocks, padded with zeros, shape (blocks, 16, even width).
 
     >>> in_blocks(np.ones((20, 3))).shape
     (2, 16, 16)
@@ -36,7 +36,7 @@ def in_blocks(X: Array) -> Array:
 
 
 def project(X: Array, directions: Array) -> Array:
-    """Return X @ directions.T, each row with the same bits whatever the other rows.
+    """Return X @ directions.T; the bits of a row do not depend on the other rows.
 
     >>> project(np.array([[1.0, 2.0]]), np.array([[1.0, 1.0]]))
     array([[3.]])

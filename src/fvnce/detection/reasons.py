@@ -1,9 +1,9 @@
-"""Reasons in words: what the columns that raise a score most have that training rows seldom have.
+"""Reasons for a score in words: unusual values in the columns that raise it most.
 
-A reason is a column with a positive part (:meth:`~fvnce.detection.Explanation.reasons`). What is said about its value
-comes from :class:`Usual`: the training rows without known outliers, column by column. All sentences are in
-:data:`SENTENCES`. A value that is common by itself raises a score only together with others, or because known outliers
-have it, and the sentence says only that it raises this score.
+A reason is a column with a positive part (:meth:`~fvnce.detection.Explanation.reasons`). Its sentence, one of
+:data:`SENTENCES`, compares the value with :class:`Usual`, statistics of the column in the unlabeled training rows. A
+common value can raise a score in combination with other columns, or because known outliers share it; the sentence then
+says only that it raises this score.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ SENTENCES = {
     "common": "{shown}: common by itself, but raises this score",
     "name": "{shown}",
 }
-#: Levels of the stored quantiles, finer in both tails, and between which levels a number is usual.
+#: Levels of the stored quantiles, finer in both tails, and the levels between which a number is usual.
 _TAIL = np.arange(10) / 1000
 LEVELS = np.concatenate([_TAIL, np.arange(1, 100) / 100, 1 - _TAIL[::-1]])
 LOW, HIGH = 0.02, 0.98
-#: The fraction of training rows up to which a category, a gap, a value or a part of a date is called rare.
+#: Largest fraction of training rows for which a category, a gap, a value or a part of a date is called rare.
 RARE = 0.05
-#: Parts of dates as :func:`time_parts` returns them: how many values each has, and what they are called.
+#: Parts of dates in the order of :func:`time_parts`: the number and the names of their values.
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November")
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 DATE_PARTS = (
@@ -54,13 +54,13 @@ DATE_PARTS = (
 
 @dataclass(frozen=True)
 class Usual:
-    """What unlabelled training rows have in each column.
+    """Statistics of each column over the unlabeled training rows.
 
     Attributes:
-        rows: their number.
-        present: of them with a value, by column, shape (D,).
-        columns: by column, quantiles of numbers at :data:`LEVELS`, rows with each code of texts, or rows with each
-            month, weekday and hour of dates; of no length where no row has a value.
+        rows: number of rows.
+        present: number of rows with a value in each column, shape (D,).
+        columns: for each column, quantiles of numbers at :data:`LEVELS`, counts of each text, or counts of each month,
+            weekday and hour of dates; empty if no row has a value.
 
     >>> X, weights = np.arange(1000.0)[:, None], np.ones(1000)
     >>> usual = Usual.learn(TablePreprocessor.learn(X, weights, None), X, weights)
@@ -74,7 +74,7 @@ class Usual:
 
     @classmethod
     def learn(cls, preprocessor: TablePreprocessor, rows: Array, weights: Array) -> Self:
-        """Learn from weighted rows as the preprocessor takes them."""
+        """Compute the statistics of weighted rows in the form that the preprocessor takes."""
         columns, present = [], []
         for values, how in zip(np.asarray(rows, dtype=np.float64).T, preprocessor.columns, strict=True):
             there = ~np.isnan(values) & ((how.categories is None) | (values != -1))
@@ -106,14 +106,14 @@ class Usual:
         reading: ColumnType,
         cycles: Sequence[int],
     ) -> str:
-        """Return the sentence on a value.
+        """Return the sentence about a value.
 
         Args:
-            column: its position.
-            name: what the column is called.
-            value: as the preprocessor takes it.
-            text: the value as it is shown.
-            reading: how the column is read.
+            column: index of the column.
+            name: name of the column.
+            value: value in the form that the preprocessor takes.
+            text: value as it is shown.
+            reading: type of the column.
             cycles: parts of a date that models see.
         """
         usual, present = self.columns[column], float(self.present[column])
@@ -164,7 +164,7 @@ class Usual:
 
     @classmethod
     def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]], preprocessor: TablePreprocessor) -> Self:
-        """Make it from a state that may be forged."""
+        """Restore the statistics from a state, which is checked."""
         rows, lengths = fields(content, "usual values", rows=number, lengths=listed(number, len(preprocessor.columns)))
         fixed = {"time": sum(map(len, DATE_PARTS))}
         for length, how in zip(lengths, preprocessor.readings or [ColumnType()] * len(lengths), strict=True):
@@ -178,7 +178,7 @@ class Usual:
 
 
 def said(which: str, **entries: str) -> str:
-    """Return one of :data:`SENTENCES`.
+    """Return one of :data:`SENTENCES` with its fields filled in.
 
     >>> said("rare", shown="country KP", count="1", rows="2,310 rows")
     'country KP: 1 of 2,310 rows'
@@ -187,7 +187,7 @@ def said(which: str, **entries: str) -> str:
 
 
 def counted(rows: float) -> str:
-    """Return a number of rows in words.
+    """Format a number of rows with its noun.
 
     >>> counted(2310.0), counted(1.0)
     ('2,310 rows', '1 row')
@@ -196,7 +196,7 @@ def counted(rows: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction of rows in per cent, with one digit in the tails.
+    """Format a fraction of rows in per cent, with one decimal in the tails.
 
     >>> percent(0.999), percent(0.98)
     ('99.9 %', '98 %')
@@ -205,7 +205,7 @@ def percent(fraction: float) -> str:
 
 
 def value_text(value: Any, reading: ColumnType) -> str:
-    """Return a value as a file would have it: a text as it is, a number with its unit.
+    """Format a value as in a file: a text unchanged, a number with its unit.
 
     >>> value_text(78110.0, ColumnType(unit="$")), value_text(0.5, ColumnType(unit="%")), value_text("KP", ColumnType())
     ('$78,110', '50%', 'KP')
@@ -229,13 +229,13 @@ def value_text(value: Any, reading: ColumnType) -> str:
         if reading.unit and MONEY.fullmatch(reading.unit):
             cents = ".2f" if value % 1 and round(value, 2) == value else ".10g"
             return f"{'-' * bool(value < 0)}{reading.unit}{' ' * reading.unit[-1].isalpha()}{abs(value):,{cents}}"
-        # All digits of whole numbers, as in a file; six of others are enough to find the row.
+        # All digits of whole numbers, as in a file; six digits of others are enough to find the row.
         digits = f"{value:.15g}" if float(value).is_integer() else f"{value:.6g}"
         return f"{digits} {reading.unit}".rstrip()
     return str(value)
 
 
 def _places(seconds: Array) -> list[NDArray[np.int64]]:
-    """Return the places of dates among :data:`DATE_PARTS`."""
+    """Return the indices of parts of dates among the values of :data:`DATE_PARTS`."""
     month, day, hour = time_parts(seconds)
     return [part.astype(np.int64) for part in (month - 1, day, np.minimum(hour, 23))]

@@ -1,10 +1,11 @@
-"""Rows as detectors take them: labels and weights checked, equal rows merged, large arrays read in parts.
+"""Validation of labels and weights, merging of equal rows, and reading of large arrays in parts.
 
-Rows that are equal, label included, become one row with the sum of their weights, in lexicographic order. So a weight
-of 2 equals two rows to the last bit, a weight of 0 equals no row, and the order of rows does not matter.
+Rows that are equal, including their label, are merged to one row with the sum of their weights, in lexicographic order.
+So a weight of 2 has the same effect as two rows, to the last bit, a weight of 0 the same as no row, and the order of
+the rows has none.
 
-Pages of a mapped file that were read count as memory of the process until the system reclaims them. They are released
-part by part, so that a file of any size takes no more memory than a part of it.
+Pages of a memory map that were read count as memory of the process until the system reclaims them. They are released
+part by part, so that a file of any size needs no more memory than one part.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..tables.frame import is_missing
 
 Array = NDArray[np.float64]
 
-#: Words that mark a known outlier, and words that do not, in lower case.
+#: Words for known outliers and for other rows, in lower case.
 # fmt: off
 OUTLIER = frozenset({
     "1", "1.0", "true", "yes", "y", "t", "outlier", "outliers", "anomaly", "anomalous", "abnormal", "fraud",
@@ -36,16 +37,16 @@ INLIER = frozenset({
     "genuine", "benign", "clean", "healthy", "none",
 })
 # fmt: on
-LABELS = "y must be 1 for known outliers and 0 for unlabelled rows"
-#: Unlabelled rows that a known inlier is worth in members, chosen by leaving sources of tables out.
+LABELS = "y must be 1 for known outliers and 0 for unlabeled rows"
+#: Weight of a known inlier in members, in unlabeled rows; chosen by leaving out sources of tables in turn.
 INLIER_WORTH = 25.0
-#: Weights whose largest has a binary exponent beyond this are scaled.
+#: Largest binary exponent of weights that are not rescaled.
 MAX_EXPONENT = 500
-#: Whole weights up to this sum are counts of rows.
+#: Largest sum of whole weights that are taken for counts of rows.
 MAX_COUNT = 10**8
-#: The most rows, and the most numbers in them, that are processed together.
+#: Largest number of rows, and of numbers in them, that are processed together.
 PART_ROWS, PART_NUMBERS = 8192, 2**21
-#: Rows of a memory map gathered before their pages are released; the system reads some 64 kB around each.
+#: Rows of a memory map read before pages are released; the system reads about 64 kB around each.
 GATHERED_ROWS = 1024
 
 
@@ -54,11 +55,11 @@ class TrainingRows:
     """Encoded training rows and known outliers, with weights.
 
     Attributes:
-        X: unlabelled rows, shape (n, D).
-        weights: how often each counts, shape (n,).
+        X: unlabeled rows, shape (n, D).
+        weights: weights of the unlabeled rows, shape (n,).
         outliers: known outliers, shape (m, D); m may be 0.
-        outlier_weights: how often each counts, shape (m,).
-        checked: which unlabelled rows are known inliers, shape (n,); None for none.
+        outlier_weights: weights of the known outliers, shape (m,).
+        checked: mask of known inliers among the unlabeled rows, shape (n,); None if there are none.
     """
 
     X: Array
@@ -71,23 +72,23 @@ class TrainingRows:
     def split(
         cls, X: Array, known: NDArray[np.bool_], weights: Array, checked: NDArray[np.bool_] | None = None
     ) -> Self:
-        """Separate known outliers from unlabelled rows, of which some are known inliers."""
+        """Separate known outliers from unlabeled rows, of which some are known inliers."""
         return cls(X[~known], weights[~known], X[known], weights[known], None if checked is None else checked[~known])
 
     def without(self, rows: NDArray[np.bool_], outliers: NDArray[np.bool_]) -> TrainingRows:
-        """Return all rows but those marked."""
+        """Return all rows except the marked ones."""
         checked = None if self.checked is None else self.checked[~rows]
         both = self.outliers[~outliers], self.outlier_weights[~outliers]
         return TrainingRows(self.X[~rows], self.weights[~rows], *both, checked)
 
     def transformed(self, transform: Callable[[Array], Array]) -> TrainingRows:
-        """Return the same rows and weights in other columns."""
+        """Return the rows with transformed columns and the same weights."""
         return replace(self, X=transform(self.X), outliers=transform(self.outliers))
 
     def emphasized(self) -> TrainingRows:
         """Return the rows with weights in which a known inlier counts :data:`INLIER_WORTH` times.
 
-        All known inliers together count as much as all other rows at most.
+        The total weight of known inliers is at most that of all other rows.
         """
         if self.checked is None or not self.checked.any():
             return self
@@ -98,12 +99,12 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class Folds:
-    """The fold of each training row, so that some models of an ensemble can be trained without it.
+    """Fold of each training row, for training some models of an ensemble without it.
 
     Attributes:
-        count: K.
-        rows: fold of each unlabelled row, 0 … K − 1, shape (n,).
-        outliers: fold of each known outlier, shape (m,); −1 for a single one, without which no model can be trained.
+        count: number of folds K.
+        rows: fold of each unlabeled row, 0 … K − 1, shape (n,).
+        outliers: fold of each known outlier, shape (m,); −1 for a single one, which cannot be held out.
     """
 
     count: int
@@ -112,7 +113,7 @@ class Folds:
 
     @classmethod
     def drawn(cls, count: int, rows: int, outliers: int, rng: np.random.Generator) -> Self:
-        """Draw folds whose sizes differ by one row at most.
+        """Draw random folds whose sizes differ by at most one row.
 
         >>> Folds.drawn(3, 6, 1, np.random.default_rng(0)).outliers
         array([-1])
@@ -122,12 +123,12 @@ class Folds:
 
 
 def check_labels(y: Any, n: int, *, mostly_outliers: bool = False) -> NDArray[np.bool_]:
-    """Return which of n rows are known outliers; a missing label means that the row is not labelled.
+    """Return a mask of the known outliers among n rows; rows with a missing label are unlabeled.
 
     Args:
         y: 1 for known outliers and 0 for other rows, or words.
         n: number of rows.
-        mostly_outliers: allow more than half of the rows to be known outliers.
+        mostly_outliers: whether more than half of the rows may be known outliers.
 
     >>> check_labels([0, 1, 0], 3)
     array([False,  True, False])
@@ -142,17 +143,17 @@ def check_labels(y: Any, n: int, *, mostly_outliers: bool = False) -> NDArray[np
     known: NDArray[np.bool_] = labels == 1
     count = int(known.sum())
     if count == n:
-        raise ValueError(f"y must leave some rows unlabelled (0), found all {n} rows marked as outliers (1 class)")
+        raise ValueError(f"y must leave some rows unlabeled (0), found all {n} rows marked as outliers (1 class)")
     if 2 * count > n and not mostly_outliers:
         raise ValueError(
             f"{LABELS}, found 1 in {count:,} of {n:,} rows ({100 * count / n:.0f} %), more than half; pass 1 - y if 1 "
-            "marks normal rows, or mostly_outliers=True to fit if so many are outliers"
+            "marks normal rows, or mostly_outliers=True to fit if this is correct"
         )
     return known
 
 
 def check_mask(name: str, mask: Any, n: int) -> NDArray[np.bool_]:
-    """Return which of n rows are marked, none by default.
+    """Validate a mask of n rows, by default all False.
 
     >>> check_mask("reviewed", [True, False], 2), check_mask("reviewed", None, 1)
     (array([ True, False]), array([False]))
@@ -167,7 +168,7 @@ def check_mask(name: str, mask: Any, n: int) -> NDArray[np.bool_]:
 
 
 def check_inliers(checked: Any, y: Any, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which rows are known inliers: those that are checked and not known outliers.
+    """Return a mask of the known inliers: rows that are checked and not known outliers.
 
     >>> check_inliers([True, True, False], [1, 0, 0], np.array([True, False, False]))
     array([False,  True, False])
@@ -182,7 +183,7 @@ def check_inliers(checked: Any, y: Any, known: NDArray[np.bool_]) -> NDArray[np.
 
 
 def read_labels(y: Any) -> NDArray[np.float64]:
-    """Return labels as numbers, of which 1 marks an outlier; missing ones, and those of other rows, are 0."""
+    """Convert labels to numbers: 1 for outliers, 0 for other rows and missing labels."""
     from sklearn.utils.validation import column_or_1d
 
     labels: NDArray[Any] = column_or_1d(y, warn=True)
@@ -205,8 +206,8 @@ def read_labels(y: Any) -> NDArray[np.float64]:
     others = sorted({float(value) for value in np.unique(numbers)} - {0.0, 1.0})
     if -1.0 in others:
         raise ValueError(
-            f"{LABELS}, found -1: scikit-learn's predictions use -1 for outliers and +1 for inliers; pass "
-            "(y == -1).astype(int) if these are such"
+            f"{LABELS}, found -1; pass (y == -1).astype(int) if these are "
+            "predictions of scikit-learn, -1 for outliers and +1 for inliers"
         )
     if others:
         shown = ", ".join(f"{value:g}" for value in others[:5])
@@ -218,7 +219,7 @@ def read_labels(y: Any) -> NDArray[np.float64]:
 
 
 def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """Return an array of finite images, all of the given shape; a memory map stays one."""
+    """Validate an array of finite images of the given shape; a memory map is returned as a memory map."""
     if not isinstance(X, np.ndarray):
         try:
             X = np.asarray(X)
@@ -237,7 +238,7 @@ def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:
 
 
 def require_values(X: Any) -> Any:
-    """Return rows of which at least one has a value; a memory map is read up to its first value only."""
+    """Return rows; raise ValueError if all values are missing. A memory map is read only up to its first value."""
     step = 4096
     if all(np.isnan(X[start : start + step]).all() for start in range(0, len(X), step)):
         raise ValueError("X must hold some value, found only missing ones: all are NaN")
@@ -245,10 +246,10 @@ def require_values(X: Any) -> Any:
 
 
 def check_weights(sample_weight: Any, X: Any, known: NDArray[np.bool_]) -> Array:
-    """Return weights ≥ 0, ones by default, of which some unlabelled row has a positive one.
+    """Validate nonnegative weights, by default ones; at least one unlabeled row must have a positive weight.
 
-    >>> unlabelled = np.zeros(2, dtype=bool)
-    >>> check_weights([3e307, 1e308], np.zeros((2, 1)), unlabelled), check_weights([10, 30], np.eye(2), unlabelled)
+    >>> unlabeled = np.zeros(2, dtype=bool)
+    >>> check_weights([3e307, 1e308], np.zeros((2, 1)), unlabeled), check_weights([10, 30], np.eye(2), unlabeled)
     (array([0.16688054, 0.55626846]), array([1., 3.]))
     """
     from sklearn.utils.validation import _check_sample_weight
@@ -260,22 +261,22 @@ def check_weights(sample_weight: Any, X: Any, known: NDArray[np.bool_]) -> Array
     if not largest > 0:
         raise ValueError("sample_weight must have a positive sum, found only zeros")
     if not (weights[~known] > 0).any():
-        raise ValueError("sample_weight must be positive for some unlabelled row (y = 0), found none")
+        raise ValueError("sample_weight must be positive for some unlabeled row (y = 0), found none")
     # Only ratios of weights count: ten times one row is no more evidence than one row.
     if largest <= MAX_COUNT and are_counts(weights):
         return weights / float(np.gcd.reduce(weights.astype(np.int64)))
-    # A power of two changes no digit of them, and leaves sums an exponent to grow into.
+    # Scaling by a power of two is exact, and keeps sums from overflowing.
     exponent = math.frexp(largest)[1]
     return np.ldexp(weights, -exponent) if abs(exponent) > MAX_EXPONENT else weights
 
 
 def are_counts(weights: Array) -> bool:
-    """Return whether weights say how often rows occur."""
+    """Return whether weights are counts of rows."""
     return bool((weights == np.floor(weights)).all()) and float(weights.sum()) <= MAX_COUNT
 
 
 def as_counts(weights: Array) -> Array:
-    """Return weights whose sum is the number of rows that they stand for: as they are if they are counts.
+    """Return weights scaled to sum to the number of rows, unless they are counts.
 
     >>> as_counts(np.array([3.0, 1.0])), as_counts(np.array([0.1, 0.1]))
     (array([3., 1.]), array([1., 1.]))
@@ -284,7 +285,7 @@ def as_counts(weights: Array) -> Array:
 
 
 def effective_counts(weights: Array) -> Array:
-    """Return weights whose sum is the number of rows of equal weight that give a mean the same variance (Kish).
+    """Return weights scaled to sum to the effective sample size of Kish.
 
     >>> effective_counts(np.array([20.0, 20.0, 20.0]))
     array([1., 1., 1.])
@@ -293,7 +294,7 @@ def effective_counts(weights: Array) -> Array:
 
 
 def weighted_quantile(values: Array, weights: Array, level: float) -> float:
-    """Return the smallest of the values up to which a fraction ``level`` of the weight lies.
+    """Return the smallest value with at least a fraction ``level`` of the weight at or below it.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), 0.5)
     2.0
@@ -304,10 +305,10 @@ def weighted_quantile(values: Array, weights: Array, level: float) -> float:
 
 
 def hash_words(*arrays: Any) -> list[int]:
-    """Return 128 bits of a hash of numbers, as four integers for the seed of a draw over them.
+    """Return a 128-bit hash of numbers as four integers, to be part of a seed.
 
-    A fixed seed alone draws the same places of every table, which in a sorted table are the same ranks each time. With
-    the numbers in the seed, the draw is new for each table, and the same for the same one.
+    With a fixed seed alone, the same positions are drawn in every table, and in sorted tables the same ranks. With the
+    hash in the seed, each table has its own draw, which is reproducible.
 
     >>> hash_words(np.zeros((2, 1))) == hash_words(np.array([[0], [-0.0]])), len(hash_words(np.ones(1)))
     (True, 4)
@@ -325,10 +326,10 @@ def hash_words(*arrays: Any) -> list[int]:
 def merge(
     X: Array, known: NDArray[np.bool_], weights: Array, checked: NDArray[np.bool_] | None = None
 ) -> tuple[Array, NDArray[np.bool_], Array, NDArray[np.int64]]:
-    """Merge equal rows of positive weight, in lexicographic order; those that are checked apart from others.
+    """Merge equal rows of positive weight, in lexicographic order; checked rows are merged separately.
 
     Returns:
-        Different rows, which of them are known outliers, their weights, and the place of each row of positive weight.
+        Distinct rows, a mask of known outliers, weights, and the index of each row of positive weight in the result.
 
     >>> merge(np.array([[2.0], [1.0], [2.0]]), np.zeros(3, bool), np.ones(3))[2]
     array([1., 2.])
@@ -336,7 +337,7 @@ def merge(
     there = weights > 0
     label = known if checked is None else np.maximum(known, 0.5 * checked)
     table = np.column_stack([label[there], X[there]]) + 0.0  # −0.0 is 0.0
-    # The bits of a float, read as an integer, are in its order once those of negative ones are flipped; NaN is last.
+    # As integers, the bits of floats sort like the floats if those of negative numbers are flipped; NaN comes last.
     bits = np.where(np.isnan(table), np.nan, table).view(np.int64)
     keys, place = np.unique(_flipped(bits), axis=0, return_inverse=True)
     summed = np.bincount(place.ravel(), weights[there], minlength=len(keys)).astype(np.float64)
@@ -345,20 +346,20 @@ def merge(
 
 
 def _flipped(bits: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Invert all bits but the sign of negative numbers, which is its own inverse."""
+    """Invert all bits of negative numbers except the sign; the function is its own inverse."""
     return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
 
 
 def in_parts(
     rows: Any, score: Callable[[Any], Array], *, n_jobs: int | None = None, progress: bool | None = False
 ) -> Array:
-    """Return scores of rows, computed for as many of them at once as memory holds.
+    """Compute scores of rows in parts of bounded memory.
 
     Args:
-        rows: shape (n, …).
-        score: from some of them to their scores, which must not depend on the others.
-        n_jobs: threads, as joblib counts them.
-        progress: show a bar; None shows it in a terminal.
+        rows: rows, shape (n, …).
+        score: function from rows to scores; the score of a row must not depend on other rows.
+        n_jobs: number of threads, as in joblib.
+        progress: whether to show a progress bar; None shows it in a terminal only.
     """
     step = rows_at_once(rows)
     starts = range(0, len(rows), step)
@@ -382,14 +383,14 @@ def with_bar(items: Iterable[Any], total: int, name: str, progress: bool | None)
 
 
 def rows_at_once(X: Any) -> int:
-    """Return how many rows of a matrix or images to process together, so that wide ones do not fill the memory."""
+    """Return the number of rows or images to process together within bounded memory."""
     return max(1, min(PART_ROWS, PART_NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
 
 
 def release(X: Any) -> None:
-    """Release the pages of a read-only memory map; the next access reads them again. Other arrays are left alone.
+    """Release the pages of a read-only memory map; the next access reads them again. Other arrays are unchanged.
 
-    Pages of a map that is written to are not touched: a private one holds the only copy of what was written.
+    Pages of a writable map are kept, since a private map holds the only copy of changes.
     """
     if not isinstance(X, np.memmap) or X.mode != "r" or not hasattr(mmap, "MADV_DONTNEED"):
         return
@@ -401,7 +402,7 @@ def release(X: Any) -> None:
 
 
 def take(X: Any, rows: slice | NDArray[np.int64]) -> Any:
-    """Return ``X[rows]`` in memory; rows of a memory map are read part by part.
+    """Return ``X[rows]`` in memory; a memory map is read part by part.
 
     >>> take(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2])).tolist()
     [[1.0], [3.0]]

@@ -1,12 +1,12 @@
-"""Scorers for searches and cross-validation, in which ``y`` is 1 for outliers and more is better.
+"""Scorers for searches and cross-validation, where ``y`` is 1 for outliers and higher is better.
 
     cross_val_score(detector, X, y, scoring=scorers.roc_auc)
     GridSearchCV(detector, grid, scoring={"auroc": scorers.roc_auc, "ap": scorers.average_precision}, refit="ap")
 
-Do not write ``scoring="roc_auc"``: scikit-learn's own scorer takes ``decision_function`` for the score of y = 1, and by
-scikit-learn's convention outliers have the *low* values, so that it gives 1 − AUROC and a search chooses the worst. The
-detectors warn when a scorer of scikit-learn calls them (:func:`warn_if_scored`). These functions use ``score_samples``
-and work with every outlier detector of scikit-learn's contract, pipelines included.
+Do not use ``scoring="roc_auc"``: that scorer takes ``decision_function`` for the score of y = 1, but by scikit-learn's
+convention outliers have *low* values. It gives 1 − AUROC, and a search selects the worst model. The detectors warn when
+a scorer of scikit-learn calls them (:func:`warn_if_scored`). The functions below use ``score_samples``, and work with
+every outlier detector that follows scikit-learn's conventions, including pipelines.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from .. import _validation
 from .rows import read_labels
 
-#: Frames of the stack that are searched for a scorer of scikit-learn: behind a pipeline or two and their wrappers.
+#: Number of stack frames that are searched for a scorer of scikit-learn, enough for nested pipelines.
 DEPTH = 16
 
 
 def roc_auc(estimator: Any, X: Any, y: Any) -> float:
-    """Return the AUROC: the probability that an outlier (y = 1) scores as stranger than another row.
+    """Return the AUROC: the probability that an outlier (y = 1) scores as more anomalous than another row.
 
     >>> from sklearn.neighbors import LocalOutlierFactor
     >>> X = np.array([[0.0], [0.1], [0.2], [0.3], [9.0]])
@@ -56,13 +56,13 @@ def average_precision(estimator: Any, X: Any, y: Any) -> float:
 def precision_at_k(estimator: Any, X: Any, y: Any, k: int | None = None) -> float:
     """Return the fraction of outliers (y = 1) among the k highest-scoring rows.
 
-    Rows with the score of the k-th place count as they do on average over random orders of them.
+    Ties at the k-th place count as on average over random orders.
 
     Args:
         estimator: a fitted outlier detector.
         X: rows.
         y: 1 for outliers.
-        k: how many rows can be reviewed; by default as many as there are outliers. For a search,
+        k: number of rows that can be reviewed; by default the number of outliers. For a search,
             ``scoring=functools.partial(precision_at_k, k=20)``.
 
     >>> from sklearn.neighbors import LocalOutlierFactor
@@ -82,7 +82,7 @@ def precision_at_k(estimator: Any, X: Any, y: Any, k: int | None = None) -> floa
 
 
 def outliers_of(y: Any) -> NDArray[np.bool_]:
-    """Return which rows are outliers; there must be some, and others.
+    """Return a mask of the outliers; there must be outliers and other rows.
 
     >>> outliers_of(["yes", "no", "no"])
     array([ True, False, False])
@@ -94,7 +94,7 @@ def outliers_of(y: Any) -> NDArray[np.bool_]:
 
 
 class InvertedScoreWarning(UserWarning):
-    """A scorer of scikit-learn uses a detector whose scores have the opposite sign.
+    """Warning that a scorer of scikit-learn uses a detector whose scores have the opposite sign.
 
     >>> from sklearn.metrics import get_scorer
     >>> from fvnce import NoiseContrastiveDetector
@@ -110,8 +110,8 @@ class InvertedScoreWarning(UserWarning):
 
 
 def warn_if_scored(method: str) -> None:
-    """Warn if ``method`` of a detector, which calls this, was called by a scorer or a curve of ``sklearn.metrics``."""
-    frame = inspect.currentframe()  # None where the interpreter has no frames
+    """Warn if the calling ``method`` of a detector was called by a scorer or curve of ``sklearn.metrics``."""
+    frame = inspect.currentframe()  # None if the interpreter does not support frames
     for _ in range(DEPTH):
         frame = None if frame is None else frame.f_back
         if frame is None:

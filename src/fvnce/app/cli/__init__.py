@@ -1,11 +1,11 @@
-"""The program ``fvnce``: its commands, what they share, and how errors reach the user.
+"""The program ``fvnce``: its list of commands, their common options, and error handling.
 
-Everything heavy is imported by the command that needs it, so ``--help`` starts at once. Messages and a progress bar go
-to standard error, results to standard output. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outliers found by ``score
---check`` or a change by ``monitor``, 130 interrupted.
+Each command imports what it needs when it runs, so ``--help`` is fast. Messages and the progress bar go to standard
+error, results to standard output. Exit codes: 0 success, 1 failure, 2 usage error, 3 outliers found by ``score
+--check`` or a change found by ``monitor``, 130 interrupted.
 
-A command is a function of its name, whose docstring follows its summary in the help. Modules of commands do without
-postponed annotations, which typer would evaluate three times at every start.
+A command is a function of the same name. Its help is its entry in :data:`SUMMARIES`, followed by its docstring. Modules
+of commands do not use postponed annotations, which typer would evaluate three times at every start.
 """
 
 import os
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 #: The first sentence of each command's help, in the order in which they are listed.
 SUMMARIES = {
     "fit": "Train on DATA and write a run folder: the model, config.toml, report.html and card.md.",
-    "score": "Score the rows of DATA with a run: csv (or JSON lines) of row, score, probability, p_value and outlier.",
-    "evaluate": "Measure how well a run finds the outliers that the labels of LABELLED mark.",
-    "monitor": "Test whether the rows of DATA have changed since training, and exit with 3 if so.",
+    "score": "Score the rows of DATA; write row, score, probability, p_value and outlier as csv or JSON lines.",
+    "evaluate": "Measure how well a run finds the outliers marked in LABELED.",
+    "monitor": "Test whether the rows of DATA differ from the training rows; exit with 3 if they do.",
     "rules": "List the scoring rules, or check one for the double-ELBO property.",
-    "data": "Describe how a file is read; or fetch a data set (mnist) and print its folder; or list the data sets.",
-    "reproduce": "Reproduce the paper: the items named, or all and a page, report.html.",
+    "data": "Describe how a file is read, download a data set (mnist), or list the data sets.",
+    "reproduce": "Reproduce the given items of the paper; by default all of them, with a page, report.html.",
 }
 #: The module of each command.
 MODULES = dict.fromkeys(("fit", "score", "evaluate", "monitor"), "runs")
@@ -48,14 +48,14 @@ RENAMED = {
 
 
 class DeferredGroup(TyperGroup):
-    """The group of all commands, whose names and summaries are known without importing any."""
+    """Group of commands that imports a command only when it is used."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands: dict[str, Any] = dict.fromkeys(SUMMARIES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a name, made when it is needed."""
+        """Return the command of this name, and import it at first use."""
         if cmd_name in SUMMARIES and self.commands[cmd_name] is None:
             module = import_module(f".{MODULES[cmd_name]}", __package__)
             function = getattr(module, cmd_name)
@@ -66,7 +66,7 @@ class DeferredGroup(TyperGroup):
         return self.commands.get(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the names and summaries of commands."""
+        """Write the names and summaries of all commands."""
         with formatter.section("Commands"):
             formatter.write_dl(list(SUMMARIES.items()))
 
@@ -76,8 +76,8 @@ app = typer.Typer(
     cls=DeferredGroup,
     help="Estimate latent-variable and energy-based models by telling data from noise.\n\n"
     "Start with: fvnce fit table.csv --out run, then fvnce score run new.csv, and open run/report.html.\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outliers found by score --check or a change by monitor, "
-    "130 interrupted.",
+    "Exit codes: 0 success, 1 failure, 2 usage error, 3 outliers found by score --check or a change found by "
+    "monitor, 130 interrupted.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -97,7 +97,7 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; anywhere on the line.")
+        bool, typer.Option("--debug", help="Show the traceback of an error; allowed anywhere on the line.")
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
@@ -105,11 +105,11 @@ def _root(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; an error is one line on standard error and an exit code."""
+    """Run the command line; print an error as one line on standard error, and exit with its code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     cut = words.index("--") if "--" in words else len(words)
     debug = "--debug" in words[:cut]
-    # Anywhere on the line: people add it to the end of the line that failed.
+    # Accepted anywhere on the line, since people add it to the end of the line that failed.
     words = [word for word in words[:cut] if word != "--debug"] + words[cut:]
     words = _renamed(words) if words[:1] == ["fit"] else words
     try:
@@ -120,7 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        # The reader has seen enough, and nobody is left to read a message.
+        # The reader, such as head, has closed the pipe, so a message would reach nobody.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
@@ -133,13 +133,13 @@ def main(arguments: list[str] | None = None) -> None:
         for line in _problems(error):
             make_echo(False)(line)
         sys.exit(code)
-    if code == 130:  # typer's own report of Ctrl-C too
+    if code == 130:  # also how typer reports Ctrl-C
         _report("interrupted")
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _renamed(words: list[str]) -> list[str]:
-    """Replace options of earlier versions, and say so.
+    """Replace options of earlier versions, with a message.
 
     >>> _renamed(["fit", "t.csv", "--set", "n_trees=5"])
     ['fit', 't.csv', '--set', 'n_trees=5']
@@ -161,7 +161,7 @@ def _explained(error: Any, usage: bool) -> tuple[str, int]:
         return f"{problem}{end} Try '{'fvnce' if context is None else context.command_path} --help'.", 2
     text = " ".join(str(error).split())
     if len(getattr(error, "rows", "")) > 2:
-        return f"{error.name} cannot be read as it is: {len(error.rows) - 1} to decide", 1
+        return f"{error.name} cannot be read unambiguously: {len(error.rows) - 1} to decide", 1
     if isinstance(error, OSError):
         return (f"{error.strerror or error}: {error.filename}" if error.filename else text), 1
     if isinstance(error, ValueError | TypeError | RuntimeError) and text:
@@ -172,7 +172,7 @@ def _explained(error: Any, usage: bool) -> tuple[str, int]:
 
 
 def _problems(error: Any) -> list[str]:
-    """Return the lines of the table of problems, if the error has one, and the options that would settle them."""
+    """Return the table of problems of an error, if it has one, and the options that would resolve them."""
     if len(getattr(error, "rows", "")) <= 2:
         return []
     paste = [f"to settle it, check and paste: {error.paste}"] if error.paste else []
@@ -184,28 +184,35 @@ def _report(message: str) -> None:
 
 
 Delimiter = Annotated[
-    str | None, typer.Option(help="Separate columns of a text table by this character; found if not given.")
+    str | None, typer.Option(help="Separate columns of a text table by this character; detected by default.")
 ]
 Header = Annotated[
     bool | None,
-    typer.Option("--header/--no-header", help="Take the first line for the names of columns.", show_default=False),
+    typer.Option(
+        "--header/--no-header",
+        help="Read column names from the first line, or not; detected by default.",
+        show_default=False,
+    ),
 ]
 Missing = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="Read TEXT as a missing value, like '', NA, NaN, null, none, ?; repeatable."),
+    typer.Option(
+        metavar="TEXT", help="Read TEXT as a missing value, in addition to '', NA, NaN, null, none and ?; repeatable."
+    ),
 ]
 Decimal = Annotated[
-    str | None, typer.Option(metavar=".|,", help="Take . or , for the decimal mark where no value of a file shows it.")
+    str | None, typer.Option(metavar=".|,", help="Set the decimal mark where the values of the file do not show it.")
 ]
 Categorical = Annotated[
-    list[str] | None, typer.Option(metavar="COLUMN", help="Read a column of numbers as text; repeatable.")
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="Read this column as text although it holds numbers; repeatable."),
 ]
 Array = Annotated[str | None, typer.Option(metavar="NAME", help="Read the rows from this array of an npz file.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
 
 def writable(path: str, option: str, inputs: Sequence[str | Path] = ()) -> None:
-    """Refuse a folder, or a file that is read, before any work is done, and make the folder of the file."""
+    """Raise BadParameter if ``path`` is a folder or an input file; otherwise create its parent folder."""
     if Path(path).is_dir():
         raise typer.BadParameter(f"{option} must name a file, {path!r} is a folder")
     for read in ("/dev/stdin" if str(read) == "-" else read for read in inputs):
@@ -216,7 +223,7 @@ def writable(path: str, option: str, inputs: Sequence[str | Path] = ()) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[str]]:
-    """Open a text file that appears when it is whole; a link is replaced, a device or a pipe written to."""
+    """Open a text file for writing that appears under its name only once it is complete; write to devices directly."""
     from ...io import atomic_write
 
     if path.parent == Path("/dev") or (path.exists() and not path.is_file()):
@@ -228,7 +235,7 @@ def writing(path: Path) -> Iterator[IO[str]]:
 
 
 def one_character(delimiter: str | None) -> str | None:
-    """Return a delimiter from how people write it.
+    """Return the character that a delimiter or its name, such as "tab", means.
 
     >>> one_character("tab"), one_character(";")
     ('\\t', ';')
@@ -241,7 +248,7 @@ def one_character(delimiter: str | None) -> str | None:
 
 
 def point_or_comma(decimal: str | None) -> str | None:
-    """Return a decimal mark that is one."""
+    """Return the decimal mark, or raise BadParameter if it is not . or , (None is allowed)."""
     if decimal not in (None, ".", ","):
         raise typer.BadParameter(f"--decimal must be . or , found {decimal!r}")
     return decimal
@@ -250,19 +257,19 @@ def point_or_comma(decimal: str | None) -> str | None:
 def like_training(
     data: "DataSettings", *, delimiter: str | None, missing: list[str] | None, decimal: str | None, **given: Any
 ) -> "DataSettings":
-    """Return how another file than that of training is read: by the options, and else as in training."""
+    """Return the settings for reading new data: those of the options, and otherwise those of training."""
     from dataclasses import replace
 
-    # The delimiter and the decimal mark of the training file say nothing about this one; its gaps do.
+    # Another file may use another delimiter or decimal mark, but marks missing values as the training file does.
     given |= {"missing": tuple(missing or data.missing), "array": given["array"] or data.array}
     return replace(data, delimiter=one_character(delimiter), decimal=point_or_comma(decimal), **given)
 
 
 def make_echo(quiet: bool) -> Callable[[str], None]:
-    """Return a function that writes a line to standard error, or does nothing."""
+    """Return a function that prints a line to standard error, or does nothing if ``quiet``."""
 
     def say(text: str) -> None:
-        # Imported here: the program starts without it, and most runs of it need no message.
+        # Imported here to keep the start of the program fast.
         from ..escaping import visible
 
         typer.echo(visible(text), err=True)
@@ -271,7 +278,7 @@ def make_echo(quiet: bool) -> Callable[[str], None]:
 
 
 def text_table(caption: str, rows: Sequence[Sequence[str]], *, left: bool = False) -> str:
-    """Return a table for a terminal, its header the first row: names to the left, numbers to the right unless ``left``.
+    """Format a table for a terminal, with its header as the first row; ``left`` aligns all columns to the left.
 
     >>> print(text_table("nats", [["row", "value"], ["a", "1"]]))
     nats
@@ -296,7 +303,7 @@ def text_table(caption: str, rows: Sequence[Sequence[str]], *, left: bool = Fals
 
 @contextmanager
 def progress(title: str, quiet: bool) -> Iterator[Callable[[int, float | None], None] | None]:
-    """Show a bar for rows done and the share of all, if standard error is a terminal."""
+    """Show a progress bar of the rows done, if standard error is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""``fvnce data``: how a file will be read, and the data sets of the paper."""
+"""The command ``fvnce data``: describe a file, or fetch and list the data sets of the paper."""
 
 import math
 from pathlib import Path
@@ -24,7 +24,8 @@ from . import (
 
 def data(
     name: Annotated[
-        str | None, typer.Argument(metavar="mnist|FILE", help="A data set, or a file.", show_default=False)
+        str | None,
+        typer.Argument(metavar="mnist|FILE", help="Data set to download, or file to describe.", show_default=False),
     ] = None,
     delimiter: Delimiter = None,
     header: Header = None,
@@ -33,12 +34,14 @@ def data(
     categorical: Categorical = None,
     schema: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write how columns are read to FILE; read them by FILE if it exists."),
+        typer.Option(
+            metavar="FILE", help="Write how each column is read to FILE; if FILE exists, read the columns as it says."
+        ),
     ] = None,
     array: Array = None,
     json: Annotated[bool, typer.Option("--json", help="Print the description of a file as JSON.")] = False,
 ) -> None:
-    """Everything in a table that must be decided is listed at once, with the options that would decide it.
+    """If a table can be read in several ways, all ambiguous columns are listed, with the options that resolve them.
 
     Examples:
 
@@ -93,7 +96,7 @@ def data(
 
 
 def _describe_table(source: Any) -> tuple[str, dict[str, Any]]:
-    """Return a description of a table as text and for JSON."""
+    """Describe the columns of a table, as text and for JSON."""
     from ..report.summary import ColumnSummary
 
     rows = 0
@@ -116,7 +119,7 @@ def _describe_table(source: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _describe_array(source: Any) -> tuple[str, dict[str, Any]]:
-    """Return a description of an array as text and for JSON."""
+    """Describe the shape and range of an array, as text and for JSON."""
     import numpy as np
 
     from ..escaping import visible
@@ -133,6 +136,6 @@ def _describe_array(source: Any) -> tuple[str, dict[str, Any]]:
     gaps = f", {missing:,} missing" if missing else ""
     name, kind = source.name, source.kind
     text = f"{visible(name)}: {kind}, {rows:,} rows of {'×'.join(map(str, shape))}, {values}{gaps}"
-    # JSON has no infinity.
+    # JSON cannot represent infinity.
     edges = {key: edge if math.isfinite(edge) else None for key, edge in (("low", low), ("high", high))}
     return text, {"file": name, "kind": kind, "rows": rows, "shape": shape, **edges, "missing": missing}

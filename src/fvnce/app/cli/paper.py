@@ -1,4 +1,4 @@
-"""``fvnce rules`` and ``fvnce reproduce``: scoring rules and the paper, which need no run."""
+"""The commands ``fvnce rules`` and ``fvnce reproduce``, which need no run."""
 
 import math
 import time
@@ -17,8 +17,8 @@ BUILT_IN = {
     "power(1/64)": "data weighted by r^(1/64)",
     "power(1/4)": "data weighted by r^(1/4)",
     "power(1)": "least squares",
-    "power(0, 1)": "data with r far below 1 cease to matter",
-    "0.9*power(1/64)+0.1*power(0)": "a sum of rules is a rule",
+    "power(0, 1)": "ignores data with r far below 1",
+    "0.9*power(1/64)+0.1*power(0)": "a weighted sum of two rules",
     "logarithmic()": "ordinary noise-contrastive estimation",
     "quadratic()": "Brier's score",
     "spherical()": "the spherical score",
@@ -26,12 +26,10 @@ BUILT_IN = {
 
 
 def rules(
-    expression: Annotated[
-        str | None, typer.Argument(metavar="RULE", help="A rule to check.", show_default=False)
-    ] = None,
+    expression: Annotated[str | None, typer.Argument(metavar="RULE", help="Rule to check.", show_default=False)] = None,
 ) -> None:
-    """A rule is a sum of power(alpha, beta, clip=T), logarithmic(), quadratic(), spherical() and normalised(rule) with
-    factors; numbers may be fractions, and clip=none is the exact rule.
+    """A rule is a sum of terms with factors; a term is power(alpha, beta, clip=T), logarithmic(), quadratic(),
+    spherical() or "normalised(rule)". Numbers may be fractions, and clip=none turns clipping off.
 
     Examples:
 
@@ -47,7 +45,7 @@ def rules(
         typer.echo(_sentences(str(rule), report))
         return
     reports = {text: check_double_elbo(parse(text)) for text in BUILT_IN}
-    lines = [["rule", "double-ELBO", "proper", "valid below Δ", "what it is"]]
+    lines = [["rule", "double-ELBO", "proper", "valid below Δ", "description"]]
     for text, report in reports.items():
         bound = report.valid_below
         valid = "–" if bound == -math.inf else "∞" if bound == math.inf else f"{bound:.4g}"
@@ -61,29 +59,31 @@ def _sentences(name: str, report: Any) -> str:
     text[0] = f"{name} {'has' if report.holds else 'does not have'} the double-ELBO property"
     if not report.holds:
         text.append(
-            "  so a term of the objective would not be a lower bound; use it with fvnce.VariationalNCE or fvnce.NCE"
+            "  so the objective would not be a lower bound; use this rule with fvnce.VariationalNCE or fvnce.NCE"
         )
     return "\n".join(text)
 
 
 class DataSet(StrEnum):
-    """The data sets of the reproduction."""
+    """Data sets that the reproduction can train on."""
 
     digits = "digits"
     mnist = "mnist"
 
 
 def reproduce(
-    items: Annotated[list[str] | None, typer.Argument(metavar="ITEM", help="Which items.")] = None,
+    items: Annotated[
+        list[str] | None, typer.Argument(metavar="ITEM", help="Items to reproduce; by default all.")
+    ] = None,
     data: Annotated[
-        DataSet, typer.Option(help="Train on digits, which ship with scikit-learn, or on mnist, which is fetched.")
+        DataSet, typer.Option(help="Train on digits, part of scikit-learn, or on mnist, which is downloaded.")
     ] = DataSet.digits,
-    seeds: Annotated[int, typer.Option(min=1, help="Train with this many seeds.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Train with this number of seeds.")] = 1,
     epochs: Annotated[int | None, typer.Option(min=1, help="Replace the number of epochs of every item.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Use tiny settings, to see that everything runs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use tiny settings, to check that everything runs.")] = False,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Use this many processes; by default 1 for digits, one per core for mnist."),
+        typer.Option(min=1, help="Use this number of processes; by default 1 for digits, one per core for mnist."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Write into this folder.")] = Path("out"),
 ) -> None:

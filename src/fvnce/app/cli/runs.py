@@ -1,4 +1,4 @@
-"""``fvnce fit``, ``score``, ``evaluate`` and ``monitor``: make a run, and use it."""
+"""The commands ``fvnce fit``, ``score``, ``evaluate`` and ``monitor``, which make a run and use it."""
 
 import json as json_module
 import sys
@@ -26,23 +26,24 @@ from . import (
     writing,
 )
 
-#: Settings of the detector that are lists, of one entry too.
+#: Settings of the detector that are lists, also if only one entry is given.
 LISTS = ("hidden", "members")
 
 
 def fit(
-    data: Annotated[str | None, typer.Argument(metavar="DATA", help="The rows.", show_default=False)] = None,
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help="Training rows.", show_default=False)] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Start from the settings of an earlier run; other options replace them.")
+        Path | None, typer.Option(help="Use the settings of an earlier run; other options override them.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Write the run into this folder, by default runs/NAME.")
+        Path | None, typer.Option(metavar="RUN", help="Write the run to this folder; by default runs/NAME.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the files of an earlier run; all others stay.")
+        bool, typer.Option("--overwrite", help="Replace the files of an earlier run, and keep all others.")
     ] = False,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed everything random, by default by 0: same seed, same weights.")
+        int | None,
+        typer.Option(min=0, help="Seed all random draws, by default with 0; the same seed gives the same weights."),
     ] = None,
     outliers: Annotated[
         str | None, typer.Option(metavar="FILE", help="Read known outliers from FILE, laid out like DATA.")
@@ -51,16 +52,20 @@ def fit(
         str | None,
         typer.Option(
             metavar="COLUMN[=VALUE]",
-            help="Find known outliers by a column (name, number from 1, npz array) that marks them by 1 or VALUE.",
+            help="Read known outliers from a column (name, number from 1, npz array) that holds 1 or VALUE for them.",
         ),
     ] = None,
     checked: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Take the label of rows that this column marks for the truth."),
+        typer.Option(
+            metavar="COLUMN", help="Trust the label of the rows that this column marks, also where it says inlier."
+        ),
     ] = None,
     review: Annotated[
         list[str] | None,
-        typer.Option(metavar="SHEET", help="Learn from verdicts in a sheet of fvnce score --review; repeatable."),
+        typer.Option(
+            metavar="SHEET", help="Learn from the verdicts in a sheet written by fvnce score --review; repeatable."
+        ),
     ] = None,
     mostly_outliers: Annotated[
         bool, typer.Option("--mostly-outliers", help="Allow the label to mark more than half of the rows.")
@@ -68,10 +73,11 @@ def fit(
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Leave out a column; repeatable.")] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="Use a column though it seems to name rows; repeatable."),
+        typer.Option(metavar="COLUMN", help="Use a column although it looks like an identifier; repeatable."),
     ] = None,
     id: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Copy the column that names rows into the scores.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="Copy this identifier column into the scores, and do not train on it."),
     ] = None,
     delimiter: Delimiter = None,
     header: Header = None,
@@ -80,29 +86,32 @@ def fit(
     categorical: Categorical = None,
     schema: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Read columns as FILE says, which fvnce data DATA --schema FILE wrote."),
+        typer.Option(
+            metavar="FILE", help="Read columns as described in FILE, written by fvnce data DATA --schema FILE."
+        ),
     ] = None,
     array: Array = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Set any other parameter of the detector, as n_trees=50; repeatable."
+            "--set", metavar="NAME=VALUE", help="Set another parameter of the detector, such as n_trees=50; repeatable."
         ),
     ] = None,
     contamination: Annotated[
-        float | None, typer.Option(help="Put the threshold below this share of training rows.")
+        float | None, typer.Option(help="Set the threshold such that this fraction of the training rows lies above it.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """DATA is csv or tsv (any delimiter, header or not, missing values and text columns), parquet, npy, npz,
-    a folder of PNG images, or - for standard input. Rows that would take more than 2G of memory are refused before
-    any of it is taken; the environment variable FVNCE_MAX_MEMORY, such as FVNCE_MAX_MEMORY=16G, allows more.
+    """DATA is csv or tsv (any delimiter, with or without a header, with missing values and text columns), parquet, npy,
+    npz, a folder of PNG images, or - for standard input. Rows that need more than 2 GB of memory are refused before
+    they are loaded; set the environment variable FVNCE_MAX_MEMORY to allow more, such as FVNCE_MAX_MEMORY=16G.
 
-    Amounts of money, percentages, yes and no, dates and times are read as such. Columns that name rows (identifiers,
-    row counters, account numbers) are left out unless --keep names them; --id copies one into the scores.
+    Amounts of money, percentages, yes/no values, dates and times are recognized. Identifier columns (identifiers, row
+    counters, account numbers) are not trained on unless --keep names them; --id copies one into the scores.
 
-    --checked COLUMN names rows that somebody looked at: without an outlier's label they are known inliers. --review
-    adds the verdicts of sheets to the labels; with --config of a run to those of its sheets too, and says what changed.
+    --checked COLUMN marks rows that a person has reviewed: those that are not labeled as outliers are known inliers.
+    --review adds the verdicts of sheets to the labels. With --config RUN they are added to the verdicts of that run,
+    and a message compares both runs.
 
     Examples:
 
@@ -123,7 +132,7 @@ def fit(
         raise typer.BadParameter("give --outliers or --label, not both")
     if out is None:
         if config is not None:
-            raise typer.BadParameter("give --out: a config repeats a run, and its folder must be a new one")
+            raise typer.BadParameter("--config needs --out, a new folder for the run")
         out = Path("runs") / (Path(str(data)).name.split(".")[0] or "stdin" if data != "-" else "stdin")
 
     if (
@@ -146,13 +155,13 @@ def fit(
 
 
 def _settings(given: dict[str, Any], config: Path | None) -> Any:
-    """Return the settings of the config, or else the defaults, replaced by the options of the command line."""
+    """Return the settings of the config or the defaults, overridden by the options of the command line."""
     from dataclasses import fields, replace
 
     from ..runs.settings import DataSettings, RunSettings, read_config
 
     base = RunSettings(DataSettings("")) if config is None else read_config(config)
-    # --no-header is given as False; other options that are False or empty were not given.
+    # False means --no-header for header, and that the option was not given for all others.
     names = [f.name for f in fields(DataSettings) if given.get(f.name) or (f.name == "header" and "header" in given)]
     source: dict[str, Any] = {n: tuple(given[n]) if isinstance(given[n], list) else given[n] for n in names}
     if "data" in given:
@@ -176,14 +185,14 @@ def _absolute(path: str) -> str:
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE: the value is a number, true, false, a word, or a list of these with commas.
+    """Parse NAME=VALUE, where the value is a number, true, false, a word, or a comma-separated list of these.
 
     >>> _pair("alpha=0.5"), _pair("hidden=32"), _pair("members=auto")
     (('alpha', 0.5), ('hidden', [32]), ('members', 'auto'))
     """
     name, _, value = text.partition("=")
     if not name or not value:
-        raise typer.BadParameter(f"--set takes NAME=VALUE, found {text!r}")
+        raise typer.BadParameter(f"--set must be NAME=VALUE, found {text!r}")
     name, parts = name.strip(), [_plain(part.strip()) for part in value.split(",")]
     return name, parts if len(parts) > 1 or (name in LISTS and parts != ["auto"]) else parts[0]
 
@@ -200,29 +209,29 @@ def _plain(text: str) -> Any:
 
 
 def score(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that fvnce fit wrote.")],
-    data: Annotated[
-        str, typer.Argument(metavar="DATA", help="The rows, laid out as in training; - for standard input.")
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder written by fvnce fit.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Rows, laid out as in training; - for standard input.")],
     out: Annotated[str, typer.Option(metavar="FILE", help="Write to FILE; - for standard output.")] = "-",
-    top: Annotated[int | None, typer.Option(min=1, help="Output only this many of the highest-scoring rows.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, metavar="N", help="Output only the N highest-scoring rows.")] = None,
     alarms: Annotated[int | None, typer.Option(min=1, metavar="N", help="Flag the N highest-scoring rows.")] = None,
     fdr: Annotated[
-        float | None, typer.Option(metavar="Q", help="Flag rows such that a fraction Q of alarms is false at most.")
+        float | None, typer.Option(metavar="Q", help="Flag rows at a false discovery rate of at most Q.")
     ] = None,
     threshold: Annotated[float | None, typer.Option(metavar="T", help="Flag rows that score above T.")] = None,
     review: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Write a sheet of N rows for a person's verdicts instead.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Write a sheet of N rows to be reviewed by a person, instead of scores."),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Give up to three reasons for each score, in words.")
+        bool, typer.Option("--explain", help="Add up to three reasons for each score, in words.")
     ] = False,
     id: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Name rows by this column; by default that of the run.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="Copy this identifier column into the output; by default that of the run."),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail if DATA is unlike the training rows.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Write one JSON object a line instead of csv.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 3 if a row is above the threshold.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail if DATA is far from the training rows.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write one JSON object per line instead of csv.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 3 if any row is flagged.")] = False,
     delimiter: Delimiter = None,
     header: Header = None,
     missing: Missing = None,
@@ -230,15 +239,16 @@ def score(
     array: Array = None,
     quiet: Quiet = False,
 ) -> None:
-    """Rows are numbered from 1; images go by the names of their files. Higher scores are more anomalous; outlier is 1
-    above the threshold of the run, and for novel rows. p_value is the share of normal rows that score at least as high: about 1 % of
-    normal rows have p < 0.01. For a run with known outliers, like_known and novelty are its two scores, and kind is
-    "known" for rows like these outliers and "novel" for other outliers. DATA may be larger than memory, and - reads csv
-    or npy from standard input.
+    """Rows are numbered from 1; images are named by their files. Higher scores are more anomalous; outlier is 1 above
+    the threshold of the run, and for novel rows. p_value is the fraction of normal rows that score at least as high: about 1 % of normal
+    rows have p < 0.01. A run with known outliers has two scores, like_known and novelty, and kind is "known" for rows
+    like the known outliers and "novel" for other outliers. DATA may be larger than memory, and - reads csv or npy from
+    standard input.
 
-    An empty column, texts that training did not have, numbers far from those of training, rows with few values, and a
-    share of outliers, of missing values or scores far from those of training cause warnings at the end; with --json
-    they are in a last line, whose only entry is "summary", and with --strict they are an error.
+    Warnings follow at the end if a column is empty, texts did not occur in training, numbers are far from those of
+    training, rows have few values, or the fraction of outliers, the fraction of missing values or the scores are far
+    from those of training. With --json they are in the last line, an object with the only entry "summary"; with
+    --strict they are an error.
 
     One of --alarms, --fdr and --threshold replaces the threshold of the run, also for --check. --alarms and
     --threshold go by the column score, as --top does, --fdr by p-values, and none flags a row for its novelty alone.
@@ -246,12 +256,12 @@ def score(
     training sets and rows, and where outliers are known it leaves training rows that surely are like them out of its
     comparison; if no row is flagged, a warning says why.
 
-    --review N writes the N highest-scoring rows that nobody has reviewed, with reasons, all their columns and an empty
-    column verdict: fill in yes or no (1 or 0, outlier or inlier) where you know, and pass the file to fvnce fit
-    --review. Its key, a hash of a row's values in the columns of the model, is what the row is recognized by later.
+    --review N writes the N highest-scoring rows that have not been reviewed, with reasons, all their columns and an
+    empty column verdict. Fill in yes or no (1 or 0, outlier or inlier) where you know the answer, and pass the file to
+    fvnce fit --review. Keep the column key, a hash of the row's values, by which fit finds the row again.
 
-    In csv, a name that a spreadsheet would compute (one that begins with =, +, - or @) has ' before it, and control
-    characters are shown as \\x1b; --json writes names as they are.
+    In csv, a name that a spreadsheet would run as a formula (one that begins with =, +, - or @) gets a ' in front, and
+    control characters are written as \\x1b; --json writes names unchanged.
 
     Examples:
 
@@ -276,7 +286,7 @@ def score(
     check_budget(alarms, threshold, fdr)
     twice = alarms is not None or fdr is not None
     if data == "-" and twice:
-        raise ValueError("--alarms and --fdr compare all rows before any is written: DATA must be a file, found -")
+        raise ValueError("--alarms and --fdr read DATA twice: DATA must be a file, found -")
     fitted = load_run(run)
     settings = like_training(
         fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
@@ -287,14 +297,15 @@ def score(
 
         others = {"--top": top, "--alarms": alarms, "--fdr": fdr, "--threshold": threshold, "--json": json}
         if wrong := [name for name, value in {**others, "--check": check, "--strict": strict}.items() if value]:
-            raise typer.BadParameter(f"--review writes a sheet of its own, found {wrong[0]} as well; leave it out")
+            raise typer.BadParameter(f"--review must not be combined with {wrong[0]}; leave one of them out")
         if out != "-" and Path(out).exists():
-            raise typer.BadParameter(f"--out must name a new file, for {out!r} may hold verdicts; choose another name")
+            raise typer.BadParameter(f"--out must name a new file, found {out!r}, which may hold verdicts")
         if out != "-":
             writable(out, "--out", [data])
         with nullcontext(sys.stdout) if out == "-" else writing(Path(out)) as file:
             written, rows = write_sheet(fitted, data, settings, file, review)
-        say(f"{written:,} of {rows:,} rows: fill in verdict, then: fvnce fit --config {run} --review {out} --out NEW")
+        then = f"fvnce fit --config {run} --review {out} --out NEW"
+        say(f"{written:,} of {rows:,} rows written; fill in the column verdict, then run: {then}")
         return
     budget = None if threshold is None else budget_at(threshold)
     if twice:
@@ -339,36 +350,36 @@ def score(
     where = "" if out == "-" else f", written to {out}"
     count = f"; {len(summary.warnings)} warnings above" if summary.warnings else ""
     above = f"{summary.outliers:,} flagged"
-    novel = f", {summary.novel:,} of them unlike all others" if summary.novel else ""
+    novel = f", {summary.novel:,} of them novel" if summary.novel else ""
     if threshold is not None:
         above = f"{summary.outliers:,} above the threshold {threshold:.4g}"
     elif not twice:
         above = f"{summary.outliers - summary.novel:,} above the threshold {fitted.threshold:.4g}"
-        novel = f" and {summary.novel:,} unlike all others" if summary.novel else ""
+        novel = f" and {summary.novel:,} novel" if summary.novel else ""
     say(f"{summary.rows:,} rows, {above}{novel}{where}{count}")
     if check and summary.outliers:
         raise typer.Exit(3)
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that fvnce fit wrote.")],
-    labelled: Annotated[
-        str, typer.Argument(metavar="LABELLED", help="Rows with labels, laid out as in training; - for standard input.")
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder written by fvnce fit.")],
+    labeled: Annotated[
+        str, typer.Argument(metavar="LABELED", help="Labeled rows, laid out as in training; - for standard input.")
     ],
     label: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN[=VALUE]",
-            help="Find outliers by a column that marks them by 1 or VALUE; by default that of the run.",
+            help="Read the outliers from a column that holds 1 or VALUE for them; by default that of the run.",
         ),
     ] = None,
     k: Annotated[
         int | None,
-        typer.Option(min=1, help="Inspect the k highest-scoring rows; by default as many as there are outliers."),
+        typer.Option(min=1, help="Set k of precision and recall at k; by default the number of outliers."),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw scores and both curves into a png, pdf or svg file."),
+        typer.Option(metavar="FILE", help="Plot scores, ROC and precision-recall curve to a png, pdf or svg file."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     delimiter: Delimiter = None,
@@ -378,25 +389,25 @@ def evaluate(
     array: Array = None,
     quiet: Quiet = False,
 ) -> None:
-    """Prints AUROC, average precision, and precision and recall of the flagged rows and among the k
-    highest-scoring rows, each with a 95 % interval that holds for few outliers too. LABELLED should hold rows that the
-    run was not trained on: on training rows, a model looks better than it is. Unlabelled rows count as no outliers.
+    """Prints AUROC, average precision, and precision and recall of the flagged rows and of the k highest-scoring rows,
+    each with a 95 % interval that is also valid for few outliers. LABELED should hold rows that the run was not trained
+    on: results on training rows are too optimistic. Rows without a label count as inliers.
 
     Examples:
 
-    fvnce evaluate run labelled.csv
+    fvnce evaluate run labeled.csv
 
-    fvnce evaluate run labelled.csv --label fraud=yes --k 50 --plot found.png
+    fvnce evaluate run labeled.csv --label fraud=yes --k 50 --plot found.png
 
-    fvnce evaluate run labelled.npz --label y --json
+    fvnce evaluate run labeled.npz --label y --json
     """
     if plot is not None:
         if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
             raise typer.BadParameter(f"--plot must name a png, pdf or svg file, found {str(plot)!r}")
-        writable(str(plot), "--plot", [labelled])
+        writable(str(plot), "--plot", [labeled])
     from ..runs import load_run
     from ..runs.evaluation import evaluate as measure
-    from ..runs.evaluation import read_labelled
+    from ..runs.evaluation import read_labeled
     from ..runs.settings import fingerprint
 
     fitted, say = load_run(run), make_echo(quiet)
@@ -405,24 +416,24 @@ def evaluate(
         settings = like_training(
             data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
         )
-        scores, flags, outlier = read_labelled(fitted, labelled, label, settings, say, tick)
+        scores, flags, outlier = read_labeled(fitted, labeled, label, settings, say, tick)
     evaluation = measure(scores, flags, outlier, fitted.threshold, k, fitted.config.seed)
-    if data.sha256 is not None and fingerprint(labelled) == data.sha256:
-        say(f"{run} was trained on {labelled}: on training rows, a model looks better than it is")
+    if data.sha256 is not None and fingerprint(labeled) == data.sha256:
+        say(f"{run} was trained on {labeled}: results on training rows are too optimistic")
     typer.echo(json_module.dumps(evaluation.content()) if json else text_table(*evaluation.table()))
     if plot is not None:
         typer.echo(evaluation.plot(plot), err=json)
 
 
 def monitor(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that fvnce fit wrote.")],
-    data: Annotated[
-        str, typer.Argument(metavar="DATA", help="The rows, laid out as in training; - for standard input.")
-    ],
-    alpha: Annotated[float, typer.Option(help="Allow this probability of an alarm if nothing has changed.")] = 0.01,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder written by fvnce fit.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Rows, laid out as in training; - for standard input.")],
+    alpha: Annotated[
+        float, typer.Option(help="Set the largest probability of an alarm if nothing has changed.")
+    ] = 0.01,
     json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON to FILE.")] = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures to FILE.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the numbers as JSON to FILE.")] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page with charts to FILE.")] = None,
     delimiter: Delimiter = None,
     header: Header = None,
     missing: Missing = None,
@@ -430,10 +441,10 @@ def monitor(
     array: Array = None,
     quiet: Quiet = False,
 ) -> None:
-    """Compares each column and the scores with those of training: the share of missing values, texts never seen, the
-    distribution, the share flagged with a 95 % interval, and whether p-values are still valid. p-values account for
-    the number of tests, so rows of the same source cause an alarm with probability alpha at most, for each file. Exit
-    codes for a scheduler: 0 no change found, 3 changed, 1 and 2 errors. DATA may be larger than memory.
+    """Compares each column and the scores with those of training: missing values, texts that did not occur in training,
+    the distribution, the fraction of flagged rows with a 95 % interval, and whether p-values are still valid. p-values
+    are adjusted for the number of tests, so a file of rows from the same source causes an alarm with probability alpha
+    at most. Exit codes: 0 no change found, 3 changed, 1 and 2 errors. DATA may be larger than memory.
 
     Examples:
 

@@ -1,15 +1,15 @@
-"""The page of a run: one file for each group of sections, which computes them and shows them.
+"""Pages and model cards. Each module below computes and renders one group of sections.
 
 ==================  ===============================================================
-``verdict``         what was found, and how far to trust it
-``lists``           rows like the known outliers and rows unlike anything, each with its line and what moving it costs
-``steps``           what to do next
-``columns``         columns, or pixels, by importance; how each was read, what is missing, what was left out
+``verdict``         number of flagged rows, and quality on held-out rows
+``lists``           rows like the known outliers and novel rows, each with a threshold and a curve
+``steps``           recommended next steps
+``columns``         columns or pixels by importance; how each was read, missing values, columns left out
 ``scores``          appendix: scores of the training rows
 ``plane``           appendix: rows in two dimensions
-``card``            the model card, a file of its own
+``card``            the model card, a separate file
 ``analysis``        shared: the run, the training rows and their scores; images
-``summary``         shared: what columns hold
+``summary``         shared: summaries of columns
 ``monitoring``      the page of ``fvnce monitor``
 ``charts``          shared: charts as SVG
 ``page``            shared: sections as one HTML file
@@ -30,7 +30,7 @@ from .analysis import Analysis
 from .card import card
 from .page import PageTable, Section, block, write_page
 
-#: In the order of the page. Each has ``sections(analysis)``, which yields none where it does not apply to the run.
+#: Modules in the order of the page. Their ``sections(analysis)`` yields nothing if it does not apply to the run.
 PARTS = (verdict, lists, steps, columns, scores, plane)
 
 
@@ -46,7 +46,7 @@ def write_run_page(path: Path, analysis: Analysis) -> Path:
     source = analysis.run.config.data.path
     introduction = (
         f"{rows:,} rows, {f'{known:,} of them' if known else 'none of them'} known outliers, and a detector trained on "
-        f"them. Made {time.strftime('%Y-%m-%d %H:%M:%S')}. This one file holds the whole page."
+        f"them. Made {time.strftime('%Y-%m-%d %H:%M:%S')}. This file is self-contained."
     )
     sections = [section for part in PARTS for section in part.sections(analysis)]
     title = "standard input" if source == "-" else Path(source).name

@@ -1,4 +1,4 @@
-"""What every section of a report is drawn from: the run, and the training rows with their scores."""
+"""Data shared by all sections of a report: the run, and the training rows with their scores."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from .page import png_uri
 from .summary import ColumnSummary, number_text, summarize
 
 Array = NDArray[np.float64]
-#: Rows scored for the page.
+#: The most rows scored for the page.
 SCORED = 20_000
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A run, and rows of its training data: all of them, or a sample that holds the known outliers.
+    """A run, and rows of its training data: all of them, or a sample that includes the known outliers.
 
     Attributes:
         run: the fitted run.
         data: the training data.
-        notices: what was said when the data were read.
-        positions: of the analyzed rows in the training data.
+        notices: messages from reading the data.
+        positions: indices of the analyzed rows in the training data.
         rows: the analyzed rows.
         known: which of them are known outliers.
-        scores: of these rows.
-        rng: for sections that choose rows.
+        scores: scores of these rows.
+        rng: generator for sections that choose rows at random.
     """
 
     run: FittedRun
@@ -62,30 +62,30 @@ class Analysis:
 
     @cached_property
     def finds(self) -> dict[str, Finds]:
-        """The lists that hold unlabelled analyzed rows, by name; ``rows`` are places among the analyzed rows."""
+        """The lists of unlabeled rows by name; their ``rows`` are indices into the analyzed rows."""
         there = np.flatnonzero(~self.known)
         columns = {name: getattr(self.scores, name)[there] for name in ("anomaly", "line", "like_known", "novelty")}
         finds = self.run.detector.expected_finds(replace(self.scores, **columns))
-        if self.run.detector.novelty_threshold_ is None:  # one line for all rows
+        if self.run.detector.novelty_threshold_ is None:  # one threshold for all rows
             finds = dict(list(finds.items())[:1])
         return {name: replace(each, rows=there[each.rows]) for name, each in finds.items() if len(each.rows)}
 
     @cached_property
     def summaries(self) -> list[ColumnSummary]:
-        """What each column of a table holds."""
+        """A summary of each column of a table."""
         return summarize(self.data.rows)
 
     def name(self, index: int) -> str:
-        """Return what an analyzed row is called."""
+        """Return the name of an analyzed row."""
         return self.name_at(int(self.positions[index]))
 
     def name_at(self, position: int) -> str:
-        """Return what a training row is called: its file, its identifier, or its number in the file."""
+        """Return the name of a training row: its file, its identifier, or its number in the file."""
         if self.data.names is None:
             return f"row {position + 1:,}"
         name = self.data.names[position]
         if self.run.config.data.id is not None:
-            # An identifier that is a number would be taken for the number of the row.
+            # Without "id", a numeric identifier would look like the number of the row.
             return f"id {name}" if name.isdecimal() else name
         return f"row {int(name):,}" if name.isascii() and name.isdecimal() and len(name) < 20 else name
 
@@ -95,7 +95,7 @@ class Analysis:
         return [cell(value) for value in row]
 
     def cells(self, indices: Sequence[int]) -> list[list[str]]:
-        """Return the values of analyzed rows in the order of the columns, as the file has them where it is a table."""
+        """Return the values of analyzed rows by column, as written in the file if it is a table."""
         positions = self.positions[list(indices)].tolist()
         written = self.data.cells(positions, self.run.config.data)
         rows = []
@@ -119,19 +119,19 @@ def analyze(run: FittedRun, data: TrainingData, notices: Sequence[str]) -> Analy
 
 
 def take(rows: Rows, chosen: Any) -> Any:
-    """Return some of the rows, whatever holds them."""
+    """Return the chosen rows of a frame or an array."""
     return rows.take(chosen) if isinstance(rows, Frame) else np.asarray(take_rows(rows, chosen))
 
 
 def picture_uri(image: Array) -> str:
-    """Return a picture of shape (H, W) or (C, H, W), stretched to its range, as an address that a page can hold."""
+    """Return an image of shape (H, W) or (C, H, W), scaled to its range, as a data URI."""
     low, high = float(image.min()), float(image.max())
     scaled = np.clip((image - low) / ((high - low) or 1.0), 0, 1)
     return _png(scaled if scaled.ndim == 2 else np.moveaxis(scaled, 0, -1))
 
 
 def heat_uri(values: Array) -> str:
-    """Return a map of pixels of shape (H, W) or (C, H, W): red above zero, blue below, white at zero."""
+    """Return a heat map of shape (H, W) or (C, H, W) as a data URI: red above zero, blue below, white at zero."""
     summed = values if values.ndim == 2 else values.sum(0)
     share = summed / (float(np.abs(summed).max()) or 1.0)
     red, blue = np.array([0.75, 0.15, 0.12]), np.array([0.04, 0.31, 0.62])
@@ -143,14 +143,14 @@ def _png(image: Array) -> str:
     from matplotlib.image import imsave
 
     buffer = io.BytesIO()
-    # Without the name of the program, the same picture is the same file. The range matters to grey ones alone.
+    # Without the name of the program, equal images give equal files. The range is used for gray images only.
     metadata: dict[str, Any] = {"Software": None}
     imsave(buffer, image, format="png", metadata=metadata, cmap="gray", vmin=0, vmax=1)
     return png_uri(buffer.getvalue())
 
 
 def cell(value: Any) -> str:
-    """Return a value as text, numbers without an exponent if they have a usual size.
+    """Format a value as text, a number without an exponent unless it is very large or small.
 
     >>> cell(78110.0), cell(0.25), cell(None)
     ('78110', '0.25', 'missing')
@@ -165,7 +165,7 @@ def cell(value: Any) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction in per cent with two digits, on one line.
+    """Format a fraction in per cent with two significant digits and a non-breaking space.
 
     >>> percent(0.0143), percent(0.78), percent(1.0), percent(0.0)
     ('1.4\\xa0%', '78\\xa0%', '100\\xa0%', '0\\xa0%')
@@ -174,7 +174,7 @@ def percent(fraction: float) -> str:
 
 
 def plural(number: float, noun: str) -> str:
-    """Return a number of things; by weight, it need not be whole.
+    """Format a number with a noun in singular or plural; a sum of weights need not be whole.
 
     >>> plural(1, "row"), plural(0, "row"), plural(1963, "label")
     ('1 row', '0 rows', '1,963 labels')

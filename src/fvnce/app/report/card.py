@@ -1,7 +1,7 @@
-"""The model card of a run, ``card.md``: what the detector was trained on, how good it is, and what it is not for.
+"""Model card of a run, ``card.md``: training data, quality, limits and settings of the detector.
 
-It is a file of its own, in plain text, so that it can go wherever the model goes, without the page. It names no time,
-so that the same data and settings make the same card.
+The card is a separate Markdown file, so that it can be passed on with the model. It holds no date, so the same data and
+settings give the same card.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def card(analysis: Analysis) -> str:
     data, detector = analysis.run.config.data, analysis.run.detector
     name = "standard input" if data.path == "-" else Path(data.path).name
     headline, sentences = verdict.words(analysis)
-    threshold = f"The line is at score {detector.threshold_:.4g}: {detector.evidence_.threshold_reason.rstrip('.')}."
+    threshold = (
+        f"The threshold is a score of {detector.threshold_:.4g}: {detector.evidence_.threshold_reason.rstrip('.')}."
+    )
     parts = {
         "Trained on": trained_on(analysis, name),
         "How good it is": [headline, *sentences, threshold],
@@ -41,21 +43,21 @@ def card(analysis: Analysis) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return text of a file so that Markdown shows its tags instead of obeying them."""
+    """Escape text of a file so that Markdown shows tags as text."""
     return visible(text).replace("<", "\\<")
 
 
 def trained_on(analysis: Analysis, name: str) -> Iterator[str]:
-    """Yield what the training data were."""
+    """Yield sentences that describe the training data."""
     data, detector, known = analysis.run.config.data, analysis.run.detector, analysis.data.known
     yield f"Data: {name}{'' if data.sha256 is None else f', SHA-256 {data.sha256}'}"
     marked = (
         f", marked by {data.label}" if data.label else f", from {Path(data.outliers).name}" if data.outliers else ""
     )
-    unlabelled = int((~known).sum())
-    yield f"Rows: {plural(unlabelled, 'unlabelled row')} and {plural(int(known.sum()), 'known outlier')}{marked}"
-    if unlabelled > detector.max_rows:
-        yield f"Of the unlabelled rows {detector.max_rows:,}, chosen at random, were trained on"
+    unlabeled = int((~known).sum())
+    yield f"Rows: {plural(unlabeled, 'unlabeled row')} and {plural(int(known.sum()), 'known outlier')}{marked}"
+    if unlabeled > detector.max_rows:
+        yield f"Used in training: {detector.max_rows:,} of the unlabeled rows, chosen at random"
     columns = read_columns(analysis)
     if not columns:
         yield f"Images of shape {' × '.join(map(str, analysis.rows.shape[1:]))}"
@@ -72,23 +74,23 @@ def trained_on(analysis: Analysis, name: str) -> Iterator[str]:
 
 
 def not_for(analysis: Analysis) -> Iterator[str]:
-    """Yield what the detector is not for."""
+    """Yield uses that the detector is not suited for."""
     detector = analysis.run.detector
     known, measured = detector.n_known_, detector.evidence_.auroc is not None
-    yield "Decisions without a person: a high score is a reason to look, and not a proof."
+    yield "Automatic decisions: a high score is a reason to review a row, not a proof that it is an outlier."
     if not measured:
-        yield "Use without a test: no held-out outlier says how good it is. Try it on labelled rows: `fvnce evaluate`."
+        yield "Use without a test: no held-out outlier measures its quality. Run `fvnce evaluate` on labeled rows."
     elif known < FEW_KNOWN:
-        yield f"Promises on how much it finds: with {plural(known, 'known outlier')} the intervals above are wide."
+        yield f"Precise claims about recall: with {plural(known, 'known outlier')} the intervals above are wide."
     if known:
-        yield "Claims on kinds of outliers of which none was marked: no number above covers them."
-    yield "Rows that have drifted away from those of training, such as much later ones: test them by `fvnce monitor`."
+        yield "Claims about kinds of outliers of which none was marked: no number above covers them."
+    yield "Rows that differ from the training rows, such as much later ones: test for this with `fvnce monitor`."
     if analysis.is_image:
-        yield "Images of another size, another range of values, or another kind of scene or device."
+        yield "Images of another size, range of values, kind of scene or device."
     else:
-        yield "Columns that mean something else than in training, in another unit or another spelling."
+        yield "Columns with another meaning, unit or spelling than in training."
     if detector.clean:
-        yield "Training data among which outliers hide: all of them were taken as normal."
+        yield "Training data that contain hidden outliers: all rows were assumed to be normal."
 
 
 def _settings(analysis: Analysis) -> Iterator[str]:

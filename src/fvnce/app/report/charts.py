@@ -1,6 +1,6 @@
-"""Small charts as SVG, which take the colors of the page, light or dark.
+"""Small SVG charts in the colors of the page, light or dark.
 
-Groups differ in dash or size as well as in hue. Each chart carries a sentence for readers who do not see it.
+Groups differ in dash pattern or size as well as in color. Each chart has an alternative text for screen readers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DASHES = ("", "7 4", "2 3", "10 3 2 3")
 
 @dataclass(frozen=True)
 class Axes:
-    """Ranges of both axes, and where a value is drawn."""
+    """Ranges of both axes, and their scales in pixels."""
 
     low_x: float
     high_x: float
@@ -29,11 +29,11 @@ class Axes:
     high_y: float
 
     def x(self, value: float) -> float:
-        """Return pixels from the left."""
+        """Return the horizontal position in pixels from the left."""
         return LEFT + (value - self.low_x) / (self.high_x - self.low_x) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        """Return pixels from the top."""
+        """Return the vertical position in pixels from the top."""
         return HEIGHT - BOTTOM - (value - self.low_y) / (self.high_y - self.low_y) * (HEIGHT - TOP - BOTTOM)
 
 
@@ -46,20 +46,20 @@ def histogram_chart(
     caption: str,
     alt: str,
 ) -> Markup:
-    """Draw histograms of groups, each as shares of its group, so that a small group is seen next to a large one.
+    """Plot a histogram of each group, normalized by the size of the group so that small groups stay visible.
 
     Args:
-        edges: of the bins.
-        counts: rows in each bin, or shares, by group.
-        label: of the horizontal axis.
-        mark: where a vertical line is drawn, and its name.
-        caption: what the chart shows.
-        alt: what the chart shows, for readers who do not see it.
+        edges: edges of the bins.
+        counts: number or fraction of rows in each bin, by group.
+        label: label of the horizontal axis.
+        mark: position and name of a vertical line.
+        caption: caption of the chart.
+        alt: alternative text for screen readers.
     """
     shares = {group: [count / (sum(values) or 1) for count in values] for group, values in counts.items()}
     highest = max((share for values in shares.values() for share in values), default=1.0)
     low, high = min(edges[0], mark[0]), max(edges[-1], mark[0])
-    # The name of the mark needs a place above the bars.
+    # Leave space above the bars for the name of the mark.
     axes = Axes(low, high if high > low else low + 1, 0.0, highest * 1.16 or 1.0)
     parts = [_axes(axes, (label, "share of group"))]
     left = float(LEFT)
@@ -89,17 +89,17 @@ def scatter_chart(
     caption: str,
     alt: str,
 ) -> Markup:
-    """Draw points of two groups.
+    """Plot the points of two groups.
 
     Args:
         x: horizontal coordinates.
         y: vertical coordinates.
         groups: 0 or 1 for each point.
-        names: of the groups.
-        titles: what a browser shows where the pointer is over a point.
-        labels: of the axes.
-        caption: what the chart shows.
-        alt: what the chart shows, for readers who do not see it.
+        names: names of the groups.
+        titles: tooltip of each point.
+        labels: labels of the axes.
+        caption: caption of the chart.
+        alt: alternative text for screen readers.
     """
     axes = Axes(*_range(x), *_range(y))
     parts = [_axes(axes, labels)]
@@ -123,16 +123,16 @@ def curve_chart(
     mark: tuple[float, str],
     caption: str,
 ) -> Markup:
-    """Draw a curve from zero with a band, which its caption describes to readers who do not see it.
+    """Plot a curve that starts at zero with a band; the caption is also the alternative text.
 
     Args:
         x: horizontal coordinates.
-        y: of the curve.
+        y: vertical coordinates of the curve.
         low: lower ends of the band.
-        high: its upper ends.
-        labels: of the axes.
-        mark: where a vertical line is drawn, and its name.
-        caption: what the chart shows.
+        high: upper ends of the band.
+        labels: labels of the axes.
+        mark: position and name of a vertical line.
+        caption: caption of the chart.
     """
     axes = Axes(0.0, max(1.0, *x), 0.0, 1.16 * max(1.0, *high))
 
@@ -148,7 +148,7 @@ def curve_chart(
 def bar(
     name: str, part: float, largest: float, number: str, cell: str = "", *, from_left: bool = False
 ) -> dict[str, Any]:
-    """Return a bar of HTML that grows from the middle, to the right if positive: its start and width in per cent.
+    """Return the position and width in per cent of an HTML bar that starts at the middle, or at the left end.
 
     >>> bar("age", -1.0, 2.0, "-1")
     {'name': 'age', 'cell': '', 'number': '-1', 'kind': 'down', 'left': 25.0, 'width': 25.0}
@@ -160,7 +160,7 @@ def bar(
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return about five round numbers between two.
+    """Return about five round numbers between two limits.
 
     >>> ticks(0, 1), ticks(-3.2, 7)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [-2.0, 0.0, 2.0, 4.0, 6.0])

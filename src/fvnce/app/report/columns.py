@@ -1,4 +1,4 @@
-"""Sections on columns: how much each counts, how each was read, what is missing in it, what was left out and why."""
+"""Sections on columns: their importance, how each was read, missing values, and columns left out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .charts import bar
 from .page import PageTable, Section, block
 from .summary import ColumnSummary
 
-#: Columns of the list of importance that are seen at once, and of the table, those with a note first.
+#: Columns shown at once in the list by importance, and in the table of columns, those with a note first.
 SEEN, SHOWN = 15, 60
-#: Kinds of columns in words, where the kind is not the word.
+#: Names of kinds of columns on the page, where they differ from those in the code.
 KINDS = {"truth": "yes or no", "time": "date", "clock": "time of day"}
 
 
 class ReadColumn(NamedTuple):
-    """A column as it was read: its name, its kind in words, what it holds, and why it is not used, or nothing."""
+    """Name, kind and contents of a column as it was read, and the reason if it is not used."""
 
     name: str
     kind: str
@@ -30,7 +30,7 @@ class ReadColumn(NamedTuple):
 
 
 def sections(analysis: Analysis) -> Iterator[Section]:
-    """Yield columns, or pixels, by importance, the notices from reading the file, and a table of columns."""
+    """Yield columns or pixels by importance, notices from reading the file, and a table of columns."""
     blocks = [block("notices", sentences=analysis.notices)] if analysis.notices else []
     yield _importance(analysis)
     columns, settings = read_columns(analysis), analysis.run.config.data
@@ -54,10 +54,10 @@ def sections(analysis: Analysis) -> Iterator[Section]:
     left_out = [f"{name} (--drop)" for name in settings.drop]
     left_out += [f"{name} ({why})" for name, why in ((settings.label, "the label"), (settings.id, "--id")) if name]
     if left_out:
-        reading.append(f"Left out as asked: {', '.join(left_out)}.")
+        reading.append(f"Left out by the settings: {', '.join(left_out)}.")
     if len(lines) > SHOWN:
         lines = [*troubled, *(line for line in lines if line not in troubled)][:SHOWN]
-        reading.append(f"Of {len(columns):,} columns {SHOWN} are shown, those with a note first.")
+        reading.append(f"{SHOWN} of {len(columns):,} columns are shown, those with a note first.")
     table = PageTable("Columns as they were read", ["column", "read as", "missing", "values", "note"], lines)
     yield Section("Columns and their health", reading, blocks=blocks, tables=[table])
 
@@ -80,15 +80,15 @@ def read_columns(analysis: Analysis) -> list[ReadColumn]:
 
 
 def _importance(analysis: Analysis) -> Section:
-    """The importance of a column is its share in the deviations of parts (:mod:`fvnce.detection.explanation`)."""
+    """Return the section of importances, which :mod:`fvnce.detection.explanation` defines."""
     shares = np.asarray(analysis.run.detector.feature_importances_, dtype=np.float64)
     if analysis.is_image:
         heat = heat_uri(shares.reshape(analysis.rows.shape[1:]))
-        reading = ["Pixels in which scores differ most between images are red."]
+        reading = ["Red pixels contribute most to the differences in score between images."]
         return Section("Pixels by importance", reading, blocks=[block("importance_map", uri=heat)])
     reading = [
-        "How much of the difference in score between rows each column makes. High-scoring rows differ most, and so "
-        "count most. The shares of all columns sum to one."
+        "How much each column contributes to the differences in score between rows. High-scoring rows differ most, so "
+        "they count most. Importances sum to 100\u00a0%."
     ]
     order, columns = np.argsort(-shares, kind="stable").tolist(), analysis.run.layout.columns
     largest = float(shares.max()) or 1.0

@@ -1,8 +1,8 @@
-"""The lists of rows to look at: like the known outliers, and unlike anything; without known outliers one list.
+"""Lists of the rows to review: those like the known outliers, and novel ones; without known outliers a single list.
 
-Each has its own line, and a curve of what moving that line costs: the outliers to expect among the highest rows. The
-score of a row is base + rest + Σ parts of columns, negative parts included. Base is the mean score of training rows.
-For images the parts are maps: red pixels raise the score, blue ones lower it.
+Each list has its own threshold, and a curve of the outliers to expect among its highest rows. The score of a row is
+base + rest + Σ parts of columns, including negative parts. Base is the mean score of the training rows. For images the
+parts are maps: red pixels raise the score, blue pixels lower it.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .charts import bar, curve_chart
 from .page import Section, block
 from .verdict import CHANCE
 
-#: Rows of a list.
+#: Rows shown in a list.
 TOP = 10
-#: Alarms that a curve shows at least, and how many times as many as are flagged.
+#: The fewest alarms that a curve shows, and its length as a multiple of the flagged rows.
 ALARMS, TIMES = 20, 3
-TITLES = {"known": "Like the known outliers", "novel": "Unlike anything"}
-#: What is said of the number of outliers that a convention claims.
-CONVENTION = "by how often lines drawn so were right on other tables"
+TITLES = {"known": "Like the known outliers", "novel": "Novel rows"}
+#: Basis of the expected number of outliers where the threshold is a convention.
+CONVENTION = "by the precision of such thresholds on other tables"
 PARTS = (
     "Each score is the sum of its parts: bars to the right raise it, bars to the left lower it. Base is the mean score "
-    "of training rows, from which every row starts; rest belongs to no single column."
+    "of the training rows; rest cannot be attributed to a single column."
 )
 
 
 def sections(analysis: Analysis) -> Iterator[Section]:
-    """Yield each list with its line and a curve."""
+    """Yield a section for each list, with its threshold and a curve."""
     two, first = analysis.run.detector.novelty_threshold_ is not None, True
     for name, finds in analysis.finds.items():
         measure, ranking = ranking_of(analysis, name)
@@ -48,17 +48,17 @@ def sections(analysis: Analysis) -> Iterator[Section]:
 
 
 def ranking_of(analysis: Analysis, name: str) -> tuple[str, Array]:
-    """Return what a list is compared with its line by: its name, and its values."""
+    """Return the name and the values of what ranks a list, which its threshold is compared with."""
     if name == "novel" and analysis.run.detector.novelty_threshold_ is not None:
         return "novelty", analysis.scores.novelty
     return "score", analysis.anomaly
 
 
 def doubt(analysis: Analysis, name: str) -> str:
-    """Return why held-out rows do not say how many outliers a list holds; empty if they do."""
+    """Return why held-out rows cannot tell how many outliers a list holds; empty if they can."""
     detector, auroc = analysis.run.detector, analysis.run.detector.evidence_.auroc
     if detector.clean:
-        return "all unlabelled rows are taken as normal"
+        return "all unlabeled rows are taken as normal"
     if name == "novel" or not detector.calibration_.known:
         return CONVENTION
     few = f"{plural(detector.n_known_, 'known outlier')} {'is' if detector.n_known_ == 1 else 'are'} too few"
@@ -66,41 +66,41 @@ def doubt(analysis: Analysis, name: str) -> str:
 
 
 def about(analysis: Analysis, name: str, finds: Finds) -> list[str]:
-    """Return what a list holds, where its line is, and how many of the flagged rows to expect to be outliers."""
+    """Return sentences on the rows of a list, its threshold, and the outliers to expect among the flagged rows."""
     detector, evidence, flagged = analysis.run.detector, analysis.run.detector.evidence_, finds.flagged
-    line = f"The line is at score {evidence.threshold:.4g}: {evidence.threshold_reason.rstrip('.')}."
+    line = f"The threshold is a score of {evidence.threshold:.4g}: {evidence.threshold_reason.rstrip('.')}."
     if name == "known" and not detector.calibration_.known:
-        line += " No label places this line."
-    what = "that score highest" if detector.novelty_threshold_ is None else "most like the known outliers"
+        line += " No label places this threshold."
+    what = "with the highest scores" if detector.novelty_threshold_ is None else "most like the known outliers"
     if name == "novel" and detector.novelty_threshold_ is not None:
-        what = "most unlike all others, and not like the known outliers"
-        why = "which few rows exceed, since all are taken as normal"
+        what = "most unlike all others, without those like the known outliers"
+        why = "which few rows exceed, since all are assumed to be normal"
         if not detector.clean:
-            why = "where the spread of all rows' novelty puts it, whatever the labels"
-        line = f"The line is at novelty {detector.novelty_threshold_:.4g}, {why}."
+            why = "derived from the spread of novelty over all rows, without the labels"
+        line = f"The threshold is a novelty of {detector.novelty_threshold_:.4g}, {why}."
     above = f"{plural(flagged, 'row')} {'is' if flagged == 1 else 'are'} flagged" if flagged else "No row is flagged"
     first = f" The {TOP} highest are listed." if len(finds.rows) > TOP else ""
-    sentences = [f"The unlabelled training rows {what}. {line}"]
+    sentences = [f"The unlabeled training rows {what}. {line}"]
     if not flagged:
         return [*sentences, f"{above}.{first}"]
     number, why = expected(finds, flagged), doubt(analysis, name)
     if why == CONVENTION:
         reason = str(evidence.reason or "known outliers score like other rows when held out").removesuffix(" (y = 1)")
-        why = "no label covers outliers of a new kind" if name == "novel" and detector.n_known_ else reason
+        why = "no label marks outliers of a new kind" if name == "novel" and detector.n_known_ else reason
         first += f" {CONVENTION.capitalize()}, they hold {number}."
     if why:
         return [*sentences, f"{above}. How many of them are outliers cannot be estimated: {why}.{first}"]
     share, interval = percent(detector.prior_), detector.prior_interval_
-    given = f"the share of outliers among unlabelled rows that was given, {share}"
+    given = f"the given share of outliers among unlabeled rows, {share}"
     if interval is not None:
         low, high = map(percent, interval)
-        given = f"the estimate that {share} of unlabelled rows are outliers like the known ones"
+        given = f"the estimate that {share} of unlabeled rows are outliers like the known ones"
         given += f" (90\u00a0% interval {low} to {high})"
-    return [*sentences, f"{above}, with {number} among them. This number rests on {given}.{first}"]
+    return [*sentences, f"{above}, with {number} among them. This number is based on {given}.{first}"]
 
 
 def expected(finds: Finds, alarms: int) -> str:
-    """Return how many outliers to expect among the highest rows of a list, in words."""
+    """Return the expected number of outliers among the highest rows of a list, in words."""
     number, low, high = (round(float(end[alarms - 1])) for end in (finds.finds, finds.low, finds.high))
     return f"about {plural(number, 'outlier')} (90\u00a0% interval {low:,} to {high:,})"
 
@@ -115,23 +115,23 @@ def _says(finds: Finds) -> bool:
 
 
 def _curve(finds: Finds) -> Any:
-    """Draw how many outliers to expect among the highest rows of a list, by the number of rows."""
+    """Plot the expected number of outliers among the highest rows of a list against the number of rows."""
     flagged, most = finds.flagged, _most(finds)
     places = sorted({k for k in (flagged // 2, flagged, 2 * flagged) if 0 < k <= most} or {most})
     points = "; ".join(f"among {plural(k, 'row')}, {expected(finds, k)}" for k in places)
     return curve_chart(
         range(most + 1),
         *([0.0, *values[:most].tolist()] for values in (finds.finds, finds.low, finds.high)),
-        labels=("rows looked at, highest first", "expected outliers"),
+        labels=("rows reviewed, highest first", "expected outliers"),
         mark=(float(flagged), "flagged"),
-        caption=f"What moving the line costs: {points}. The band is the interval.",
+        caption=f"Expected outliers by the number of rows reviewed: {points}. The band is the interval.",
     )
 
 
 def top_rows(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> list[dict[str, Any]]:
-    """Return the first rows of an order with all parts of their scores as (name, part, value of the row).
+    """Return the first rows of an order, with the parts of their scores as (name, part, value of the row).
 
-    Rows that are equal in every column are one entry, which says how many there are.
+    Rows that are equal in every column are one entry, which gives their number.
     """
     groups = _distinct(analysis, order, ranking)
     chosen = np.array([group[0] for group in groups], dtype=np.int64)
@@ -162,7 +162,7 @@ def top_rows(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> li
 
 
 def _distinct(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> list[list[int]]:
-    """Return the first different rows of an order, each with its copies, which score the same and so follow it."""
+    """Return the first distinct rows of an order, each with its copies, which have the same score and so follow it."""
     groups: list[list[int]] = []
     for index in order.tolist():
         first = groups[-1][0] if groups else None
@@ -177,7 +177,7 @@ def _distinct(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> l
 
 
 def _parts(analysis: Analysis, explanation: Explanation, i: int, cells: list[str]) -> list[tuple[str, float, str]]:
-    """Return the parts of columns, the largest in size first; of an image the sums of both signs."""
+    """Return the parts of columns by decreasing magnitude; for an image the sums of positive and negative parts."""
     values = explanation.total[i].ravel()
     if analysis.is_image:
         sums = {"red pixels": values[values > 0].sum(), "blue pixels": values[values < 0].sum()}

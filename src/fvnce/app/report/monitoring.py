@@ -1,4 +1,4 @@
-"""The page of ``fvnce monitor``: what has changed since training, with a picture of each column that has."""
+"""Page of ``fvnce monitor``: differences of new rows from the training rows, with a chart for each column."""
 
 from __future__ import annotations
 
@@ -13,22 +13,28 @@ from ...detection.trust.monitor import ColumnChange
 from .charts import histogram_chart
 from .page import PageTable, Section, block, write_page
 
-#: Columns with a picture and columns in the table, the surest changes first.
+#: The most columns with a chart, and in the table, ordered by p-value.
 DRAWN, SHOWN = 12, 60
 
 
 def write_monitoring_page(path: Path, source: str, changes: Changes) -> Path:
-    """Write the page of a comparison of new rows with the training rows."""
+    """Write the page that compares new rows with the training rows."""
     columns = sorted(changes.columns, key=_surest)
     headline, share, *others = str(changes).splitlines()
-    steps = ["Look at the columns below: a new unit, a new spelling or a sensor that fails is mended at the source."]
-    steps.append("If the change is here to stay, train again on recent rows: `fvnce fit DATA --out RUN`.")
+    steps = ["Check the columns below: correct a new unit, a new spelling or a failed sensor at the source."]
+    steps.append("If the change is permanent, train again on recent rows: `fvnce fit DATA --out RUN`.")
     words = block("verdict", headline=headline, sentences=[share, *others])
     header = ["column", "missing", "in training", "p", "unseen texts", "difference", "p"]
-    table = PageTable("Columns; p-values account for the number of tests", header, [_line(c) for c in columns[:SHOWN]])
+    table = PageTable(
+        "Columns; p-values are adjusted for the number of tests", header, [_line(c) for c in columns[:SHOWN]]
+    )
     charts = [_chart(c) for c in columns if len(c.edges) > 1 and len(c.before) > len(c.edges) + 1][:DRAWN]
-    some = f"{len(columns) - SHOWN:,} columns with the least change are left out." if len(columns) > SHOWN else ""
-    scores = "No p-values: the detector held no rows out."
+    some = (
+        f"{len(columns) - SHOWN:,} columns with the weakest evidence of a change are not shown."
+        if len(columns) > SHOWN
+        else ""
+    )
+    scores = "No p-values are available, since the detector held no rows out."
     if changes.score_difference is not None:
         scores = (
             f"Scores and those of held-out training rows differ by {changes.score_difference:.3f} "
@@ -56,7 +62,7 @@ def _line(c: ColumnChange) -> Sequence[str]:
 
 
 def _chart(c: ColumnChange) -> Markup:
-    """Draw shares of rows between quantiles of training; those beyond are in the end bins."""
+    """Plot fractions of rows between quantiles of training; values beyond these are in the end bins."""
     counts = {}
     for group, shares in (("training", c.before), ("new rows", c.now)):
         counts[group] = [shares[2 * i] + shares[2 * i + 1] for i in range(1, len(c.edges))]

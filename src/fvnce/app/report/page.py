@@ -1,7 +1,8 @@
-"""A self-contained HTML page of sections, with figures inside it.
+"""Self-contained HTML pages of sections with embedded figures.
 
-It fetches nothing, which its content policy forbids; it is light or dark and readable on a narrow screen. The markup is
-in ``templates/``, by Jinja2, which escapes every value that is not :class:`markupsafe.Markup` already.
+A page loads nothing from elsewhere, and its content policy forbids it. It follows the light or dark theme of the
+browser and is readable on narrow screens. The Jinja2 templates in ``templates/`` escape every value that is not
+:class:`markupsafe.Markup`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PACKAGE = "fvnce.app"
 
 @dataclass(frozen=True)
 class PageTable:
-    """Rows of text under a header."""
+    """Table of text with a caption and a header."""
 
     caption: str
     header: Sequence[str]
@@ -34,7 +35,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class PageFigure:
-    """A PNG file, its caption, and its description for readers who do not see it."""
+    """PNG file with a caption and an alternative text for screen readers."""
 
     path: Path
     caption: str
@@ -43,18 +44,18 @@ class PageFigure:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page, in the order in which it is shown.
+    """Section of a page; its parts are shown in the order of the attributes.
 
     Attributes:
         title: its heading.
-        reading: sentences that say what came out.
+        reading: sentences on the results.
         figures: PNG files.
-        charts: of :mod:`fvnce.app.report.charts`.
+        charts: SVG charts from :mod:`fvnce.app.report.charts`.
         blocks: HTML made by :func:`block` or :func:`render`.
-        tables: rows of text.
-        settings: how it was made, with the seconds it took; folded.
-        seconds: how long it took.
-        appendix: whether it comes last, under a common heading.
+        tables: tables of text.
+        settings: settings that were used, shown in a collapsed element with ``seconds``.
+        seconds: duration of the computation.
+        appendix: whether the section belongs to the appendix at the end of the page.
     """
 
     title: str
@@ -77,7 +78,7 @@ def write_page(
     style: str = "",
     scripts: Sequence[str] = (),
 ) -> Path:
-    """Write a page, whole or not at all; ``style`` and ``scripts`` are trusted and not escaped."""
+    """Write a page atomically; ``style`` and ``scripts`` are trusted and not escaped."""
     page = render(
         "page.html",
         title=title,
@@ -97,17 +98,17 @@ def asset(name: str, package: str = _PACKAGE) -> str:
 
 
 def block(name: str, **values: Any) -> Markup:
-    """Return HTML of a section, by the macro of that name in ``blocks.html``."""
+    """Render the macro of this name in ``blocks.html``."""
     return Markup(getattr(_environment(_PACKAGE).get_template("blocks.html").module, name)(**values))
 
 
 def render(template: str, package: str = _PACKAGE, **values: Any) -> Markup:
-    """Return HTML from a template of a package; a value that it needs and is not given raises an error."""
+    """Render a template of a package; raise an error if a value is missing."""
     return Markup(_environment(package).get_template(template).render(values))
 
 
 def png_uri(content: bytes) -> str:
-    """Return a PNG image as an address that a page can hold."""
+    """Return a PNG image as a data URI."""
     return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 
 
@@ -116,7 +117,7 @@ def _environment(package: str) -> Environment:
     environment = Environment(
         loader=PackageLoader(package),
         autoescape=True,
-        # Escapes what Jinja2 would, and shows control characters, which it would pass on.
+        # Escapes HTML as Jinja2 does, and also shows control characters, which Jinja2 passes on.
         finalize=lambda value: value if isinstance(value, Markup) else Markup(markup(value)),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,4 +1,4 @@
-"""The appendix on rows in two dimensions: the two directions in which the encoded rows vary most."""
+"""Appendix with a scatter plot of the rows along their first two principal components."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .analysis import Analysis, Array, take
 from .charts import scatter_chart
 from .page import Section
 
-#: Points of the plane; of these the highest-scoring rows, and known outliers, at most.
+#: The most points, and the most highest-scoring rows and known outliers among them.
 POINTS, HIGHEST, KNOWN = 600, 50, 150
-#: Columns named for a point.
+#: Columns shown in the title of a point.
 CELLS = 8
 
 
 def sections(analysis: Analysis) -> Iterator[Section]:
-    """Yield a chart of some rows."""
+    """Yield the section with a scatter plot of some rows."""
     chosen = _choose(analysis)
     encoded = analysis.run.detector.preprocess(take(analysis.rows, chosen))
     at, share = principal_plane(encoded)
@@ -29,19 +29,19 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         known,
         ["rows", "known outliers"] if any(known) else ["rows"],
         _titles(analysis, chosen.tolist()),
-        labels=("first direction", "second direction"),
-        caption="Each point is a row; point at one to see which.",
+        labels=("first component", "second component"),
+        caption="Each point is a row; hover over it to see its values.",
         alt=f"{len(chosen)} rows as points in two dimensions",
     )
     reading = [
-        f"Rows, encoded in {encoded.shape[1]} columns as the model sees them, along the two directions in which they "
-        f"vary most, {share:.0%} of the variance."
+        f"Rows, encoded in {encoded.shape[1]} columns as the model sees them, along their first two principal "
+        f"components, which hold {share:.0%} of the variance."
     ]
     yield Section("Rows in two dimensions", reading, charts=[chart], appendix=True)
 
 
 def principal_plane(values: Array) -> tuple[Array, float]:
-    """Return coordinates along the two directions of most variance, and their share of the variance.
+    """Project rows on the first two principal components; return coordinates and their fraction of the variance.
 
     >>> at, share = principal_plane(np.array([[0.0, 0.0, 5.0], [4.0, 0.0, 5.0]]))
     >>> np.abs(at).round(3).tolist(), round(share, 3)
@@ -52,7 +52,7 @@ def principal_plane(values: Array) -> tuple[Array, float]:
     if directions.shape[0] < 2:
         directions = np.vstack([directions, np.zeros_like(directions)])[:2]
         size = np.append(size, 0.0)
-    # The sign of a direction is arbitrary; this choice makes it the same everywhere.
+    # The sign of a component is arbitrary; this choice is the same on every machine.
     largest = directions[:2][np.arange(2), np.abs(directions[:2]).argmax(1)]
     directions = directions[:2] * np.sign(largest + 1e-300)[:, None]
     total = float((size**2).sum()) or 1.0

@@ -1,4 +1,4 @@
-"""The page of ``fvnce reproduce``, from what :mod:`fvnce.paper` measured."""
+"""Page of ``fvnce reproduce`` with the results of :mod:`fvnce.paper`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .page import PageFigure, PageTable, Section, write_page
 
 _DATA = {
     "digits": "the 8×8 digits that ship with scikit-learn, with networks scaled to them; the paper uses MNIST",
-    "mnist": "MNIST, as the paper does",
+    "mnist": "MNIST, as in the paper",
 }
 
 
 def write_reproduction_page(path: Path, results: Sequence[Result], options: Options, seconds: float) -> Path:
-    """Write a page with a section for each result."""
+    """Write the page, with a section for each result."""
     introduction = (
         f"Made by fvnce {__version__} in {seconds:.0f} seconds on {_DATA[options.data]}. "
-        f"{'Tiny settings: this shows that everything runs, not what comes out. ' * options.quick}"
-        "Each section says what came out and where it differs from the paper."
+        f"{'Tiny settings: a check that everything runs, not a result. ' * options.quick}"
+        "Each section gives the results and how they differ from the paper."
     )
     sections = [
         Section(

@@ -1,4 +1,4 @@
-"""The appendix on scores: histograms of the training rows, which are no evidence."""
+"""Appendix with histograms of the scores of the training rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BINS = 40
 
 
 def sections(analysis: Analysis) -> Iterator[Section]:
-    """Yield histograms of scores, known outliers apart."""
+    """Yield histograms of scores, with known outliers as a separate group."""
     known, threshold = analysis.known, analysis.run.threshold
     groups = {"training rows": analysis.anomaly[~known]}
     if known.any():
         groups["known outliers"] = analysis.anomaly[known]
-    # The outermost thousandths are gathered in the end bins.
+    # Scores beyond the quantiles 0.001 and 0.999 are counted in the end bins.
     low, high = np.quantile(analysis.anomaly, [0.001, 0.999])
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
     counts = {name: np.histogram(np.clip(v, edges[0], edges[-1]), edges)[0].tolist() for name, v in groups.items()}
@@ -28,12 +28,10 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         edges.tolist(),
         counts,
         label="anomaly score",
-        mark=(threshold, "line"),
-        caption="Scores of the training rows; each group adds up to one.",
-        alt=f"Histogram of anomaly scores with the line at {threshold:.4g}",
+        mark=(threshold, "threshold"),
+        caption="Scores of the training rows; the bars of each group sum to one.",
+        alt=f"Histogram of anomaly scores with the threshold at {threshold:.4g}",
     )
-    reading = (
-        "Higher scores are more anomalous. The model that made these scores was trained on the rows, so they flatter it"
-    )
-    instead = "; the verdict counts held-out rows." if analysis.run.detector.evidence_.auroc is not None else "."
+    reading = "Higher scores are more anomalous. The model was trained on these rows, so their scores look too good"
+    instead = "; the verdict uses held-out rows." if analysis.run.detector.evidence_.auroc is not None else "."
     yield Section("Scores", [f"{reading}{instead}"], charts=[chart], appendix=True)

@@ -1,4 +1,4 @@
-"""The section of what to do next: labels that look wrong, columns not used, rows to label, new rows, drift."""
+"""Section of recommended next steps: doubtful labels, unused columns, rows to label, new rows, drift."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from .columns import read_columns
 from .page import Section, block
 from .verdict import FAIR
 
-#: Known outliers below which a few more labels are the best advice.
+#: Number of known outliers below which more labels are recommended.
 FEW_KNOWN = 20
-#: Share of flagged rows above which an analyst needs help to choose.
+#: Fraction of flagged rows above which a limited number of alarms is recommended.
 MANY_FLAGGED = 0.1
-#: Rows and columns that are named.
+#: The most rows or columns listed by name.
 NAMED = 10
 
 
 def sections(analysis: Analysis) -> Iterator[Section]:
-    """Yield the steps."""
+    """Yield the section of next steps."""
     doubtful = [analysis.name_at(place) for place in analysis.run.detector.doubtful_labels_.tolist()]
     unused = [f"{column.name} ({column.unused})" for column in read_columns(analysis) if column.unused]
     evidence, clean = analysis.run.detector.evidence_, analysis.run.detector.clean
     steps = next_steps(evidence, doubtful, unused, images=analysis.is_image, clean=clean)
-    reading = ["RUN is the folder of this page, DATA a file of rows, NEW a new folder."]
+    reading = ["RUN is the folder of this page, DATA a file with rows, and NEW a new folder."]
     yield Section("What to do next", reading, blocks=[block("next_steps", steps=steps)])
 
 
@@ -36,14 +36,14 @@ def next_steps(
     images: bool = False,
     clean: bool = False,
 ) -> list[str]:
-    """Return what to do, the most useful first; text between backticks is code.
+    """Return the recommended steps, the most useful first; text between backticks is code.
 
     Args:
         evidence: of the detector.
         doubtful: names of known outliers whose labels look wrong.
         unused: columns that are not used, and why.
         images: whether the rows are images.
-        clean: whether all rows are taken as normal.
+        clean: whether all rows are assumed to be normal.
     """
     steps = []
     if doubtful:
@@ -55,7 +55,7 @@ def next_steps(
     if evidence.auroc is not None and evidence.auroc.value <= FAIR:
         steps.append(
             "Check whether the label marks what you mean, and whether a column that separates outliers was left out or "
-            "misread (columns and their health, below)."
+            'misread (see "Columns and their health" below).'
         )
     if unused:
         one = len(unused) == 1
@@ -66,27 +66,31 @@ def next_steps(
     steps.append("See which rows of a file score highest, and why: `fvnce score RUN DATA --top 20 --explain`.")
     if evidence.flagged > MANY_FLAGGED * evidence.rows:
         steps.append(
-            "If too many rows are flagged, say how many you have time for: `fvnce score RUN DATA --alarms 50`."
+            "If too many rows are flagged, limit them to the number you can review: `fvnce score RUN DATA --alarms 50`."
         )
     if clean and not evidence.known:
-        steps.append("If a flagged row is an outlier after all, take it out of the data, and train again.")
+        steps.append("If a flagged row is an outlier, remove it from the data and train again.")
     elif images:
-        steps.append("Put images that are what you look for into a folder, and train again with `--outliers FOLDER`.")
+        steps.append(
+            "Put examples of the images you are looking for in a folder, and train again with `--outliers FOLDER`."
+        )
     else:
-        few = f" With {plural(evidence.known, 'known outlier')} every number here is rough." if evidence.known else ""
+        few = (
+            f" With {plural(evidence.known, 'known outlier')} every number here is uncertain." if evidence.known else ""
+        )
         few = few if evidence.known < FEW_KNOWN else ""
         steps.append(
-            "Label the rows most worth a look, at the top of the lists and near the lines: `fvnce score RUN DATA "
-            "--review 20 --out sheet.csv`. Fill in the column verdict, whether they prove to be outliers or not, "
+            "Review the highest-scoring rows: `fvnce score RUN DATA --review 20 --out sheet.csv`. Fill in the column "
+            "verdict, both for outliers and for inliers, "
             f"and train again: `fvnce fit --config RUN --review sheet.csv --out NEW`.{few}"
         )
-    steps.append("Before you rely on it, try it on labelled rows that are new to it: `fvnce evaluate RUN LABELLED`.")
-    steps.append("Test now and then whether new rows have drifted away from training: `fvnce monitor RUN DATA`.")
+    steps.append("Before you rely on the detector, test it on new labeled rows: `fvnce evaluate RUN LABELED`.")
+    steps.append("Test regularly whether new rows differ from the training rows: `fvnce monitor RUN DATA`.")
     return steps
 
 
 def named(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are.
+    """Return the first names, and the number of further ones.
 
     >>> named(["id 3", "id 8"])
     'id 3, id 8'

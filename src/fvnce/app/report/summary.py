@@ -1,4 +1,4 @@
-"""What the columns of a table hold: missing values, smallest and largest values, different texts."""
+"""Summaries of the columns of a table: missing values, smallest and largest values, distinct texts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...tables.frame import Frame, Rows, present
 
 #: Rows of a matrix that are summarized together.
 PART_ROWS = 2**16
-#: Texts of a column that are counted: enough to tell a category from an identifier, whatever the length of the file.
+#: The most distinct texts of a column that are counted: enough to distinguish a category from an identifier.
 TEXTS = 10_000
 
 
 class ColumnSummary:
-    """What a column holds, added up over parts of its rows; durations are in seconds.
+    """Summary of one column, updated part by part; durations are in seconds.
 
     >>> summary = ColumnSummary()
     >>> summary.add(np.array([3.0, np.nan]))
@@ -46,7 +46,7 @@ class ColumnSummary:
             self.low, self.high = (low, high) if self.low is None else (min(self.low, low), max(self.high, high))
 
     def content(self) -> dict[str, Any]:
-        """Return the number of different texts, or the smallest and the largest value, for JSON."""
+        """Return the number of distinct texts, or the smallest and the largest value, for JSON."""
         if self.kind == "O":
             return {"different": len(self.texts), **({"at_least": True} if len(self.texts) >= TEXTS else {})}
         if self.low is None:
@@ -57,7 +57,7 @@ class ColumnSummary:
         return {name: float(edge) if np.isfinite(edge) else None for name, edge in edges.items()}
 
     def span(self, kind: str = "number") -> str:
-        """Return the smallest and the largest value, or the number of different texts, in words."""
+        """Return the smallest and the largest value, or the number of distinct texts, as text."""
         if self.kind == "O":
             return f"{'at least ' * (len(self.texts) >= TEXTS)}{len(self.texts):,} different"
         if self.low is None:
@@ -88,5 +88,5 @@ def summarize(rows: Rows) -> list[ColumnSummary]:
 
 
 def number_text(value: Any) -> str:
-    """Return a number with as many digits as it has, up to ten."""
+    """Format a number with up to ten significant digits."""
     return str(value) if isinstance(value, np.float32) and value % 1 else f"{value:.10g}"

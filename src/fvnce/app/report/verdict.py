@@ -1,8 +1,8 @@
-"""The section of the verdict: what was found, and how far to trust it by held-out rows.
+"""Section of the verdict: the number of flagged rows, and the quality of the detector on held-out rows.
 
 Numbers are those of :class:`fvnce.detection.Evidence`, whose module derives what they mean when outliers hide among the
-unlabelled rows. The words follow the lower end of the interval of AUROC, so that a few lucky outliers earn no praise.
-Scores of rows by the model that was trained on them are no evidence, and are not here.
+unlabeled rows. The wording depends on the lower end of the interval of AUROC, so that it stays cautious with few known
+outliers. Scores of rows that the model was trained on are not used.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ...detection.trust.evidence import LEVEL, shown_count
 from .analysis import Analysis, percent, plural
 from .page import Section, block
 
-#: By the lower end of the interval of AUROC: how well known outliers are separated from other rows.
+#: How well known outliers are separated from other rows, by the lower end of the interval of AUROC.
 GRADES = ((0.95, "very well"), (0.85, "well"), (0.7, "fairly well"), (0.5, "somewhat better than by chance"))
-#: The lowest grade that praises, and the lowest of all.
+#: Lower ends for "fairly well", the lowest favorable grade, and for "better than by chance".
 FAIR, CHANCE = GRADES[2][0], GRADES[3][0]
-#: What clean = true means for alarms.
-TAKEN_AS_NORMAL = "All unlabelled rows are taken as normal, as asked (clean): then each flagged one is a false alarm."
+#: Meaning of alarms where clean = true.
+TAKEN_AS_NORMAL = "All unlabeled rows are assumed to be normal (clean), so each flagged one counts as a false alarm."
 
 
 def sections(analysis: Analysis) -> Iterator[Section]:
-    """Yield the verdict."""
+    """Yield the section of the verdict."""
     first, others = words(analysis)
     yield Section("Verdict", blocks=[block("verdict", headline=first, sentences=others)])
 
 
 def words(analysis: Analysis) -> tuple[str, list[str]]:
-    """Return the verdict: its headline, and what it rests on."""
+    """Return the headline of the verdict, and sentences that support it."""
     evidence, known = analysis.run.detector.evidence_, analysis.known
     counts = {name: finds.flagged for name, finds in analysis.finds.items()}
     first = found(counts, int((~known).sum()), int((~analysis.data.known).sum()))
@@ -42,27 +42,27 @@ def words(analysis: Analysis) -> tuple[str, list[str]]:
 
 
 def found(flagged: Mapping[str, int], scored: int, rows: int) -> str:
-    """Return how many unlabelled rows are flagged, by list.
+    """Return the number of flagged unlabeled rows by list, as a sentence.
 
     >>> found({"known": 42, "novel": 9}, 3933, 3933)
-    '51 of 3,933 unlabelled rows are flagged: 42 like the known outliers, 9 unlike anything.'
+    '51 of 3,933 unlabeled rows are flagged: 42 like the known outliers, 9 novel.'
     >>> found({"novel": 0}, 20000, 300000)
-    'None of 20,000 unlabelled rows is flagged (300,000 are in the data).'
+    'None of 20,000 unlabeled rows is flagged (300,000 are in the data).'
     """
     total = sum(flagged.values())
     count = f"{total:,}" if total else "None"
-    sentence = f"{count} of {plural(scored, 'unlabelled row')} {'are' if total > 1 else 'is'} flagged"
+    sentence = f"{count} of {plural(scored, 'unlabeled row')} {'are' if total > 1 else 'is'} flagged"
     if scored < rows:
         sentence += f" ({rows:,} are in the data)"
     if total and len(flagged) > 1:
-        sentence += f": {flagged['known']:,} like the known outliers, {flagged['novel']:,} unlike anything"
+        sentence += f": {flagged['known']:,} like the known outliers, {flagged['novel']:,} novel"
     return f"{sentence}."
 
 
 def headline(evidence: Evidence) -> str:
-    """Return how good the detector is, in one sentence."""
+    """Return one sentence on the quality of the detector."""
     if evidence.auroc is None or evidence.found is None:
-        return f"How good this is cannot be said: {str(evidence.reason).removesuffix(' (y = 1)')}."
+        return f"The quality of the detector is unknown: {str(evidence.reason).removesuffix(' (y = 1)')}."
     low, high, known = evidence.auroc.low, evidence.auroc.high, shown_count(evidence.known)
     grade = next((words for limit, words in GRADES if low > limit), "no better than by chance, as far as is known")
     if FAIR >= low > CHANCE:
@@ -70,15 +70,15 @@ def headline(evidence: Evidence) -> str:
     verdict = f"The detector separates known outliers from other rows {grade}"
     if low <= CHANCE and high > FAIR:
         verdict = f"{known} known outliers are too few to say how well the detector separates them from other rows"
-    # A good ranking is no good news by itself where the threshold misses most of the known outliers.
+    # A good ranking does not help where the threshold misses most of the known outliers.
     if low > FAIR and 2 * evidence.found < evidence.known:
-        verdict += " by their rank, but few are above the line"
+        verdict += " by rank, but few are above the threshold"
     verb = "was" if evidence.found == 1 else "were"
-    return f"{verdict}: {shown_count(evidence.found)} of {known} {verb} found by models that had not seen them."
+    return f"{verdict}: {shown_count(evidence.found)} of {known} {verb} found by models trained without them."
 
 
 def found_share(found: float, known: float) -> Interval:
-    """Return which fraction of outliers like the known ones is found, with the interval of Clopper and Pearson.
+    """Return the fraction of outliers like the known ones that is found, with the Clopper-Pearson interval.
 
     >>> print(found_share(3, 3))
     1.000 (0.292 to 1.000)
@@ -88,27 +88,26 @@ def found_share(found: float, known: float) -> Interval:
 
 
 def meaning(evidence: Evidence, *, clean: bool = False) -> list[str]:
-    """Return what held-out rows say, in numbers with their intervals, and what they do not say."""
+    """Return sentences on the results for held-out rows with their intervals, and on their limits."""
     auroc, precision = evidence.auroc, evidence.average_precision
     if auroc is None or precision is None or evidence.found is None:
-        ranking = "No number can say how many outliers it finds. Below is a ranking: look at it from the top."
+        ranking = "Without held-out outliers, recall cannot be measured. Review the ranking below from the top."
         return [f"{ranking} {TAKEN_AS_NORMAL}" if clean else ranking]
     chance = evidence.known / (evidence.known + evidence.rows)
     share = found_share(evidence.found, evidence.known)
     measured = (
-        "Rows are held out in turn, and scored by models that were trained without them. So measured, of outliers like "
-        f"the known ones {percent(share.value)} are found ({percent(LEVEL)} interval "
+        "Rows are held out in turn and scored by models trained without them. By these scores, "
+        f"{percent(share.value)} of outliers like the known ones are found ({percent(LEVEL)} interval "
         f"{percent(share.low)} to {percent(share.high)}), and {shown_count(evidence.flagged)} of "
-        f"{plural(evidence.rows, 'unlabelled row')} {'is' if evidence.flagged == 1 else 'are'} flagged. A known "
-        f"outlier scores higher than an unlabelled row with probability {auroc.value:.3f} (AUROC; {auroc.low:.3f} to "
+        f"{plural(evidence.rows, 'unlabeled row')} {'is' if evidence.flagged == 1 else 'are'} flagged. A known "
+        f"outlier scores higher than an unlabeled row with probability {auroc.value:.3f} (AUROC; {auroc.low:.3f} to "
         f"{auroc.high:.3f}, and 0.5 by chance); average precision is {precision.value:.3f} ({precision.low:.3f} to "
         f"{precision.high:.3f}, and {chance:.3f} by chance)."
     )
     hidden = TAKEN_AS_NORMAL
     if not clean:
         hidden = (
-            "Unlabelled rows may be outliers that nobody has marked. To rank them high is right, and counts as wrong "
-            "here, so AUROC and average precision are rather too low than too high, and not every flagged row is a "
-            "false alarm."
+            "Unlabeled rows may be outliers that nobody has marked. They count as errors here if they rank high, so "
+            "AUROC and average precision are lower bounds, and not every flagged row is a false alarm."
         )
-    return [measured, f"{hidden} None of these numbers covers outliers of a kind that nobody has marked."]
+    return [measured, f"{hidden} None of these numbers covers kinds of outliers that nobody has marked."]

@@ -1,15 +1,15 @@
-"""Runs: folders that training wrote, whichever way the model was trained.
+"""Runs: folders that training wrote.
 
 ``fvnce fit --out`` writes a detector, its settings and a page; ``fvnce.fit(checkpoint_dir=…)`` writes an objective and
-checkpoints. :func:`load` opens both.
+checkpoints. :func:`load` opens both kinds.
 
 ==================  ===============================================================
-``settings``        what a run is made from; ``config.toml``
-``training_data``   files as training rows and known outliers
+``settings``        settings of a run; ``config.toml``
+``training_data``   training rows and known outliers read from files
 ``fitting``         fit: from settings to a folder
 ``scoring``         score: from a file to scores, in parts
-``evaluation``      evaluate: how well labelled outliers are found
-``review``          rows to look at, as sheets, and their verdicts
+``evaluation``      evaluate: detection quality on labeled rows
+``review``          sheets of rows to review, and their verdicts
 ==================  ===============================================================
 """
 
@@ -39,16 +39,16 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class Run:
-    """What the folder of a run holds.
+    """Contents of the folder of a run.
 
     Attributes:
-        folder: where it is.
-        config: the settings of the training: of ``fvnce fit`` those of ``config.toml``; of ``fvnce.fit`` those that
-            decide its bits, by name.
+        folder: path of the folder.
+        config: settings of the training: those of ``config.toml`` for ``fvnce fit``; for ``fvnce.fit`` a dict of the
+            settings that its results depend on.
         detector: the :class:`fvnce.NoiseContrastiveDetector` that ``fvnce fit`` trained; None for an objective.
-        objective: in evaluation mode, the best weights if the training was validated, else the newest; None for a
-            detector, which is made of several models.
-        history: the record of the training; for a detector a list, with one entry for each of its networks.
+        objective: the objective in evaluation mode, with the best weights if training was validated, else the newest;
+            None for a detector, which consists of several models.
+        history: training history; for a detector a list with one entry for each of its networks.
 
     >>> import tempfile, torch, fvnce
     >>> noise = fvnce.fit_gaussian(torch.eye(4))
@@ -73,16 +73,16 @@ class Run:
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class FittedRun(Run):
-    """A run of ``fvnce fit``, which scores rows.
+    """Run of ``fvnce fit``, with a detector that scores rows.
 
     Attributes:
-        folder: where it is.
-        config: the settings of the training, those of ``config.toml``.
-        detector: the detector that it trained.
+        folder: path of the folder.
+        config: settings of the training, from ``config.toml``.
+        detector: the trained detector.
         objective: None.
-        history: the records of the training of its networks.
-        layout: what rows look like.
-        threshold: the score above which a row is called an outlier.
+        history: training histories of its networks.
+        layout: columns or shape of the rows.
+        threshold: score above which a row is flagged as an outlier.
 
     >>> import contextlib, io, tempfile
     >>> import numpy as np
@@ -107,7 +107,7 @@ class FittedRun(Run):
         return -float(self.detector.offset_)
 
     def p_value(self, rows: Any, anomaly: Array) -> Array | None:
-        """Return the conformal p-values of scored rows; None if training left no rows to measure them by.
+        """Return the conformal p-values of scored rows; None if training held no rows out for them.
 
         Args:
             rows: new rows.
@@ -116,18 +116,18 @@ class FittedRun(Run):
         conformal = self.detector.findings_.conformal
         if conformal is None:
             return None
-        # Where the detector itself is measured, rows need not be scored again.
+        # If the detector itself scored the held-out rows, the given scores can be compared directly.
         return conformal.p_value(anomaly) if conformal.model is None else self.detector.p_value(rows)
 
 
 def load(path: str | Path, *, max_bytes: int | None = None) -> Any:
-    """Open what :func:`fvnce.save`, a detector's ``save`` or a training wrote. Nothing is unpickled.
+    """Load what :func:`fvnce.save`, a detector's ``save`` or a training wrote, without pickle.
 
     Args:
-        path: a file, for the module or the detector in it, in evaluation mode; or the folder that ``fvnce fit --out``
-            or ``fvnce.fit(checkpoint_dir=…)`` wrote, for a :class:`Run` with ``objective`` or ``detector``, ``history``
-            and ``config``.
-        max_bytes: how much the tensors in a file may take, by default any number of bytes.
+        path: a file, which gives the module (in evaluation mode) or the detector in it; or the folder that
+            ``fvnce fit --out`` or ``fvnce.fit(checkpoint_dir=…)`` wrote, which gives a :class:`Run` with ``objective``
+            or ``detector``, ``history`` and ``config``.
+        max_bytes: largest total size of the tensors in a file; by default unlimited.
 
     Raises:
         FileError: if a file is damaged, of another version, or holds more than ``max_bytes``, or if a file of the
@@ -160,19 +160,19 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Any:
 
 
 def load_run(folder: Path, kind: type[FittedEnsemble] = FittedEnsemble) -> FittedRun:
-    """Open the folder of ``fvnce fit``, or raise FileError that names what is missing or damaged.
+    """Open the folder of ``fvnce fit``; raise FileError if a file is missing or damaged.
 
     Args:
-        folder: that ``fvnce fit --out`` wrote.
-        kind: the class of its detector; by default what scores without torch, and has no history of training.
+        folder: the folder that ``fvnce fit --out`` wrote.
+        kind: class of the detector; the default needs no torch, but has no training history.
     """
     if not folder.is_dir():
         raise FileError(
-            f"{folder} is no run folder: it does not exist or is a file; make one with fvnce fit DATA --out {folder}"
+            f"{folder} is not a run folder: it does not exist or is a file; make one with fvnce fit DATA --out {folder}"
         )
     for name in (CONFIG, MODEL):
         if not (folder / name).is_file():
-            raise FileError(f"{folder} is no whole run: {name} is missing; make it again with fvnce fit")
+            raise FileError(f"{folder} is not a complete run: {name} is missing; make it again with fvnce fit")
     config = read_config(folder / CONFIG)
     try:
         with reading(folder / MODEL):
@@ -184,7 +184,7 @@ def load_run(folder: Path, kind: type[FittedEnsemble] = FittedEnsemble) -> Fitte
 
 
 def _layout(detector: FittedEnsemble) -> Layout:
-    """Return what rows look like: named columns as the model reads them, or arrays of one shape."""
+    """Return the layout of the rows: named columns and their types, or the shape of arrays."""
     preprocessor = detector.preprocessor_
     if not isinstance(preprocessor, TablePreprocessor):
         return Layout(None, preprocessor.shape)

@@ -1,12 +1,12 @@
-r"""How well a run finds outliers that somebody has labelled, on rows that need not be those of training.
+r"""Evaluation of a run on labeled rows.
 
-With O outliers among n rows, of which the k with the highest scores are inspected, and t the threshold of the run:
+With O outliers among n rows, k rows inspected in order of decreasing score, and t the threshold of the run:
 
     AUROC                   P(an outlier scores higher than another row), ties counting half
     average precision       mean over outliers of the share of outliers among rows that score at least as high
-    precision, recall at t  outliers among rows above t, over these rows, and over O
-    precision, recall at k  outliers among the k highest-scoring rows, over k, and over O; of equal scores at the k-th
-                            place, what a random order gives on average
+    precision, recall at t  number of outliers above t, divided by the number of rows above t, and by O
+    precision, recall at k  number of outliers among the k highest-scoring rows, divided by k, and by O; ties at the
+                            k-th place count as on average over random orders
 
 Each comes with a 95 % interval for the distributions from which outliers and other rows were drawn, at the share of
 outliers in the file (:mod:`fvnce.detection.trust.evidence`).
@@ -33,7 +33,7 @@ from .settings import DataSettings
 from .training_data import Marks, Say, read_like, split_labels
 
 Array = NDArray[np.float64]
-#: What is measured, in words.
+#: Names of the numbers for display.
 NUMBERS = {
     "auroc": "AUROC",
     "average_precision": "average precision",
@@ -42,21 +42,21 @@ NUMBERS = {
     "precision_at_k": "precision at k = {k:,}",
     "recall_at_k": "recall at k = {k:,}",
 }
-#: Names of columns that hold labels, whatever the run was trained with.
+#: Names of columns that are taken for labels, even if the run was trained without labels.
 LABEL_COLUMNS = frozenset({"label", "labels", "outlier", "is_outlier", "anomaly", "is_anomaly"})
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well labelled outliers are found.
+    """Detection quality on labeled rows.
 
     Attributes:
-        scores: of all rows, by which they are ranked, shape (n,).
-        flags: which of them are flagged, shape (n,).
-        outlier: which of them are outliers, shape (n,).
-        threshold: of the run.
-        k: how many of the highest-scoring rows are inspected.
-        numbers: those of :data:`NUMBERS`; None where not defined, as the precision of no rows.
+        scores: scores that rank the rows, shape (n,).
+        flags: mask of flagged rows, shape (n,).
+        outlier: mask of outliers, shape (n,).
+        threshold: threshold of the run.
+        k: number of highest-scoring rows that are inspected.
+        numbers: the numbers named in :data:`NUMBERS`; None where undefined, such as the precision of no rows.
     """
 
     scores: Array
@@ -77,7 +77,7 @@ class Evaluation:
         return int(self.flags[self.outlier].sum())
 
     def table(self) -> tuple[str, list[list[str]]]:
-        """Return a caption and rows of name, value and interval, the header first."""
+        """Return a caption and a table of name, value and interval, with the header as first row."""
         rows = [["", "value", "95 % interval"]]
         for name, number in self.numbers.items():
             label = NUMBERS[name].format(k=self.k)
@@ -93,7 +93,7 @@ class Evaluation:
         return caption, rows
 
     def content(self) -> dict[str, Any]:
-        """Return everything but the rows, for JSON."""
+        """Return all results except the rows, for JSON."""
         return {
             "rows": len(self.scores),
             "outliers": int(self.outlier.sum()),
@@ -106,14 +106,14 @@ class Evaluation:
         }
 
     def plot(self, path: Path) -> Path:
-        """Draw histograms of scores, the ROC curve and precision against recall, each with the threshold."""
+        """Plot histograms of scores, the ROC curve and the precision-recall curve, each with the threshold."""
         from sklearn.metrics import precision_recall_curve, roc_curve
 
         from ...paper import figures
 
         figure, (left, middle, right) = figures.new_figure(3, width=9.0, height=3.0)
         dark, bright, edges = "#0b2e59", "#c23b22", np.histogram_bin_edges(self.scores, 40).tolist()
-        # Outliers are hatched, to differ in a grey print too.
+        # Outliers are hatched, to be distinguishable without color.
         groups = ((~self.outlier, "other rows", dark, ""), (self.outlier, "outliers", bright, "////"))
         for kind, label, color, hatch in groups:
             look: dict[str, Any] = {"histtype": "stepfilled", "alpha": 0.4, "color": color, "edgecolor": color}
@@ -148,9 +148,9 @@ def evaluate(
         scores: higher for more anomalous rows, shape (n,).
         flags: which rows are flagged, shape (n,).
         outlier: which rows are outliers, shape (n,).
-        threshold: of the run.
-        k: how many rows are inspected; by default as many as there are outliers.
-        seed: of the intervals.
+        threshold: threshold of the run.
+        k: number of rows that are inspected; by default the number of outliers.
+        seed: seed of the intervals.
 
     >>> scores = np.array([1.0, 2.0, 3.0, 4.0])
     >>> result = evaluate(scores, scores > 2.5, np.array([False, True, False, True]), 2.5)
@@ -160,7 +160,7 @@ def evaluate(
     outliers, others = int(outlier.sum()), int((~outlier).sum())
     if not outliers or not others:
         raise FileError(
-            f"labels must mark some rows as outliers and leave others, found {outliers:,} outliers among "
+            f"labels must mark some rows, but not all, as outliers, found {outliers:,} outliers among "
             f"{len(outlier):,} rows; give a file with both"
         )
     places = outliers if k is None else k
@@ -174,7 +174,7 @@ def evaluate(
         return np.concatenate([auroc_and_precision(positive, negative, lowest), at], 1)
 
     def flagged(positive: Array, negative: Array, lowest: bool) -> Array:
-        """Return precision and recall of what is flagged, shape (draws, 2)."""
+        """Return precision and recall of the flagged rows, shape (draws, 2)."""
         above, false = positive[:, first:].sum(1), negative[:, first:].sum(1)
         with np.errstate(invalid="ignore"):
             return np.stack([above / (above + false), above / outliers], 1)
@@ -192,27 +192,29 @@ def evaluate(
 
 
 def _among_first(positive: Array, negative: Array, places: int) -> float:
-    """Return how many outliers are among the ``places`` highest-scoring rows, ties by their share."""
+    """Return the number of outliers among the ``places`` highest-scoring rows; ties count by their fraction."""
     outliers, seen = (np.append(0.0, np.cumsum(part[::-1])) for part in (positive, positive + negative))
     return float(np.interp(places, seen, outliers))
 
 
-def read_labelled(
+def read_labeled(
     run: FittedRun, path: str, label: str | None, settings: DataSettings, say: Say, tick: Tick | None = None
 ) -> tuple[Array, Marks, Marks]:
     """Return scores, flags and labels of every row of a file, read in parts.
 
     Args:
-        run: scores the rows.
+        run: the run that scores the rows.
         path: the file.
-        label: the column or array of labels, as ``--label`` of ``fvnce fit``; by default that of the run.
-        settings: how the file is read.
-        say: gets notices about the labels, and about rows that are unlike those of training.
-        tick: reports progress.
+        label: column or array of labels, as in ``--label`` of ``fvnce fit``; by default that of the run.
+        settings: settings for reading the file.
+        say: called with messages on the labels, and on rows far from those of training.
+        tick: called with the progress.
     """
     label = label or run.config.data.label
     if label is None:
-        raise FileError(f"{run.folder} was trained without labels; say where those of {path} are with --label COLUMN")
+        raise FileError(
+            f"{run.folder} was trained without labels; name the column of labels in {path} with --label COLUMN"
+        )
     scores, flags, marks, unlike = [], [], [], Unlike(run)
     with closing(read_like(run.layout, path, settings, labels=True)) as source:
         labels, split = split_labels(source, label, path)
@@ -224,7 +226,7 @@ def read_labelled(
             marks.append(labels.marks(values))
             if tick is not None:
                 tick(part.start + len(values), part.done)
-    # Which value marks outliers must be clear here too; how many it marks need not: nothing is trained.
+    # Any fraction of outliers is allowed, since nothing is trained.
     labels.check(say, mostly=True)
     for sentence in unlike.sentences():
         say(f"warning: {sentence}")
@@ -232,7 +234,7 @@ def read_labelled(
 
 
 def label_column(source: Source, run: FittedRun) -> str | None:
-    """Return a column of a table that holds labels, if there is one."""
+    """Return the name of a column of labels in a table, if there is one."""
     label, columns = run.config.data.label or "", getattr(source, "columns", [])
     names = (label, label.rpartition("=")[0], *(column for column in columns if column.lower() in LABEL_COLUMNS))
     return next((name for name in names if name in columns and name not in run.layout.columns), None)

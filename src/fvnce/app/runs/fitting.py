@@ -1,12 +1,12 @@
-"""``fit``: from settings to the folder of a run.
+"""Training of a run from its settings, and the files of its folder.
 
     model.safetensors   the detector
-    config.toml         the settings that make it again
+    config.toml         the settings, to repeat the run
     report.html         the page
     card.md             the model card
 
-The folder is put together in a temporary folder and moved into place whole, so that a killed run leaves none. There is
-one writer at a time. A new run replaces an old one file by file; other files in the folder are never touched.
+Files are written to a temporary folder, which is then moved into place, so an interrupted run leaves no folder behind.
+Only one process at a time writes a run. A new run replaces an old one file by file; other files in the folder are kept.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from .scoring import FewValues
 from .settings import CONFIG, RunSettings, fingerprint
 from .training_data import Say, TrainingData, read_training_data
 
-#: Parameters of the detector that are no settings of a run.
+#: Parameters of the detector that are not settings of a run.
 _NO_SETTING = ("verbose", "random_state", "expert")
 PAGE, CARD = "report.html", "card.md"
-#: What earlier versions wrote, and ``--overwrite`` removes.
+#: Files of earlier versions that ``--overwrite`` removes.
 _OLD = ("run.json", "history.json")
 
 
 def make_run(
     settings: RunSettings, out: Path, say: Say, *, overwrite: bool = False, progress: bool | None = None
 ) -> FittedRun:
-    """Train and write the folder ``out``; with ``overwrite``, files in it that no run wrote are left alone."""
+    """Train, and write the run to ``out``; ``overwrite`` replaces the files of an earlier run only."""
     with sole_writer(out):
         if out.exists() and not overwrite:
             raise FileError(f"{out} exists already; choose another folder with --out, or pass --overwrite")
         if out.exists() and not (out / MODEL).is_file():
             raise FileError(
-                f"{out} exists and is no run, so --overwrite will not replace it; choose another folder with --out"
+                f"{out} exists and is not a run, so --overwrite does not replace it; choose another folder with --out"
             )
         place = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
         try:
@@ -60,12 +60,12 @@ def make_run(
 
 
 def sole_writer(out: Path) -> AbstractContextManager[None]:
-    """Be the only one who makes the run ``out``, which need not exist yet."""
+    """Hold a lock for writing the run ``out``, which need not exist yet."""
     return locked(out.parent / f".{out.name}.lock", out)
 
 
 def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: bool | None) -> FittedRun:
-    """Train, and write all files of the run into ``place``."""
+    """Train, and write all files of the run to ``place``."""
     notices: list[str] = []
     sha256 = fingerprint(settings.data.path)
     if None not in (sha256, settings.data.sha256) and sha256 != settings.data.sha256:
@@ -100,7 +100,7 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
 def _fit_detector(
     settings: RunSettings, data: TrainingData, progress: bool | None
 ) -> tuple[NoiseContrastiveDetector, RunSettings]:
-    """Return the detector, and the settings with those that it has by default."""
+    """Return the fitted detector, and the settings completed by its defaults."""
     parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.detector.items()}
     allowed = [name for name in (*NoiseContrastiveDetector().get_params(), *EXPERT) if name not in _NO_SETTING]
     for name in parameters:
@@ -109,7 +109,7 @@ def _fit_detector(
             raise FileError(f"the detector has no setting {name!r}; {instead}")
     parameters = current_names(parameters)
     detector = NoiseContrastiveDetector(**parameters, random_state=settings.seed, verbose=int(bool(progress)))
-    # --label was checked where it was read, and --outliers and --mostly-outliers say so on purpose.
+    # --label was checked when it was read; with --outliers or --mostly-outliers the user asked for it.
     known, checked = data.known, data.checked
     labels = known.astype(int) if known.any() or (checked is not None and checked.any()) else None
     detector.fit(data.rows, labels, checked=checked, mostly_outliers=True)
@@ -129,15 +129,15 @@ def _described(data: TrainingData) -> str:
 
 
 def _put_in_place(made: Path, out: Path) -> None:
-    """Move the run ``made`` to ``out``; files of a run that is there are replaced, all others stay."""
+    """Move the run ``made`` to ``out``; replace the files of a run that is there, and keep all others."""
     if not out.exists():
         made.chmod(0o755)
         made.rename(out)
         return
     for name in (MODEL, CONFIG, PAGE, CARD):
         if (out / name).is_dir():
-            raise FileError(f"{out / name} is a folder where a run has a file; move it away first")
-    # Without its model the folder is no run, so nobody reads a mixture of two; the new model comes last.
+            raise FileError(f"{out / name} must be a file, found a folder; move it away first")
+    # The model is removed first and written last, so that no reader sees a mixture of two runs.
     for name in (MODEL, *_OLD):
         (out / name).unlink(missing_ok=True)
     for name in (CONFIG, PAGE, CARD, MODEL):

@@ -1,9 +1,9 @@
-"""Review: sheets of the rows most worth a look, which come back with verdicts.
+"""Sheets of rows to review, and the verdicts that a person fills in.
 
-A sheet is a csv table: ``verdict``, to be filled in; ``key``, by which the row is recognized; row, scores and reasons;
-and the row as its file has it. The key is a hash of what the row holds in the columns of the model, so a row is
-recognized in whatever file and at whatever place it comes, and rows that are equal in these columns are one. What a
-spreadsheet does to numbers does not matter as long as it leaves the key.
+A sheet is a csv table with the columns ``verdict``, to be filled in; ``key``, which identifies the row; row, scores and
+reasons; and the columns of the data file. The key is a hash of the values in the columns of the model, so a row is
+found again in any file and at any position, and rows that are equal in these columns share a key. A spreadsheet may
+reformat numbers as long as it keeps the key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERDICT, KEY = "verdict", "key"
 
 
 def row_keys(rows: Frame) -> list[str]:
-    """Return what each row is recognized by: a hash of its values by name, numbers to 15 digits.
+    """Return the key of each row: a hash of its values by column name, with numbers rounded to 15 digits.
 
     >>> one, other = Frame({"a": np.ones(1), "b": np.zeros(1)}), Frame({"b": np.zeros(1), "a": np.ones(1)})
     >>> row_keys(one) == row_keys(other), len(row_keys(one)[0])
@@ -42,12 +42,12 @@ def row_keys(rows: Frame) -> list[str]:
     """
     names = sorted(rows.columns.tolist())
     values = zip(*(as_texts(rows[name]) for name in names), strict=True)
-    # A letter first, so that no spreadsheet takes a key for a number.
+    # Begins with a letter, so that no spreadsheet takes a key for a number.
     return ["k" + hashlib.blake2b(repr((names, row)).encode(), digest_size=8).hexdigest() for row in values]
 
 
 def read_sheet(path: str, layout: Layout, settings: DataSettings) -> tuple[Frame, list[tuple[str, bool | None]]]:
-    """Return the rows of a sheet, laid out as those of training, and the key and the verdict of each."""
+    """Return the rows of a sheet in the layout of training, with their keys and verdicts."""
     source = read_like(layout, path, replace(settings, delimiter=None, header=None, decimal=None))
     with closing(source):
         if not isinstance(source, TableSource) or layout.types is None:
@@ -68,14 +68,14 @@ def read_sheet(path: str, layout: Layout, settings: DataSettings) -> tuple[Frame
 
 
 def _unmarked(text: str | None) -> str | None:
-    """Return a text without the ' that :func:`cell` put before it."""
+    """Remove the leading ' that :func:`cell` added to a text."""
     return text[1:] if text is not None and text.startswith("'") and cell(text[1:]) == text else text
 
 
 def add_verdicts(data: TrainingData, settings: DataSettings, say: Say) -> TrainingData:
-    """Return training data with the verdicts of all sheets; of several about a row the last one counts.
+    """Add the verdicts of all sheets to the training data; if a row has several, the last one counts.
 
-    Rows that are not among the training rows, such as later ones, are added to them.
+    Rows of a sheet that are not among the training rows are added to them.
     """
     rows, known = data.rows, data.known.copy()
     checked = np.zeros(len(known), dtype=bool) if data.checked is None else data.checked.copy()
@@ -113,10 +113,10 @@ def add_verdicts(data: TrainingData, settings: DataSettings, say: Say) -> Traini
 
 
 def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str], count: int) -> tuple[int, int]:
-    """Write the ``count`` highest-scoring rows of a table that nobody has reviewed; return how many of how many.
+    """Write the ``count`` highest-scoring unreviewed rows of a table; return the numbers of rows written and read.
 
-    Left out are rows with a verdict in a sheet that the run was fitted with, rows that the label or the checked column
-    of the run marks in the file, and copies of a row.
+    Omitted are rows with a verdict in a sheet that the run was fitted with, rows that the label or the checked column
+    of the run marks, and copies of a row.
     """
     data = run.config.data
     if path == "-":
@@ -148,7 +148,7 @@ def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str]
                     best[keys[i]] = -float(scores.anomaly[i]), part.start + i, rows.take([i])
             best = dict(sorted(best.items(), key=lambda item: item[1][:2])[:count])
     if not best:
-        raise FileError(f"{path} must hold rows without a verdict, found none; give other rows")
+        raise FileError(f"{path} must hold rows without a verdict, found none; pass other rows")
     places, frame = [place for _, place, _ in best.values()], Frame.join([row for _, _, row in best.values()])
     again = read_like(run.layout, path, settings)
     assert isinstance(again, TableSource)
@@ -157,7 +157,7 @@ def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str]
 
 
 def _marked(source: TableSource, data: DataSettings) -> Iterator[Any]:
-    """Yield for each column of labels that a file has what takes it from rows, and says which are labelled."""
+    """Yield for each column of labels in a file a function that removes it from rows and returns the labeled rows."""
     if data.label is not None and {data.label, data.label.rpartition("=")[0]} & set(source.columns):
         labels, split = split_labels(source, data.label, source.name)
 
@@ -172,7 +172,7 @@ def _marked(source: TableSource, data: DataSettings) -> Iterator[Any]:
 
 
 def _write(run: FittedRun, rows: Frame, found: Sequence[Any], columns: list[str], file: IO[str]) -> None:
-    """Write a sheet: of each row its key, its place and its cells."""
+    """Write the key, the position and the cells of each row to a sheet."""
     detector, table = run.detector, csv.writer(file, lineterminator="\n")
     scores, reasons = detector.scores(rows), detector.reasons(rows, REASONS)
     numbers: dict[str, Any] = {"score": scores.anomaly, "probability": detector.probability_of(scores)}
@@ -181,7 +181,7 @@ def _write(run: FittedRun, rows: Frame, found: Sequence[Any], columns: list[str]
     numbers |= {"outlier": scores.flagged.astype(int)}
     ours = [VERDICT, KEY, "row", *numbers, *(f"reason_{i + 1}" for i in range(REASONS))]
     table.writerow([*(name if name not in columns else f"fvnce_{name}" for name in ours), *map(cell, columns)])
-    # What was read as a number cannot be a formula, and must stay a number.
+    # A value that was read as a number is not a formula, and stays a number.
     plain = [name in run.layout.columns and rows.types[name].kind != "text" for name in columns]
     for i, (key, place, cells) in enumerate(zip(*found, strict=True)):
         words = [cell(sentence) for sentence in reasons[i]]
@@ -191,7 +191,7 @@ def _write(run: FittedRun, rows: Frame, found: Sequence[Any], columns: list[str]
 
 
 def say_gains(config: Path, after: FittedRun, say: Say) -> None:
-    """Say what a run gained by verdicts, compared with the earlier run of a config, if its model is there."""
+    """Report how verdicts changed a run, compared with the earlier run of a config if its model exists."""
     folder = config if config.is_dir() else config.parent
     if not (folder / MODEL).is_file():
         return
@@ -203,8 +203,8 @@ def say_gains(config: Path, after: FittedRun, say: Say) -> None:
         return f"{evidence.average_precision or 'unknown'} by {known}"
 
     say(
-        f"held-out average precision {precision(first)} before the verdicts, {precision(second)} after: outliers that "
-        "were reviewed because they scored high are easy to find again, so part of a gain may be theirs"
+        f"held-out average precision {precision(first)} before the verdicts, {precision(second)} after; part of a "
+        "gain may be due to reviewed outliers, which were chosen for high scores and are easy to find again"
     )
     say(
         f"threshold {before.threshold:.4g} before, {after.threshold:.4g} after; share of outliers among other rows "

@@ -1,8 +1,8 @@
-"""Scores of a file of any length, written part by part, so that memory does not grow with the number of rows.
+"""Scoring of files of any length, part by part, with bounded memory.
 
-A score of rows unlike those of training says little: a column may have moved, or changed its unit or its spelling. So
-:class:`Unlike` counts such values, :class:`FewValues` rows that lack most of them, and the summary warns of them, as it
-does of a file that is far from training as a whole (:mod:`fvnce.detection.trust.drift`).
+Scores of rows far from those of training are unreliable: columns may be swapped, or have another unit or spelling.
+:class:`Unlike` counts such values and :class:`FewValues` counts rows with few values. The summary contains warnings
+about both, and about a file that is far from training as a whole (:mod:`fvnce.detection.trust.drift`).
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from ..escaping import cell, line_json
 from . import FittedRun
 from .training_data import Say, check_finite_part, find_column
 
-#: Called after each part with the rows done and the share of the file.
+#: Called after each part with the number of rows done and the fraction of the file.
 Tick = Callable[[int, float | None], None]
-#: A row: its score, minus its position, so that the earlier of two equals wins, and its entries.
+#: A row: its score, its negative position, so that the earlier of two equal rows wins, and its entries.
 Scored = tuple[float, int, dict[str, Any]]
-#: Changes which scores of a part, which begins at a row of the file, are flagged.
+#: Sets which rows of a part are flagged, given the scores and the position of the first row.
 Budget = Callable[[Scores, int], Scores]
-#: Columns named as reasons for a score.
+#: The most reasons given for a score.
 REASONS = 3
-#: Rows explained at once: integrated gradients hold many copies of a row.
+#: Rows explained at once, since integrated gradients hold many copies of a row.
 EXPLAINED = 256
-#: Share of the values of a column that must be unlike those of training for a warning.
+#: Fraction of the values of a column that must differ from training for a warning.
 UNLIKE_SHARE = 0.5
-#: Rows with few values that are named.
+#: The most rows with few values that are listed by name.
 NAMED = 5
-#: Rows below which there is no warning.
+#: The fewest rows for which there is a warning.
 MIN_ROWS = 5
 
 
 class FewValues:
-    """Names of rows that lack more than half of their values, and more than is usual in training."""
+    """Counter of rows that lack more than half of their values, and more than is usual in training."""
 
     def __init__(self, detector: FittedEnsemble) -> None:
         self._detector, self._rows, self._few = detector, 0, 0
         self._names: list[str] = []
 
     def add(self, rows: Any, name: Callable[[int], object]) -> None:
-        """Count more rows; ``name`` gives that of the i-th of them."""
+        """Count more rows; ``name(i)`` is the name of the i-th of them."""
         gaps = self._detector.gaps_
         if gaps is not None:
             few = np.flatnonzero(gaps.are_few(self._detector.count_gaps(rows))).tolist()
@@ -63,14 +63,14 @@ class FewValues:
             self._names += [str(name(i)) for i in few[: NAMED - len(self._names)]]
 
     def sentences(self) -> list[str]:
-        """Return a sentence that names them, if there are any."""
+        """Return a sentence that lists these rows, if there are any."""
         names = ", ".join(self._names) + (", …" if self._few > len(self._names) else "")
         lack = f"{self._few:,} of {self._rows:,} rows have values in less than half of the columns"
-        return [f"{lack}, so that their scores say little: {names}"] if self._few else []
+        return [f"{lack}, so their scores are unreliable: {names}"] if self._few else []
 
 
 class Unlike:
-    """Counts of values unlike those of training: columns that are empty, texts never seen, numbers far away."""
+    """Counter of values unlike those of training: missing values, unseen texts, numbers far away."""
 
     def __init__(self, run: FittedRun) -> None:
         self._run, self._rows = run, 0
@@ -85,7 +85,7 @@ class Unlike:
             self._there, self._odd = self._there + there, self._odd + odd
 
     def sentences(self) -> list[str]:
-        """Return a warning for each column that is unlike that of training."""
+        """Return a warning for each column whose values differ from those of training."""
         preprocessor = self._run.detector.preprocessor_
         if not isinstance(preprocessor, TablePreprocessor) or self._rows < MIN_ROWS:
             return []
@@ -99,7 +99,7 @@ class Unlike:
             elif odd > UNLIKE_SHARE * there:
                 what = "numbers more than 10 deviations away from those of training"
                 if column.categories is not None:
-                    what = "texts that no training row had"
+                    what = "texts that did not occur in training"
                 elif column.unused:
                     what = f"values other than {column.center:.6g}, which all training rows had"
                 warnings.append(f"column {name!r} holds {what}, in {odd:,} of {there:,} rows")
@@ -108,7 +108,7 @@ class Unlike:
 
 @dataclass
 class Summary:
-    """Counts and warnings of the scored rows; ``novel`` outliers are flagged for their novelty alone."""
+    """Counts and warnings of scored rows; ``novel`` counts rows flagged for their novelty alone."""
 
     rows: int = 0
     outliers: int = 0
@@ -129,19 +129,19 @@ def stream_scores(
     tick: Tick | None = None,
     budget: Budget | None = None,
 ) -> Summary:
-    """Score every row of a file.
+    """Score every row of a file, and write the scores.
 
     Args:
-        run: scores the rows.
-        source: the file.
-        file: where the table (csv) or the lines (JSON) go.
+        run: the run that scores the rows.
+        source: the file to score.
+        file: stream that the csv or JSON lines are written to.
         top: write only this many of the highest-scoring rows, highest first.
-        explain: give the reasons of a score, the columns that add most to it, in words.
+        explain: add reasons for each score, in words.
         as_json: write one JSON object on each line.
-        id: the column that names rows, which :func:`add_id` found.
-        strict: refuse rows that are unlike those of training, instead of a warning in the summary.
-        tick: reports progress.
-        budget: which rows are flagged instead of those above the threshold of the run, by :func:`budget_of`.
+        id: identifier column, as returned by :func:`add_id`.
+        strict: raise an error instead of a warning if the rows are far from those of training.
+        tick: called with the progress.
+        budget: rule from :func:`budget_of` that replaces the threshold of the run.
     """
     summary, unlike, few, batch = Summary(), Unlike(run), FewValues(run.detector), run.detector.new_batch()
     write = _json_writer(file) if as_json else _csv_writer(file, run, named=id is not None, explain=explain)
@@ -163,7 +163,7 @@ def stream_scores(
         summary.novel += int((scores.kind == "novel").sum()) if two else 0
         chosen = np.arange(len(anomaly))
         if top is not None:
-            # No more of this part than the top can matter, and none below the worst that is kept.
+            # Skip rows of this part that cannot be among the top rows.
             chosen = np.sort(np.argsort(-anomaly, kind="stable")[:top])
             if len(best) >= top:
                 chosen = chosen[anomaly[chosen] > best[0][0]]
@@ -189,13 +189,15 @@ def stream_scores(
 
 
 def budget_at(threshold: float) -> Budget:
-    """Return what flags scores above a threshold."""
+    """Return a rule that flags scores above a threshold."""
     return lambda scores, start: replace(scores, threshold=threshold, chosen=scores.anomaly > threshold)
 
 
 def budget_of(run: FittedRun, source: Source, *, alarms: int | None, fdr: float | None) -> Budget:
-    """Return what flags a number of rows or bounds the rate of false alarms: it reads the file, and keeps a few numbers
-    of each row."""
+    """Return a rule that flags a number of rows or bounds the false discovery rate.
+
+    Reads the file, and keeps a few numbers of each row.
+    """
     detector, unlike = run.detector, Unlike(run)
     anomaly, p_values, above = [np.empty(0)], [np.empty(0)], [np.empty(0, dtype=bool)]
     discount = False if fdr is None else detector.discount_at(fdr)
@@ -215,7 +217,7 @@ def budget_of(run: FittedRun, source: Source, *, alarms: int | None, fdr: float 
 
 
 def score_part(run: FittedRun, rows: Any, part: Part, name: str, unlike: Unlike) -> tuple[Any, Scores]:
-    """Return the rows of a part as the model takes them, and their scores."""
+    """Return the rows of a part in the form that the model takes, and their scores."""
     check_finite_part(rows, name, part.start)
     prepared = run.layout.prepare(rows)
     unlike.add(prepared)
@@ -223,7 +225,7 @@ def score_part(run: FittedRun, rows: Any, part: Part, name: str, unlike: Unlike)
 
 
 def add_id(source: Source, column: str | None, say: Say, *, asked: bool) -> str | None:
-    """Read the column that names rows too; one that was not asked for on the command line may be missing."""
+    """Add the identifier column to those that are read; it may be missing unless the command line names it."""
     if column is None:
         return None
     if not isinstance(source, TableSource):
@@ -235,19 +237,19 @@ def add_id(source: Source, column: str | None, say: Say, *, asked: bool) -> str 
     except FileError:
         if asked:
             raise
-        say(f"{source.name} has no column {column!r}, which named the rows of training: scores go by row alone")
+        say(f"{source.name} has no column {column!r}, the identifier in training; scores have row numbers only")
         return None
     source.add_text(name)
     return name
 
 
 def _name(part: Part, i: int) -> Any:
-    """Return the number of the i-th row of a part, from 1, or the name of its file."""
+    """Return the number of the i-th row of a part, starting at 1, or the name of its file."""
     return part.start + i + 1 if part.names is None else part.names[i]
 
 
 def say_how(source: Source, say: Say, others: set[str | None]) -> None:
-    """Say how the columns of a table were read, and which of them were not."""
+    """Report how the columns of a table were read, and which columns were not used."""
     if not isinstance(source, TableSource):
         return
     for line in described({name: column for name, column in source.types.items() if name not in others}):
@@ -260,7 +262,7 @@ def say_how(source: Source, say: Say, others: set[str | None]) -> None:
 def _scored(
     run: FittedRun, rows: Any, scores: Scores, chosen: Any, part: Part, ids: Any, explain: bool
 ) -> Iterator[Scored]:
-    """Yield the entries of each chosen row of a part."""
+    """Yield the output entries of each chosen row of a part."""
     anomaly, flagged, kind = scores.anomaly, scores.flagged, scores.kind
     two = run.detector.novelty_threshold_ is not None
     probability, p_value = run.detector.probability_of(scores), run.p_value(rows, anomaly)
@@ -285,7 +287,7 @@ def _scored(
 
 
 def _reasons(run: FittedRun, rows: Any, chosen: Any) -> Iterator[tuple[dict[str, float], list[str]]]:
-    """Yield for each chosen row the columns, or places of an image, that raise its score most, also in words."""
+    """Yield for each chosen row the columns or pixels that raise its score most, with sentences."""
     for start in range(0, len(chosen), EXPLAINED):
         positions = chosen[start : start + EXPLAINED]
         part = rows.take(positions) if isinstance(rows, Frame) else rows[positions]

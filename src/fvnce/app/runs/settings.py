@@ -1,4 +1,4 @@
-"""What a run is made from, and ``config.toml``, from which the same command makes it again.
+"""Settings of a run, stored in ``config.toml`` so that the run can be repeated.
 
 [run]       seed
 [data]      path, outliers, label, checked, review, mostly_outliers, drop, keep, id, delimiter, header, missing,
@@ -29,37 +29,37 @@ CONFIG = "config.toml"
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Where the rows are and how to read them."""
+    """Settings of the data: where the rows are and how to read them."""
 
     path: str
-    outliers: str | None = None  # a file of known outliers of the same layout
-    label: str | None = None  # the column that marks known outliers, or column=value
-    checked: str | None = None  # the column that marks rows whose label is the truth
+    outliers: str | None = None  # file of known outliers in the same layout
+    label: str | None = None  # column that marks known outliers, or column=value
+    checked: str | None = None  # column that marks rows whose label is trusted
     review: tuple[str, ...] = ()  # sheets with verdicts
     mostly_outliers: bool = False  # whether the label may mark more than half of the rows
     drop: tuple[str, ...] = ()  # columns to leave out
-    keep: tuple[str, ...] = ()  # columns to use though they seem to name rows
-    id: str | None = None  # the column that names rows, which is carried into the scores
-    delimiter: str | None = None  # of a text table
-    header: bool | None = None  # whether a text table has one
-    missing: tuple[str, ...] = ()  # texts that stand for a missing value
-    decimal: str | None = None  # the decimal mark where no value shows it
-    categorical: tuple[str, ...] = ()  # columns that are text whatever they hold
-    schema: str | None = None  # a file that says how columns are read
-    array: str | None = None  # which array of an npz file
-    sha256: str | None = None  # of the file, when it was read
+    keep: tuple[str, ...] = ()  # columns to use although they look like identifiers
+    id: str | None = None  # identifier column that is copied into the scores
+    delimiter: str | None = None  # delimiter of a text table
+    header: bool | None = None  # whether a text table has a header
+    missing: tuple[str, ...] = ()  # texts that mean a missing value
+    decimal: str | None = None  # decimal mark where the values do not show it
+    categorical: tuple[str, ...] = ()  # columns to read as text
+    schema: str | None = None  # file that describes how columns are read
+    array: str | None = None  # name of the array in an npz file
+    sha256: str | None = None  # checksum of the file when it was read
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All settings of a run."""
+    """All settings of a run: seed, data and detector."""
 
     data: DataSettings
     seed: int = 0
     detector: dict[str, Any] = field(default_factory=dict)
 
     def to_toml(self) -> str:
-        """Return the text of ``config.toml``."""
+        """Return the settings as the text of ``config.toml``."""
         content: dict[str, dict[str, Any]] = {
             "run": {"seed": self.seed},
             "data": {k: v for k, v in asdict(self.data).items() if v not in (None, (), False) or k == "header"},
@@ -73,7 +73,7 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
     return tuple(listed(text)(name, value))
 
 
-#: How each entry of ``config.toml`` is checked; runs of 0.2 also name their kind.
+#: Checks of the entries of ``config.toml``; runs of version 0.2 also have an entry ``kind``.
 _RUN: dict[str, Check] = {"seed": lambda name, value: count(name, value, low=0), "kind": text}
 _DATA: dict[str, Check] = {
     **dict.fromkeys(("path", "outliers", "label", "checked", "id", "delimiter", "schema", "array", "sha256"), text),
@@ -84,7 +84,7 @@ _DATA: dict[str, Check] = {
 
 
 def read_config(path: Path) -> RunSettings:
-    """Read the settings in a ``config.toml``, or in the folder of a run."""
+    """Read the settings from a ``config.toml``, or from the folder of a run."""
     place = path / CONFIG if path.is_dir() else path
     content = _read_toml(place, "give the config.toml of a run")
     tables = {name: content.get(name, {}) for name in ("run", "data", "detector")}
@@ -103,7 +103,7 @@ def read_config(path: Path) -> RunSettings:
     return RunSettings(DataSettings(**data), run.get("seed", 0), detector)
 
 
-#: How each entry of a column in the file of a schema is checked.
+#: Checks of the entries of a column in a schema file.
 _COLUMN: dict[str, Check] = {
     "kind": partial(choice, options=tuple(NOUNS)),
     "decimal": partial(choice, options=(".", ",")),
@@ -114,13 +114,13 @@ _COLUMN: dict[str, Check] = {
 
 
 def read_schema(path: str) -> dict[str, ColumnType]:
-    """Read how columns are read from the file that ``fvnce data FILE --schema`` wrote."""
+    """Read a schema file that ``fvnce data FILE --schema`` wrote."""
     content = _read_toml(Path(path), "write it with fvnce data FILE --schema")
     return {name: ColumnType(**_checked(table, _COLUMN, f"{path} [{name}]")) for name, table in content.items()}
 
 
 def schema_toml(types: Mapping[str, ColumnType], name: str) -> str:
-    """Return the text of a file that says how the columns of a table are read."""
+    """Return the text of a schema file, which describes how the columns of a table are read."""
     columns = {
         column: {
             key: value for key, value in asdict(how).items() if key in _COLUMN and value not in (None, (), False, "")
@@ -131,7 +131,7 @@ def schema_toml(types: Mapping[str, ColumnType], name: str) -> str:
         f"How the columns of {name} are read. Edit it, then: fvnce fit FILE --schema THIS\n"
         f"kind is one of {', '.join(NOUNS)}; decimal . or ,; day_first (of dates) true or false;\n"
         "missing a list of texts; ignored = true leaves a column out.\n"
-        "A column that is not here is read as its values show."
+        "The type of a column that is not listed is detected from its values."
     )
     return to_toml(columns, comment)
 
@@ -147,7 +147,7 @@ def _read_toml(place: Path, advice: str) -> dict[str, Any]:
 
 
 def _checked(table: Any, checks: Mapping[str, Check] | None, where: str) -> dict[str, Any]:
-    """Return the entries of a table, each checked if there are checks, or raise FileError for the first wrong one."""
+    """Check the entries of a table, and return them; raise FileError for the first invalid one."""
     if not isinstance(table, Mapping):
         raise FileError(f"{where} must be a table, found {short(table)}; correct it")
     if checks is None:
@@ -162,7 +162,7 @@ def _checked(table: Any, checks: Mapping[str, Check] | None, where: str) -> dict
 
 
 def fingerprint(path: str) -> str | None:
-    """Return the SHA-256 of a file; of a folder, over the names and contents of its images; None for a pipe."""
+    """Return the SHA-256 of a file, or of the names and contents of the images in a folder; None for a pipe."""
     place = Path(path)
     if place.is_file():
         with place.open("rb") as file:
@@ -179,7 +179,7 @@ def fingerprint(path: str) -> str | None:
 def to_toml(content: Mapping[str, Mapping[str, Any]], comment: str = "") -> str:
     """Return tables of booleans, numbers, strings and lists of these as TOML, without entries that are None.
 
-    The standard library reads TOML and does not write it.
+    The standard library can read TOML, but not write it.
 
     >>> print(to_toml({"run": {"seed": 0, "rule": "power(1/64)", "hidden": [64, 64], "label": None}}))
     [run]
@@ -213,5 +213,5 @@ def _toml_value(key: str, value: Any) -> str:
 
 
 def _toml_string(string: str) -> str:
-    # JSON's escapes are TOML's, but for DEL and characters beyond 16 bits, which TOML takes as they are.
+    # TOML uses the escapes of JSON, except for DEL and characters beyond 16 bits, which TOML allows unescaped.
     return json.dumps(string, ensure_ascii=False).replace("\x7f", "\\u007f")

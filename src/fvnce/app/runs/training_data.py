@@ -1,6 +1,6 @@
-"""Files as training rows: which columns are used, which rows are known outliers, by a label or in a separate file.
+"""Training data of a run: the columns that are used, and known outliers from a label or a separate file.
 
-A person names a column by its name or its number; one value of the label column marks known outliers.
+A column is given by its name or its number; one value of the label column marks known outliers.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .settings import DataSettings, read_schema
 
 Say = Callable[[str], None]
 Marks = NDArray[np.bool_]
-#: Takes rows and the position of the first apart, into rows without labels and labels.
+#: Splits rows, given with the position of the first one, into rows without labels and labels.
 Split = Callable[[Any, int], tuple[Any, NDArray[Any]]]
-#: Shares of known outliers above which a label is likely to be the wrong way round.
+#: Fractions of known outliers above which a label is probably inverted: for a warning, and for an error.
 MANY, MOST = 0.25, 0.5
-#: Words in the name of a column that marks known outliers.
+#: Words that occur in names of columns of labels.
 LABEL_WORDS = {"label", "labels", "fraud", "fraudulent", "outlier", "outliers", "anomaly", "anomalies", "anomalous"}
-#: Rows that take more bytes than this are thinned, known outliers and others to this many each.
+#: Size in bytes above which rows are subsampled, and the numbers of known outliers and of other rows then kept.
 LARGE_BYTES = 128 * 2**20
 LARGE_ROWS = 200_000
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What rows look like, so that other files can be read the same way."""
+    """Layout of the rows, by which other files are read in the same way."""
 
-    types: dict[str, ColumnType] | None  # for a table with names, how each used column is read
-    shape: tuple[int, ...] | None  # for an array, the shape of one row
+    types: dict[str, ColumnType] | None  # types of the columns of a table with names
+    shape: tuple[int, ...] | None  # shape of one row of an array
 
     @classmethod
     def of(cls, rows: Rows) -> Self:
@@ -60,7 +60,7 @@ class Layout:
         return numbered(self.shape[0]) if self.shape and len(self.shape) == 1 else []
 
     def prepare(self, rows: Rows) -> Rows:
-        """Return rows as the model takes them, whatever file they came in."""
+        """Return the rows of any file in the form that the model takes."""
         if self.types is not None and not isinstance(rows, Frame):
             return Frame({name: np.asarray(rows[:, i], dtype=np.float64) for i, name in enumerate(self.types)})
         if self.types is None and isinstance(rows, Frame):
@@ -75,17 +75,17 @@ class Layout:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The rows of a run; known outliers from a separate file come last."""
+    """Rows of a run; known outliers from a separate file come last."""
 
     rows: Rows
     known: Marks
     layout: Layout
-    names: list[str] | None  # of the rows: the files of images, or the column that names rows
-    checked: Marks | None = None  # rows whose label is the truth
-    numbers: NDArray[np.int64] | None = None  # of a table's rows, their positions in its file, if it can be read again
+    names: list[str] | None  # names of rows: files of images, or values of the identifier column
+    checked: Marks | None = None  # rows whose label is trusted
+    numbers: NDArray[np.int64] | None = None  # positions of table rows in their file, if it can be read again
 
     def cells(self, rows: list[int], settings: DataSettings) -> dict[int, list[str]]:
-        """Return the values of rows as the file has them, for those that are rows of a table that can be read again."""
+        """Return the values of rows as written in the file, for rows of a table that can be read again."""
         if self.numbers is None:
             return {}
         rows = [row for row in rows if row < len(self.numbers)]
@@ -95,7 +95,7 @@ class TrainingData:
 
 
 def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> TrainingData:
-    """Read the files that a run is trained on; ``say`` gets the notices for a person."""
+    """Read the files that a run is trained on; ``say`` is called with each message for the user."""
     source = open_source(settings.path, _options(settings, None))
     rng = np.random.default_rng([seed, 5])
     rows: Rows
@@ -106,7 +106,9 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
         else:
             rows, known, names = _read_array(source, settings, say)
     if len(rows) < 2:
-        raise FileError(f"{source.name} holds {len(rows)} row; give at least 2, and a hundred or more to be of use")
+        raise FileError(
+            f"{source.name} must hold at least 2 rows, found {len(rows)}; a hundred or more are recommended"
+        )
     _check_finite(rows, source.name)
     if isinstance(rows, Frame):
         rows = _without_identifiers(rows, {*settings.keep, *settings.categorical, *source.declared}, say)  # type: ignore[union-attr]
@@ -120,7 +122,7 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
             rows = Frame.join([rows, outliers])
         else:
             if rows.nbytes > LARGE_BYTES and len(rows) > LARGE_ROWS:
-                # A memory map need not fit in memory, but rows that are joined with others must.
+                # A memory map may exceed memory, but rows that are joined with others must fit.
                 chosen = np.sort(rng.choice(len(rows), LARGE_ROWS, replace=False))
                 say(f"of {len(rows):,} rows, {LARGE_ROWS:,} chosen at random are used")
                 names = [str(i + 1) if names is None else names[i] for i in chosen.tolist()]
@@ -130,14 +132,14 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
         checked = None if checked is None else np.concatenate([checked, np.zeros(len(outliers), dtype=bool)])
         names = None if names is None else [*names, *(f"outlier {i + 1}" for i in range(len(outliers)))]
     if settings.label is not None and not known.any():
-        say(f"no row is marked as an outlier by {settings.label!r}: the run goes on without known outliers")
+        say(f"no row is marked as an outlier by {settings.label!r}: training continues without known outliers")
     _report_empty_columns(rows, source, say)
     numbers = numbers if Path(settings.path).is_file() else None
     return TrainingData(rows, known, layout, names, checked, numbers)
 
 
 def read_like(layout: Layout, path: str, settings: DataSettings, *, labels: bool = False) -> Source:
-    """Open a file whose rows must look like those of training; an array may have one more column, of labels."""
+    """Open a file with the layout of training; an array may have one additional column of labels."""
     source = open_source(path, _options(settings, layout.types))
     if isinstance(source, TableSource):
         return source
@@ -162,7 +164,7 @@ def _options(settings: DataSettings, types: dict[str, ColumnType] | None) -> Rea
 def _read_table(
     source: TableSource, settings: DataSettings, say: Say, rng: np.random.Generator
 ) -> tuple[Frame, Marks, Marks, list[str] | None, NDArray[np.int64]]:
-    """Read a table in parts, and keep no more of it than fits: a sample, if there are very many rows."""
+    """Read a table in parts; keep a random sample if it is too large."""
     columns, where = source.columns, settings.path
     labels, split = (None, None) if settings.label is None else split_labels(source, settings.label, where)
     name = None if settings.id is None else find_column(columns, settings.id, where)
@@ -190,7 +192,7 @@ def _read_table(
             if bare := [i for i in np.flatnonzero(checked).tolist() if values is not None and values[i] is None]:
                 raise FileError(
                     f"{where}, row {part.start + bare[0] + 1}: {looked_at!r} marks a row without a label; fill in its "
-                    "label, or leave it unchecked"
+                    "label, or clear the mark"
                 )
         sample.add(rows, known + 2 * checked.astype(np.int8), numbers)
         if sample.nbytes > budget():
@@ -199,7 +201,7 @@ def _read_table(
         labels.check(say, mostly=settings.mostly_outliers)
     else:
         for column in (column for column in columns if column not in dropped and _sounds_like_labels(column)):
-            say(f"column {column!r} is data here: if it marks known outliers, pass --label {listed([column])}")
+            say(f"column {column!r} is used as data; if it marks known outliers, pass --label {listed([column])}")
     for notice in source.notices:
         say(notice)
     frame, marks, numbers, seen = sample.result()
@@ -213,7 +215,7 @@ def _read_table(
 
 
 class _Sample:
-    """Rows added part by part, thinned at random whenever they have grown large."""
+    """Random sample of rows that are added part by part."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng, self._seen, self._thin = rng, 0, False
@@ -221,7 +223,7 @@ class _Sample:
         self.nbytes = 0
 
     def add(self, rows: Frame, marks: NDArray[np.int8], numbers: NDArray[np.int64]) -> None:
-        # The rows with the lowest numbers stay, so that early rows are no likelier to stay than late ones.
+        # Rows with the lowest random numbers stay, so early and late rows are equally likely to stay.
         self._parts.append((rows, marks, numbers, self._rng.random(len(rows))))
         self._seen += len(rows)
         self.nbytes += rows.nbytes
@@ -260,7 +262,7 @@ def _read_array(source: ArraySource, settings: DataSettings, say: Say) -> tuple[
 
 
 def _check_finite(rows: Rows, name: str) -> None:
-    """Raise FileError for infinity, with the name of the file and the number of the row."""
+    """Raise FileError, with the file and the row, if a value is infinite."""
     # A memory map may be larger than memory.
     step = len(rows) if isinstance(rows, Frame) else max(1, 2**20 // int(np.prod(rows.shape[1:])))
     for start in range(0, len(rows), step):
@@ -269,9 +271,9 @@ def _check_finite(rows: Rows, name: str) -> None:
 
 
 def check_finite_part(rows: Rows, name: str, start: int) -> None:
-    """Raise FileError for infinity in a part of a file, whose first row is at position ``start``."""
+    """Raise FileError if a value is infinite in a part of a file whose first row is at position ``start``."""
     columns = {f": column {c!r}": rows[c] for c in rows.columns} if isinstance(rows, Frame) else {"": rows}
-    advice = "pass --missing inf" if isinstance(rows, Frame) else "write NaN for what is missing"
+    advice = "pass --missing inf" if isinstance(rows, Frame) else "write NaN for missing values"
     for where, values in columns.items():
         infinite = np.isinf(values).reshape(len(values), -1).any(1) if values.dtype.kind == "f" else np.zeros(1, bool)
         if infinite.any():
@@ -280,7 +282,7 @@ def check_finite_part(rows: Rows, name: str, start: int) -> None:
 
 
 def _report_empty_columns(rows: Rows, source: Source, say: Say) -> None:
-    """Name columns without a single value; refuse a table without any."""
+    """Report columns without any value; raise FileError for a table without any value."""
     if isinstance(rows, Frame):
         names = rows.columns.tolist()
         empty = [name for name in names if not len(present(rows[name]))]
@@ -290,13 +292,13 @@ def _report_empty_columns(rows: Rows, source: Source, say: Say) -> None:
     else:
         return
     if len(empty) == len(names):
-        raise FileError(f"{source.name} holds no value at all: all are missing; give a file with values")
+        raise FileError(f"{source.name} must hold values, found only missing ones; pass another file")
     for name in empty:
-        say(f"column {name!r} holds no value at all and is not used; leave it out with --drop {name!r}")
+        say(f"column {name!r} has only missing values and is not used; leave it out with --drop {name!r}")
 
 
 def _without_identifiers(rows: Frame, kept: set[str], say: Say) -> Frame:
-    """Return the columns that describe rows, without those that name them, unless they are all there is."""
+    """Leave out identifier columns, unless there are no others."""
     reasons = {}
     for name in rows.columns.tolist():
         if name not in kept and rows.types.get(name, ColumnType()).kind in ("number", "text"):
@@ -305,12 +307,12 @@ def _without_identifiers(rows: Frame, kept: set[str], say: Say) -> Frame:
     if len(reasons) == rows.shape[1]:
         return rows
     for name, why in reasons.items():
-        say(f"column {name!r} {why}; it is left out, and --keep {name!r} would keep it")
+        say(f"column {name!r} {why}; it is left out; keep it with --keep {name!r}")
     return rows.without(list(reasons))
 
 
 def find_column(columns: list[str], name: str, where: str) -> str:
-    """Return a column by its name, or by its number from 1, or from −1 backwards."""
+    """Return a column given by its name, or by its number, from 1 or backwards from −1."""
     if name in columns:
         return name
     try:
@@ -334,10 +336,10 @@ def split_labels(source: Source, label: str, path: str) -> tuple[Labels, Split]:
     Args:
         source: the file.
         label: a column or array, or COLUMN=VALUE.
-        path: of the file.
+        path: path of the file.
 
     Returns:
-        The labels, and how rows of the file are split into rows and labels.
+        The labels, and a function that splits rows of the file into rows and labels.
     """
     if isinstance(source, TableSource):
         column, value = (label, "") if label in source.columns else _label_value(label)
@@ -349,13 +351,15 @@ def split_labels(source: Source, label: str, path: str) -> tuple[Labels, Split]:
     if array is not None:
         return Labels(name, value), lambda rows, start: (rows, array[start : start + len(rows)])
     if len(source.shape) != 2:
-        raise FileError(f"--label cannot name a column of images ({path}); give known outliers by --outliers")
+        raise FileError(
+            f"--label needs a table or a matrix, found images ({path}); pass known outliers with --outliers"
+        )
     position = find_position(name, source.shape[1], path)
     return Labels(name, value), lambda rows, start: (np.delete(np.asarray(rows), position, 1), rows[:, position])
 
 
 def truths(values: Sequence[Any], where: str, column: str, start: int = 0) -> list[bool | None]:
-    """Return what words such as yes and no, 1 and 0, outlier and inlier say; None where a cell is empty.
+    """Convert words such as yes and no, 1 and 0, outlier and inlier to booleans; an empty cell gives None.
 
     >>> truths(["yes", None, "0"], "sheet.csv", "verdict")
     [True, None, False]
@@ -371,13 +375,13 @@ def truths(values: Sequence[Any], where: str, column: str, start: int = 0) -> li
 
 
 def checked_rows(rows: Frame, column: str, where: str, start: int) -> tuple[Frame, Marks]:
-    """Return rows without the column that says which of them are checked, and which these are."""
+    """Split the column that marks checked rows off; return the other columns and the mask."""
     marks = truths(rows[column].tolist(), where, column, start)
     return rows.without([column]), np.array([mark is True for mark in marks], dtype=bool)
 
 
 def _label_value(label: str) -> tuple[str, str]:
-    """Return the column and the value that ``--label`` names, the value empty if it names none.
+    """Split the argument of ``--label`` into column and value; the value is empty if none is given.
 
     >>> _label_value("class=3"), _label_value("fraud")
     (('class', '3'), ('fraud', ''))
@@ -387,7 +391,7 @@ def _label_value(label: str) -> tuple[str, str]:
 
 
 def _sounds_like_labels(column: str) -> bool:
-    """Return whether a word of the name of a column is one for known outliers.
+    """Return whether the name of a column contains a word of :data:`LABEL_WORDS`.
 
     >>> [_sounds_like_labels(name) for name in ("isFraud", "is_outlier", "Label", "labelling", "amount")]
     [True, True, True, False, False]
@@ -397,11 +401,11 @@ def _sounds_like_labels(column: str) -> bool:
 
 
 class Labels:
-    """Labels, read part by part.
+    """Labels of known outliers, read part by part.
 
     Args:
-        column: or array that holds them.
-        value: that marks known outliers; by default 1, yes, fraud and the like.
+        column: name of the column or array.
+        value: value that marks known outliers; by default 1, yes, fraud and similar words.
 
     >>> labels = Labels("fraud")
     >>> labels.marks(np.array(["yes", None, "no"], dtype=object)).tolist()
@@ -422,7 +426,7 @@ class Labels:
         return np.array([known[text] for text in texts], dtype=bool)
 
     def check(self, say: Say, *, mostly: bool = False) -> None:
-        """Refuse labels that are unclear or seem to be the wrong way round, after the last part."""
+        """Raise FileError if the labels are ambiguous or seem inverted; called after the last part."""
         there = {text: count for text, count in self._counts.items() if text}
         column = self.column
         if self.value and self.value not in there:
@@ -430,8 +434,8 @@ class Labels:
         unclear = sorted(text for text in there if text.lower() not in OUTLIER | INLIER | {"nan"})
         if unclear and not self.value:
             raise FileError(
-                f"column {column!r} must mark known outliers by 1 and other rows by 0, found {listed(unclear, 5)}; say "
-                f"which value marks them, as in {self._example(there)}, its rarest value"
+                f"column {column!r} must mark known outliers by 1 and other rows by 0, found {listed(unclear, 5)}; "
+                f"pass the value that marks them, as in {self._example(there)}, its rarest value"
             )
         total = sum(self._counts.values())
         known = self._counts[self.value] if self.value else sum(there[t] for t in there if t.lower() in OUTLIER)
@@ -439,9 +443,9 @@ class Labels:
         if known > MOST * total and not mostly:
             others = {text: count for text, count in there.items() if self.value and text != self.value}
             hint = f"choose another value, as in {self._example(others)}, or " if others else ""
-            raise FileError(f"{marked}, more than half; {hint}pass --mostly-outliers if that is what they are")
+            raise FileError(f"{marked}, more than half; {hint}pass --mostly-outliers if this is correct")
         if known > MANY * total:
-            say(f"{marked}: more than a quarter, so check whether the value that marks them is the right one")
+            say(f"{marked}, more than a quarter; check whether the right value marks them")
 
     def _example(self, counts: dict[str, int]) -> str:
         rarest = min(sorted(counts), key=lambda text: counts[text])
@@ -449,7 +453,7 @@ class Labels:
 
 
 def _plain(value: Any) -> str:
-    """Return a label as text, 1.0 as 1."""
+    """Format a label as text; 1.0 becomes 1."""
     if value is None:
         return ""
     text = str(value).strip()

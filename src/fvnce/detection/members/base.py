@@ -1,10 +1,10 @@
-"""The contract of members: they fit themselves to rows, score, explain the score as a sum, give and take a state.
+"""Interface of members: fitting, scores, explanation of scores as sums over columns, and their state.
 
     anomaly(x) = base + Σ_j contributions_j(x)
 
-A checksum proves that nobody altered a file, not that its writer was honest. A forged tree can contain a cycle, an
-index can lie outside of its table. So ``from_state`` refuses whatever ``fit`` could not have made; code behind it does
-not check again.
+A checksum detects changes of a file, but not a malicious writer: a forged tree may contain a cycle, or an index may be
+out of range. So ``from_state`` raises FileError for every state that ``fit`` could not have made; other code does not
+check again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..rows import Array, Folds, TrainingRows, weighted_quantile
 if TYPE_CHECKING:
     from ...training.history import History
 
-#: What JSON can hold, and arrays.
+#: JSON content, and arrays by name.
 State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 #: (channels, height, width).
 ImageShape = tuple[int, int, int]
@@ -31,10 +31,10 @@ ImageShape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class MemberSettings:
-    """Settings of members, under the names that they have in the detector's constructor and in its ``expert``.
+    """Settings of members, named as in the constructor of the detector and in ``expert``.
 
     Attributes:
-        image: shape of what a row holds the pixels of, or None for a table.
+        image: shape of the image whose pixels a row holds, or None for a table.
     """
 
     members: tuple[str, ...]
@@ -58,20 +58,20 @@ class MemberSettings:
     image: ImageShape | None = None
 
     def smaller(self) -> MemberSettings:
-        """Return settings of models that only calibrate: a third of the trees, one network.
+        """Return settings of models for calibration only: a third of the trees, one network.
 
-        The network has as many steps as others. With fewer its scores have another spread, and so another threshold.
+        The number of steps is unchanged, since it affects the spread of scores and so the threshold.
         """
         return replace(self, n_trees=-(-self.n_trees // 3), n_networks=1, verbose=0)
 
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Anomalies of training rows, each by models that were trained without it.
+    """Anomalies of training rows by models that were trained without the row.
 
     Attributes:
-        rows: of the unlabelled rows, shape (n,).
-        outliers: of the known outliers, shape (m,); NaN for one that no model was trained without.
+        rows: anomalies of the unlabeled rows, shape (n,).
+        outliers: anomalies of the known outliers, shape (m,); NaN for one that could not be held out.
     """
 
     rows: Array
@@ -79,7 +79,7 @@ class HeldOutScores:
 
     @classmethod
     def by(cls, anomaly: Callable[[Array, int], Array], rows: TrainingRows, folds: Folds) -> Self:
-        """Compute them by ``anomaly(X, fold)``, the score by what was trained without that fold."""
+        """Compute the anomalies by ``anomaly(X, fold)``, which scores rows by models trained without that fold."""
         scores = []
         for X, fold_of in ((rows.X, folds.rows), (rows.outliers, folds.outliers)):
             scores.append(np.full(len(X), np.nan))
@@ -95,41 +95,41 @@ class HeldOutScores:
 
 
 class Scorer(ABC):
-    """A trained model of how strange a row is, which explains its score."""
+    """Trained model that scores rows and explains the scores."""
 
-    #: Whether base and contributions sum to the anomaly up to rounding; otherwise up to a quadrature.
+    #: Whether base and contributions sum to the anomaly up to rounding, otherwise up to a quadrature error.
     exact: bool = True
-    #: The record of training, for members that have networks.
+    #: Training history, for members with networks.
     history: History | None = None
 
     @property
     def base(self) -> float:
-        """The anomaly that all rows start from."""
+        """Base value that contributions are added to."""
         return 0.0
 
     @abstractmethod
     def anomaly(self, X: Array) -> Array:
-        """Return scores that are higher for stranger rows, shape (n,)."""
+        """Return scores, higher for more anomalous rows, shape (n,)."""
 
     @abstractmethod
     def contributions(self, X: Array) -> Array:
-        """Return the part of the anomaly that each column is the reason for, shape (n, D)."""
+        """Return the contribution of each column to the anomaly, shape (n, D)."""
 
     @abstractmethod
     def state(self) -> State:
-        """Return what ``from_state`` makes the same scorer from."""
+        """Return the state from which ``from_state`` restores the scorer."""
 
 
 class Member(Scorer):
-    """A kind of scorer that trains itself.
+    """Scorer that can be fitted, one class for each kind of model.
 
     Attributes:
-        name: its name in settings and files.
-        needs_outliers: whether it cannot be trained without known outliers.
-        sees_pixels: whether it takes images as they are; other members see their principal components.
-        sees_components: whether it sees those of wide tables, too.
-        novelty: whether it says how unlike the data a row is, whatever outliers are known.
-        memorizes: whether it scores rows that it was trained on otherwise than new ones.
+        name: name in settings and files.
+        needs_outliers: whether known outliers are needed for training.
+        sees_pixels: whether it uses the pixels of images; other members use principal components.
+        sees_components: whether it uses principal components of wide tables.
+        novelty: whether it measures novelty, independent of known outliers.
+        memorizes: whether scores of its training rows differ systematically from those of new rows.
     """
 
     name: ClassVar[str]
@@ -144,16 +144,16 @@ class Member(Scorer):
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
-        """Train a member.
+        """Fit the member to training rows.
 
         Args:
             rows: encoded training rows.
-            settings: of the detector.
-            seed: of everything random.
-            folds: parts of the rows, each of which some of the member's models must not see.
+            settings: settings of the detector.
+            seed: seed of all random draws.
+            folds: folds of the rows; for each fold, some models of the member are trained without it.
 
         Returns:
-            The member and, with folds, the scores of training rows by models that have not seen them.
+            The member and, with folds, the held-out scores of training rows.
         """
 
     @classmethod
@@ -161,21 +161,21 @@ class Member(Scorer):
     def from_state(
         cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape | None
     ) -> Self:
-        """Make the member of a state, which may be forged.
+        """Restore the member from a state, which is checked.
 
         Args:
-            content: from :meth:`state`.
-            arrays: likewise.
-            width: columns of the rows that it will score.
-            image: shape of what these columns are the pixels of, or None.
+            content: JSON content from :meth:`state`.
+            arrays: arrays from :meth:`state`.
+            width: number of columns of the rows.
+            image: shape of the image whose pixels are the columns, or None.
 
         Raises:
-            FileError: if :meth:`fit` could not have made it.
+            FileError: if :meth:`fit` could not have made the state.
         """
 
 
 def standard(anomaly: Array, weights: Array) -> tuple[float, float]:
-    """Return mean and deviation of weighted anomalies; a deviation of 1 where all are equal.
+    """Return mean and deviation of weighted anomalies; the deviation is 1 if all are equal.
 
     >>> standard(np.array([1.0, 3.0]), np.ones(2))
     (2.0, 1.0)
@@ -186,7 +186,7 @@ def standard(anomaly: Array, weights: Array) -> tuple[float, float]:
 
 
 def robust_standard(anomaly: Array, weights: Array) -> tuple[float, float]:
-    """Return the median and half the range of the middle 68 %; the mean and deviation where that range is zero.
+    """Return the median and half the range of the middle 68 %, or mean and deviation if that range is zero.
 
     >>> robust_standard(np.arange(101.0), np.ones(101))
     (50.0, 34.0)
@@ -196,7 +196,7 @@ def robust_standard(anomaly: Array, weights: Array) -> tuple[float, float]:
 
 
 def row_fractions(values: Array) -> Array:
-    """Divide each row by its sum; a row of zeros becomes equal fractions.
+    """Divide each row by its sum; a row of zeros gives equal fractions.
 
     >>> row_fractions(np.array([[1.0, 3.0], [0.0, 0.0]]))
     array([[0.25, 0.75],
@@ -207,7 +207,7 @@ def row_fractions(values: Array) -> Array:
 
 
 def part_of(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays whose names begin with ``prefix`` and a point, without these.
+    """Return the arrays whose names begin with ``prefix`` and a dot, with this prefix removed.
 
     >>> part_of({"0.a": np.ones(1), "1.a": np.zeros(1)}, "1")
     {'a': array([0.])}
@@ -216,5 +216,5 @@ def part_of(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArra
 
 
 def prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Put ``prefix`` and a point before the names of arrays."""
+    """Add ``prefix`` and a dot to the names of arrays."""
     return {f"{prefix}.{name}": value for name, value in arrays.items()}

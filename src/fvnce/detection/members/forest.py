@@ -4,14 +4,14 @@ On the cells C of a partition, the model p_θ = r_C p_n has the objective
 
     J = Σ_C  P_data(C) f1(r_C) + P_noise(C) f0(r_C),        maximal at  r_C = P_data(C) / P_noise(C)
 
-for *every* proper scoring rule, because f0' = −r f1'. So a tree needs no training but the choice of its cells, and the
-share of noise in a cell, μ_C = P_noise / (P_data + P_noise), is its exact answer. Cells come from extremely randomized
+for *every* proper scoring rule, because f0' = −r f1'. So training a tree is only the choice of its cells: the
+share of noise in a cell, μ_C = P_noise / (P_data + P_noise), is the exact optimum. Cells come from extremely randomized
 trees, whose Gini gain is the gain of J under the quadratic rule; the forest averages μ over trees.
 
-Trees are stored as plain arrays, which can be checked to the last leaf; the left child of a node follows it, since
-scikit-learn grows trees depth first. Its compiled code finds the leaves of many rows, 18 times as fast as NumPy.
-scikit-learn has no public way to make a tree from arrays, so the state that it unpickles is used, without a pickle;
-where a version of it has another form, NumPy finds the same leaves.
+Trees are stored as plain arrays, which can be validated completely; the left child of a node follows it, since
+scikit-learn grows trees depth first. For many rows its compiled code finds the leaves, 18 times as fast as NumPy.
+scikit-learn has no public function to make a tree from arrays, so ``__setstate__`` is used, without pickle; if a
+version has another format, NumPy finds the same leaves.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ from ..._validation import require, stored_array
 from ..rows import Array, Folds, TrainingRows
 from .base import HeldOutScores, ImageShape, Member, MemberSettings, Scorer, State
 
-#: Rows times trees that are followed at a time.
+#: Largest number of rows times trees that are processed at a time.
 MAX_PLACES = 2**20
-#: Rows up to which NumPy follows all trees at once, faster than compiled code that goes through them one by one; more
-#: rows while scikit-learn is not imported, which takes a second.
+#: Largest number of rows for which NumPy, which processes all trees at once, is used instead of compiled code; the
+#: second limit holds while scikit-learn is not imported, which takes a second.
 FEW_ROWS, FEW_ROWS_AT_START = 16, 4096
-#: The deepest tree in a file; version 0.2 grew some of a few hundred levels, and each costs a step a row.
+#: Largest depth of a tree in a file; version 0.2 made trees with a few hundred levels.
 MAX_DEPTH = 10_000
-#: The most levels of a tree that ``fit`` grows: without a limit, scoring of large tables took four times as long, and
-#: files were up to 20 times as large, for no more average precision.
+#: Largest depth of a tree grown by ``fit``: without a limit, scoring of large tables took four times as long and files
+#: were up to 20 times as large, without a gain in average precision.
 GROWN_DEPTH = 8
-#: The fewest draws of noise, for tables of few rows.
+#: Smallest number of draws of noise, for tables with few rows.
 MIN_DRAWS = 256
-#: Rows of a tree of the isolation forest, few, so that outliers do not hide one another; its depth; and the most trees.
+#: Rows sampled for a tree of the isolation forest, few so that outliers do not mask one another; depth; most trees.
 ISOLATION_ROWS, ISOLATION_DEPTH, ISOLATION_TREES = 256, 8, 100
 
 
 @dataclass(frozen=True)
 class RatioForest(Scorer):
-    """Trees one after the other in flat arrays.
+    """Trees in concatenated flat arrays.
 
     Attributes:
         roots: first node of each tree, shape (T,).
-        right: node to go to if the feature is above the threshold, otherwise to the next one; at a leaf its own number.
+        right: child node if the feature is above the threshold, otherwise the next node is the child; a leaf has its
+            own index.
         feature: column that a node compares, 0 at a leaf.
-        threshold: what it compares with, in single precision as the rows are.
-        share: μ, the share of noise among what reached the node, in single precision.
+        threshold: value that it compares with, in single precision like the rows.
+        share: μ, the share of noise among the samples in the node, in single precision.
     """
 
     roots: NDArray[Any]
@@ -71,11 +72,11 @@ class RatioForest(Scorer):
     def anomaly_by(self, X: Array, trees: slice) -> Array:
         """Return μ averaged over some of the trees."""
         rows, roots = np.ascontiguousarray(X, dtype=np.float32), self.roots[trees]
-        if rows.shape[1] < self._columns:  # compiled trees would read beyond the rows
+        if rows.shape[1] < self._columns:  # compiled trees would read out of bounds
             raise ValueError(f"X must have at least {self._columns} columns, found {rows.shape[1]}")
         few = FEW_ROWS if "sklearn.tree" in sys.modules else FEW_ROWS_AT_START
         compiled = None if len(rows) <= few else self._compiled
-        # Tree by tree, so that the sum of a row has one order, whatever other rows there are.
+        # Add tree by tree, so that the order of the sum does not depend on the other rows.
         if compiled is not None:
             total = np.zeros(len(rows))
             for root, tree in zip(roots.tolist(), compiled[trees], strict=True):
@@ -110,14 +111,14 @@ class RatioForest(Scorer):
         return int(self.feature.max()) + 1
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that the forest is made of, by name."""
+        """Return the arrays of the forest by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.arrays()  # compiled trees are made from them again
+        return self.arrays()  # compiled trees are made again from the arrays
 
     def contributions(self, X: Array) -> Array:
-        """Return how much each column moved μ on the way from the roots to the leaves, shape (n, D)."""
+        """Return the change of μ by the splits on each column, from root to leaf, shape (n, D)."""
         rows, size = X.astype(np.float32), max(1, MAX_PLACES // len(self.roots))
         return np.concatenate([self._moves(rows[low : low + size]) for low in range(0, max(len(rows), 1), size)])
 
@@ -134,7 +135,7 @@ class RatioForest(Scorer):
 
     @property
     def base(self) -> float:
-        """μ at the roots, averaged over the trees."""
+        """Mean over the trees of μ at the root."""
         return float(self.share[self.roots].mean(dtype=np.float64))
 
     def _step(self, rows: NDArray[np.float32], node: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -143,16 +144,16 @@ class RatioForest(Scorer):
         return np.where((values <= self.threshold[node]) & (right != node), node + 1, right)
 
     def state(self) -> State:
-        """Return the arrays; there is nothing else."""
+        """Return the state, which consists of the arrays only."""
         return {}, self.arrays()
 
     @classmethod
     def from_state(
         cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape | None
     ) -> Self:
-        """Make trees over rows with ``width`` columns, in which every row arrives at a leaf."""
+        """Restore trees over rows with ``width`` columns; check that every path ends at a leaf."""
         expected = {field.name for field in fields(cls)}
-        if "left" in arrays:  # as version 0.2 had it, in double precision
+        if "left" in arrays:  # the format of version 0.2, in double precision
             arrays = dict(arrays)
             left, own = arrays.pop("left"), np.arange(np.size(arrays["right"]))
             after = np.where(arrays["right"] != own, own + 1, own)
@@ -173,7 +174,7 @@ class RatioForest(Scorer):
         return forest
 
     def _check_paths(self, count: int) -> None:
-        """Require that every node but the roots follows one earlier node of its tree, so that every path ends."""
+        """Require that every node except roots has exactly one earlier parent in its tree, so that every path ends."""
         node, roots = np.arange(count), self.roots
         inner = self.right != node
         parents, children = np.tile(node[inner], 2), np.concatenate([node[inner] + 1, self.right[inner]])
@@ -198,7 +199,7 @@ class RatioForest(Scorer):
 def compiled_trees(
     roots: NDArray[Any], right: NDArray[Any], feature: NDArray[Any], threshold: NDArray[Any]
 ) -> list[Any] | None:
-    """Return scikit-learn's tree of each root, or None where this version of it cannot be made from these arrays.
+    """Make scikit-learn trees from arrays; None if the installed version has another format.
 
     Compiled code follows every index, so arrays from a file must have passed :meth:`RatioForest.from_state`.
 
@@ -221,7 +222,7 @@ def compiled_trees(
             nodes["feature"] = np.where(leaf, TREE_UNDEFINED, feature[here])
             nodes["threshold"] = threshold[here]
             tree = Tree(int(feature[here].max()) + 1, np.ones(1, dtype=np.intp), 1)
-            # Values are not needed: the forest holds μ.
+            # Values of nodes are not needed, since the forest stores μ.
             values = np.zeros((len(nodes), 1, 1))
             tree.__setstate__({"max_depth": 0, "node_count": len(nodes), "nodes": nodes, "values": values})
             made.append(tree)
@@ -230,18 +231,18 @@ def compiled_trees(
     return [made[index] for index in place.ravel()]
 
 
-#: Rows of noise, their weights, and the folds whose rows they were made of, −1 for none.
+#: Draws of noise, their weights, and the folds of the rows that they were made from, −1 for none.
 WeightedNoise = tuple[Array, Array, NDArray[np.int64]]
 
 
 class Forest(RatioForest, Member):
-    """A forest against one kind of noise."""
+    """Base class of forests that distinguish rows from noise."""
 
     @classmethod
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
-        """Grow the trees; with K folds tree t is grown without fold t mod K, so a K-th of them has not seen a row."""
+        """Grow the trees; with K folds, tree t is grown without fold t mod K."""
         noise, noise_weights, noise_folds = cls._noise(rows, settings, seed, folds)
         grown = grow_forest(
             rows.X,
@@ -262,11 +263,11 @@ class Forest(RatioForest, Member):
     @classmethod
     @abstractmethod
     def _noise(cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None) -> WeightedNoise:
-        """Return what rows are distinguished from."""
+        """Return the noise that rows are distinguished from."""
 
 
 class OutlierForest(Forest):
-    """A forest against the known outliers themselves."""
+    """Forest that distinguishes rows from the known outliers."""
 
     name: ClassVar[str] = "outlier_forest"
     needs_outliers: ClassVar[bool] = True
@@ -278,7 +279,7 @@ class OutlierForest(Forest):
 
 
 class MixtureForest(Forest):
-    """A forest against smoothed known outliers and smoothed rows."""
+    """Forest that distinguishes rows from smoothed known outliers and smoothed rows."""
 
     name: ClassVar[str] = "mixture_forest"
 
@@ -293,10 +294,10 @@ class MixtureForest(Forest):
 class IsolationForest(RatioForest, Member):
     r"""Isolation forest: rows that few random splits separate from the others score high.
 
-    A tree of random splits cuts the box of a small sample at random until rows are alone: the depth of a row grows with
-    log p_data/p_n for p_n uniform over the box, and a far group is cut off early however dense it is. ``share`` holds
-    1 − h/H at a leaf, h its depth with the expected depth of a tree of the rows left in it, H the largest h; above a
-    leaf it is the mean over the rows of the sample, so that contributions sum.
+    A tree splits the bounding box of a small sample at random until rows are isolated. The depth of a row increases
+    with log p_data/p_n for p_n uniform over the box; a distant group is split off early, however dense it is. At a
+    leaf, ``share`` is 1 − h/H, where h is its depth plus the expected depth of a tree of the rows left in it, and H the
+    largest h. At inner nodes it is the mean over the rows of the sample, so that contributions sum to the score.
     """
 
     name: ClassVar[str] = "isolation_forest"
@@ -307,7 +308,7 @@ class IsolationForest(RatioForest, Member):
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
-        """Grow the trees, each on a sample of its own: a row is in few of them."""
+        """Grow the trees, each on its own sample, so that a row is in few of them."""
         from joblib import Parallel, delayed
 
         seeds = np.random.RandomState(seed).randint(2**31 - 1, size=min(settings.n_trees, ISOLATION_TREES))
@@ -334,7 +335,7 @@ def _grow_isolation(X: NDArray[np.float32], cumulative: Array, seed: int) -> Any
 
 
 def _isolation(tree: Any) -> Array:
-    """Return 1 − h/H of each node of a tree of random splits."""
+    """Return 1 − h/H for each node of a tree of random splits."""
     rows, left, right = tree.weighted_n_node_samples.tolist(), tree.children_left.tolist(), tree.children_right.tolist()
     inner = [node for node, child in enumerate(left) if child >= 0]
     depth = [0] * len(left)
@@ -348,7 +349,7 @@ def _isolation(tree: Any) -> Array:
 
 
 def _expected_depth(rows: Array) -> Array:
-    """Return the mean depth of a row in a tree that separates so many by random splits (Liu, Ting and Zhou 2008).
+    """Return the mean depth of a tree that isolates a number of rows by random splits (Liu, Ting and Zhou 2008).
 
     >>> _expected_depth(np.array([1.0, 2.0, 256.0])).round(2)
     array([ 0.  ,  1.  , 10.24])
@@ -371,19 +372,19 @@ def grow_forest(
     folds: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
     n_jobs: int | None = None,
 ) -> RatioForest:
-    """Grow a forest that distinguishes rows from noise, both given the same total weight.
+    """Grow a forest that distinguishes rows from noise, with equal total weights.
 
     Args:
         rows: data, shape (n, D).
-        weights: one for each row.
+        weights: weights of the rows.
         noise: draws of p_n, or known outliers, shape (m, D).
-        noise_weights: one for each draw.
-        n_trees: how many.
-        min_samples_leaf: fewest samples in a cell.
-        max_depth: the most levels of a tree, or None.
-        seed: of the partitions.
-        folds: the fold of each row and of each draw, −1 for none: tree t sees nothing of fold t mod K.
-        n_jobs: threads, as joblib counts them.
+        noise_weights: weights of the draws.
+        n_trees: number of trees.
+        min_samples_leaf: smallest number of samples in a leaf.
+        max_depth: largest depth of a tree, or None.
+        seed: seed of the splits.
+        folds: folds of the rows and of the draws, −1 for none; tree t is grown without fold t mod K.
+        n_jobs: number of threads, as in joblib.
     """
     from joblib import Parallel, delayed
 
@@ -395,7 +396,7 @@ def grow_forest(
         _balanced(X[keep], is_noise[keep], weight[keep])
         for keep in ([slice(None)] if fold is None else [fold != left_out for left_out in range(int(fold.max()) + 1)])
     ]
-    # As scikit-learn's forests seed their trees.
+    # Seeds are drawn as in scikit-learn's forests.
     seeds = np.random.RandomState(seed).randint(2**31 - 1, size=n_trees)
     grow = partial(_grow_tree, min_samples_leaf=min_samples_leaf, max_depth=max_depth)
     work = (delayed(grow)(parts[tree % len(parts)], int(tree_seed)) for tree, tree_seed in enumerate(seeds))
@@ -407,13 +408,13 @@ _Part = tuple[NDArray[np.float32], Array, Array]
 
 
 def _balanced(X: NDArray[np.float32], is_noise: Array, weight: Array) -> _Part:
-    """Give rows and noise the same total weight."""
+    """Concatenate rows and noise with equal total weights."""
     weight = weight / np.bincount(is_noise.astype(np.int64), weight, minlength=2)[is_noise.astype(np.int64)]
     return X, is_noise, weight
 
 
 def _grow_tree(part: _Part, seed: int, min_samples_leaf: int, max_depth: int | None) -> Any:
-    """Grow one tree, whose target is 1 for noise: the mean of a cell is μ, and the gain half that of Gini."""
+    """Grow one tree with target 1 for noise: the mean in a leaf is μ, and the gain is half the Gini gain."""
     X, is_noise, weight = part
     from sklearn import config_context
     from sklearn.tree import ExtraTreeRegressor
@@ -426,7 +427,7 @@ def _grow_tree(part: _Part, seed: int, min_samples_leaf: int, max_depth: int | N
 
 
 def _flat(trees: Sequence[Any], shares: Sequence[Array] | None = None) -> RatioForest:
-    """Put trees one after the other; ``shares`` are those of their nodes, by default their means."""
+    """Concatenate trees; ``shares`` are the values of their nodes, by default the means of the target."""
     if shares is None:
         shares = [tree.value[:, 0, 0] for tree in trees]
     sizes = [tree.node_count for tree in trees]
@@ -435,7 +436,7 @@ def _flat(trees: Sequence[Any], shares: Sequence[Array] | None = None) -> RatioF
     names = ("children_right", "feature", "threshold")
     right, feature, threshold = (np.concatenate([getattr(tree, name) for tree in trees]) for name in names)
     leaf = right < 0
-    # Rounded down, a threshold divides numbers in single precision as it did.
+    # Rounded down, a threshold splits single-precision numbers as before.
     rounded = threshold.astype(np.float32)
     rounded = np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
     return RatioForest(

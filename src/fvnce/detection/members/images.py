@@ -1,15 +1,15 @@
-r"""Images in coordinates in which distances and ratios mean something.
+r"""Coordinates of images for members: straightened principal components for neighbors, and plain ones for others.
 
 *Neighbors* see z = V (S x − m): S moves the center of brightness to the middle and removes the slant, both by moments
 (with brightness as a mass, u ← u + (cov(u, v)/var(v)) v for columns u and rows v); V are the directions in which
-training images vary most. They are not standardized: directions that hold little must not count as much as others.
-Straightening helps where images are slanted and shifted, as written digits are, and costs little elsewhere. Their
-conditional noise are small random warps x′(u) = x(u + A u + b + e(u)), A and b Gaussian, e a smooth Gaussian field. The
-same few warps are taken of every image, so that its score follows from the image alone.
+training images vary most. They are not standardized, so directions of low variance have little weight. Straightening
+helps for slanted and shifted images, such as handwritten digits, and does little harm elsewhere. The conditional noise
+consists of small random warps x′(u) = x(u + A u + b + e(u)), A and b Gaussian, e a smooth Gaussian field. The same few
+warps are applied to every image, so that its score depends on the image alone.
 
-*Other members* see principal components, z_k = v_k · (x − m), and ρ = log(|x − m|² − |z|² + ε), what no direction
-holds, each standardized. Between pixels, a ratio distinguishes smoothed images from real ones by their grain; between
-components, noise around a known outlier is an image much like it.
+*Other members* see principal components, z_k = v_k · (x − m), and ρ = log(|x − m|² − |z|² + ε), the logarithm of the
+residual, each standardized. On pixels, a ratio would distinguish smoothed images from real ones by their texture; on
+components, noise around a known outlier resembles that image.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ if TYPE_CHECKING:
 
     from ...training.history import History
 
-#: The most directions of a code, and of principal components.
+#: Largest number of directions of a code, and of principal components.
 DIRECTIONS, COMPONENTS = 64, 32
-#: The most images from which directions are learned.
+#: Largest number of images from which directions are learned.
 MAX_LEARNED = 5000
-#: ε over the mean of |x − m|².
+#: ε divided by the mean of |x − m|².
 FLOOR = 1e-4
-#: Less brightness, or less height, than this is none.
+#: Brightness and variance below this are treated as zero.
 FAINT = 1e-3
-#: Images that are resampled at a time.
+#: Number of images that are resampled at a time.
 RESAMPLED = 1024
-#: How many warps, and the deviations of A, b and e in units of half an image.
+#: Number of warps, and standard deviations of A, b and e in units of half an image.
 WARPS, LINEAR, SHIFT, ELASTIC = 16, 0.1, 0.02, 0.05
-#: Knots of the smooth field along a side.
+#: Number of knots of the smooth field along a side.
 KNOTS = 5
-#: The most warps in a file, and the farthest place that one reads, in halves of an image.
+#: Largest number of warps in a file, and largest coordinate that a warp reads, in halves of an image.
 MAX_WARPS, MAX_REACH = 64, 100.0
 
 
 def _sample(rows: TrainingRows, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return some of the images, and their weights with sum one."""
+    """Sample images, and return them with weights of sum one."""
     X, weights = rows.X, rows.weights
     if len(X) > MAX_LEARNED:
         chosen = rng.choice(len(X), MAX_LEARNED, replace=False)
@@ -76,7 +76,7 @@ def _directions(X: Array, weights: Array, count: int, seed: int) -> tuple[Array,
     mean = weights @ X
     away = np.sqrt(weights)[:, None] * (X - mean)
     directions = randomized_svd(away, min(count, *X.shape), random_state=seed)[2]
-    # In the layout that a file gives back: the last bit of a product depends on the order of its factors in memory.
+    # Use the memory layout of a loaded file, since the last bit of a product depends on the order in memory.
     return mean, np.ascontiguousarray(directions), float((away**2).sum())
 
 
@@ -85,9 +85,9 @@ class ImageCode:
     """Coordinates of straightened images.
 
     Attributes:
-        image: (channels, height, width).
-        mean: m, shape (D,).
-        directions: V, orthonormal, shape (K, D).
+        image: shape (channels, height, width).
+        mean: mean m, shape (D,).
+        directions: orthonormal directions V, shape (K, D).
     """
 
     image: ImageShape
@@ -107,7 +107,7 @@ class ImageCode:
         return np.concatenate([project(straightened(part, self.image) - self.mean, self.directions) for part in parts])
 
     def at_pixels(self, X: Array, differences: Array) -> Array:
-        """Return each pixel's fraction of differences of coordinates, from shape (n, k, K) to (n, D)."""
+        """Return the fraction of each pixel in differences of coordinates, from shape (n, k, K) to (n, D)."""
         squares = np.stack([((row @ self.directions) ** 2).mean(0) for row in differences])
         return row_fractions(np.maximum(_mapped(squares, self.image, _inverse(_upright(X, self.image))), 0.0))
 
@@ -117,14 +117,14 @@ class ImageCode:
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape) -> Self:
-        """Make the code of images of this shape from arrays that may be forged."""
+        """Restore the code of images of this shape from arrays, which are checked."""
         require(set(arrays) == {"mean", "directions"}, "have the code of images", sorted(arrays))
         _check_directions("code", arrays, width)
         return cls(image, **arrays)
 
 
 def _check_directions(name: str, arrays: Mapping[str, NDArray[Any]], width: int) -> int:
-    """Require a mean and at least one direction of ``width`` numbers, and return how many directions there are."""
+    """Require a mean and at least one direction of ``width`` numbers; return the number of directions."""
     stored_array(f"mean of a {name}", arrays["mean"], np.float64, (width,))
     shape = np.shape(arrays["directions"])
     require(len(shape) == 2 and shape[0] > 0, f"have directions of a {name}", shape)
@@ -145,7 +145,7 @@ def straightened(X: Array, image: ImageShape) -> Array:
 
 
 def _resampled(X: Array, image: ImageShape, grid: Tensor) -> Array:
-    """Read flattened images at the places of a grid, shape (1 or n, H, W, 2) in halves of an image, zero outside."""
+    """Sample flattened images at a grid, shape (1 or n, H, W, 2), in halves of an image; zero outside."""
     import torch
     from torch.nn import functional
 
@@ -155,7 +155,7 @@ def _resampled(X: Array, image: ImageShape, grid: Tensor) -> Array:
 
 
 def _mapped(X: Array, image: ImageShape, maps: Tensor) -> Array:
-    """Read images through an affine map for each, shape (n, 2, 3)."""
+    """Transform images by one affine map each, shape (n, 2, 3)."""
     from torch.nn import functional
 
     parts = []
@@ -167,7 +167,7 @@ def _mapped(X: Array, image: ImageShape, maps: Tensor) -> Array:
 
 
 def _upright(X: Array, image: ImageShape) -> Tensor:
-    """Return the affine map of each image, from the places of the straight one to those of the image."""
+    """Return the affine map of each image, from coordinates of the straightened image to the original ones."""
     import torch
 
     light = torch.from_numpy(np.maximum(X, 0.0)).float().reshape(-1, *image).sum(1)
@@ -235,7 +235,7 @@ class Warps:
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, NDArray[Any]], image: ImageShape) -> Self:
-        """Make the warps of images of this shape from arrays that may be forged."""
+        """Restore the warps of images of this shape from arrays, which are checked."""
         require(set(arrays) == {"grids"}, "have the warps of images", sorted(arrays))
         shape = np.shape(arrays["grids"])
         require(len(shape) == 4 and 0 < shape[0] <= MAX_WARPS, f"have 1 to {MAX_WARPS} warps", shape)
@@ -247,14 +247,14 @@ class Warps:
 
 @dataclass(frozen=True)
 class PrincipalComponents:
-    """Directions, and what standardizes the coordinates along them.
+    """Principal components with standardized coordinates.
 
     Attributes:
-        mean: m, shape (D,).
-        directions: v, orthonormal, shape (K, D).
-        floor: ε.
+        mean: mean m, shape (D,).
+        directions: orthonormal directions v, shape (K, D).
+        floor: floor ε of the squared residual.
         center: means of the coordinates, shape (K + 1,).
-        scale: their deviations, shape (K + 1,).
+        scale: standard deviations of the coordinates, shape (K + 1,).
     """
 
     mean: Array
@@ -286,7 +286,8 @@ class PrincipalComponents:
     def at_pixels(self, parts: Array, X: Array) -> Array:
         """Distribute contributions of components, shape (n, K + 1), over pixels, shape (n, D), with the same sum.
 
-        A direction's part goes to pixels by their fraction of Σ|v_kp (x − m)_p|, the last by the squared residual.
+        Contributions of directions are divided in proportion to |v_kp (x − m)_p|, the last in proportion to the squared
+        residual.
         """
         away = X - self.mean
         total = np.zeros_like(X)
@@ -296,13 +297,13 @@ class PrincipalComponents:
         return total + parts[:, -1, None] * row_fractions(rest**2)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return every number as an array by name."""
+        """Return all attributes as arrays by name."""
         named = {name: np.array(value) for name, value in vars(self).items()}
-        return {"centre": named.pop("center"), **named}  # as version 0.2 spelled it
+        return {"centre": named.pop("center"), **named}  # spelling of version 0.2
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, NDArray[Any]], width: int) -> Self:
-        """Make the components of images of ``width`` pixels from arrays that may be forged."""
+        """Restore the components of images of ``width`` pixels from arrays, which are checked."""
         named = {"center" if name == "centre" else name: value for name, value in arrays.items()}
         require(set(named) == {field.name for field in fields(cls)}, "have principal components", sorted(arrays))
         count = _check_directions("principal component", named, width) + 1
@@ -316,7 +317,7 @@ class PrincipalComponents:
 
 @dataclass(frozen=True)
 class OnComponents(Scorer):
-    """A member that sees the principal components of an image."""
+    """Member that is applied to principal components."""
 
     pca: PrincipalComponents
     member: Member
@@ -331,10 +332,10 @@ class OnComponents(Scorer):
         seed: int,
         folds: Folds | None = None,
     ) -> tuple[Self, HeldOutScores | None]:
-        """Train a member of a kind on components.
+        """Train a member of this class on components.
 
-        With folds, a smaller one is trained without each, with components of its own. Its scores are brought to the
-        mean and deviation that the whole member has over its training rows.
+        With folds, a smaller member is trained without each fold, with its own components. Its scores are rescaled to
+        the mean and deviation of the whole member over its training rows.
         """
         whole = cls(pca, kind.fit(rows.transformed(pca.transform), settings, seed)[0])
         if folds is None:
@@ -355,17 +356,17 @@ class OnComponents(Scorer):
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
-        """Whether contributions of the member are exact."""
+        """Whether contributions of the member sum to the anomaly up to rounding."""
         return self.member.exact
 
     @property
     def base(self) -> float:
-        """The anomaly that all images start from."""
+        """Base value that contributions are added to."""
         return self.member.base
 
     @property
     def history(self) -> History | None:  # type: ignore[override]
-        """The record of training of the member."""
+        """Training history of the member, if any."""
         return self.member.history
 
     def anomaly(self, X: Array) -> Array:
@@ -377,7 +378,7 @@ class OnComponents(Scorer):
         return self.pca.at_pixels(self.member.contributions(self.pca.transform(X)), X)
 
     def state(self) -> State:
-        """Return the state of the member, and the components."""
+        """Return the states of the member and the components."""
         content, arrays = self.member.state()
         return content, prefixed("pca", self.pca.arrays()) | prefixed("member", arrays)
 
@@ -385,7 +386,7 @@ class OnComponents(Scorer):
     def from_state(
         cls, kind: type[Member], content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int
     ) -> Self:
-        """Make a member of a kind over the components of images of ``width`` pixels."""
+        """Restore a member of this class over the components of images of ``width`` pixels."""
         pca, member = part_of(arrays, "pca"), part_of(arrays, "member")
         require(len(arrays) == len(pca) + len(member), "have arrays of components and a member only", sorted(arrays))
         components = PrincipalComponents.from_state(pca, width)

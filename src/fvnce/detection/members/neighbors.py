@@ -1,8 +1,8 @@
-r"""The density ratio by nearest neighbors, in closed form: there is nothing to train.
+r"""Density ratio by nearest neighbors, in closed form without training.
 
-With d(x) the mean distance from x to its k nearest reference rows, the density of the data is p̂(x) ∝ d(x)^(−D). Against
-a noise whose density is known as well, every scoring rule has its optimum at the ratio of the two. The noise is a
-geometric mean of three, p_n ∝ u^(1−a−b) · s^a · w^b, so that
+With d(x) the mean distance from x to its k nearest reference rows, the density of the data is p̂(x) ∝ d(x)^(−D).
+Against a noise whose density is known as well, every scoring rule has its optimum at the ratio of the two. The noise is
+a geometric mean of three, p_n ∝ u^(1−a−b) · s^a · w^b, so that
 
     (1/D) log p_n/p̂ = log d(x) − a log mean_i d(x_i) − b log ρ(x) + const,
 
@@ -10,11 +10,11 @@ u uniform, s the data smoothed as far as the neighbors x_i of x reach (rows far 
 local density, score high: LOF), and w the conditional noise of small warps of an image, log ρ(x) their mean log
 distance from it. benchmarks/DEFAULTS.md gives the reasons for a and b.
 
-Distances are smoothed, d + ε, so that rows which occur many times are not infinitely dense. A training row is not its
-own neighbor: where a row coincides with a reference row, one copy of that is left out. Unlabelled rows may be outliers
-that lie together, and each other's neighbors. So unless rows are known to be clean, the fifth of them whose 100
-neighbors lie farthest is no reference, and neither is a group, however dense, from which it is far to the nearest fifth
-of all rows.
+Distances are smoothed, d + ε, so that the density of repeated rows is finite. A training row is not its own neighbor:
+if a row equals a reference row, one copy of it is left out. Hidden outliers may form groups and be each other's
+neighbors. So unless rows are known to be clean, the fifth of them with the largest distances from their 100 nearest
+neighbors is not used as reference, and neither is a group far from the bulk of the rows, however dense
+(:class:`~fvnce.detection.bulk.Bulk`).
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, part
 if TYPE_CHECKING:
     from .images import ImageCode, Warps
 
-#: The most rows among which neighbors are searched without known outliers; with some, which rank most rows; and images.
+#: Largest number of reference rows: without known outliers; with some, where other members matter more; for images.
 MAX_ROWS, MAX_ROWS_WITH_KNOWN, MAX_IMAGES = 4096, 2048, 20_000
-#: ε as a fraction of the mean distance: rows of tables repeat themselves, images do not.
+#: ε as a fraction of the mean distance, for tables, which may repeat rows, and for images.
 SMOOTHING, IMAGE_SMOOTHING = 0.3, 0.01
-#: a on tables of clean rows; a on images whose neighbors explain everything, and b on images.
+#: a on tables of clean rows; a on images if neighbors explain all variance; b on images.
 LOCAL, IMAGE_LOCAL, IMAGE_WARPED = 0.5, 0.7, 0.4
-#: k, where it is not set.
+#: Default of k on tables and on images.
 ROW_NEIGHBORS, IMAGE_NEIGHBORS = 5, 10
-#: Fraction of rows that are no reference since they may be outliers, and neighbors by which they are found.
+#: Fraction of rows that are left out of the reference as possible outliers; number of neighbors to find them.
 TRIMMED, CROWD = 0.2, 100
-#: Reference rows are moved by this much at random, so that no two of them lie at the same distance from anything.
+#: Size of random moves of reference rows, which break ties of distances.
 JITTER = 1e-6
-#: Neighbors that are searched beyond k: the fast search rounds, and one may be the row itself.
+#: Additional neighbors that are searched, since the fast search rounds, and one may be the row itself.
 SPARE = 3
-#: The most numbers in memory while distances are computed exactly.
+#: Largest number of values in memory while distances are computed exactly.
 MAX_DISTANCES = 2**21
-#: Differences from reference rows, in numbers, up to which NumPy searches by itself.
+#: Largest number of differences from reference rows for which NumPy searches, instead of scikit-learn.
 FEW_DIFFERENCES = 2**20
-#: Reference rows by which it is estimated how much of a distance the neighbors' own explain.
+#: Number of reference rows for estimating how much of the variance of distances neighbors explain.
 WITNESSES = 4096
-#: Rows that are explained at a time.
+#: Number of rows that are explained at a time.
 EXPLAINED = 256
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Rows among which neighbors are searched.
+    """Reference rows for the search of nearest neighbors.
 
     Attributes:
-        points: shape (R, D).
-        weights: how often each occurs, whole numbers, shape (R,).
-        distances: d + ε of each from its own neighbors, shape (R,).
-        n_neighbors: k.
-        smoothing: ε.
+        points: reference rows, shape (R, D).
+        weights: number of copies of each row, shape (R,).
+        distances: d + ε of each row from its own neighbors, shape (R,).
+        n_neighbors: number of neighbors k.
+        smoothing: smoothing ε.
     """
 
     points: Array
@@ -87,7 +87,7 @@ class Reference:
     def learn(
         cls, rows: Array, weights: Array, n_neighbors: int, *, clean: bool, max_rows: int, smoothing: float, seed: int
     ) -> Self:
-        """Choose at most ``max_rows`` reference rows by weight; ``smoothing`` is ε over their mean distance."""
+        """Sample at most ``max_rows`` reference rows by weight; ``smoothing`` is ε divided by their mean distance."""
         counts = _counts(weights, min(len(rows), max_rows))
         chosen = np.flatnonzero(counts)
         rng = np.random.default_rng([seed, 80])
@@ -113,33 +113,33 @@ class Reference:
         return _average(distance, mass) + self.smoothing
 
     def local(self, X: Array) -> tuple[Array, Array]:
-        """Return d + ε of each row, and the mean of that of its neighbors, each of shape (n,)."""
+        """Return d + ε of each row, and the mean of d + ε over its neighbors, each of shape (n,)."""
         distance, index, mass = self._nearest(X)
         return _average(distance, mass) + self.smoothing, _average(self.distances[index], mass)
 
     def explained(self) -> float:
-        """Return r²: how much of the variance of log d over reference rows the distances of their neighbors explain.
+        """Return r², the fraction of the variance of log d over reference rows explained by that of their neighbors.
 
-        It is near one where regions differ in density, and near zero where rows differ from their neighbors.
+        It is near one if regions differ in density, and near zero if rows differ from their neighbors.
         """
         chosen = np.arange(0, len(self.points), -(-len(self.points) // WITNESSES))
         distance, around = self.local(self.points[chosen])
         return _squared_correlation(np.log(distance), np.log(around), self.weights[chosen])
 
     def differences(self, X: Array) -> Array:
-        """Return the differences of each row from its k nearest reference rows but itself, shape (n, k, D)."""
+        """Return the differences of each row from its k nearest reference rows, without itself, shape (n, k, D)."""
         _, index, mass = self._nearest(X)
         first = np.argsort(mass == 0, axis=1, kind="stable")[:, : self.n_neighbors]
         return X[:, None, :] - self.points[np.take_along_axis(index, first, 1)]
 
     def _nearest(self, X: Array) -> tuple[Array, NDArray[np.int64], Array]:
-        """Return distances of the neighbors, which they are, and how much each of them counts, k together at most."""
+        """Return distances, indices and weights of the neighbors, with a total weight of at most k."""
         wide = min(self.n_neighbors + SPARE, len(self.points))
         index = self._around(X, wide)
         distance = np.empty(index.shape)
         step = max(1, MAX_DISTANCES // (wide * X.shape[1]))
         for low in range(0, len(X), step):
-            # Row by row again: the last digits of the search depend on the other rows.
+            # Compute distances again row by row, since the last digits of the search depend on the other rows.
             away = X[low : low + step, None, :] - self.points[index[low : low + step]]
             distance[low : low + step] = np.sqrt((away**2).sum(2))
         order = np.argsort(distance, axis=1, kind="stable")
@@ -151,7 +151,7 @@ class Reference:
         return distance, index, np.clip(self.n_neighbors - before, 0, mass)
 
     def _around(self, X: Array, count: int) -> NDArray[np.int64]:
-        """Return the numbers of the nearest reference rows, in any order, shape (n, count)."""
+        """Return the indices of the nearest reference rows, in any order, shape (n, count)."""
         if len(X) * self.points.size <= FEW_DIFFERENCES:
             squares = [np.square(self.points - row).sum(1) for row in X]
             return np.stack([np.argpartition(each, count - 1)[:count] for each in squares])
@@ -161,14 +161,14 @@ class Reference:
         return np.asarray(search.kneighbors(X, return_distance=False))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name, in single precision unless they came from a file of version 0.2."""
+        """Return the arrays by name, in single precision unless loaded from a file of version 0.2."""
         arrays: dict[str, Array] = {name: getattr(self, name) for name in ("points", "weights", "distances")}
         exact = all(np.array_equal(values, _single(values)) for values in arrays.values())
         return {name: values.astype(np.float32 if exact else np.float64) for name, values in arrays.items()}
 
     @classmethod
     def from_state(cls, n_neighbors: int, smoothing: float, arrays: Mapping[str, NDArray[Any]], width: int) -> Self:
-        """Make the reference rows of ``width`` columns from arrays that may be forged."""
+        """Restore the reference rows with ``width`` columns from arrays, which are checked."""
         require(set(arrays) == {"points", "weights", "distances"}, "have reference rows", sorted(arrays))
         rows = np.shape(arrays["weights"])[0] if np.ndim(arrays["weights"]) else 0
         require(rows > 0, "have reference rows", rows)
@@ -184,14 +184,14 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class NeighborMember(Member):
-    """log p_n/p̂ with p̂ by the nearest neighbors.
+    """Member that computes log p_n/p̂ with p̂ by nearest neighbors.
 
     Attributes:
-        reference: the rows to which distances are computed.
-        local: a.
-        warped: b.
-        code: the coordinates of images, or None for a table.
-        warps: the conditional noise, or None for a table.
+        reference: reference rows.
+        local: exponent a.
+        warped: exponent b.
+        code: coordinates of images, or None for a table.
+        warps: conditional noise, or None for a table.
     """
 
     name: ClassVar[str] = "neighbors"
@@ -209,7 +209,7 @@ class NeighborMember(Member):
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
-        """Choose reference rows; no row is its own neighbor, and no known outlier a reference."""
+        """Choose reference rows among rows that are not known outliers; no row is its own neighbor."""
         learn = partial(Reference.learn, weights=rows.weights, clean=settings.clean, seed=seed)
         if settings.image is None:
             k = settings.n_neighbors or ROW_NEIGHBORS
@@ -227,7 +227,7 @@ class NeighborMember(Member):
         return member, None
 
     def anomaly(self, X: Array) -> Array:
-        """Return (1/D) log p_n/p̂, zero where distances are those of the typical reference row."""
+        """Return (1/D) log p_n/p̂, which is zero for the distances of a typical reference row."""
         z = X if self.code is None else self.code.encode(X)
         distance, around = self.reference.local(z)
         typical = self.reference.mean
@@ -237,7 +237,7 @@ class NeighborMember(Member):
         return np.asarray(ratio)
 
     def contributions(self, X: Array) -> Array:
-        """Divide the anomaly by the columns' fractions of the squared differences from the neighbors."""
+        """Distribute the anomaly over columns in proportion to squared differences from the neighbors."""
         parts = [self._fractions(X[low : low + EXPLAINED]) for low in range(0, max(len(X), 1), EXPLAINED)]
         return np.asarray(self.anomaly(X)[:, None] * np.concatenate(parts))
 
@@ -259,7 +259,7 @@ class NeighborMember(Member):
     def from_state(
         cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape | None
     ) -> Self:
-        """Make reference rows over ``width`` columns, or over the coordinates of images."""
+        """Restore the member over ``width`` columns, or over the coordinates of images."""
         exponent, positive = partial(number, low=0.0, high=1.0), partial(number, low=0.0, open_low=True)
         local, warped, smoothing, k = fields(
             content, "neighbors", local=exponent, warped=exponent, smoothing=positive, neighbours=count
@@ -277,12 +277,12 @@ class NeighborMember(Member):
 
 
 def _single(values: Array) -> Array:
-    """Return the nearest numbers that single precision has, as a file holds them."""
+    """Round numbers to single precision, as in a file."""
     return values.astype(np.float32).astype(np.float64)
 
 
 def _counts(weights: Array, total: int) -> Array:
-    """Return how often each row is among ``total`` rows that represent them by weight, within one.
+    """Return the number of copies of each row among ``total`` rows that represent the weights.
 
     >>> _counts(np.array([2.0, 1.0, 1.0, 0.01]), 4)
     array([2., 1., 1., 0.])
@@ -292,13 +292,13 @@ def _counts(weights: Array, total: int) -> Array:
 
 
 def _average(values: Array, mass: Array) -> Array:
-    """Return the mean over neighbors; the nearest where none counts, for a row that has no neighbor but itself."""
+    """Return the weighted mean over neighbors, or the nearest value if all weights are zero."""
     total = mass.sum(1)
     return np.where(total > 0, (mass * values).sum(1) / np.where(total > 0, total, 1.0), values[:, 0])
 
 
 def _squared_correlation(x: Array, y: Array, weights: Array) -> float:
-    """Return the squared correlation of two weighted variables; zero if it is negative or one of them is constant.
+    """Return the squared weighted correlation of two variables; zero if it is negative or one variable is constant.
 
     >>> _squared_correlation(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]), np.ones(3))
     1.0

@@ -1,11 +1,11 @@
 r"""Training of ratio networks on the mixture noise.
 
-The loss is that of the power rule (α, 0) with a profiled log Z (docs/theory/unnormalised.md): with
+The loss is that of the power rule (α, 0) with a profiled log Z (`docs/theory/unnormalised.md`): with
 A = E_data e^(αf) and B = E_noise e^((1+α)f) it is log B/(1+α) − (1/α) log A. α > 0 weighs data by (p_θ/p_n)^α and so
 discounts the outliers that hide among them.
 
-Networks are trained together, with one batched product for a layer of all of them, each on rows and noise of its own.
-The loss is the mean of theirs, and AdamW moves a weight by its own gradient alone: no network affects another.
+Networks are trained together, with one batched product for each layer, each network on its own rows and noise. The loss
+is the mean of their losses, and AdamW updates each weight by its own gradient alone, so networks are independent.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..rows import with_bar
 from .base import MemberSettings
 from .ratio_network import INPUT_LIMIT
 
-#: Epochs into which the steps are divided in the record of training.
+#: Number of epochs that steps are divided into in the training history.
 EPOCHS = 10
-#: The fraction of the steps in which the learning rate rises, before it falls as a cosine.
+#: Fraction of the steps in which the learning rate increases, before a cosine decay.
 WARM_UP = 0.05
 
 
 def initial_layers(sizes: Sequence[int], count: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Draw the first weights and biases of ``count`` networks, uniform in ±1/√inputs as torch's own are.
+    """Draw initial weights and biases of ``count`` networks, uniform in ±1/√inputs as in torch.
 
     Torch's layers would draw from the global generator, which all threads of a process share.
     """
@@ -61,7 +61,7 @@ def forward(weights: Sequence[Tensor], biases: Sequence[Tensor], x: Tensor) -> T
 
 
 def losses(data: Tensor, noise: Tensor, alpha: float) -> Tensor:
-    """Return the loss of each network, shape (M,), from f at its data and at its noise, shapes (M, n) and (M, p)."""
+    """Return the loss of each network, shape (M,), from f at its data and noise, shapes (M, n) and (M, p)."""
     log_b = log_mean_exp((1 + alpha) * noise, 1) / (1 + alpha)
     return log_b - (data.mean(1) if alpha == 0 else log_mean_exp(alpha * data, 1) / alpha)
 
@@ -79,14 +79,14 @@ def train(
     """Train networks in place.
 
     Args:
-        weights: of each layer, shape (M, inputs, outputs).
-        biases: of each layer, shape (M, 1, outputs).
+        weights: weights of each layer, shape (M, inputs, outputs).
+        biases: biases of each layer, shape (M, 1, outputs).
         rows: data, shape (n, D).
-        row_weights: how often each network sees each row, shape (M, n).
+        row_weights: weight of each row for each network, shape (M, n).
         noise: draws of p_n, shape (p, D).
-        allowed: which of them each network may see, shape (M, p).
-        settings: of the detector.
-        seed: of the batches.
+        allowed: mask of the draws that each network may use, shape (M, p).
+        settings: settings of the detector.
+        seed: seed of the batches.
     """
     device, draw = _device(settings.device), BatchDraw.of(row_weights, allowed)
     rows, noise = rows.to(device), noise.to(device)
@@ -122,20 +122,20 @@ def _device(name: str) -> torch.device:
 
 
 def _schedule(done: float) -> float:
-    """Return the factor of the learning rate when a fraction ``done`` of the steps is."""
+    """Return the factor of the learning rate after a fraction ``done`` of the steps."""
     return done / WARM_UP if done < WARM_UP else 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
 
 
 @dataclass(frozen=True)
 class BatchDraw:
-    """Draws a batch for each network: rows by its weights, and noise among what it may see.
+    """Sampler of batches for each network: rows by weight, and noise among the allowed draws.
 
-    Draws are made on the CPU: they are the same for every device, which may know no float64.
+    Draws are made on the CPU, so that they are equal for every device, also for one without float64.
 
     Attributes:
-        cumulative: sums of the weights of rows, shape (M, n).
-        order: the draws of noise, those allowed first, shape (M, p).
-        allowed: how many are allowed, shape (M, 1).
+        cumulative: cumulative weights of rows, shape (M, n).
+        order: indices of the draws of noise, allowed ones first, shape (M, p).
+        allowed: number of allowed draws, shape (M, 1).
     """
 
     cumulative: Tensor
@@ -144,14 +144,14 @@ class BatchDraw:
 
     @classmethod
     def of(cls, row_weights: Tensor, allowed: Tensor) -> Self:
-        """Make it from how often each network sees each row, (M, n), and which noise it may see, (M, p)."""
+        """Make a sampler from weights of rows, (M, n), and masks of allowed noise, (M, p), of each network."""
         order = torch.argsort(~allowed, dim=1, stable=True)
         return cls(row_weights.cumsum(1), order, allowed.sum(1, keepdim=True))
 
     def __call__(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return the numbers of rows and of draws of noise for each network, shape (M, size) each."""
+        """Return the indices of rows and of draws of noise for each network, shape (M, size) each."""
         level = torch.rand(2, len(self.order), size, generator=generator, dtype=torch.float64)
-        # Right of a row's own weight, so that a row of weight zero is never drawn.
+        # Search on the right side, so that a row of weight zero is never drawn.
         chosen = torch.searchsorted(self.cumulative, level[0] * self.cumulative[:, -1:], right=True)
         drawn = self.order.gather(1, (level[1] * self.allowed).long())
         return chosen.clamp_max(self.cumulative.shape[1] - 1), drawn

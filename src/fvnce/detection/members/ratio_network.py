@@ -1,7 +1,7 @@
 r"""Ratio networks: p_θ = e^f p_n, relative to the noise, so that Δ⁰ = f; the anomaly is −f = log p_n/p_θ + const.
 
-Torch trains them (:mod:`fvnce.detection.members.network_training`), and NumPy evaluates them, so that scoring does
-without torch.
+They are trained with torch (:mod:`fvnce.detection.members.network_training`) and evaluated with NumPy, so scoring does
+not need torch.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from ..products import even, in_blocks
 from ..rows import Array, Folds, TrainingRows
 from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, standard
 
-#: Inputs are cut here: a row a thousand deviations away is an outlier, not a thousand times one.
+#: Limit in deviations at which inputs are clipped.
 INPUT_LIMIT = 4.0
-#: Draws of the noise that networks are trained against, and the most numbers in them.
+#: Number of draws of noise that networks are trained against, and largest number of values in them.
 NOISE_ROWS, NOISE_NUMBERS = 2**14, 2**24
-#: Rows that are evaluated at a time, a whole number of blocks.
+#: Number of rows that are evaluated at a time, a multiple of the size of a block.
 ROWS = 1024
-#: Points of the path along which a gradient is integrated.
+#: Number of points for integrating gradients.
 PATH = 64
 
 
 class RatioNetworks(Member):
-    """M networks f that were trained from different starts; their anomaly is −f, standardized and averaged.
+    """M networks f with different initial weights; the anomaly is the mean of −f after standardization.
 
     Args:
-        weights: of each layer, shape (M, inputs, outputs).
-        biases: of each layer, shape (M, 1, outputs).
-        centers: mean of −f over the training rows, one for each network.
-        scales: its deviation.
+        weights: weights of each layer, shape (M, inputs, outputs).
+        biases: biases of each layer, shape (M, 1, outputs).
+        centers: mean of −f over the training rows for each network.
+        scales: standard deviation of −f over the training rows for each network.
     """
 
     name: ClassVar[str] = "network"
     sees_components: ClassVar[bool] = True
-    exact = False  # integrated gradients are a quadrature
+    exact = False  # integrated gradients have a quadrature error
 
     def __init__(
         self, weights: Sequence[Array], biases: Sequence[Array], centers: list[float], scales: list[float]
@@ -52,7 +52,7 @@ class RatioNetworks(Member):
     def fit(
         cls, rows: TrainingRows, settings: MemberSettings, seed: int, folds: Folds | None = None
     ) -> tuple[Self, HeldOutScores | None]:
-        """Train against the mixture noise; with K folds network m is trained without fold m mod K."""
+        """Train networks against the mixture noise; with K folds, network m is trained without fold m mod K."""
         import torch
 
         from ..noise import Support, draw_mixture
@@ -61,7 +61,7 @@ class RatioNetworks(Member):
         width = rows.X.shape[1]
         n_noise = min(NOISE_ROWS, max(settings.batch_size, NOISE_NUMBERS // width))
         noise, noise_folds = draw_mixture(rows, settings, n_noise, seed, folds)
-        # Every second draw: on the values of a column alone a network learns nothing of what lies between them.
+        # Every second draw only: from occurring values alone a network would learn nothing about values between them.
         noise[::2] = Support.learn(rows).nearest(noise[::2])
         count = settings.n_networks if folds is None else max(settings.n_networks, folds.count)
         row_weights, allowed = torch.from_numpy(rows.weights).expand(count, -1), torch.ones(count, n_noise) > 0
@@ -85,14 +85,14 @@ class RatioNetworks(Member):
         return self.anomaly_by(X, slice(None))
 
     def anomaly_by(self, X: Array, networks: slice) -> Array:
-        """Return the mean over some of the networks."""
-        # One after the other, since NumPy may add in another order for another number of rows.
+        """Return the mean of (−f − center)/scale over some of the networks."""
+        # Add one by one, since the order of sums in NumPy may depend on the number of rows.
         chosen = self._each(X)[networks]
         return np.asarray(sum(chosen) / len(chosen))
 
     @cached_property
     def _layers(self) -> list[tuple[Array, Array]]:
-        """Weights and biases of each layer, padded for products in blocks, with an axis for these."""
+        """Weights and biases of each layer, padded for products in blocks, with an axis for blocks."""
         return [(even(w, 2)[:, None], even(b, 1)[:, None]) for w, b in zip(self.weights, self.biases, strict=True)]
 
     def _each(self, X: Array) -> Array:
@@ -103,7 +103,7 @@ class RatioNetworks(Member):
         return np.ascontiguousarray((-f - centers) / scales)
 
     def _forward(self, blocks: Array) -> list[Array]:
-        """Return what each layer gives for rows in blocks, before its activation, each of shape (M, blocks, 16, …)."""
+        """Return the pre-activations of each layer for rows in blocks, each of shape (M, blocks, 16, …)."""
         outputs: list[Array] = []
         x = np.clip(blocks, -INPUT_LIMIT, INPUT_LIMIT)[None]
         for weight, bias in self._layers:
@@ -122,16 +122,16 @@ class RatioNetworks(Member):
         return np.asarray(gradient[: len(X), : X.shape[1]] * (np.abs(X) < INPUT_LIMIT))
 
     def contributions(self, X: Array) -> Array:
-        """Return integrated gradients from the typical row 0."""
+        """Return integrated gradients from the baseline row 0."""
         return X * sum(self._slope(X * ((step + 0.5) / PATH)) for step in range(PATH)) / PATH
 
     @property
     def base(self) -> float:
-        """The anomaly of the typical row."""
+        """Anomaly of the baseline row 0."""
         return float(self.anomaly(np.zeros((1, self.weights[0].shape[1])))[0])
 
     def state(self) -> State:
-        """Return the layers, and what standardizes the networks."""
+        """Return the layers, centers and scales as state."""
         kinds = {"weights": self.weights, "biases": self.biases}
         arrays = {f"{kind}.{layer}": x for kind, layers in kinds.items() for layer, x in enumerate(layers)}
         return {"centers": self.centers, "scales": self.scales}, arrays
@@ -140,7 +140,7 @@ class RatioNetworks(Member):
     def from_state(
         cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], width: int, image: ImageShape | None
     ) -> Self:
-        """Make networks of layers that fit together, over ``width`` columns."""
+        """Restore networks over ``width`` columns; check that their layers fit together."""
         require(image is None, "have ratio networks over columns", "pixels")
         if "module" in content:
             content, arrays = _upgraded(content, arrays)
@@ -163,18 +163,18 @@ def _positive(name: str, value: Any) -> float:
 
 
 def _upgraded(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> State:
-    """Return the state of today from that of version 0.2, which held each network as modules."""
+    """Convert the state of version 0.2, which stored each network as modules, to the current one."""
     _, centers, scales = fields(content, "ratio networks", "module", "centres", "scales")
     layers = len(arrays) // (2 * max(1, len(centers)))
     stacked = {}
     for layer in range(layers):
         names = [f"state.{network}.1.{2 * layer}" for network in range(len(centers))]
-        # Copies in the order of training: the last bit of a product depends on the order of its factors in memory.
+        # Copy in the memory order of training, since the last bit of a product depends on it.
         stacked[f"weights.{layer}"] = np.ascontiguousarray([arrays[f"{name}.weight"].T for name in names])
         stacked[f"biases.{layer}"] = np.array([arrays[f"{name}.bias"][None] for name in names])
     return {"centers": centers, "scales": scales}, stacked
 
 
 def _sigmoid(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # of e^1000, whose inverse is 0
+    with np.errstate(over="ignore"):  # e^1000 overflows, and its inverse is 0
         return np.asarray(1 / (1 + np.exp(-x)))

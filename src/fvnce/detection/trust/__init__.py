@@ -1,8 +1,8 @@
-"""How far to trust a detector: probabilities, evidence from held-out rows, p-values (docs/detector/thresholds.md).
+"""Calibrated probabilities, evaluation on held-out rows, p-values and monitoring (docs/detector/thresholds.md).
 
 =================  ===========================================================================
 ``calibration``    P(outlier | x), π and the threshold, from scores
-``evidence``       AUROC and average precision on held-out rows with intervals; the reasons
+``evidence``       AUROC and average precision on held-out rows with intervals; reasons for missing numbers
 ``conformal``      p-values, and alarms at a false discovery rate
 ``drift``          warnings about a batch that is far from the training rows
 ``monitor``        tests of whether columns and scores have changed since training

@@ -1,15 +1,15 @@
 r"""Calibration: from scores to P(outlier | x) (Eq. outlier_probability), to π and to a threshold.
 
 *With known outliers*, log p_out/p_θ = a s + b is fitted to held-out scores by logistic regression of known outliers
-against unlabelled rows, each weighed by its probability of being no outlier, and each known outlier by its probability
-of being labelled rightly; these are iterated. π is the smallest ratio of Eq. prior_ratio over the quartiles of the
-known outliers' scores, each drawn toward :data:`USUAL_SHARE` the more the fewer rows it rests on, and b is such that
-P(outlier | x) averages to π over the unlabelled rows. If known outliers do not score higher than other rows, scores are
-calibrated as if none were known.
+against unlabeled rows. Unlabeled rows are weighted by their probability of being inliers, known outliers by their
+probability of being labeled correctly; both are iterated. π is the smallest ratio of Eq. prior_ratio over the quartiles
+of the scores of known outliers, where each ratio is shrunk toward :data:`USUAL_SHARE`, more strongly if it depends on
+few rows. b is chosen such that P(outlier | x) averages to π over the unlabeled rows. If known outliers do not score
+higher than other rows, scores are calibrated as if none were known.
 
-*Without*, the spread of inliers is read between the median and the quantile 0.8 of the scores; what lies :data:`FENCE`
-such deviations above the median, or above every training row, is called an outlier. This is a convention, not an
-estimate. The derivation is in docs/detector/thresholds.md.
+*Without known outliers*, the spread of inliers is estimated from the median and the quantile 0.8 of the scores. Rows
+more than :data:`FENCE` such deviations above the median, or above all training rows, are called outliers. This is a
+convention, not an estimate. The derivation is in docs/detector/thresholds.md.
 """
 
 from __future__ import annotations
@@ -27,50 +27,50 @@ from scipy.special import expit, logit
 from ..._validation import fields, flag, number, optional
 from ..rows import Array, as_counts
 
-#: Prior deviation of the slope, in units of the scores' own: it matters while known outliers are few.
+#: Prior standard deviation of the slope for standardized scores; it matters with few known outliers.
 SLOPE = 5.0
 QUARTILES = (0.0, 0.25, 0.5, 0.75)
-#: The share of outliers that is expected before any is seen, and the deviation of its logarithm: a factor e.
+#: Prior share of outliers, and the standard deviation of its logarithm.
 USUAL_SHARE, SHARE_DEVIATION = 0.05, 1.0
-#: A lower end of the interval below this is given as zero: inliers reach the tails as well.
+#: Lower ends of the interval below this are set to zero, since inliers also reach the tails.
 NO_SHARE = 0.01
-#: How many times the variance of independent draws known outliers have: they tend to come in kinds.
+#: Variance of known outliers relative to independent draws, since they tend to come in groups.
 CLUSTERED = 3.0
 #: The deviation of a log-ratio for scores that do not separate at all, of which 1 − AUROC is a fraction.
 OVERLAPPING = 3.0
-#: Deviations of log π on both sides of its estimate, for an interval of 90 %: hidden outliers differ from known ones.
+#: Half-width of the 90 % interval of log π, in deviations; hidden outliers may differ from known ones.
 INTERVAL = 1.96
-#: Deviations on both sides of a count, for an interval of 90 %.
+#: Half-width of the 90 % interval of a count, in deviations.
 CHANCE = 1.645
-#: The fraction of the outliers claimed by a convention that are outliers, where known outliers have a list of their own
-#: and where none is known: means over 98 tables, of which those of three sources are .13 to .26 and .30 to .52.
+#: Fraction of the outliers claimed by a convention that are outliers, with known outliers and without: means over 98
+#: tables; the means of three sources of tables are .13 to .26 and .30 to .52.
 HELD_BESIDE, HELD_ALONE = 1 / 6, 1 / 3
-#: The fraction of known outliers that is expected to be labelled wrongly.
+#: Expected fraction of wrong labels among known outliers.
 WRONG_LABELS = 0.05
-#: The quantile up to which the spread of scores is read without known outliers, the same of a normal distribution, and
-#: how many deviations away an outlier lies.
+#: Quantile for estimating the spread of scores without known outliers, its value for a normal distribution, and the
+#: distance of outliers from the median in deviations.
 UPPER, NORMAL_UPPER, FENCE = 0.8, 0.8416212335729143, 2.5
-#: How far above the highest score a threshold lies at most, in the same deviations: more than rounding.
+#: Largest distance of a threshold above the highest score, in the same deviations; more than rounding errors.
 ROOM = 1e-3
-#: Deviations by which a held-out AUROC is above one half by chance in one case of twenty.
+#: Quantile 0.95 of the normal distribution, for testing whether a held-out AUROC is above one half.
 BEYOND_CHANCE = 1.645
-#: Rounds between the ratio and the probabilities that weigh it.
+#: Number of iterations between the fit and the weights.
 ROUNDS = 10
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """P(outlier | s) = σ(a s + b), increasing in the anomaly score s.
+    """Logistic calibration P(outlier | s) = σ(a s + b), increasing in the anomaly score s.
 
     Attributes:
-        slope: a > 0.
-        intercept: b, which holds log π/(1 − π).
-        prior: π.
-        known: whether it was fitted to known outliers.
-        low: lower end of the interval of π, or NaN where π is given or a convention.
-        high: its upper end.
-        low_intercept: b if π is at the lower end, NaN if that is zero.
-        high_intercept: b if π is at the upper end.
+        slope: slope a > 0.
+        intercept: intercept b, which includes log π/(1 − π).
+        prior: share of outliers π.
+        known: whether the calibration was fitted to known outliers.
+        low: lower end of the interval of π, or NaN if π is given or a convention.
+        high: upper end of the interval of π.
+        low_intercept: b for π at the lower end, NaN if that is zero.
+        high_intercept: b for π at the upper end.
     """
 
     slope: float
@@ -83,15 +83,15 @@ class Calibration:
     high_intercept: float = math.nan
 
     def probability(self, score: Array) -> Array:
-        """Return P(outlier | s) of anomaly scores."""
+        """Return the probability P(outlier | s) of anomaly scores."""
         return np.asarray(expit(self.slope * score + self.intercept))
 
     def claims(self, score: Array, held: float) -> tuple[Array, Array, Array]:
-        """Return the probability of an outlier for counts of them, its lower and its upper end, each of shape (n,).
+        """Return probabilities for expected counts of outliers, with lower and upper ends, each of shape (n,).
 
         Args:
             score: anomaly scores.
-            held: the fraction of its claims that holds on average, if it is a convention.
+            held: for a convention, the mean fraction of its claims that are correct.
         """
         p = self.probability(score)
         if not self.known:
@@ -103,12 +103,12 @@ class Calibration:
 
     @property
     def threshold(self) -> float:
-        """The score at which P = ½."""
+        """Score at which P(outlier | s) = ½."""
         return -self.intercept / self.slope
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any]) -> Self:
-        """Make the calibration of a state that may be forged."""
+        """Restore the calibration from a state, which is checked."""
         positive, unit = partial(number, low=0.0, open_low=True), partial(number, low=0.0, high=1.0)
         share = optional(unit)
         ends = {"low": share, "high": share, "low_intercept": optional(number), "high_intercept": optional(number)}
@@ -124,21 +124,21 @@ class Calibration:
         return cls(slope, intercept, prior, known, *(math.nan if end is None else end for end in rest))
 
     def state(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return the state as JSON content."""
         return {name: None if value != value else value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Finds:
-    """How many outliers to expect among the highest rows of a list, for any number of alarms, with 90 % intervals.
+    """Expected number of outliers among the highest rows of a list, for any number of alarms, with 90 % intervals.
 
     Attributes:
-        rows: places of the rows of the list, the highest first, shape (n,).
-        alarms: 1, 2, …, n: how many of them are looked at.
-        finds: how many outliers are expected among these, shape (n,).
-        low: the lower end of the interval of how many there are, shape (n,).
-        high: its upper end.
-        flagged: how many are flagged, which need not be the first.
+        rows: indices of the rows of the list, the highest first, shape (n,).
+        alarms: number of rows that are reviewed, 1, 2, …, n.
+        finds: expected number of outliers among these rows, shape (n,).
+        low: lower end of the interval of the number of outliers, shape (n,).
+        high: upper end of the interval, shape (n,).
+        flagged: number of flagged rows, which are not necessarily the first.
 
     >>> p = np.array([0.9, 0.5, 0.1])
     >>> finds = Finds.of(np.array(["known", "", ""]), "known", p, p, p / 2, p)
@@ -155,7 +155,7 @@ class Finds:
 
     @classmethod
     def of(cls, kind: NDArray[np.str_], name: str, rank: Array, p: Array, low: Array, high: Array) -> Self:
-        """Make the list of a name from all rows: their kinds, what ranks them, and :meth:`Calibration.claims`.
+        """Make the list of this name from the kinds, ranking scores and :meth:`Calibration.claims` of all rows.
 
         >>> p = np.array([0.25, 0.5, 0.75])
         >>> Finds.of(np.array(["", "novel", "known"]), "known", p, p, p, p).finds
@@ -176,42 +176,42 @@ class Finds:
 
 
 def calibrate_with_outliers(
-    unlabelled: Array,
+    unlabeled: Array,
     weights: Array,
     known: Array,
     known_weights: Array,
     prior: float | None,
     checked: NDArray[np.bool_] | None = None,
 ) -> tuple[Calibration, Array]:
-    """Calibrate by held-out scores of unlabelled rows, of which some are checked inliers, and of known outliers.
+    """Calibrate from held-out scores of unlabeled rows, possibly with checked inliers, and of known outliers.
 
     Returns:
-        The calibration, and the probability that each known outlier is labelled rightly, shape (m,).
+        The calibration, and the probability that each known outlier is labeled correctly, shape (m,).
     """
     weights, known_weights = as_counts(weights), as_counts(known_weights)
-    sure, unsure = _divided(unlabelled, checked)
-    pi, low, high = estimate_prior(unlabelled[unsure], weights[unsure], known, known_weights)
+    sure, unsure = _divided(unlabeled, checked)
+    pi, low, high = estimate_prior(unlabeled[unsure], weights[unsure], known, known_weights)
     if prior is not None:
         pi, low, high = prior, math.nan, math.nan
-    inlier, right = np.ones_like(unlabelled), np.ones_like(known)
+    inlier, right = np.ones_like(unlabeled), np.ones_like(known)
     slope = intercept = 0.0
     for _ in range(ROUNDS):
-        slope, b = _logistic(unlabelled, weights, inlier, known, known_weights, right)
-        intercept = _intercept(slope * unlabelled[unsure], weights[unsure], pi)
-        inlier = np.where(sure, 1.0, expit(-slope * unlabelled - intercept))
+        slope, b = _logistic(unlabeled, weights, inlier, known, known_weights, right)
+        intercept = _intercept(slope * unlabeled[unsure], weights[unsure], pi)
+        inlier = np.where(sure, 1.0, expit(-slope * unlabeled - intercept))
         right = expit(slope * known + b + math.log(1 / WRONG_LABELS - 1))
-    ends = [_intercept(slope * unlabelled, weights, end) if 0 < end < 1 else math.nan for end in (low, high - 1e-9)]
+    ends = [_intercept(slope * unlabeled, weights, end) if 0 < end < 1 else math.nan for end in (low, high - 1e-9)]
     return Calibration(slope, intercept, pi, True, low, high, *ends), right
 
 
-def _divided(unlabelled: Array, checked: NDArray[np.bool_] | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which rows are known inliers, and among which π is the share of outliers: all others, or all."""
-    sure = np.zeros(len(unlabelled), dtype=bool) if checked is None else checked
+def _divided(unlabeled: Array, checked: NDArray[np.bool_] | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return a mask of known inliers, and a mask of the rows that π refers to: all others, or all."""
+    sure = np.zeros(len(unlabeled), dtype=bool) if checked is None else checked
     return sure, ~sure | sure.all()
 
 
-def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> bool:
-    """Return whether held-out known outliers score higher than unlabelled rows by more than chance.
+def labels_tell(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> bool:
+    """Test whether held-out known outliers score higher than unlabeled rows.
 
     >>> rows, ones = np.arange(100.0), np.ones(100)
     >>> labels_tell(rows, ones, np.array([20.0, 40.0, 80.0]), np.ones(3))
@@ -219,7 +219,7 @@ def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: 
     >>> labels_tell(rows, ones, np.array([80.0, 90.0, 99.0]), np.ones(3))
     True
     """
-    auroc = _auroc(unlabelled, weights, known, known_weights)
+    auroc = _auroc(unlabeled, weights, known, known_weights)
     variance = sum(float((w**2).sum() / w.sum() ** 2) for w in (weights, known_weights)) / 12
     return auroc - 0.5 > BEYOND_CHANCE * math.sqrt(variance)
 
@@ -227,7 +227,7 @@ def labels_tell(unlabelled: Array, weights: Array, known: Array, known_weights: 
 def calibrate_without(
     scores: Array, weights: Array, prior: float | None, checked: NDArray[np.bool_] | None = None
 ) -> Calibration:
-    """Calibrate by scores of unlabelled rows alone."""
+    """Calibrate from scores of unlabeled rows alone."""
     order = np.argsort(scores, kind="stable")
     s, cumulative = scores[order], np.cumsum(weights[order]) / weights.sum()
     middle, upper = (float(s[min(len(s) - 1, int(np.searchsorted(cumulative, level)))]) for level in (0.5, UPPER))
@@ -242,21 +242,21 @@ def calibrate_without(
     return Calibration(2 / spread, -2 * cut / spread, prior, False)
 
 
-def estimate_prior(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float, float]:
-    """Estimate π within (0, ½] by ratios of tails above known outliers' scores; return it and its interval.
+def estimate_prior(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float, float]:
+    """Estimate π in (0, ½] from ratios of tails above scores of known outliers; return it with its interval.
 
-    Inliers reach the tails as well, so a lower end below one row in a hundred is given as zero.
+    Inliers also reach the tails, so a lower end below 0.01 is set to zero.
     """
-    order, ranked = np.argsort(known, kind="stable"), np.argsort(unlabelled, kind="stable")
+    order, ranked = np.argsort(known, kind="stable"), np.argsort(unlabeled, kind="stable")
     n, m = float(weights.sum()), float(known_weights.sum())
     up_to = np.cumsum(known_weights[order])
     places = np.searchsorted(up_to, m * np.array(QUARTILES) * (1 - 1e-12), side="right")
     t, above = known[order][places], m - up_to[places] + known_weights[order][places]
     below = np.concatenate([[0.0], np.cumsum(weights[ranked])])
-    tail = np.maximum(n - below[np.searchsorted(unlabelled[ranked], t, side="left")], 0.0)
-    # Half a row more: a tail that happens to be empty does not prove that there are no outliers.
+    tail = np.maximum(n - below[np.searchsorted(unlabeled[ranked], t, side="left")], 0.0)
+    # Add half a row, since an empty tail does not prove that there are no outliers.
     ratio = np.log((tail + 0.5) / n) - np.log((above - 0.5 * np.minimum(1.0, above)) / m)
-    overlap = 1 - _auroc(unlabelled, weights, known, known_weights)
+    overlap = 1 - _auroc(unlabeled, weights, known, known_weights)
     precision = 1 / (CLUSTERED / above + 1 / (tail + 1) + (OVERLAPPING * overlap) ** 2)
     total = precision + SHARE_DEVIATION**-2
     estimate = (ratio * precision + math.log(USUAL_SHARE) * SHARE_DEVIATION**-2) / total
@@ -267,7 +267,7 @@ def estimate_prior(unlabelled: Array, weights: Array, known: Array, known_weight
 
 
 def threshold_at(scores: Array, weights: Array, fraction: float) -> float:
-    """Return a number above the scores that make up the lowest ``fraction`` of the weight, and below the next."""
+    """Return a threshold above the scores with the lowest ``fraction`` of the weight, and below the next score."""
     order = np.argsort(scores, kind="stable")
     below = np.cumsum(weights[order]) / weights.sum()
     last = int(np.searchsorted(below, fraction + 1e-12, side="right"))
@@ -278,19 +278,19 @@ def threshold_at(scores: Array, weights: Array, fraction: float) -> float:
     return float((scores[order[last - 1]] + scores[order[last]]) / 2)
 
 
-def _auroc(unlabelled: Array, weights: Array, known: Array, known_weights: Array) -> float:
-    order = np.argsort(unlabelled, kind="stable")
+def _auroc(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> float:
+    order = np.argsort(unlabeled, kind="stable")
     mass = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
-    below, up_to = (mass[np.searchsorted(unlabelled[order], known, side=side)] for side in ("left", "right"))
+    below, up_to = (mass[np.searchsorted(unlabeled[order], known, side=side)] for side in ("left", "right"))
     return float(np.average((below + up_to) / 2, weights=known_weights))
 
 
 def _logistic(
-    unlabelled: Array, counts: Array, inlier: Array, known: Array, known_counts: Array, right: Array
+    unlabeled: Array, counts: Array, inlier: Array, known: Array, known_counts: Array, right: Array
 ) -> tuple[float, float]:
-    """Fit two parameters by Newton's method, both kinds of row with total weight one; the slope stays positive."""
-    s, count = np.concatenate([unlabelled, known]), np.concatenate([counts, known_counts])
-    y = np.repeat([0.0, 1.0], [len(unlabelled), len(known)])
+    """Fit slope and intercept by Newton's method, with total weight one for each class and a positive slope."""
+    s, count = np.concatenate([unlabeled, known]), np.concatenate([counts, known_counts])
+    y = np.repeat([0.0, 1.0], [len(unlabeled), len(known)])
     w = np.concatenate([each / each.sum() for each in (counts * inlier, known_counts * right)])
     ridge = 1 / (SLOPE**2 * float(known_counts.sum()))
     center = float(np.average(s, weights=count))

@@ -1,14 +1,14 @@
-r"""Conformal p-values: how rare is a row as strange as this among rows like those of training?
+r"""Conformal p-values: the probability of a score at least as high for a row like the training rows.
 
-A model is trained on one part of the rows, and the n rows of the other, which it has never seen, measure it:
+A model is trained on one part of the rows, and the n rows of the other part are held out. The p-value of a row x is
 
     p(x) = (1 + #{i : s(x_i) ≥ s(x)}) / (n + 1)        (Eq. p_value).
 
-If x is another draw of the source of the unlabelled training rows, P(p(x) ≤ t) ≤ t for every t, whatever the model, the
-data and n. Two conditions make it so: nothing of the model depends on the n rows, neither the scales of columns nor how
-the columns of a data frame are read; and which rows are held out is independent of their content, so the seed of the
-draw is joined with a hash of the rows. docs/detector/thresholds.md proves it, bounds the false discovery rate of alarms
-(Eq. fdr), and says what outliers hidden among the n rows change.
+If x is a new draw from the distribution of the unlabeled training rows, P(p(x) ≤ t) ≤ t for every t, whatever the
+model, the data and n. Two conditions are needed. The model does not depend on the n rows, including the scales of
+columns and the reading of the columns of a data frame. And the choice of held-out rows is independent of their content,
+so the seed of the draw includes a hash of the rows. docs/detector/thresholds.md gives the proof, bounds the false
+discovery rate of alarms (Eq. fdr), and describes the effect of outliers hidden among the n rows.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from ..members.base import MemberSettings, State, part_of, prefixed
 from ..preprocessing import Preprocessor, TablePreprocessor, learn_preprocessor, preprocessor_from_state
 from ..rows import Array, TrainingRows, are_counts, as_counts, hash_words
 
-#: The fewest unlabelled rows that are split.
+#: Smallest number of unlabeled rows that are split.
 MIN_SPLIT = 8
-#: The largest probability of being no outlier at which a held-out row is left out: outliers are three times as likely.
+#: Largest probability of being an inlier at which a held-out row is left out.
 DOUBT = 0.25
-#: The most rows of a data frame that are repeated by their weights to learn how columns are read.
+#: Largest number of rows of a data frame, repeated by their weights, for learning how columns are read.
 MAX_READ = 10**6
 
 
 @dataclass(frozen=True)
 class SplitModel:
-    """The model of one part of the rows, with an encoding of its own."""
+    """Model trained on one part of the rows, with its own encoding."""
 
     preprocessor: Preprocessor
     ensemble: Ensemble
     gaps: Gaps | None = None
 
     def anomaly(self, rows: Any) -> Array:
-        """Return the anomaly of rows as the preprocessor takes them, shape (n,)."""
+        """Return the anomaly of rows in the form that the preprocessor takes, shape (n,)."""
         return score_rows(self.ensemble.anomaly, self.preprocessor, self.gaps, rows)
 
 
 @dataclass(frozen=True)
 class Conformal:
-    """Scores of rows that the scoring model had not seen, which turn a new score into a p-value.
+    """Held-out scores, from which p-values of new scores are computed.
 
     Attributes:
-        scores: ascending, shape (n,).
-        weights: how often each counts, shape (n,); of sum n where they are counts of rows.
-        inlier: the probability that each is no outlier, shape (n,), or None where that is unknown.
-        model: the model that gave the scores; None for the detector itself.
+        scores: held-out scores, ascending, shape (n,).
+        weights: weights of the scores, shape (n,); their sum is n if they are counts of rows.
+        inlier: probability that each row is an inlier, shape (n,), or None if unknown.
+        model: model that computed the scores; None for the detector itself.
 
     >>> conformal = Conformal(np.arange(9.0), np.ones(9), None, None)
     >>> conformal.p_value(np.array([-1.0, 8.0, 9.0]))
@@ -73,16 +73,16 @@ class Conformal:
 
     @classmethod
     def of(cls, scores: Array, weights: Array, inlier: Array | None = None, model: SplitModel | None = None) -> Self:
-        """Make it from scores in any order."""
+        """Make a Conformal from scores in any order."""
         order = np.argsort(scores, kind="stable")
         return cls(scores[order], as_counts(weights)[order], None if inlier is None else inlier[order], model)
 
     def p_value(self, anomaly: Array, *, discount: bool | float = False) -> Array:
-        """Return the p-value of scores by the same model, shape (n,).
+        """Return the p-values of scores of the same model, shape (n,).
 
         Args:
-            anomaly: the scores.
-            discount: leave out the rows that are no outliers with this probability at most; True for :data:`DOUBT`.
+            anomaly: scores.
+            discount: leave out rows that are inliers with at most this probability; True means :data:`DOUBT`.
         """
         weights = self.weights
         if discount:
@@ -96,11 +96,11 @@ class Conformal:
         return np.asarray((1 + above[np.searchsorted(self.scores, anomaly, side="left")]) / (1 + above[0]))
 
     def least(self, *, discount: bool | float = False) -> float:
-        """Return the smallest p-value that there can be."""
+        """Return the smallest possible p-value."""
         return float(self.p_value(np.array([np.inf]), discount=discount)[0])
 
     def state(self) -> State:
-        """Return what JSON can hold, and arrays."""
+        """Return the state as JSON content and arrays."""
         arrays = {"scores": self.scores, "weights": self.weights}
         if self.inlier is not None:
             arrays["inlier"] = self.inlier
@@ -114,7 +114,7 @@ class Conformal:
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int) -> Self:
-        """Make it from a state that may be forged, for rows with ``features`` columns."""
+        """Restore from a state, which is checked, for rows with ``features`` columns."""
         saved, rows, has_inlier = fields(content, "p-values", "model", rows=count, inlier=flag)
         names = ("scores", "weights", *(["inlier"] * has_inlier))
         scores, weights, *inlier = (
@@ -135,16 +135,16 @@ class Conformal:
 
 
 def draw_split(rows: Array, weights: Array, seed: int, *content: Array) -> Array | None:
-    """Draw half of the rows to be held out: how often each of them is, shape (n,), or None for too few rows.
+    """Draw half of the rows to hold out; return the number of copies of each, shape (n,), or None for too few rows.
 
-    A row of weight k is k rows, which are drawn one by one; with weights that are no counts, whole rows are. The rows
-    are part of the seed: a draw of places alone would hold out the same ranks of every sorted table.
+    A row of weight k counts as k rows, which are drawn separately; if weights are not counts, whole rows are drawn. The
+    rows are part of the seed, since a draw of indices alone would hold out the same ranks of every sorted table.
 
     Args:
-        rows: unlabelled, merged and sorted, shape (n, …).
-        weights: how often each counts, shape (n,).
-        seed: of the draw.
-        content: what the rows hold beyond ``rows``, such as the texts that codes stand for.
+        rows: unlabeled rows, merged and sorted, shape (n, …).
+        weights: weights of the rows, shape (n,).
+        seed: seed of the draw.
+        content: additional content of the rows, such as the texts of codes.
     """
     if (weights.sum() if are_counts(weights) else len(rows)) < MIN_SPLIT:
         return None
@@ -164,22 +164,22 @@ def fit_split(
     settings: MemberSettings,
     seed: int,
 ) -> Conformal | None:
-    """Train on half of the unlabelled rows and all known outliers, and score the other half; None for too few rows.
+    """Train on half of the unlabeled rows and all known outliers, and score the other half; None for too few rows.
 
     Args:
-        table: different rows, known outliers among them: a matrix, images or a :class:`Frame`, in which even how
-            columns are read is learned without the other half.
-        known: which rows are known outliers.
-        weights: how often each row counts.
-        inlier: for each row, the probability that it is no outlier, or None.
-        checked: which rows are known inliers, or None. They are split like others: those that are checked may have been
-            chosen by their score, and without them the held-out rows would score too low.
-        settings: of the detector.
-        seed: of the split and of the training.
+        table: distinct rows, including known outliers: a matrix, images or a :class:`Frame`, whose column types are
+            learned without the held-out half.
+        known: mask of known outliers.
+        weights: weights of the rows.
+        inlier: probability that each row is an inlier, or None.
+        checked: mask of known inliers, or None. They are split like other rows: checked rows may have been chosen by
+            their score, and without them the held-out rows would score too low.
+        settings: settings of the detector.
+        seed: seed of the split and the training.
     """
     keys = plain_matrix(table) if isinstance(table, Frame) else table
     measure = np.zeros(len(weights))
-    # Codes of texts are ranks: in a column of different texts they are the same for every table.
+    # Codes of texts are ranks, which are equal for every table if all texts in a column are distinct.
     drawn = draw_split(keys[~known], weights[~known], seed, *(text_bytes(table, ~known) if keys is not table else ()))
     if drawn is None:
         return None
@@ -205,7 +205,7 @@ def fit_split(
 
 
 def reject(p: Array, fdr: float) -> NDArray[np.bool_]:
-    """Return which hypotheses the procedure of Benjamini and Hochberg rejects at a false discovery rate.
+    """Return a mask of the hypotheses that the Benjamini-Hochberg procedure rejects at a false discovery rate.
 
     >>> reject(np.array([0.01, 0.04, 0.03, 0.9]), 0.1)
     array([ True,  True,  True, False])
@@ -216,7 +216,7 @@ def reject(p: Array, fdr: float) -> NDArray[np.bool_]:
 
 
 def check_budget(alarms: int | None, threshold: float | None, fdr: float | None) -> None:
-    """Refuse a budget that is no number of its kind, or more than one of them."""
+    """Validate alarms, threshold and fdr, of which at most one may be given."""
     given = {"alarms": alarms, "threshold": threshold, "fdr": fdr}
     names = [name for name, budget in given.items() if budget is not None]
     if len(names) > 1:
@@ -240,17 +240,17 @@ def flag_by(
     least: float = 0.0,
     discount: bool | float = False,
 ) -> NDArray[np.bool_]:
-    """Return which rows are flagged, shape (n,); warn if a false discovery rate flags none of those above the line.
+    """Return a mask of flagged rows, shape (n,); warn if ``fdr`` flags no row although some are above the threshold.
 
     Args:
         anomaly: scores of the rows, shape (n,).
         above: which rows are flagged without a budget, shape (n,).
         p: p-values, for ``fdr``.
-        alarms: flag this many of the highest, of equal ones the first.
-        threshold: flag what is above.
-        fdr: flag what :func:`reject` rejects.
-        least: the smallest p-value that there can be.
-        discount: whether ``p`` leaves out held-out rows that are outliers.
+        alarms: number of highest rows to flag; the first of equal rows are preferred.
+        threshold: flag rows with an anomaly score above it.
+        fdr: false discovery rate for :func:`reject`.
+        least: smallest possible p-value.
+        discount: whether ``p`` leaves out held-out rows that are probably outliers.
 
     >>> flag_by(np.array([1.0, 3.0, 3.0]), np.array([False, True, True]), None, alarms=1)
     array([False,  True, False])
@@ -269,10 +269,10 @@ def flag_by(
         needed = ranked * len(p) / np.arange(1, len(p) + 1)
         first = int(np.argmin(needed))
         if ranked[first] <= least:
-            why = f"No p-value by {1 / least - 1:,.6g} held-out training rows is smaller: fit on more rows"
+            why = f"With {1 / least - 1:,.6g} held-out training rows, no p-value can be smaller: fit on more rows"
         else:
             some = "more" if discount else "some"
-            why = f"Held-out training rows score as high, as outliers that hide among them do: label {some} outliers"
+            why = f"Held-out training rows score as high, possibly hidden outliers: label {some} outliers"
         warnings.warn(
             f"no alarm at fdr {fdr:g}, but {int(above.sum()):,} of {len(p):,} rows are above the threshold: the "
             f"{first + 1:,} smallest p-values reach {ranked[first]:.2g}, enough for fdr {min(1.0, needed[first]):.2g}. "

@@ -1,14 +1,13 @@
-r"""Is a batch of rows far from the training rows, so that its scores say little?
+r"""Detection of batches that are far from the training rows, so that their scores are unreliable.
 
-Three numbers of a batch are compared with those of training: the fraction of rows above the threshold, the fraction of
-rows with more gaps than is usual, and the distribution of scores. A number is called far if it would be so by chance in
-at most one of :data:`CHANCE` batches like the training rows, and if the difference matters: a fraction of at least
-:data:`FAR_FRACTION` that is three times that of training, or a largest difference of two distribution functions of at
-least :data:`FAR_SCORES`. Chance counts the errors of both samples: by the beta-binomial distribution for fractions, by
-the bound of Dvoretzky, Kiefer and Wolfowitz for distributions. New rows score like held-out rows, and training rows
-that are scored again like themselves, so the distribution of a batch is compared with what lies between these two.
-Batches of fewer than :data:`MIN_ROWS` rows, which a
-person may have chosen for being strange, are not compared.
+Three statistics of a batch are compared with those of training: the fraction of rows above the threshold, the fraction
+of rows with an unusual number of gaps, and the distribution of scores. A statistic is called far if this happens by
+chance in at most one of :data:`CHANCE` batches like the training rows, and if the difference is relevant: a fraction of
+at least :data:`FAR_FRACTION` that is three times that of training, or a largest difference of two distribution
+functions of at least :data:`FAR_SCORES`. The errors of both samples are included, by the beta-binomial distribution for
+fractions, and by the bound of Dvoretzky, Kiefer and Wolfowitz for distributions. New rows score like held-out rows, but
+training rows that are scored again do not, so a batch may lie anywhere between the two distributions. Batches of fewer
+than :data:`MIN_ROWS` rows, which a person may have chosen as anomalous, are not compared.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from numpy.typing import NDArray
 from ..._validation import fields, number, require, stored_array
 from ..rows import Array, as_counts
 
-#: A batch like the training rows is called far, by each of the three numbers, at most once in this many.
+#: Each of the three statistics calls at most one in this number of batches like the training rows far.
 CHANCE = 10_000
-#: The smallest batch that is compared.
+#: Smallest number of rows of a batch that is compared.
 MIN_ROWS = 20
-#: What matters: a fraction of the rows, and a difference of distribution functions.
+#: Smallest relevant fraction, ratio of fractions, and difference of distribution functions.
 FAR_FRACTION, FAR_TIMES, FAR_SCORES = 0.2, 3.0, 0.4
-#: Quantiles of the training scores that are kept.
+#: Number of stored quantiles of training scores.
 LEVELS = np.linspace(0.05, 0.95, 19)
 
 
 class UnlikeTrainingWarning(UserWarning):
-    """A batch of rows is far from the training rows.
+    """Warning that a batch of rows is far from the training rows.
 
     >>> import warnings
     >>> from fvnce import NoiseContrastiveDetector
@@ -50,16 +49,16 @@ class UnlikeTrainingWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Baseline:
-    """What batches are compared with: unlabelled training rows, scored where possible by models without them.
+    """Statistics of unlabeled training rows, with held-out scores where possible, that batches are compared with.
 
     Attributes:
-        rows: how many, by weight.
-        known: the fraction of known outliers among all training rows. A batch may hold as many, or none.
-        flagged: the fraction of all training rows that are known outliers or above the threshold.
-        gappy: the fraction with more gaps than is usual.
-        scores: some quantiles of the scores, ascending, shape (q,).
-        below: the fraction of rows that score at most as high as each, shape (q,).
-        seen: the same fraction by the models that were trained on the rows, shape (q,).
+        rows: number of rows, by weight.
+        known: fraction of known outliers among all training rows; a batch may contain up to this fraction.
+        flagged: fraction of all training rows that are known outliers or above the threshold.
+        gappy: fraction of rows with more gaps than usual.
+        scores: quantiles of the scores, ascending, shape (q,).
+        below: fraction of rows with scores at most each quantile, shape (q,).
+        seen: the same fraction for scores by the models that were trained on the rows, shape (q,).
     """
 
     rows: float
@@ -80,9 +79,9 @@ class Baseline:
         known_weight: float = 0.0,
         trained: Array | None = None,
     ) -> Self:
-        """Make it from scores of unlabelled rows with weights, and which of them have more gaps than is usual.
+        """Make a baseline from weighted scores of unlabeled rows, and a mask of those with more gaps than usual.
 
-        ``trained`` are their scores by models that were trained on them, where ``scores`` are held out.
+        If ``scores`` are held out, ``trained`` are the scores by models that were trained on the rows.
         """
         order = np.argsort(scores, kind="stable")
         s, cumulative = scores[order], np.cumsum(weights[order]) / weights.sum()
@@ -100,13 +99,13 @@ class Baseline:
         return cls(float(as_counts(weights).sum()), known, flagged, with_gaps, chosen, below, seen)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return what JSON can hold, and arrays."""
+        """Return the state as JSON content and arrays."""
         numbers = {"rows": self.rows, "known": self.known, "flagged": self.flagged, "gappy": self.gappy}
         return numbers, {"scores": self.scores, "below": self.below, "seen": self.seen}
 
     @classmethod
     def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]]) -> Self | None:
-        """Make it from a state that may be forged; None in files of version 0.2."""
+        """Restore the baseline from a state, which is checked; None in files of version 0.2."""
         if content is None:
             return None
         positive, unit = partial(number, low=0.0, open_low=True), partial(number, low=0.0, high=1.0)
@@ -144,7 +143,7 @@ class Batch:
         self._below = np.zeros(len(baseline.scores))
 
     def add(self, scores: Array, gappy: NDArray[np.bool_]) -> None:
-        """Count rows by their scores, and by which of them, or of some of them, have more gaps than is usual."""
+        """Count rows by scores; ``gappy`` marks rows, possibly of a sample, with more gaps than usual."""
         self._rows += len(scores)
         self._flagged += int((scores > self._threshold).sum())
         self._examined += len(gappy)
@@ -152,7 +151,7 @@ class Batch:
         self._below += np.searchsorted(np.sort(scores), self._baseline.scores, side="right")
 
     def sentences(self) -> list[str]:
-        """Return a sentence with the numbers for each that is far from training's."""
+        """Return a sentence for each statistic that is far from that of training."""
         base, found = self._baseline, []
         if self._rows < MIN_ROWS:
             return []

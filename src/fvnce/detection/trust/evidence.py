@@ -1,9 +1,9 @@
-r"""Evidence: how good a detector is by rows that were held out, with intervals, and the reasons where nothing is known.
+r"""Evidence: quality of a detector on held-out rows with intervals, and reasons for missing numbers.
 
-Folds are left out in training, so that every row and every known outlier has a score by models that have not seen it.
-AUROC and average precision of known outliers against unlabelled rows follow from these scores. If outliers hide among
-the unlabelled rows, both are lower bounds (Eq. hidden), and the number of flagged rows is an upper bound on false
-alarms. Kinds of outliers of which none is known are in none of these numbers.
+Folds are held out in training, so that every row and every known outlier has a score by models trained without it.
+AUROC and average precision of known outliers against unlabeled rows follow from these scores. If outliers hide among
+the unlabeled rows, both are lower bounds (Eq. hidden), and the number of flagged rows is an upper bound on false
+alarms. None of these numbers covers kinds of outliers of which none is known.
 
 Each number rises with the score of an outlier and falls with that of another row. The ends of its 95 % interval come
 from the least and the most favorable distributions that the rows allow, with Dirichlet masses between neighboring
@@ -30,14 +30,14 @@ from .conformal import MIN_SPLIT, Conformal
 from .drift import Baseline
 from .monitor import Cells
 
-#: What an interval covers.
+#: Coverage of the intervals.
 LEVEL = 0.95
-#: Draws for an interval; its ends are the 10th from either side, one in 40.
+#: Number of draws for an interval, whose ends are the 10th smallest and the 10th largest, one in 40.
 DRAWS, TAIL = 399, 10
-#: The most numbers drawn at a time.
+#: Largest number of values drawn at a time.
 MAX_DRAWN = 2**18
 
-#: Why a number is what it is, or why there is none, by the case; the numbers of a fit are filled in.
+#: Reasons for a number or for a missing number, by case; numbers of a fit are filled in.
 REASONS = {
     # the threshold
     "contamination": "contamination = {contamination:g}, and at most this fraction of the {rows} rows lies above",
@@ -57,19 +57,19 @@ REASONS = {
     # no p-values, no scores of training rows
     "no split": "calibration_folds = 0 trains no second model",
     "no validation": "validation = 0 holds no rows out",
-    "few to split": f"there were fewer than {MIN_SPLIT} unlabelled rows",
-    "thinned": "X had more than max_rows = {max_rows} unlabelled rows; call anomaly_score(X)",
+    "few to split": f"there were fewer than {MIN_SPLIT} unlabeled rows",
+    "thinned": "X had more than max_rows = {max_rows} unlabeled rows; call anomaly_score(X)",
 }
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A number with its 95 % interval.
+    """Number with a 95 % interval.
 
     Attributes:
-        value: from all rows.
+        value: estimate from all rows.
         low: lower end of the interval for the distribution from which the rows were drawn.
-        high: upper end.
+        high: upper end of the interval.
 
     >>> print(Interval(0.95, 0.91, 0.98))
     0.950 (0.910 to 0.980)
@@ -85,13 +85,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class RowScores:
-    """Scores of training rows, where possible by models that have not seen the row, with weights.
+    """Scores of training rows with weights, held out where possible.
 
     Attributes:
-        scores: of unlabelled rows, shape (n,).
-        weights: how often each counts.
+        scores: scores of unlabeled rows, shape (n,).
+        weights: weights of unlabeled rows.
         known: scores of known outliers, shape (m,).
-        known_weights: how often each counts.
+        known_weights: weights of known outliers.
         weighted: whether the user gave weights, so that a weight of k is not k independent rows.
     """
 
@@ -104,20 +104,21 @@ class RowScores:
 
 @dataclass(frozen=True)
 class Evidence:
-    """How good a detector is by held-out rows; docs/detector/thresholds.md says what follows from it.
+    """Quality of a detector on held-out rows; docs/detector/thresholds.md explains the numbers.
 
     Attributes:
-        rows: unlabelled rows, by weight.
-        known: known outliers, by weight.
-        auroc: of known outliers against unlabelled rows when both are held out, or None.
-        average_precision: likewise.
-        found: how many known outliers lie above the threshold when they are held out, or None.
-        flagged: how many unlabelled rows lie above it: held out if ``held_out``, else with their training scores.
-        held_out: whether ``flagged`` comes from held-out scores.
-        threshold: the anomaly score above which a row is called an outlier.
-        threshold_reason: why it is there.
-        prior: π as the detector estimates it or as it was given, or None if there is no such estimate.
-        reason: why there is no auroc, average_precision and found; None if there are.
+        rows: number of unlabeled rows, by weight.
+        known: number of known outliers, by weight.
+        auroc: held-out AUROC of known outliers against unlabeled rows, or None.
+        average_precision: held-out average precision, or None.
+        found: number of held-out known outliers above the threshold, or None.
+        flagged: number of unlabeled rows above the threshold, by held-out scores if ``held_out``, else by training
+            scores.
+        held_out: whether ``flagged`` is computed from held-out scores.
+        threshold: anomaly score above which a row is flagged as an outlier.
+        threshold_reason: reason for the value of the threshold.
+        prior: π, estimated or given, or None.
+        reason: reason why auroc, average_precision and found are missing, or None.
 
     >>> evidence = Evidence(1963, 37, Interval(0.98, 0.96, 0.99), Interval(0.7, 0.6, 0.8), 34, 60, True, 1.5,
     ...     "P(outlier | x) = 1/2 there", 0.02, None)
@@ -141,9 +142,9 @@ class Evidence:
     reason: str | None
 
     def if_alike(self) -> float | None:
-        """Return the AUROC against clean rows, if a share ``prior`` is hidden and like the known outliers.
+        """Return the AUROC against inliers, assuming a share ``prior`` of hidden outliers like the known ones.
 
-        At most 1; None without held-out numbers or without a prior.
+        The value is at most 1, and None without held-out numbers or without a prior.
         """
         if self.auroc is None or self.prior is None:
             return None
@@ -161,16 +162,16 @@ class Evidence:
                 "the other rows.",
             ]
         else:
-            lines = [f"How good it is cannot be said: {self.reason}.", f"{flagged[0].upper()}{flagged[1:]}."]
+            lines = [f"The quality of the detector is unknown: {self.reason}.", f"{flagged[0].upper()}{flagged[1:]}."]
         return "\n".join([*lines, f"The threshold is {self.threshold:.4g}: {self.threshold_reason}."])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return all attributes as JSON content."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Make it from what :meth:`as_dict` gave, which may be forged."""
+        """Restore the evidence from the result of :meth:`as_dict`, which is checked."""
         checks: dict[str, Check] = {
             **dict.fromkeys(("rows", "known", "flagged"), _count),
             **dict.fromkeys(("auroc", "average_precision"), optional(_interval)),
@@ -185,7 +186,7 @@ class Evidence:
 
 
 def _count(name: str, value: Any) -> float:
-    """Return a number of rows, by weight; whole ones as integers."""
+    """Return a weighted number of rows, as an integer if it is whole."""
     rows = number(name, value)
     return int(rows) if rows.is_integer() else rows
 
@@ -196,7 +197,7 @@ def _interval(name: str, content: Any) -> Interval:
 
 
 def shown_count(rows: float) -> str:
-    """Return a number of rows as text; by weight, it need not be whole.
+    """Format a number of rows, which need not be whole because of weights.
 
     >>> shown_count(1963), shown_count(0.5)
     ('1,963', '0.5')
@@ -218,14 +219,14 @@ def make_evidence(
     """Make evidence from scores.
 
     Args:
-        scores: by models that have not seen the row if ``held_out``, else those of training.
-        lines: likewise, what is compared with the threshold.
-        held_out: whether they are held out, and so say how good the detector is.
-        threshold: of the detector.
-        threshold_reason: why it is there.
-        prior: π.
-        reason: why there are no held-out scores, if there are none.
-        seed: of the intervals.
+        scores: held-out scores if ``held_out``, else training scores.
+        lines: scores that are compared with the threshold, held out likewise.
+        held_out: whether the scores are held out, so that they measure the quality of the detector.
+        threshold: threshold of the detector.
+        threshold_reason: reason for the value of the threshold.
+        prior: π, or None.
+        reason: reason why there are no held-out scores, or None.
+        seed: seed of the intervals.
     """
     auroc, precision = intervals(scores, seed) if held_out else (None, None)
     return Evidence(
@@ -245,19 +246,19 @@ def make_evidence(
 
 @dataclass(frozen=True)
 class Findings:
-    """What a fit learned about itself.
+    """Results of a fit in addition to the model.
 
     Attributes:
-        evidence: how good the detector is.
-        conformal: what makes p-values, or None.
-        no_p_value: why there is none; None if there is.
-        importances: of each column, shape (D,).
-        scores: anomaly scores of the training rows as they were given, shape (n,), or None.
-        no_scores: why there are none; None if there are.
-        baseline: what batches are compared with; None in files of version 0.2.
-        mean_parts: of each column in the scores of training rows, shape (D,); None in files before them.
-        usual: what training rows have in each column of a table; None for images and in files before it.
-        cells: what columns are compared with; None for images and in files of version 0.2.
+        evidence: quality of the detector.
+        conformal: held-out scores for p-values, or None.
+        no_p_value: reason why there are no p-values, or None.
+        importances: importance of each column, shape (D,).
+        scores: anomaly scores of the training rows in the given order, shape (n,), or None.
+        no_scores: reason why there are no scores, or None.
+        baseline: statistics that batches are compared with; None in files of version 0.2.
+        mean_parts: mean part of each column in the scores of training rows, shape (D,); None in earlier files.
+        usual: statistics of each column of a table; None for images and in earlier files.
+        cells: counts that columns are compared with; None for images and in files of version 0.2.
     """
 
     evidence: Evidence
@@ -272,7 +273,7 @@ class Findings:
     cells: Cells | None = None
 
     def state(self) -> State:
-        """Return what JSON can hold, and arrays."""
+        """Return the state as JSON content and arrays."""
         arrays = {"importances": self.importances} | ({} if self.scores is None else {"scores": self.scores})
         if self.mean_parts is not None:
             arrays["mean_parts"] = self.mean_parts
@@ -307,7 +308,7 @@ class Findings:
     def from_state(
         cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int, how: Preprocessor
     ) -> Self:
-        """Make them from a state that may be forged, for rows with ``features`` columns that are encoded so."""
+        """Restore the findings from a state, which is checked, for rows with ``features`` columns."""
         saved, conformal, baseline, usual, cells, rows, no_p_value, no_scores = fields(
             {"baseline": None, "usual": None, "cells": None, **content},  # version 0.2 had none
             "the findings",
@@ -355,8 +356,8 @@ def intervals(held_out: RowScores, seed: int) -> tuple[Interval, Interval]:
     return auroc, precision
 
 
-#: Numbers, shape (draws, K), from the mass of outliers and of other rows in each bin, shape (draws, bins), and whether
-#: to return the lowest value that mass within a bin allows.
+#: Function from the masses of outliers and of other rows in each bin, shape (draws, bins), and a flag for the lowest
+#: value that the masses allow, to numbers, shape (draws, K).
 Measure = Callable[[Array, Array, bool], Array]
 
 
@@ -378,11 +379,11 @@ def with_intervals(
     The measure gets one bin more at either end than there are in ``positive`` and ``negative``.
 
     Args:
-        positive: how many outliers are in each bin, shape (bins,).
-        negative: how many other rows are.
-        totals: mass of the outliers and of the other rows.
-        measure: computes the numbers.
-        rng: draws the spacings.
+        positive: number of outliers in each bin, shape (bins,).
+        negative: number of other rows in each bin, shape (bins,).
+        totals: total mass of the outliers and of the other rows.
+        measure: function that computes the numbers.
+        rng: generator for the Dirichlet masses.
     """
     counts = [np.pad(kind, 1, constant_values=1.0) for kind in (positive, negative)]
     size = max(1, MAX_DRAWN // len(counts[0]))
@@ -395,7 +396,7 @@ def with_intervals(
     low, high = (np.sort(np.concatenate(ends), axis=0) for ends in (lows, highs))
     outliers, others = (np.pad(kind, 1)[None] for kind in (positive, negative))
     value = measure(_masses(outliers, totals[0], 0), _masses(others, totals[1], 0), False)[0]
-    # All are fractions, which rounding may lift above 1.
+    # All are fractions, which may exceed 1 by rounding errors.
     numbers = np.clip([value, np.minimum(value, low[TAIL - 1]), np.maximum(value, high[-TAIL])], 0.0, 1.0)
     return [Interval(*map(float, each)) for each in numbers.T]
 
@@ -403,7 +404,7 @@ def with_intervals(
 def auroc_and_precision(positive: Array, negative: Array, lowest: bool = False) -> Array:
     """Return AUROC and average precision from the mass of both kinds of row in each bin, along the last axis.
 
-    With ``lowest``, outliers of a bin are spread below its other rows and from one another, as if no scores were equal.
+    With ``lowest``, outliers of a bin rank below its other rows, without ties.
 
     >>> auroc_and_precision(np.array([0.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 1.0, 0.0]))
     array([0.75      , 0.83333333])
@@ -421,7 +422,7 @@ def auroc_and_precision(positive: Array, negative: Array, lowest: bool = False) 
 
 
 def _masses(drawn: Array, total: float, end: int) -> Array:
-    """Divide the total in proportion to what was drawn, without the bin at one end."""
+    """Divide the total in proportion to the draws, without the bin at one end."""
     kept = drawn.copy()
     kept[:, end] = 0.0
     kept *= total / kept.sum(1, keepdims=True)

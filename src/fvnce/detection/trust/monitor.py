@@ -1,20 +1,20 @@
-r"""Have the rows changed since training? Tests of each column and of the scores, and an alarm at a stated rate.
+r"""Monitoring: tests of each column and of the scores for changes since training, with a bounded rate of alarms.
 
-Fit keeps, for each column of a table, how many training rows lie in each of some cells: values at, between and beyond
-some quantiles of a number, the most frequent texts and all others, and missing values. New rows are counted in the same
-cells, and each difference has a p-value that is valid if training rows and new rows come from one source:
+For each column of a table, ``fit`` stores the number of training rows in each cell: values at, between and beyond
+quantiles of numbers, the most frequent texts and all others, and missing values. New rows are counted in the same
+cells, and each difference has a p-value that is valid if training rows and new rows have the same distribution:
 
-* a share (missing values, a text): twice the smaller tail of the hypergeometric distribution. The texts are chosen by
-  half of the training rows and counted in the other half, so the choice has no bias; the smallest p-value counts
-  twice their number, that of all other texts together, unseen ones among them, two;
+* a share (missing values, a text): twice the smaller tail of the hypergeometric distribution. The texts are chosen in
+  one half of the training rows and counted in the other half, so the choice has no bias. The smallest p-value is
+  multiplied by twice the number of texts, that of all other texts together, including unseen ones, by two;
 * numbers: two-sample Kolmogorov-Smirnov, by the bound of Dvoretzky, Kiefer and Wolfowitz;
-* scores: the same test against the scores of the held-out rows that make p-values, by the model that has not seen them;
+* scores: the same test against the scores of the held-out rows that make p-values, by the model trained without them;
 * p-values: P(p ≤ t) may be t at most, at two levels (:data:`LEVELS_P`). Of m new rows, those with p ≤ k / (n + 1)
   follow the beta-binomial distribution of m, k and n + 1 − k, for n held-out rows.
 
-New rows may hold as many outliers like the known ones as the training rows did, or none: of both p-values the larger
-counts. Holm's procedure accounts for the number of tests: a batch of the same source causes an alarm with probability
-``alpha`` at most. Dates are compared by their missing values alone: new rows are later.
+New rows may contain outliers like the known ones, as the training rows did, or none: the larger of the two p-values is
+used. Holm's procedure adjusts for the number of tests, so a batch from the same distribution causes an alarm with
+probability ``alpha`` at most. For dates only missing values are compared, since new rows are later.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from .drift import Baseline
 
 #: Quantiles of a column that separate cells.
 LEVELS = np.linspace(0.0, 1.0, 21)
-#: The levels at which conformal p-values are tested, and what the interval of the share flagged covers.
+#: Levels at which conformal p-values are tested, and coverage of the interval of the flagged share.
 LEVELS_P, COVERED = (0.05, 0.01), 0.95
 
 
 @dataclass(frozen=True)
 class Cells:
-    """How many training rows lie in each cell of each column.
+    """Number of training rows in each cell of each column.
 
     Attributes:
         text: whether each column holds texts.
-        edges: quantiles of the numbers, or codes of the texts, with a cell each; ascending.
-        counts: for each column rows without a label and known outliers, shape (2, cells); the last are missing values.
+        edges: for each column ascending quantiles of numbers, or codes of the texts with a cell each.
+        counts: for each column counts of unlabeled rows and known outliers, shape (2, cells); missing values are last.
     """
 
     text: list[bool]
@@ -57,7 +57,7 @@ class Cells:
     def learn(
         cls, how: TablePreprocessor, rows: Array, weights: Array, known: Array, known_weights: Array, seed: int
     ) -> Self:
-        """Count weighted unlabelled training rows and known outliers, as the preprocessor takes them."""
+        """Count weighted unlabeled rows and known outliers in the form that the preprocessor takes."""
         measured = draw_split(rows, weights, seed)
         made = cls([column.categories is not None for column in how.columns], [], [])
         scale = float(as_counts(weights).sum() / weights.sum())
@@ -83,7 +83,7 @@ class Cells:
         return made
 
     def count(self, i: int, values: Array, weights: Array | None = None) -> Array:
-        """Return how many values of the i-th column lie in each of its cells."""
+        """Count the values of the i-th column in each of its cells."""
         edges = self.edges[i]
         if self.text[i]:
             missing, cell = values == -1, np.searchsorted(edges, values)
@@ -95,7 +95,7 @@ class Cells:
         return np.bincount(np.where(missing, size - 1, cell), weights, minlength=size).astype(np.float64)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return what JSON can hold, and arrays."""
+        """Return the state as JSON content and arrays."""
         sizes = [len(edges) for edges in self.edges]
         return {"text": self.text, "sizes": sizes}, {
             "edges": np.concatenate([*self.edges, np.empty(0)]),
@@ -104,7 +104,7 @@ class Cells:
 
     @classmethod
     def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]], features: int) -> Self:
-        """Make it from a state that may be forged, for rows with ``features`` columns."""
+        """Restore the cells from a state, which is checked, for rows with ``features`` columns."""
         size = listed(partial(count, low=0), features)
         text, sizes = fields(content, "the cells", text=listed(flag, features), sizes=size)
         widths = [(1 if is_text else 2) * size + 2 for is_text, size in zip(text, sizes, strict=True)]
@@ -119,18 +119,18 @@ class Cells:
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """One column of new rows, compared with that of training.
+    """Comparison of one column of new rows with training.
 
     Attributes:
-        name: of the column.
-        missing: the share of values that are missing.
-        missing_before: that of the training rows without a label.
-        p_missing: of the difference, adjusted for all tests; None if no value is missing in either.
-        unseen: the share of texts that no training row had; None for numbers and dates.
-        difference: the largest difference of distribution functions, of texts of the share of one; None for dates.
-        p_difference: of it, adjusted for all tests; None without a test.
-        words: where it is.
-        edges: of the cells, shares of training rows and of new rows in them, for a picture.
+        name: name of the column.
+        missing: share of missing values in new rows.
+        missing_before: share of missing values in unlabeled training rows.
+        p_missing: p-value of this difference, adjusted for all tests; None if no value is missing in either.
+        unseen: share of texts that did not occur in training; None for numbers and dates.
+        difference: largest difference of distribution functions, or of the share of a text; None for dates.
+        p_difference: p-value of this difference, adjusted for all tests; None without a test.
+        words: description of the largest difference.
+        edges: edges of the cells, for charts of the shares of training rows and of new rows in them.
     """
 
     name: str
@@ -148,19 +148,19 @@ class ColumnChange:
 
 @dataclass(frozen=True)
 class Changes:
-    """What has changed since training; ``print`` gives it in words.
+    """Changes of new rows since training; ``print`` shows a summary.
 
     Attributes:
-        rows: new rows that were compared.
-        alpha: the probability of an alarm, at most, if nothing has changed.
-        flagged: the share of new rows above the threshold.
-        flagged_low: lower end of its 95 % interval (Clopper and Pearson).
-        flagged_high: upper end.
-        flagged_before: the share of training rows, held out where possible.
-        score_difference: the largest difference of the distribution functions of scores; None without p-values.
-        p_scores: of it, adjusted for all tests.
-        small_p_values: the share of new rows with p ≤ 0.05; None without p-values.
-        p_p_values: of p-values at most 0.05 or 0.01 being too many, adjusted for all tests; small if they are invalid.
+        rows: number of new rows that were compared.
+        alpha: largest probability of an alarm if nothing has changed.
+        flagged: share of new rows above the threshold.
+        flagged_low: lower end of its 95 % Clopper-Pearson interval.
+        flagged_high: upper end of this interval.
+        flagged_before: share of flagged training rows, held out where possible.
+        score_difference: largest difference of the distribution functions of scores; None without p-values.
+        p_scores: p-value of this difference, adjusted for all tests.
+        small_p_values: share of new rows with p ≤ 0.05; None without p-values.
+        p_p_values: adjusted p-value of the test that too many p-values are at most 0.05 or 0.01.
         columns: one entry for each column of a table.
 
     >>> from fvnce import NoiseContrastiveDetector
@@ -185,7 +185,7 @@ class Changes:
 
     @property
     def sentences(self) -> list[str]:
-        """A sentence for each change, the surest first."""
+        """Sentences that describe the changes, by increasing p-value."""
         found: list[tuple[float | None, str]] = []
         for c in self.columns:
             share = f"{c.missing:.1%} of {c.name!r} are missing, {c.missing_before:.1%} were"
@@ -193,18 +193,18 @@ class Changes:
         if self.score_difference is not None and self.small_p_values is not None:
             text = f"scores differ from those of held-out training rows by {self.score_difference:.2f} in distribution"
             found.append((self.p_scores, text))
-            text = f"p-values are not valid any more: {self.small_p_values:.1%} are at most {LEVELS_P[0]}"
+            text = f"p-values are no longer valid: {self.small_p_values:.1%} are at most {LEVELS_P[0]}"
             found.append((self.p_p_values, text))
         alarms = sorted((p, text) for p, text in found if p is not None and p <= self.alpha)
         return [f"{text} (p = {p:.2g})" for p, text in alarms]
 
     @property
     def alarm(self) -> bool:
-        """Whether any change is significant at ``alpha``, all tests together."""
+        """Whether any change is significant at ``alpha``, adjusted for all tests."""
         return bool(self.sentences)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything but the pictures, as JSON can hold it."""
+        """Return all results except the charts as JSON content."""
         columns = [{n: v for n, v in vars(c).items() if n not in ("edges", "before", "now")} for c in self.columns]
         return {"alarm": self.alarm, **vars(self), "columns": columns, "sentences": self.sentences}
 
@@ -212,12 +212,14 @@ class Changes:
         share = f"{self.flagged:.2%} flagged (95 % interval {self.flagged_low:.2%} to {self.flagged_high:.2%}"
         headline = "changed since training" if self.alarm else "no change since training found"
         rows = f"{self.rows:,} rows: {headline} at alpha = {self.alpha:g}"
-        unseen = [f"{c.unseen:.1%} of {c.name!r} are texts that no training row had" for c in self.columns if c.unseen]
+        unseen = [
+            f"{c.unseen:.1%} of {c.name!r} are texts that did not occur in training" for c in self.columns if c.unseen
+        ]
         return "\n".join([rows, f"{share}; {self.flagged_before:.2%} in training)", *self.sentences, *unseen])
 
 
 class Watch:
-    """Counts of new rows, which may come in parts."""
+    """Counter of new rows, which may come in parts."""
 
     def __init__(
         self, baseline: Baseline, cells: Cells | None, conformal: Conformal | None, names: list[str], texts: list[Any]
@@ -232,7 +234,7 @@ class Watch:
         self._below = np.zeros(0 if conformal is None else len(conformal.scores))
 
     def add(self, rows: Any, flagged: NDArray[np.bool_], scores: Array | None) -> None:
-        """Count rows as the preprocessor takes them, which of them are flagged, and scores that make p-values."""
+        """Count rows in the form that the preprocessor takes, flagged rows, and scores for p-values."""
         self._rows, self._flagged = self._rows + len(flagged), self._flagged + int(flagged.sum())
         for i, counts in enumerate(self._counts):
             values = np.asarray(rows[:, i], dtype=np.float64)
@@ -244,7 +246,7 @@ class Watch:
             self._small += [int((p <= k + 1e-9).sum()) for k in self._ranks]
 
     def changes(self, alpha: float = 0.01) -> Changes:
-        """Return what has changed, with an alarm at probability ``alpha`` at most if nothing has."""
+        """Test for changes, with a probability of an alarm of at most ``alpha`` if nothing has changed."""
         from scipy.stats import betabinom, binomtest
 
         alpha = number("alpha", alpha, low=0.0, high=1.0, open_low=True)
@@ -259,7 +261,7 @@ class Watch:
             small, hidden = float(self._small[0] / self._rows), n * known / (1 - known)
             tested = [(k, count) for k, count in zip(self._ranks, self._small.tolist(), strict=True) if k]
             if tested:
-                # Sums keep small probabilities, which 1 − cdf would round to 0.
+                # Sums are accurate for small probabilities, which 1 − cdf would round to 0.
                 tails = [
                     betabinom.pmf(np.arange(c, self._rows + 1), self._rows, k + hidden, n + 1 - k).sum()
                     for k, c in tested
@@ -284,7 +286,7 @@ class Watch:
         )
 
     def _column(self, i: int) -> ColumnChange:
-        """Return the comparison of one column, with p-values that are not adjusted."""
+        """Compare one column, with unadjusted p-values."""
         assert self._cells is not None
         now, (before, known), edges = self._counts[i], self._cells.counts[i], self._cells.edges[i]
         each = [before, before + known] if known.any() else [before]
@@ -332,7 +334,7 @@ class Watch:
 
 
 def _ranks(n: float) -> list[int]:
-    """Return k for each level t: p ≤ t where fewer than k of n held-out rows score at least as high.
+    """Return k for each level t such that p ≤ t if fewer than k of n held-out rows score at least as high.
 
     >>> _ranks(199)
     [10, 2]
@@ -355,7 +357,7 @@ def _kolmogorov(difference: float, n: float, m: float) -> float:
 
 
 def _holm(p: Sequence[float | None]) -> list[float | None]:
-    """Return p-values that account for the number of those that are there.
+    """Adjust p-values for their number by Holm's procedure, ignoring None.
 
     >>> _holm([0.01, None, 0.5, 0.04])
     [0.03, None, 0.5, 0.08]
