@@ -121,10 +121,10 @@ def test_a_line_that_no_label_places_is_called_a_convention(tmp_path):
     X[0] += 6
     analysis, text = fitted(tmp_path, X, y.astype(int))
     assert analysis.finds["known"].flagged
-    assert "No label places the line" in verdict.words(analysis)[0]
+    assert "No label places the threshold" in verdict.words(analysis)[0]
     about = " ".join(lists.about(analysis, "known", analysis.finds["known"]))
     assert "convention" in about
-    assert "No label places this line" in about
+    assert "No label places this threshold" in about
     assert "No label places" in text
 
 

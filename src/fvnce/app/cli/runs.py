@@ -240,10 +240,10 @@ def score(
     quiet: Quiet = False,
 ) -> None:
     """Rows are numbered from 1; images are named by their files. Higher scores are more anomalous; outlier is 1 above
-    the threshold of the run, and for novel rows. p_value is the fraction of normal rows that score at least as high: about 1 % of normal
-    rows have p < 0.01. A run with known outliers has two scores, like_known and novelty, and kind is "known" for rows
-    like the known outliers and "novel" for other outliers. DATA may be larger than memory, and - reads csv or npy from
-    standard input.
+    the threshold of the run, and for novel rows. p_value is the fraction of normal rows that score at least as
+    high: about 1 % of normal rows have p < 0.01. A run with known outliers has two scores, like_known and novelty,
+    and kind is "known" for rows like the known outliers and "novel" for other outliers. DATA may be larger than
+    memory, and - reads csv or npy from standard input.
 
     Warnings follow at the end if a column is empty, texts did not occur in training, numbers are far from those of
     training, rows have few values, or the fraction of outliers, the fraction of missing values or the scores are far

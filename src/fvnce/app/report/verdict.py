@@ -37,7 +37,7 @@ def words(analysis: Analysis) -> tuple[str, list[str]]:
     first = found(counts, int((~known).sum()), int((~analysis.data.known).sum()))
     detector = analysis.run.detector
     if counts.get("known") and not detector.calibration_.known:
-        first += " No label places the line above which a row is like the known outliers."
+        first += " No label places the threshold above which a row is like the known outliers."
     return f"{first} {headline(evidence)}", meaning(evidence, clean=detector.clean)
 
 
