@@ -83,6 +83,12 @@ class TrainingData:
     names: list[str] | None  # of the rows: the files of images, or the column that names rows
     checked: Marks | None = None  # rows whose label is the truth
     numbers: NDArray[np.int64] | None = None  # of a table's rows, their positions in its file, if it can be read again
+    reviewed: Marks | None = None  # rows with a verdict in a sheet
+
+    @property
+    def inliers(self) -> Marks:
+        """Which rows are known inliers."""
+        return np.zeros(len(self.known), dtype=bool) if self.checked is None else self.checked & ~self.known
 
     def cells(self, rows: list[int], settings: DataSettings) -> dict[int, list[str]]:
         """Return the values of rows as the file has them, for those that are rows of a table that can be read again."""
