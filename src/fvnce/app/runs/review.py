@@ -30,7 +30,7 @@ from ..report.analysis import plural
 from . import FittedRun, load_run
 from .scoring import REASONS, Unlike, score_part
 from .settings import DataSettings
-from .training_data import Layout, Marks, Say, TrainingData, checked_rows, read_like, split_labels, truths
+from .training_data import Layout, Marks, Say, TrainingData, as_label, checked_rows, read_like, split_labels, truths
 
 VERDICT, KEY = "verdict", "key"
 #: By how much a spreadsheet may have changed a number that it shows with few digits, relatively or up to 1.
@@ -149,13 +149,14 @@ def _refuse_changed(path: str, verdict: Verdict) -> NoReturn:
 
 
 def _rounded(row: Frame, original: Frame) -> bool:
-    """Return whether a row of a sheet is this one but for numbers that a spreadsheet has rounded."""
+    """Return whether a row of a sheet is this one but for what a spreadsheet does to numbers."""
     for name in original.columns.tolist():
         value, other = row[name][0], original[name][0]
         if original[name].dtype.kind == "f" and row[name].dtype.kind == "f":
             if not np.isclose(value, other, rtol=ROUNDED, atol=ROUNDED, equal_nan=True):
                 return False
-        elif value != other and not (value != value and other != other):
+        # A spreadsheet takes 007 for a number.
+        elif as_label(value) != as_label(other):
             return False
     return True
 
@@ -309,7 +310,7 @@ def say_gains(config: Path, after: FittedRun, sheets: Sequence[str], say: Say) -
 
     say(
         f"held-out average precision {precision(first)}, before the verdicts; {precision(second)}, after: each is for "
-        "its own known outliers, and more of them raise it even with the same scores, so the difference is not a gain"
+        "its own known outliers, and more of them raise it even with the same scores, so the difference does not measure a gain"
     )
     say(
         f"threshold {before.threshold:.4g} before, {after.threshold:.4g} after; share of outliers among other rows "

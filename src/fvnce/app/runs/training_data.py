@@ -417,12 +417,12 @@ class Labels:
     """
 
     def __init__(self, column: str, value: str = "") -> None:
-        self.column, self.value = column, _plain(value)
+        self.column, self.value = column, as_label(value)
         self._counts: Counter[str] = Counter()
 
     def marks(self, values: NDArray[Any]) -> Marks:
         """Return which of these labels mark a known outlier."""
-        texts = [_plain(value) for value in values.tolist()]
+        texts = [as_label(value) for value in values.tolist()]
         self._counts.update(texts)
         known = {text: text == self.value if self.value else text.lower() in OUTLIER for text in set(texts)}
         return np.array([known[text] for text in texts], dtype=bool)
@@ -454,7 +454,7 @@ class Labels:
         return f"--label {listed([f'{self.column}={rarest}'])}"
 
 
-def _plain(value: Any) -> str:
+def as_label(value: Any) -> str:
     """Return a label as text, 1.0 as 1."""
     if value is None:
         return ""
