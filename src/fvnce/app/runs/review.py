@@ -310,7 +310,8 @@ def say_gains(config: Path, after: FittedRun, sheets: Sequence[str], say: Say) -
 
     say(
         f"held-out average precision {precision(first)}, before the verdicts; {precision(second)}, after: each is for "
-        "its own known outliers, and more of them raise it even with the same scores, so the difference does not measure a gain"
+        "its own known outliers, and more of them raise it even with the same scores, so the difference does not measure "
+        "a gain"
     )
     say(
         f"threshold {before.threshold:.4g} before, {after.threshold:.4g} after; share of outliers among other rows "
