@@ -312,3 +312,14 @@ def test_a_code_that_a_spreadsheet_took_for_a_number_is_the_same_code(tmp_path):
     write_sheet(tmp_path / "saved.csv", rows)
     args = ["--config", tmp_path / "run", "--review", tmp_path / "saved.csv", "--out", tmp_path / "next"]
     assert "0 rows are not among the training rows" in fvnce("fit", *args)[1]
+
+
+def test_rows_that_rounding_makes_equal_keep_their_verdicts(place, tmp_path):
+    def rounded(rows):
+        return [
+            row | {"amount": "1", "age": "30", "town": "Bern", "verdict": v} for row, v in zip(rows, "10", strict=True)
+        ]
+
+    said, _ = verdicts_of_later_rows(place, tmp_path, rounded, count=2)
+    assert "2 rows are not among the training rows and are added" in said
+    assert "6 known outliers, 1 known inlier" in said

@@ -181,7 +181,7 @@ def add_verdicts(data: TrainingData, settings: DataSettings, say: Say) -> Traini
         places[key].append(i)
     for path in settings.review:
         sheet, verdicts = read_sheet(path, data.layout, settings)
-        before = len(added)
+        before, own = len(added), {each.key for each in verdicts}
         # All rows differ from their keys if numbers were rounded, or if the columns of the model are others now.
         intact = any(each.stored == each.content for each in verdicts)
         for i, each in enumerate(verdicts):
@@ -197,6 +197,8 @@ def add_verdicts(data: TrainingData, settings: DataSettings, say: Say) -> Traini
                 known[here], checked[here], reviewed[here] = each.outlier, True, True
             else:
                 key = each.key if each.key in added else alike.setdefault(each.content, each.key)
+                if key in own:  # rounding made two rows of this sheet equal
+                    key = each.key
                 added[key] = sheet.take([i]), each.outlier, f"row {each.row:,} of {Path(path).name}"
         outliers = [each.outlier for each in verdicts]
         empty, new = outliers.count(None), len(added) - before
@@ -310,8 +312,8 @@ def say_gains(config: Path, after: FittedRun, sheets: Sequence[str], say: Say) -
 
     say(
         f"held-out average precision {precision(first)}, before the verdicts; {precision(second)}, after: each is for "
-        "its own known outliers, and more of them raise it even with the same scores, so the difference does not measure "
-        "a gain"
+        "its own known outliers, and more of them raise it even with the same scores, so the difference does not "
+        "measure a gain"
     )
     say(
         f"threshold {before.threshold:.4g} before, {after.threshold:.4g} after; share of outliers among other rows "
