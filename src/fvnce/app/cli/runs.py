@@ -149,7 +149,7 @@ def fit(
     if review and config is not None:
         from ..runs.review import say_gains
 
-        say_gains(config, run, say)
+        say_gains(config, run, review, say)
     say(f"threshold {run.threshold:.4g}; open {out / 'report.html'}, or score rows with: fvnce score {out} FILE")
     typer.echo(out)
 
@@ -285,8 +285,9 @@ def score(
 
     check_budget(alarms, threshold, fdr)
     twice = alarms is not None or fdr is not None
-    if data == "-" and twice:
-        raise ValueError("--alarms and --fdr read DATA twice: DATA must be a file, found -")
+    pipe = data == "-" or (Path(data).exists() and not (Path(data).is_file() or Path(data).is_dir()))
+    if pipe and (twice or review is not None):
+        raise ValueError(f"--alarms, --fdr and --review read DATA twice: DATA must be a file, found {data}")
     fitted = load_run(run)
     settings = like_training(
         fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
@@ -304,8 +305,9 @@ def score(
             writable(out, "--out", [data])
         with nullcontext(sys.stdout) if out == "-" else writing(Path(out)) as file:
             written, rows = write_sheet(fitted, data, settings, file, review)
-        then = f"fvnce fit --config {run} --review {out} --out NEW"
-        say(f"{written:,} of {rows:,} rows written; fill in the column verdict, then run: {then}")
+        sheet = "SHEET" if out == "-" else out
+        verb = f"{written:,} of {rows:,} {'row' if rows == 1 else 'rows'}: fill in verdict, then: fvnce fit"
+        say(f"{verb} --config {run} --review {sheet} --out NEW")
         return
     budget = None if threshold is None else budget_at(threshold)
     if twice:

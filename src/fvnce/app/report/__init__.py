@@ -26,7 +26,7 @@ from pathlib import Path
 from ..._version import __version__
 from ...io import write_text
 from . import columns, lists, plane, scores, steps, verdict
-from .analysis import Analysis
+from .analysis import Analysis, plural
 from .card import card
 from .page import PageTable, Section, block, write_page
 
@@ -43,10 +43,12 @@ def write_card(path: Path, analysis: Analysis) -> Path:
 def write_run_page(path: Path, analysis: Analysis) -> Path:
     """Write the page of a run."""
     rows, known = len(analysis.data.known), int(analysis.data.known.sum())
+    inliers = int(analysis.data.inliers.sum())
     source = analysis.run.config.data.path
+    also = f", {plural(inliers, 'known inlier')}" if inliers else ""
     introduction = (
-        f"{rows:,} rows, {f'{known:,} of them' if known else 'none of them'} known outliers, and a detector trained on "
-        f"them. Made {time.strftime('%Y-%m-%d %H:%M:%S')}. This file is self-contained."
+        f"{rows:,} rows, {f'{known:,} of them' if known else 'none of them'} known outliers{also}, and a detector "
+        f"trained on them. Made {time.strftime('%Y-%m-%d %H:%M:%S')}. This one file holds the whole page."
     )
     sections = [section for part in PARTS for section in part.sections(analysis)]
     title = "standard input" if source == "-" else Path(source).name

@@ -37,8 +37,9 @@ class Analysis:
         positions: indices of the analyzed rows in the training data.
         rows: the analyzed rows.
         known: which of them are known outliers.
-        scores: scores of these rows.
-        rng: generator for sections that choose rows at random.
+        inliers: which of them are known inliers; all others are unlabeled.
+        scores: of these rows.
+        rng: for sections that choose rows.
     """
 
     run: FittedRun
@@ -47,6 +48,7 @@ class Analysis:
     positions: NDArray[np.int64]
     rows: Rows
     known: NDArray[np.bool_]
+    inliers: NDArray[np.bool_]
     scores: Scores
     rng: np.random.Generator
 
@@ -62,8 +64,8 @@ class Analysis:
 
     @cached_property
     def finds(self) -> dict[str, Finds]:
-        """The lists of unlabeled rows by name; their ``rows`` are indices into the analyzed rows."""
-        there = np.flatnonzero(~self.known)
+        """The lists that hold unlabeled analyzed rows, by name; ``rows`` are places among the analyzed rows."""
+        there = np.flatnonzero(~(self.known | self.inliers))
         columns = {name: getattr(self.scores, name)[there] for name in ("anomaly", "line", "like_known", "novelty")}
         finds = self.run.detector.expected_finds(replace(self.scores, **columns))
         if self.run.detector.novelty_threshold_ is None:  # one threshold for all rows
@@ -115,7 +117,7 @@ def analyze(run: FittedRun, data: TrainingData, notices: Sequence[str]) -> Analy
         positions = np.sort(np.concatenate([known, rest]))
     rows = take(data.rows, positions)
     scores = run.detector.scores(run.layout.prepare(rows))
-    return Analysis(run, data, notices, positions, rows, data.known[positions], scores, rng)
+    return Analysis(run, data, notices, positions, rows, data.known[positions], data.inliers[positions], scores, rng)
 
 
 def take(rows: Rows, chosen: Any) -> Any:

@@ -54,10 +54,19 @@ def trained_on(analysis: Analysis, name: str) -> Iterator[str]:
     marked = (
         f", marked by {data.label}" if data.label else f", from {Path(data.outliers).name}" if data.outliers else ""
     )
-    unlabeled = int((~known).sum())
-    yield f"Rows: {plural(unlabeled, 'unlabeled row')} and {plural(int(known.sum()), 'known outlier')}{marked}"
-    if unlabeled > detector.max_rows:
-        yield f"Used in training: {detector.max_rows:,} of the unlabeled rows, chosen at random"
+    inliers, others = analysis.data.inliers, int((~known).sum())
+    sheets = np.zeros(len(known), dtype=bool) if analysis.data.reviewed is None else analysis.data.reviewed
+    groups = {"known inlier": (inliers, ""), "known outlier": (known, marked)}
+    counts = [plural(int((~known & ~inliers).sum()), "unlabeled row")]
+    for noun, (which, origin) in groups.items():
+        reviewed = int((which & sheets).sum())
+        of_sheets = f" ({reviewed:,} from review sheets)" if reviewed else ""
+        if which is known or which.any():
+            counts.append(f"{plural(int(which.sum()), noun)}{origin}{of_sheets}")
+    yield f"Rows: {', '.join(counts[:-1])} and {counts[-1]}"
+    if others > detector.max_rows:
+        kind = "rows that are not known outliers" if inliers.any() else "unlabeled rows"
+        yield f"Of the {kind} {detector.max_rows:,}, chosen at random, were trained on"
     columns = read_columns(analysis)
     if not columns:
         yield f"Images of shape {' × '.join(map(str, analysis.rows.shape[1:]))}"

@@ -31,14 +31,12 @@ def sections(analysis: Analysis) -> Iterator[Section]:
 
 
 def words(analysis: Analysis) -> tuple[str, list[str]]:
-    """Return the headline of the verdict, and sentences that support it."""
-    evidence, known = analysis.run.detector.evidence_, analysis.known
+    """Return the verdict: its headline, and what it rests on."""
+    evidence, data = analysis.run.detector.evidence_, analysis.data
     counts = {name: finds.flagged for name, finds in analysis.finds.items()}
-    first = found(counts, int((~known).sum()), int((~analysis.data.known).sum()))
-    detector = analysis.run.detector
-    if counts.get("known") and not detector.calibration_.known:
-        first += " No label places the threshold above which a row is like the known outliers."
-    return f"{first} {headline(evidence)}", meaning(evidence, clean=detector.clean)
+    first = found(counts, *(int((~(rows.known | rows.inliers)).sum()) for rows in (analysis, data)))
+    inliers = int(data.inliers.sum())
+    return f"{first} {headline(evidence)}", meaning(evidence, clean=analysis.run.detector.clean, inliers=inliers)
 
 
 def found(flagged: Mapping[str, int], scored: int, rows: int) -> str:
@@ -87,20 +85,24 @@ def found_share(found: float, known: float) -> Interval:
     return Interval(found / known, float(exact.low), float(exact.high))
 
 
-def meaning(evidence: Evidence, *, clean: bool = False) -> list[str]:
-    """Return sentences on the results for held-out rows with their intervals, and on their limits."""
+def meaning(evidence: Evidence, *, clean: bool = False, inliers: int = 0) -> list[str]:
+    """Return what held-out rows say, in numbers with their intervals, and what they do not say.
+
+    Known inliers are among the rows that known outliers are compared with.
+    """
     auroc, precision = evidence.auroc, evidence.average_precision
     if auroc is None or precision is None or evidence.found is None:
         ranking = "Without held-out outliers, recall cannot be measured. Review the ranking below from the top."
         return [f"{ranking} {TAKEN_AS_NORMAL}" if clean else ranking]
     chance = evidence.known / (evidence.known + evidence.rows)
     share = found_share(evidence.found, evidence.known)
+    other, another = ("other row", "another row") if inliers else ("unlabelled row", "an unlabelled row")
     measured = (
         "Rows are held out in turn and scored by models trained without them. By these scores, "
         f"{percent(share.value)} of outliers like the known ones are found ({percent(LEVEL)} interval "
         f"{percent(share.low)} to {percent(share.high)}), and {shown_count(evidence.flagged)} of "
-        f"{plural(evidence.rows, 'unlabeled row')} {'is' if evidence.flagged == 1 else 'are'} flagged. A known "
-        f"outlier scores higher than an unlabeled row with probability {auroc.value:.3f} (AUROC; {auroc.low:.3f} to "
+        f"{plural(evidence.rows, other)} {'is' if evidence.flagged == 1 else 'are'} flagged. A known "
+        f"outlier scores higher than {another} with probability {auroc.value:.3f} (AUROC; {auroc.low:.3f} to "
         f"{auroc.high:.3f}, and 0.5 by chance); average precision is {precision.value:.3f} ({precision.low:.3f} to "
         f"{precision.high:.3f}, and {chance:.3f} by chance)."
     )

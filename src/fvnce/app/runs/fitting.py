@@ -24,7 +24,7 @@ from ...detection.estimator import EXPERT, WITHOUT_EFFECT, current_names
 from ...io import FileError, locked, write_text
 from ...tables.schema import described
 from ..report import write_card, write_run_page
-from ..report.analysis import analyze
+from ..report.analysis import analyze, plural
 from . import FittedRun
 from .review import add_verdicts
 from .scoring import FewValues
@@ -123,8 +123,8 @@ def _described(data: TrainingData) -> str:
     shape = data.layout.shape
     what = "columns" if data.layout.columns else "pixels"
     size = len(data.layout.columns) if shape is None or len(shape) == 1 else "×".join(map(str, shape))
-    inliers = 0 if data.checked is None else int((data.checked & ~data.known).sum())
-    known = f"{int(data.known.sum()):,} known outliers" + (f", {inliers:,} known inliers" if inliers else "")
+    inliers = int(data.inliers.sum())
+    known = plural(int(data.known.sum()), "known outlier") + (f", {plural(inliers, 'known inlier')}" if inliers else "")
     return f"{len(data.known):,} rows of {size} {what}, {known}"
 
 

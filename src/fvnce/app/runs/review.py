@@ -1,9 +1,10 @@
 """Sheets of rows to review, and the verdicts that a person fills in.
 
-A sheet is a csv table with the columns ``verdict``, to be filled in; ``key``, which identifies the row; row, scores and
-reasons; and the columns of the data file. The key is a hash of the values in the columns of the model, so a row is
-found again in any file and at any position, and rows that are equal in these columns share a key. A spreadsheet may
-reformat numbers as long as it keeps the key.
+A sheet is a csv table: ``verdict``, to be filled in; ``key``, by which the row is recognized; row, scores and reasons;
+and the row as its file has it. The key is a hash of what the row holds in the columns of the model, so a row is
+recognized in whatever file and at whatever place it comes, and rows that are equal in these columns are one. A
+spreadsheet may round numbers and change their decimal mark; a key that has come to another row, or a row whose values
+were changed, is refused.
 """
 
 from __future__ import annotations
@@ -13,24 +14,27 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 
 from ...detection.batch_scorer import MODEL
 from ...detection.trust.evidence import Evidence, shown_count
 from ...tables import FileError, Frame, TableSource
-from ...tables.errors import listed
+from ...tables.errors import TableError, listed
 from ...tables.frame import as_texts
 from ..escaping import cell
+from ..report.analysis import plural
 from . import FittedRun, load_run
 from .scoring import REASONS, Unlike, score_part
 from .settings import DataSettings
-from .training_data import Layout, Marks, Say, TrainingData, checked_rows, read_like, split_labels, truths
+from .training_data import Layout, Marks, Say, TrainingData, as_label, checked_rows, read_like, split_labels, truths
 
 VERDICT, KEY = "verdict", "key"
+#: By how much a spreadsheet may have changed a number that it shows with few digits, relatively or up to 1.
+ROUNDED = 0.01
 
 
 def row_keys(rows: Frame) -> list[str]:
@@ -46,9 +50,56 @@ def row_keys(rows: Frame) -> list[str]:
     return ["k" + hashlib.blake2b(repr((names, row)).encode(), digest_size=8).hexdigest() for row in values]
 
 
-def read_sheet(path: str, layout: Layout, settings: DataSettings) -> tuple[Frame, list[tuple[str, bool | None]]]:
-    """Return the rows of a sheet in the layout of training, with their keys and verdicts."""
-    source = read_like(layout, path, replace(settings, delimiter=None, header=None, decimal=None))
+@dataclass(frozen=True)
+class Verdict:
+    """A row of a sheet, by its number in the sheet.
+
+    Attributes:
+        row: its number, from 1.
+        stored: its key as the sheet has it, if it does.
+        content: the key that its values have in the columns of the model.
+        outlier: the verdict, None if there is none.
+    """
+
+    row: int
+    stored: str | None
+    content: str
+    outlier: bool | None
+
+    @property
+    def key(self) -> str:
+        """What the row is recognized by."""
+        return self.stored or self.content
+
+
+def read_sheet(path: str, layout: Layout, settings: DataSettings) -> tuple[Frame, list[Verdict]]:
+    """Return the rows of a sheet, laid out as those of training, and the verdict of each.
+
+    A spreadsheet may have changed the decimal mark. Of the marks of training, a comma and a point, the one counts with
+    which most rows have the values that their keys say, and of equal ones the first that can be read.
+    """
+    best: tuple[int, Frame, list[Verdict]] | None = None
+    problem: FileError | None = None
+    for decimal in (None, ",", "."):
+        try:
+            rows, verdicts = _read_sheet(path, layout, replace(settings, delimiter=None, header=None, decimal=decimal))
+        except TableError as error:
+            problem = problem or error
+            continue
+        right = sum(each.key == each.content for each in verdicts)
+        if best is None or right > best[0]:
+            best = right, rows, verdicts
+        if right == len(verdicts):
+            break
+    if best is None:
+        assert problem is not None
+        raise problem
+    _check_keys(path, best[2])
+    return best[1], best[2]
+
+
+def _read_sheet(path: str, layout: Layout, settings: DataSettings) -> tuple[Frame, list[Verdict]]:
+    source = read_like(layout, path, settings)
     with closing(source):
         if not isinstance(source, TableSource) or layout.types is None:
             raise FileError(f"--review needs tables with columns (csv, tsv, parquet), found {path}")
@@ -63,8 +114,51 @@ def read_sheet(path: str, layout: Layout, settings: DataSettings) -> tuple[Frame
         if rows[name].dtype.kind == "O":
             rows[name][:] = [_unmarked(text) for text in rows[name].tolist()]
     own = row_keys(rows)
-    keys = [key or mine for key, mine in zip(frame[KEY].tolist() if KEY in given else own, own, strict=True)]
-    return rows, list(zip(keys, truths(frame[VERDICT].tolist(), path, VERDICT), strict=True))
+    stored = frame[KEY].tolist() if KEY in given else [None] * len(own)
+    outliers = truths(frame[VERDICT].tolist(), path, VERDICT)
+    numbered = zip(range(1, len(own) + 1), stored, own, outliers, strict=True)
+    return rows, [Verdict(*entries) for entries in numbered]
+
+
+def _check_keys(path: str, verdicts: Sequence[Verdict]) -> None:
+    """Refuse a sheet in which a key has come to another row, or a row has two verdicts."""
+    first: dict[str, Verdict] = {}
+    written = {each.key: each.row for each in verdicts}
+    for each in verdicts:
+        before = first.setdefault(each.key, each)
+        both = f"rows {before.row:,} and {each.row:,} of {path}"
+        if before.content != each.content:
+            raise FileError(
+                f"{both} are different rows with one key {each.key!r}, which a spreadsheet may have filled down; "
+                "restore the column key from the sheet as it was written"
+            )
+        if None not in (each.outlier, before.outlier) and each.outlier != before.outlier:
+            raise FileError(f"{both} are the same row with two verdicts; keep one of them")
+        if each.key != each.content and (other := written.get(each.content)) is not None:
+            raise FileError(
+                f"row {each.row:,} of {path} has the values to which the key of row {other:,} belongs; restore the "
+                "column key from the sheet as it was written"
+            )
+
+
+def _refuse_changed(path: str, verdict: Verdict) -> NoReturn:
+    raise FileError(
+        f"row {verdict.row:,} of {path} was changed after it was written, for its values do not belong to its key "
+        f"{verdict.key!r}; restore them, or empty the key to have the row taken as it is now"
+    )
+
+
+def _rounded(row: Frame, original: Frame) -> bool:
+    """Return whether a row of a sheet is this one but for what a spreadsheet does to numbers."""
+    for name in original.columns.tolist():
+        value, other = row[name][0], original[name][0]
+        if original[name].dtype.kind == "f" and row[name].dtype.kind == "f":
+            if not np.isclose(value, other, rtol=ROUNDED, atol=ROUNDED, equal_nan=True):
+                return False
+        # A spreadsheet takes 007 for a number.
+        elif as_label(value) != as_label(other):
+            return False
+    return True
 
 
 def _unmarked(text: str | None) -> str | None:
@@ -81,34 +175,48 @@ def add_verdicts(data: TrainingData, settings: DataSettings, say: Say) -> Traini
     checked = np.zeros(len(known), dtype=bool) if data.checked is None else data.checked.copy()
     if not isinstance(rows, Frame):
         raise FileError(f"--review needs a table with columns (csv, tsv, parquet), found {settings.path}")
-    places, added = defaultdict(list), dict[str, tuple[Frame, bool, str]]()
+    reviewed = np.zeros(len(known), dtype=bool)
+    places, added, alike = defaultdict(list), dict[str, tuple[Frame, bool, str]](), dict[str, str]()
     for i, key in enumerate(row_keys(rows)):
         places[key].append(i)
     for path in settings.review:
         sheet, verdicts = read_sheet(path, data.layout, settings)
-        mine, before = row_keys(sheet), len(added)
-        for i, (stored, verdict) in enumerate(verdicts):
-            if verdict is None:
+        before, own = len(added), {each.key for each in verdicts}
+        # All rows differ from their keys if numbers were rounded, or if the columns of the model are others now.
+        intact = any(each.stored == each.content for each in verdicts)
+        for i, each in enumerate(verdicts):
+            if each.outlier is None:
                 continue
-            here = places.get(stored) or places.get(mine[i])
+            here = places.get(each.key, [])
+            if each.key != each.content:
+                same = _rounded(sheet.take([i]), rows.take(here[:1])) if here else not intact
+                if not same:
+                    _refuse_changed(path, each)
+            here = here or places.get(each.content, [])
             if here:
-                known[here], checked[here] = verdict, True
+                known[here], checked[here], reviewed[here] = each.outlier, True, True
             else:
-                added[stored] = sheet.take([i]), verdict, f"{Path(path).name} row {i + 1}"
-        words = [verdict for _, verdict in verdicts]
+                key = each.key if each.key in added else alike.setdefault(each.content, each.key)
+                if key in own:  # rounding made two rows of this sheet equal
+                    key = each.key
+                added[key] = sheet.take([i]), each.outlier, f"row {each.row:,} of {Path(path).name}"
+        outliers = [each.outlier for each in verdicts]
+        empty, new = outliers.count(None), len(added) - before
         say(
-            f"{path}: {words.count(True):,} outliers and {words.count(False):,} inliers, {words.count(None):,} rows "
-            f"without a verdict are skipped; {len(added) - before:,} rows are not among the training rows and are added"
+            f"{path}: {plural(outliers.count(True), 'outlier')} and {plural(outliers.count(False), 'inlier')}, "
+            f"{plural(empty, 'row')} without a verdict {'is' if empty == 1 else 'are'} skipped; {plural(new, 'row')} "
+            f"{'is' if new == 1 else 'are'} not among the training rows and {'is' if new == 1 else 'are'} added"
         )
     if not added:
-        return replace(data, known=known, checked=checked)
-    frames, new, names = zip(*added.values(), strict=True)
+        return replace(data, known=known, checked=checked, reviewed=reviewed)
+    frames, found, names = zip(*added.values(), strict=True)
     return replace(
         data,
         rows=Frame.join([rows, *frames]),
-        known=np.concatenate([known, new]),
-        checked=np.concatenate([checked, np.ones(len(new), dtype=bool)]),
-        names=None if data.names is None else [*data.names, *names],
+        known=np.concatenate([known, found]),
+        checked=np.concatenate([checked, np.ones(len(found), dtype=bool)]),
+        reviewed=np.concatenate([reviewed, np.ones(len(found), dtype=bool)]),
+        names=[*(data.names or (str(i + 1) for i in range(len(rows)))), *names],
     )
 
 
@@ -119,11 +227,9 @@ def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str]
     of the run marks, and copies of a row.
     """
     data = run.config.data
-    if path == "-":
-        raise FileError("--review reads the rows twice: DATA must be a file, found -")
-    done = {
-        key for sheet in data.review for key, verdict in read_sheet(sheet, run.layout, data)[1] if verdict is not None
-    }
+    # By its content, too: the columns of the model may have changed since a sheet was written.
+    verdicts = [each for sheet in data.review for each in read_sheet(sheet, run.layout, data)[1]]
+    done = {key for each in verdicts if each.outlier is not None for key in (each.key, each.content)}
     best: dict[str, tuple[float, int, Frame]] = {}
     rows_seen = 0
     with closing(read_like(run.layout, path, settings)) as source:
@@ -190,25 +296,28 @@ def _write(run: FittedRun, rows: Frame, found: Sequence[Any], columns: list[str]
         table.writerow(["", key, place + 1, *values, *words, *[""] * (REASONS - len(words)), *cells])
 
 
-def say_gains(config: Path, after: FittedRun, say: Say) -> None:
-    """Report how verdicts changed a run, compared with the earlier run of a config if its model exists."""
-    folder = config if config.is_dir() else config.parent
-    if not (folder / MODEL).is_file():
+def say_gains(config: Path, after: FittedRun, sheets: Sequence[str], say: Say) -> None:
+    """Say what the verdicts of sheets changed since the earlier run of a config, if its model is there."""
+    folder, data = config if config.is_dir() else config.parent, after.config.data
+    verdicts = [each.outlier for sheet in sheets for each in read_sheet(sheet, after.layout, data)[1]]
+    if not (folder / MODEL).is_file() or all(outlier is None for outlier in verdicts):
         return
     before = load_run(folder)
     first, second = before.detector.evidence_, after.detector.evidence_
 
     def precision(evidence: Evidence) -> str:
-        known = f"{shown_count(evidence.known)} known outliers"
-        return f"{evidence.average_precision or 'unknown'} by {known}"
+        chance = evidence.known / (evidence.known + evidence.rows)
+        level = f", {chance:.3f} by chance" if evidence.average_precision else ""
+        return f"{evidence.average_precision or 'unknown'} by {plural(evidence.known, 'known outlier')}{level}"
 
     say(
-        f"held-out average precision {precision(first)} before the verdicts, {precision(second)} after; part of a "
-        "gain may be due to reviewed outliers, which were chosen for high scores and are easy to find again"
+        f"held-out average precision {precision(first)}, before the verdicts; {precision(second)}, after: each is for "
+        "its own known outliers, and more of them raise it even with the same scores, so the difference does not "
+        "measure a gain"
     )
     say(
         f"threshold {before.threshold:.4g} before, {after.threshold:.4g} after; share of outliers among other rows "
         f"{before.detector.prior_:.3g} before, {after.detector.prior_:.3g} after; {shown_count(first.flagged)} of "
-        f"{shown_count(first.rows)} rows flagged before, {shown_count(second.flagged)} of {shown_count(second.rows)} "
+        f"{plural(first.rows, 'row')} flagged before, {shown_count(second.flagged)} of {plural(second.rows, 'row')} "
         "after"
     )

@@ -80,9 +80,15 @@ class TrainingData:
     rows: Rows
     known: Marks
     layout: Layout
-    names: list[str] | None  # names of rows: files of images, or values of the identifier column
-    checked: Marks | None = None  # rows whose label is trusted
-    numbers: NDArray[np.int64] | None = None  # positions of table rows in their file, if it can be read again
+    names: list[str] | None  # of the rows: the files of images, or the column that names rows
+    checked: Marks | None = None  # rows whose label is the truth
+    numbers: NDArray[np.int64] | None = None  # of a table's rows, their positions in its file, if it can be read again
+    reviewed: Marks | None = None  # rows with a verdict in a sheet
+
+    @property
+    def inliers(self) -> Marks:
+        """Which rows are known inliers."""
+        return np.zeros(len(self.known), dtype=bool) if self.checked is None else self.checked & ~self.known
 
     def cells(self, rows: list[int], settings: DataSettings) -> dict[int, list[str]]:
         """Return the values of rows as written in the file, for rows of a table that can be read again."""
@@ -415,12 +421,12 @@ class Labels:
     """
 
     def __init__(self, column: str, value: str = "") -> None:
-        self.column, self.value = column, _plain(value)
+        self.column, self.value = column, as_label(value)
         self._counts: Counter[str] = Counter()
 
     def marks(self, values: NDArray[Any]) -> Marks:
         """Return which of these labels mark a known outlier."""
-        texts = [_plain(value) for value in values.tolist()]
+        texts = [as_label(value) for value in values.tolist()]
         self._counts.update(texts)
         known = {text: text == self.value if self.value else text.lower() in OUTLIER for text in set(texts)}
         return np.array([known[text] for text in texts], dtype=bool)
@@ -452,8 +458,8 @@ class Labels:
         return f"--label {listed([f'{self.column}={rarest}'])}"
 
 
-def _plain(value: Any) -> str:
-    """Format a label as text; 1.0 becomes 1."""
+def as_label(value: Any) -> str:
+    """Return a label as text, 1.0 as 1."""
     if value is None:
         return ""
     text = str(value).strip()
