@@ -24,6 +24,7 @@ test: lint types layers check package
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks experiments tools
 	$(BIN)/ruff format --check src tests benchmarks experiments tools
+	$(BIN)/python -m tools.prose
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -56,7 +56,7 @@ def network(*sizes: int) -> nn.Module:
 
 
 def data_of(columns: int, rows: int) -> Tensor:
-    """Return correlated rows."""
+    """Return rows with correlated columns."""
     generator = torch.Generator().manual_seed(0)
     mixing = torch.randn(columns, columns, generator=generator) / math.sqrt(columns)
     return torch.randn(rows, columns, generator=generator) @ mixing
@@ -84,7 +84,7 @@ def latent(columns: int, hidden: int, latents: int) -> tuple[LatentVariableModel
 
 
 def vae(data: Tensor, hidden: int, latents: int) -> Contender:
-    """A variational autoencoder."""
+    """A small variational autoencoder."""
     columns = data.shape[1]
     encoder, decoder = network(columns, hidden, 2 * latents), network(latents, hidden, columns)
 
@@ -118,7 +118,7 @@ def fvnce(data: Tensor, hidden: int, latents: int) -> Contender:
 
 
 def contenders(rows: int) -> Iterator[tuple[str, Tensor, Contender]]:
-    """Yield every comparison."""
+    """Yield the comparisons one by one."""
     for columns, hidden, latents in SIZES:
         data = data_of(columns, rows)
         yield f"NCE, D = {columns}", data, nce(data, hidden)
@@ -135,7 +135,7 @@ class Pairs(Callback):
         self.seconds: list[tuple[float, float]] = []
 
     def before_epoch(self, trainer: Any) -> None:
-        """Start the clock."""
+        """Start measuring CPU seconds now."""
         self.begun = time.process_time()
 
     def epoch(self, trainer: Any) -> None:
