@@ -84,7 +84,7 @@ def latent(columns: int, hidden: int, latents: int) -> tuple[LatentVariableModel
 
 
 def vae(data: Tensor, hidden: int, latents: int) -> Contender:
-    """A small variational autoencoder."""
+    """A small variational autoencoder, for timing."""
     columns = data.shape[1]
     encoder, decoder = network(columns, hidden, 2 * latents), network(latents, hidden, columns)
 

@@ -29,7 +29,7 @@ ITEMS = {
     "losses": "the figure of the same rules as classification losses of Δ",
     "table": "the table of average log p(x|g(x)) on data and noise, two networks, six rows",
     "noise-reconstructions": "the figure of noise samples and their reconstructions",
-    "penalised": "the figure of the noise-penalised autoencoder, and its numbers",
+    "penalised": "the figure of the noise-penalized autoencoder, and its numbers",
     "instances": "the instances of the family, verified on trained models",
 }
 
