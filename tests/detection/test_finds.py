@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fvnce.detection import NoiseContrastiveDetector
+from fvnce.detection import Finds, NoiseContrastiveDetector
 
 QUICK: dict[str, Any] = {"n_trees": 30, "n_networks": 1, "steps": 60}
 
@@ -99,3 +99,11 @@ def test_intervals_of_finds_hold_the_truth(known: int) -> None:
                 true.append(truth[49])
     assert np.mean(covered) >= 0.85  # 0.9 is promised; some 70 cases, three of each fit
     assert 0.75 < np.mean(expected) / np.mean(true) < 1.33
+
+
+def test_more_alarms_never_lower_an_end_of_the_interval() -> None:
+    p = np.linspace(0.99, 0.001, 400) ** 3
+    finds = Finds.of(np.full(400, ""), "known", p, p, p / 3, np.minimum(3 * p, 1.0))
+    for values in (finds.low, finds.finds, finds.high):
+        assert (np.diff(values) >= 0).all()
+    assert (finds.low <= finds.finds).all()

@@ -169,7 +169,8 @@ class Finds:
             rows=rows,
             alarms=alarms,
             finds=np.cumsum(p[rows]),
-            low=np.maximum(np.cumsum(low[rows]) - chance, 0.0),
+            # More rows hold no fewer outliers.
+            low=np.maximum.accumulate(np.maximum(np.cumsum(low[rows]) - chance, 0.0)),
             high=np.minimum(np.cumsum(high[rows]) + chance, alarms),
             flagged=int((kind == name).sum()),
         )
