@@ -135,7 +135,7 @@ class DiagonalNormal(Independent[Normal]):
         return torch.addcmul(self.loc, self.base_sample(sample_shape), self.scale)
 
     def base_sample(self, sample_shape: Any = Size(), rows: Sequence[int] = ()) -> Tensor:  # noqa: B008  as rsample
-        """Return ε, standard normal: all that is random about a draw, for the given numbers of rows after one another."""
+        """Return ε, standard normal: all that is random about a draw, for these numbers of rows in turn."""
         device = self.loc.device if self._generator is None else self._generator.device
         lead = Size(sample_shape)
         how: Any = {"dtype": self.loc.dtype, "device": device, "generator": self._generator}
