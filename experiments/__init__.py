@@ -8,6 +8,7 @@ Each file is one study and runs from the root of a checkout: ``python -m experim
 ``forgetting``         forgetting every class in turn, by a budget and by baselines
 ``tempering``          whether the profiled form can forget without a log-scale
 ``adaptive_noise``     fixed and refitted noise on a density whose log Z is known
+``flow_contrastive``   noise that learns against the model, refitted and fixed noise, in the plane
 ``encoder_start``      where the σ of a Gaussian encoder should start
 ``messy_tables``       realistic messy files: how many are read correctly, and which outliers are found
 ``far_groups``         how many far groups are found without labels, and how many clean rows are flagged

@@ -4,6 +4,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+# Imported by tests under its own name; collected for doctests, its classes would be registered twice.
+collect_ignore = ["support/exact_models.py"]
+
 # The same examples every time, and no judgement by the clock.
 settings.register_profile("fvnce", deadline=None, derandomize=True)
 settings.load_profile("fvnce")

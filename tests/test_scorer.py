@@ -142,7 +142,7 @@ def test_a_file_of_another_format_is_refused_with_what_to_do(tmp_path: Path, mon
     monkeypatch.setattr("fvnce.io.files.FORMAT_VERSION", scorer.FORMAT_VERSION + 1)
     write_record(tmp_path / "later", "detector", content, arrays)
     monkeypatch.undo()
-    with pytest.raises(FileError, match=rf"version {scorer.FORMAT_VERSION + 1}.*reads version {scorer.FORMAT_VERSION}"):
+    with pytest.raises(FileError, match=rf"version {scorer.FORMAT_VERSION} .*found {scorer.FORMAT_VERSION + 1}"):
         scorer.load(tmp_path / "later")
 
 

@@ -73,8 +73,8 @@ def test_a_sheet_holds_the_highest_scoring_rows_that_are_not_labelled_as_they_ar
         assert row["amount"] == original["amount"]
         assert row["reason_1"].split()[0] in ("amount", "age", "town")
     out, _ = fvnce("score", place / "run", place / "rows.csv", "--top", 25)
-    unlabelled = [row["row"] for row in csv.DictReader(out.splitlines()) if int(row["row"]) <= 295]
-    assert [row["row"] for row in rows] == unlabelled[:20]
+    unlabeled = [row["row"] for row in csv.DictReader(out.splitlines()) if int(row["row"]) <= 295]
+    assert [row["row"] for row in rows] == unlabeled[:20]
 
 
 def test_verdicts_are_learned_from_and_reviewed_rows_do_not_come_back(place):
@@ -151,7 +151,7 @@ def test_checked_names_the_column_of_rows_whose_label_is_the_truth(tmp_path):
     assert "5 known outliers, 1 known inlier" in said
     assert "3 columns" in said
     card = (tmp_path / "run" / "card.md").read_text()
-    assert "294 unlabelled rows, 1 known inlier and 5 known outliers, marked by fraud\n" in card
+    assert "294 unlabeled rows, 1 known inlier and 5 known outliers, marked by fraud\n" in card
     fvnce("score", tmp_path / "run", tmp_path / "rows.csv", "--review", 300, "--out", tmp_path / "sheet.csv", "-q")
     assert len(sheet_of(tmp_path / "sheet.csv")) == 294
     text = (tmp_path / "rows.csv").read_text("utf-8").replace("no;1", ";1")
@@ -179,16 +179,16 @@ def test_known_inliers_are_counted_as_such_and_are_in_no_list(place, tmp_path):
     assert f"{5 + outliers} known outliers, {inliers} known inlier" in said
     of_inliers = f"{inliers} known inlier{'s' if inliers > 1 else ''} ({inliers} from review sheets)"
     of_outliers = f"{5 + outliers} known outliers, marked by fraud ({outliers} from review sheets)"
-    assert f"- Rows: 295 unlabelled rows, {of_inliers} and {of_outliers}" in (tmp_path / "next" / "card.md").read_text()
+    assert f"- Rows: 295 unlabeled rows, {of_inliers} and {of_outliers}" in (tmp_path / "next" / "card.md").read_text()
     run = load_run(tmp_path / "next")
     data = add_verdicts(read_training_data(run.config.data, str), run.config.data, str)
     analysis = analyze(run, data, [])
     assert analysis.inliers.sum() == inliers
     assert not any(analysis.inliers[finds.rows].any() for finds in analysis.finds.values())
-    assert "of 295 unlabelled rows" in verdict.words(analysis)[0]
+    assert "of 295 unlabeled rows" in verdict.words(analysis)[0]
     page = (tmp_path / "next" / "report.html").read_text()
     assert "known inlier" in page
-    assert "unlabelled rows are flagged. A known" not in page
+    assert "unlabeled rows are flagged. A known" not in page
 
 
 def test_an_added_row_goes_by_its_place_in_the_sheet_and_never_by_a_number_that_its_file_does_not_have(tmp_path):

@@ -61,7 +61,7 @@ def test_novelty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     shown = page(out.parent)
     assert "A random half of the inliers, known to be clean" in shown
     assert "The protocol of DTE" not in shown
-    assert "| **fvnce** | 0 |" in shown
+    assert "| **fvnce** | 1 |" in shown
     assert "**Clean training rows, a random half" in block("nothing known", tmp_path)
     run("detection_novelty", out, monkeypatch, "--quick", "--detectors", "fvnce,iforest", "--protocols", "first-half")
     assert "The protocol of DTE" in page(out.parent)

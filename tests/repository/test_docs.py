@@ -86,15 +86,14 @@ def test_a_page_that_is_made_is_what_it_is_made_from(name):
 
 def test_a_block_shows_the_measured_numbers(tmp_path):
     (tmp_path / "bench").mkdir()
-    ranking = [
-        {"detector": "fvnce", "auroc": 0.9, "ap": 0.5},
-        {"detector": "knn", "auroc": 0.8, "ap": 0.7},
-        {"detector": "iforest", "auroc": 0.85, "ap": 0.1},
-        {"detector": "lof", "auroc": 0.5, "ap": 0.4},
-    ]
-    summary = {"0.1, seed 0": ranking[:1], "0.1, seeds 0,1": ranking}
-    record = {"inputs": "cut", "summary": summary, "rows": [{"dataset": "a"}]}
-    (tmp_path / "bench" / "detection.json").write_text(json.dumps(record))
+    numbers = {"auroc difference": 0.1, "auroc standard error": 0.04, "ap difference": -0.02, "ap standard error": 0.05}
+    record = {
+        "versions": {"fvnce": "9"},
+        "commit": "c",
+        "rows": [{"seed": 0}, {"seed": 1}],
+        "differences": [{"share": 0.1, "source": source, "tables": 3, **numbers} for source in ("keel", "all")],
+    }
+    (tmp_path / "bench" / "detection_choice.json").write_text(json.dumps(record))
     (tmp_path / "paper-mnist").mkdir()
     cells = [
         {"network": "n", "row": row, "seed": seed, "train": 100 + seed, "noise": noise}
@@ -105,19 +104,21 @@ def test_a_block_shows_the_measured_numbers(tmp_path):
     (tmp_path / "paper-mnist" / "table.json").write_text(json.dumps({"cells": cells, "rows": rows, "seeds": 2}))
     marks = [
         f"<!-- {name}: made by `make pages`, do not edit -->\nstale\n<!-- end of {name} -->"
-        for name in ("known", "table", "images")
+        for name in ("choice", "table", "images")
     ]
     text = blocks.filled("before\n" + "\nbetween\n".join(marks) + "\nafter\n", tmp_path)
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "stale" not in text
     assert text.count("\nbetween\n") == 2
-    # The best peers are the best by either measure, and a number is bold only where it is the highest.
-    assert "| 10 % | 2 | **.900** / .500 | nearest neighbors .800 / **.700**, isolation forest .850 / .100 |" in text
+    # A difference is bold only where it exceeds two standard errors.
+    assert "version 9 (commit c), 2 seeds" in text
+    assert "| source | tables | 10 % known, minus CatBoost |" in text
+    assert "| KEEL | 3 | **+.100 ± .040** / −.020 ± .050 |" in text
     assert "| AE | 101 ± 1 (1) | 90 ± 0 (2) | 11 ± 1 (3) |" in text
     assert blocks.filled(text, tmp_path) == text
     with pytest.raises(ValueError, match="nothing"):
-        blocks.filled(marks[0].replace("known", "nothing"), tmp_path)
+        blocks.filled(marks[0].replace("choice", "nothing"), tmp_path)
 
 
 def test_the_readme_has_two_doors_that_lead_to_their_own_pages():

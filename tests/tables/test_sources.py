@@ -218,11 +218,11 @@ def test_columns_of_training_are_found_by_name_or_by_place(tmp_path):
 def test_a_table_without_a_single_value_is_refused(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "NA,\n" * 5)
-    with pytest.raises(FileError, match="no value"):
+    with pytest.raises(FileError, match="must hold values"):
         read_training_data(DataSettings(str(path)), print)
     array = tmp_path / "t.npy"
     np.save(array, np.full((5, 2), np.nan))
-    with pytest.raises(FileError, match="no value"):
+    with pytest.raises(FileError, match="must hold values"):
         read_training_data(DataSettings(str(array)), print)
 
 
@@ -232,7 +232,7 @@ def test_a_column_without_a_single_value_is_named(tmp_path):
     said = []
     read_training_data(DataSettings(str(path)), said.append)
     assert len(said) == 1
-    assert "column 'b' holds no value" in said[0]
+    assert "column 'b' has only missing values" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,10 @@ def words(analysis: Analysis) -> tuple[str, list[str]]:
     evidence, data = analysis.run.detector.evidence_, analysis.data
     counts = {name: finds.flagged for name, finds in analysis.finds.items()}
     first = found(counts, *(int((~(rows.known | rows.inliers)).sum()) for rows in (analysis, data)))
-    inliers = int(data.inliers.sum())
-    return f"{first} {headline(evidence)}", meaning(evidence, clean=analysis.run.detector.clean, inliers=inliers)
+    inliers, detector = int(data.inliers.sum()), analysis.run.detector
+    if counts.get("known") and not detector.calibration_.known:
+        first += " No label places the threshold above which a row is like the known outliers."
+    return f"{first} {headline(evidence)}", meaning(evidence, clean=detector.clean, inliers=inliers)
 
 
 def found(flagged: Mapping[str, int], scored: int, rows: int) -> str:
