@@ -81,8 +81,8 @@ def _promises(folder: Path) -> str:
         "Every p-value, interval, error and probability that the library reports, on data whose truth is known, with\n"
         "default settings and the default seed. *Measured* is a frequency over the data sets with its standard error;\n"
         "a promise is kept if it agrees with the nominal value within two of them. Rows of version 0.2.0 were\n"
-        "measured with earlier states of the code, which may differ from this version; those of `alarms` left out held-out\n"
-        "rows that are inliers with a probability of at most q, where this version uses q/2."
+        "measured with earlier states of the code, which may differ from this version; those of `alarms` left out\n"
+        "held-out rows that are inliers with a probability of at most q, where this version uses q/2."
     )
     return "\n\n".join([opening, *parts])
 
