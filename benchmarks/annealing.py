@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 from fvnce.sampling import annealed_nce
 
 BUDGET, LEVELS = 20_000, 20
@@ -107,7 +107,7 @@ def main() -> None:
         print(rows[-1], flush=True)
     torch.set_default_dtype(torch.float32)
     record = {
-        "command": " ".join(["python", *sys.argv]),
+        **made_by(" ".join(["python", *sys.argv])),
         "budget": BUDGET,
         "levels": LEVELS,
         "repetitions": repetitions,

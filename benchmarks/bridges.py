@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MixtureSameFamily, Normal
 
 from fvnce import PowerRule, telescope
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 from fvnce.ratio import multinomial_bridges
 from fvnce.ratio.chain import BridgeTrainer, equal_steps
 
@@ -132,7 +132,7 @@ def main() -> None:
     one_step(torch.randn(20, 2), normal(2), 0)  # warm-up: the first training imports modules
     begun = time.process_time()
     record: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
+        **made_by(" ".join(["python", *sys.argv])),
         "rows": ROWS,
         "levels": LEVELS,
         "copies": COPIES,

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.distributions import Independent, Normal
 
 from fvnce import density_ratio
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 
 GRID = {"bandwidth": [0.1, 0.3, 0.6, 1.0, 2.0, 4.0], "penalty": [1e-3, 1e-2, 1e-1, 1.0]}
 
@@ -110,11 +110,10 @@ def main() -> None:
                     "densratio KLIEP": peer("KLIEP"),
                 }
     content: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
+        **made_by(" ".join(["python", *sys.argv])),
         "peer": f"densratio {importlib.metadata.version('densratio')}" if installed else None,
         "rows": options.rows,
         "seeds": options.seeds,
-        "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "machine": platform.processor() or platform.machine(),
         "problems": {problem: {} for problem in PROBLEMS},
@@ -134,6 +133,7 @@ def main() -> None:
                 f"{problem}: {name:31} {row['error']:15.4f} ± {row['error_of_mean'] or 0:.4f} "
                 f"{row['median_error']:8.4f} {row['seconds']:9.2f}"
             )
+            content["cpu_seconds"] = time.process_time()
             if options.out is not None:
                 write_json(options.out, content)
 

@@ -36,6 +36,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.model_selection import train_test_split
 
 from fvnce import NoiseContrastiveDetector
+from fvnce.paper.cells import made_by
 
 MOST_ROWS, FEWEST_ANOMALIES, FEWEST_KNOWN = 10_000, 30, 3
 OURS = "fvnce"
@@ -228,6 +229,7 @@ def write(
     if out is None:
         return
     content = {
+        **made_by(commands[-1]),
         "commands": commands,
         "settings": settings,
         "inputs": inputs,

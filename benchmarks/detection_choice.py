@@ -25,7 +25,6 @@ import csv
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -43,6 +42,7 @@ from sklearn.model_selection import train_test_split
 
 import fvnce
 from fvnce import NoiseContrastiveDetector
+from fvnce.paper.cells import made_by
 
 MOST_ROWS, FEWEST_OUTLIERS, FEWEST_KNOWN, CUT = 10_000, 30, 3, 10.0
 #: KEEL's tables of classes of any size, of which the rarest is thinned to 5 %, and those of one rare class.
@@ -260,11 +260,10 @@ def write(out: Path | None, rows: list[dict[str, Any]], before: dict[str, Any]) 
     if out is None:
         return
     command = "python " + " ".join(sys.argv)
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
     versions = {"fvnce": fvnce.__version__, "scikit-learn": sklearn.__version__, "numpy": np.__version__}
     record = {
         "commands": list(dict.fromkeys([*before.get("commands", []), command])),
-        "commit": subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip(),
+        "commit": made_by(command)["commit"],
         "versions": versions,
         "settings": "defaults of everyone, one thread",
         "cpu minutes": round(sum(row["cpu seconds"] for row in rows) / 60, 1),

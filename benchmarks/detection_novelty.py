@@ -45,6 +45,7 @@ from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from sklearn.svm import OneClassSVM
 
 from fvnce import NoiseContrastiveDetector
+from fvnce.paper.cells import made_by
 
 MOST_ROWS, FEWEST_ANOMALIES = 10_000, 30
 #: The sizes to which DTE brings smaller and larger tables.
@@ -285,7 +286,7 @@ def _write(out: Path | None, rows: list[dict[str, Any]], settings: dict[str, Any
     if out is None:
         return
     content = {
-        "command": "python benchmarks/detection_novelty.py --out results/bench/detection_novelty.json",
+        **made_by("python benchmarks/detection_novelty.py --out results/bench/detection_novelty.json"),
         "settings": settings,
         "inputs": INPUTS,
         "summary": summary(rows),

@@ -31,7 +31,7 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fvnce import NoiseContrastiveDetector
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 
 TABLES = ("2_annthyroid", "27_PageBlocks", "28_pendigits", "31_satimage-2")
 FEW, MANY = (625, 1250, 2500, 10_000), (2500, 5000, 10_000, 20_000, 40_000)
@@ -96,7 +96,7 @@ def main() -> None:
     for row in rows:
         means["mnist" if row["table"].startswith("mnist") else "adbench"][str(row["max_rows"])].append(row["ap"])
     content = {
-        "command": "python " + " ".join(sys.argv),
+        **made_by("python " + " ".join(sys.argv)),
         "seeds": args.seeds,
         "cpu seconds": round(time.process_time() - begun, 1),
         "mean ap by max_rows": {

@@ -45,7 +45,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, IsolationForest
 from sklearn.neighbors import NearestNeighbors
 
 from fvnce import NoiseContrastiveDetector, scorer
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 
 Array = NDArray[np.float64]
 Score = Callable[[Array], Any]
@@ -285,7 +285,7 @@ def main() -> None:
         if (used := [row for row in rows if not row.get("what", "").startswith("fit")])
     }
     content: dict[str, Any] = {
-        "command": "python " + " ".join(sys.argv),
+        **made_by("python " + " ".join(sys.argv)),
         "settings": "defaults of everyone, one thread",
         "seed": SEED,
         "machine": {"processor": platform.machine(), "cores": os.cpu_count()},

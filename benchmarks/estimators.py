@@ -31,7 +31,7 @@ from torch.distributions import Distribution
 from fvnce import NCE, ConditionalNCE, PowerRule, RankingNCE, fit_gaussian
 from fvnce.models import RestrictedBoltzmannMachine
 from fvnce.noise import BernoulliNoise, BitFlips
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 from fvnce.scoring import Exponential
 
 ROWS, HELD_OUT, BATCH, RATE = 2000, 20_000, 256, 0.02
@@ -314,13 +314,12 @@ def main() -> None:
     torch.set_num_threads(1)
     begun = time.process_time()
     record: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
+        **made_by(" ".join(["python", *sys.argv])),
         "rows": ROWS,
         "batch_size": BATCH,
         "rate": RATE,
         "seeds": list(range(seeds)),
         "seconds": seconds,
-        "torch": torch.__version__,
         "problems": {},
     }
     for problem, make in PROBLEMS.items():

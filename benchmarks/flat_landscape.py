@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from fvnce import Logarithmic
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 from fvnce.scoring import Exponential, ScoringRule
 
 Array = NDArray[np.float64]
@@ -119,7 +119,7 @@ def main() -> None:
         print(row, flush=True)
         rows.append(row)
     record = {
-        "command": " ".join(["python", *sys.argv]),
+        **made_by(" ".join(["python", *sys.argv])),
         "most": most,
         "near": NEAR,
         "seed": None,

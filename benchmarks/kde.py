@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from fvnce.noise import KernelDensity, select_bandwidth
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 from fvnce.paper.datasets import idx_array, read_bytes
 
 SEED = 0
@@ -293,7 +293,7 @@ def main() -> None:
         "large": large(options.large, 1 / 4) if options.large else None,
     }
     results |= {
-        "command": " ".join(["python", *sys.argv]),
+        **made_by(" ".join(["python", *sys.argv])),
         "seed": SEED,
         "repeats": options.repeats,
         "threads": options.threads,

@@ -24,8 +24,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from fvnce import __version__
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 
 COLUMNS, PART = 20, 100_000
 
@@ -68,7 +67,7 @@ def main() -> None:
             for name in ("new.csv", "new.parquet"):
                 call = [command[0], str(folder / "run"), str(folder / name), *command[1:]]
                 found[f"{command[0]} {name}"] = measured(call)
-                content = {"command": "python benchmarks/load.py", "version": __version__, "rows": options.rows}
+                content = {**made_by("python benchmarks/load.py"), "rows": options.rows}
                 content |= {"columns": COLUMNS, "measured": found, "seconds": round(time.perf_counter() - started)}
                 write_json(path, content)
                 print(name, found[f"{command[0]} {name}"], flush=True)

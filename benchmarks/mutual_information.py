@@ -7,19 +7,20 @@ All estimators are given the same rows. Peers keep their defaults, but for the n
 (``--steps``) and for the neighborhood of KSG, 10. A peer that fails has no number. On a task ours is *near the best* if
 its mean absolute error over the seeds exceeds the smallest by no more than the mean error that it reports.
 
-Takes about 20 minutes on one core.
+Takes about 30 minutes of one core, the neural peers nearly all of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,24 @@ def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
     for name in dict.fromkeys(record["task"] for record in records):
         own = [record for record in records if record["task"] == name]
         off = {
-            key: [abs(record["estimates"][key] - record["truth"]) for record in own if record["estimates"].get(key)]
+            key: [
+                abs(record["estimates"][key] - record["truth"])
+                for record in own
+                if record["estimates"].get(key) is not None
+            ]
             for key in own[0]["estimates"]
         }
         means = {key: statistics.mean(values) for key, values in off.items() if values}
         best = min(means, key=means.__getitem__)
         errors = [record["error"] for record in own if record["error"] is not None]
         near = means[OURS] - means[best] <= statistics.mean(errors) if errors else best == OURS
-        tasks[name] = {"truth": own[0]["truth"], "mean_absolute_error": means, "best": best, "near_the_best": near}
+        tasks[name] = {
+            "truth": own[0]["truth"],
+            "mean_absolute_error": means,
+            "error": statistics.mean(errors) if errors else None,
+            "best": best,
+            "near_the_best": near,
+        }
     trusted = [record for record in records if record["error"] is not None]
     return {
         "tasks": tasks,
@@ -103,57 +114,60 @@ def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and write; the neural peers come last, so that a run cut short has all the others."""
+    """Measure, print and write: peers first, as they take longest and do not change with our code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bmi", type=Path, help="folder of benchmark-mi and of what it needs")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--neural-seeds", type=int, default=1, help="the first of the seeds, for neural peers")
-    parser.add_argument("--steps", type=int, default=2000, help="steps of the neural peers")
+    parser.add_argument("--neural-seeds", type=int, default=3, help="the first of the seeds, for neural peers")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of the neural peers")
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
-    parser.add_argument("--minutes", type=float, default=math.inf, help="after which no other neural peer starts")
+    parser.add_argument("--resume", action="store_true", help="keep the estimates of peers that --out has")
     options = parser.parse_args()
     if options.bmi is not None:
         sys.path.append(str(options.bmi))
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    estimators, begun, records = peers(options.steps), time.monotonic(), []
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    start = {**made_by(" ".join(["python", *sys.argv])), "commit": commit, "settings": {**vars(options), "bmi": None}}
-    start["settings"] = {key: value for key, value in start["settings"].items() if key not in ("bmi", "out", "minutes")}
+    settings = {key: value for key, value in vars(options).items() if key not in ("bmi", "out", "resume")}
+    start = {**made_by(" ".join(["python", *sys.argv])), "settings": settings}
+    records = [
+        {"task": name, "seed": seed, "estimates": {}, "seconds": {}}
+        for seed in range(options.seeds)
+        for name in options.tasks
+    ]
+    if options.resume:
+        before = json.loads(options.out.read_text("utf-8"))
+        if any(before["settings"][key] != settings[key] for key in ("rows", "steps")):
+            raise SystemExit(f"--out must have the same rows and steps, found {before['settings']}; do not --resume")
+        kept = {(record["task"], record["seed"]): record for record in before["records"]}
+        records = [kept.get((record["task"], record["seed"]), record) for record in records]
+
+    def measure(record: dict[str, Any], name: str, estimate: Callable[[np.ndarray, np.ndarray], Any]) -> Any:
+        record["truth"], x, y = samples(record["task"], options.rows, record["seed"])
+        at = time.process_time()
+        value = estimate(x, y)
+        record["seconds"][name] = time.process_time() - at
+        return value
 
     def keep() -> None:
         if options.out is not None:
-            took = {"cpu_seconds": time.process_time()}
-            write_json(options.out, {**start, **took, **summary(records), "records": records})
+            took = {"cpu_seconds": sum(sum(record["seconds"].values()) for record in records)}
+            counted = summary(records) if all(OURS in record["estimates"] for record in records) else {}
+            write_json(options.out, {**start, **took, **counted, "records": records})
 
-    for seed in range(options.seeds):
-        for name in options.tasks:
-            truth, x, y = samples(name, options.rows, seed)
-            record: dict[str, Any] = {"task": name, "seed": seed, "truth": truth, "estimates": {}, "seconds": {}}
-            at = time.process_time()
-            ours = mutual_information(x, y)
-            record["seconds"][OURS] = time.process_time() - at
-            record["estimates"][OURS], record["model"], record["reason"] = ours.value, ours.model, ours.reason
-            record["error"] = ours.error if math.isfinite(ours.error) else None
-            for peer in (peer for peer in estimators if peer not in NEURAL):
-                at = time.process_time()
-                record["estimates"][peer] = of_peer(estimators[peer], x, y)
-                record["seconds"][peer] = time.process_time() - at
-            records.append(record)
-            print(record, flush=True)
+    makers = peers(options.steps)
+    for record in records:
+        for peer, make in makers.items():
+            if peer not in record["estimates"] and not (peer in NEURAL and record["seed"] >= options.neural_seeds):
+                record["estimates"][peer] = measure(record, peer, partial(of_peer, make))
+        print(record, flush=True)
         keep()
-    for peer in NEURAL:
-        for record in records:
-            if record["seed"] >= options.neural_seeds or time.monotonic() - begun > 60 * options.minutes:
-                continue
-            _, x, y = samples(record["task"], options.rows, record["seed"])
-            at = time.process_time()
-            record["estimates"][peer] = of_peer(estimators[peer], x, y)
-            record["seconds"][peer] = time.process_time() - at
-            print(record["task"], peer, record["estimates"][peer], round(record["seconds"][peer], 1), flush=True)
-            keep()
+    for record in records:
+        ours = measure(record, OURS, mutual_information)
+        record["estimates"][OURS], record["model"], record["reason"] = ours.value, ours.model, ours.reason
+        record["error"] = ours.error if math.isfinite(ours.error) else None
+    keep()
     print({key: value for key, value in summary(records).items() if isinstance(value, int)})
 
 

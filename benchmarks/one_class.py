@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 from sklearn.svm import OneClassSVM
 
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 
 Array = NDArray[np.float64]
 TABLES = ("6_cardio", "28_pendigits", "38_thyroid", "40_vowels")
@@ -142,7 +143,12 @@ def main() -> None:
     for name in TABLES:
         if (folder / f"{name}.npz").is_file():
             numbers[name] = compare(*table(folder / f"{name}.npz", args.seed), args.seed)
-    content = {"command": "python " + " ".join(sys.argv), "seed": args.seed, "data": numbers}
+    content = {
+        **made_by("python " + " ".join(sys.argv)),
+        "cpu_seconds": time.process_time(),
+        "seed": args.seed,
+        "data": numbers,
+    }
     text = json.dumps(content, indent=1, ensure_ascii=False)
     print(text)
     if args.out:

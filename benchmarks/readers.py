@@ -48,6 +48,7 @@ for batch in polars.scan_csv(sys.argv[1], infer_schema={infer}).collect_batches(
 """
 FVNCE = """
 from fvnce.tables import open_source
+from fvnce.paper.cells import made_by
 for part in open_source(sys.argv[1]).parts():
     rows += len(part.rows)
 """
@@ -134,8 +135,10 @@ def main() -> None:
             rows_read = {name: measure(code, str(path))["rows"] for name, code in READS.items()}
             result["broken"][fault] = {n: "refused" if r == "refused" else f"{r} rows" for n, r in rows_read.items()}
             print(fault, result["broken"][fault], flush=True)
+    from fvnce.paper.cells import made_by  # not before import times are measured
+
     result |= {
-        "command": f"python benchmarks/readers.py --gigabytes {given.gigabytes:g} --repeats {given.repeats}",
+        **made_by(f"python benchmarks/readers.py --gigabytes {given.gigabytes:g} --repeats {given.repeats}"),
         "seed": SEED,
         "threads": 1,
         "versions": {name: version(name) for name in ("pyarrow", "polars", "narwhals", "numpy")},

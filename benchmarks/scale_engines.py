@@ -32,6 +32,8 @@ from typing import Any
 
 import numpy as np
 
+from fvnce.paper.cells import made_by
+
 COLUMNS = [f"x{i}" for i in range(20)]
 WORKERS = 2
 #: What each engine is imported as, and the package whose version is reported.
@@ -211,7 +213,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     engines = list(dict.fromkeys(["one process", *options.engines.split(",")]))
     record: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
+        **made_by(" ".join(["python", *sys.argv])),
         "rows": options.rows,
         "columns": len(COLUMNS),
         "files": options.files,

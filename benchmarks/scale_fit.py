@@ -107,8 +107,10 @@ def main() -> None:
         write(options.write, options.rows)
         return
     os.environ["OMP_NUM_THREADS"] = "1"
+    from fvnce.paper.cells import made_by  # torch counts as memory
+
     record: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
+        **made_by(" ".join(["python", *sys.argv])),
         "rows": options.rows,
         "columns": len(COLUMNS),
         "limit": LIMIT,

@@ -36,7 +36,7 @@ from fvnce import KernelDensity, PowerRule
 from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.noise import log_prob_of_rows
 from fvnce.objectives import FullyVariationalNCE
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 from fvnce.paper.setting import standard_normal
 from fvnce.training import FitOptions, fit
 
@@ -166,7 +166,7 @@ def main() -> None:
     print("processes:", [(p["processes"], round(1e3 * p["seconds"], 2)) for p in processes], "ms a step")
     if options.out is not None:
         record = {
-            "command": " ".join(["python", *sys.argv]),
+            **made_by(" ".join(["python", *sys.argv])),
             "seed": 0,
             "duration": time.perf_counter() - begun,
             "steps": points,

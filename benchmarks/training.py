@@ -37,7 +37,7 @@ from torch.distributions import Independent, Normal
 from fvnce import KernelDensity, PowerRule
 from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, mlp
 from fvnce.objectives import VAE, FullyVariationalNCE
-from fvnce.paper.cells import write_json
+from fvnce.paper.cells import made_by, write_json
 from fvnce.training import Callback, FitOptions, batches, fit
 from fvnce.training.batches import RENEWAL_FRACTION
 
@@ -341,7 +341,7 @@ def main() -> None:
     print("before training:", json.dumps(NOTES, indent=1))
     if options.out is not None:
         record = {
-            "command": " ".join(["python", *sys.argv]),
+            **made_by(" ".join(["python", *sys.argv])),
             "seed": 0,
             "duration": time.perf_counter() - begun,
             "ratios": ratios,

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -32,8 +31,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-import fvnce
 from fvnce import NoiseContrastiveDetector
+from fvnce.paper.cells import made_by
 
 #: Rows, and seeds of each cell with as many.
 SIZES = {1000: 2, 4000: 1, 20_000: 1, 60_000: 1}
@@ -144,11 +143,8 @@ def main() -> None:
     for name, of_values in summary(rows).items():
         for value, numbers in of_values.items():
             print(name, value, *numbers.values())
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
     record = {
-        "command": "python -m experiments.far_groups " + " ".join(sys.argv[1:]),
-        "commit": subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip(),
-        "version": fvnce.__version__,
+        **made_by("python -m experiments.far_groups " + " ".join(sys.argv[1:])),
         "settings": {"calibration_folds": 0},
         "cpu minutes": round(sum(row["cpu seconds"] for row in rows) / 60, 1),
         "summary": summary(rows),

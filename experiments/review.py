@@ -37,8 +37,9 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 from sklearn.model_selection import train_test_split
 
-from fvnce import NoiseContrastiveDetector, __version__
+from fvnce import NoiseContrastiveDetector
 from fvnce.detection.rows import TrainingRows
+from fvnce.paper.cells import made_by
 
 ROUNDS, SHEET, KNOWN, LEAST, MOST, TEST = 3, 20, 3, 12, 2000, 0.3
 SETTINGS: dict[str, Any] = {"n_trees": 60, "n_networks": 1, "steps": 100, "calibration_folds": 0}
@@ -182,9 +183,8 @@ def main(
                 )
                 typer.echo(rows[-1])
                 content = {
-                    "command": " ".join(["python -m experiments.review", *sys.argv[1:]]),
+                    **made_by(" ".join(["python -m experiments.review", *sys.argv[1:]])),
                     "settings": {**SETTINGS, "rows": MOST, "known": KNOWN, "reviewed": ROUNDS * SHEET, "seeds": seeds},
-                    "version": __version__,
                     "duration": round(time.perf_counter() - started, 1),
                     "summary": summary(rows),
                     "tables": rows,

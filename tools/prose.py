@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: Files to check: code, pages, and the documents in the root folder.
 SOURCES = (
-    *("src/**/*.py", "docs/**/*.md", "*.md", "src/**/*.html"),
+    *("src/**/*.py", "docs/**/*.md", "*.md", "src/**/*.html", "src/**/templates/*.md"),
     *("benchmarks/*.py", "experiments/**/*.py", "tools/**/*.py"),
 )
 #: Phrases that are not used, and what to write instead.
@@ -37,7 +37,7 @@ PHRASES = {
 }
 _STEMS = (
     "normal|standard|initial|optim|real|general|regular|minim|maxim|factor|parametr|categor|recogn|summar|organ|author|"
-    "penal|serial|visual"
+    "penal|serial|visual|memor"
 )
 #: British spellings, and the American ones.
 SPELLING = {

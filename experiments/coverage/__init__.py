@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import fvnce
 from fvnce.io import write_text
+from fvnce.paper.cells import made_by
 
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "coverage"
 
@@ -65,7 +65,7 @@ class Promise:
 
 
 def record(name: str, rows: Sequence[Promise], *, settings: dict[str, object], started: float) -> Path:
-    """Write the rows of a study with its command, settings, version and duration; return the file's path.
+    """Write the rows of a study with its command, settings, version, commit and duration; return the file's path.
 
     Args:
         name: the file's name without its ending.
@@ -74,8 +74,7 @@ def record(name: str, rows: Sequence[Promise], *, settings: dict[str, object], s
         started: ``time.perf_counter()`` when the study began.
     """
     document = {
-        "command": shlex.join(["python", "-m", f"experiments.coverage.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
-        "version": fvnce.__version__,
+        **made_by(shlex.join(["python", "-m", f"experiments.coverage.{Path(sys.argv[0]).stem}", *sys.argv[1:]])),
         "settings": settings,
         "seconds": round(time.perf_counter() - started),
         "promises": [asdict(row) for row in rows],

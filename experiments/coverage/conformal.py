@@ -95,7 +95,7 @@ def split(X: Array, y: NDArray[np.int64]) -> Callable[[Array], Array]:
     """Return the p-values that a detector with default settings gives after ``fit(X, y)``, without the rest of it."""
     detector = NoiseContrastiveDetector()
     raw, known, weights, _ = merge(X, y == 1, np.ones(len(X)))
-    conformal = fit_split(raw, known, weights, None, None, detector._member_settings(), seed_of(detector.random_state))
+    conformal = fit_split(raw, known, weights, None, detector._member_settings(), seed_of(detector.random_state))
     assert isinstance(conformal, Conformal)
     assert conformal.model is not None
     model = conformal.model

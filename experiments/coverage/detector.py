@@ -9,7 +9,7 @@ known. Everything is measured on 4,000 fresh rows for each data set:
   fresh unlabeled rows. Held-out scores average fewer models than the detector's, so its numbers are cautious.
 - *outlier_probability*: the mean claim over fresh unlabeled rows above one half, and the share of outliers among
   them, and the expected calibration error in ten bins of equal width.
-- *prior_* compared with π.
+- *prior_* compared with π, and how often *prior_interval_* holds the share of outliers among the unlabeled rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fvnce import NoiseContrastiveDetector
 from . import Promise, record
 
 ROWS, FRESH, SHIFT = 200, 2000, 1.5
-KNOWN, SHARES = (3, 5, 20), (0.0, 0.05, 0.15)
+KNOWN, SHARES = (3, 5, 10, 20), (0.0, 0.05, 0.15)
 Array = NDArray[np.float64]
 
 
@@ -46,7 +46,7 @@ def calibration_error(claimed: Array, outlier: NDArray[np.bool_]) -> float:
 def one(known: int, share: float, seed: int) -> dict[str, float]:
     """Fit one data set and return its numbers."""
     rng = np.random.default_rng([seed, known, round(100 * share)])
-    X, _ = draw(rng, ROWS, share)
+    X, hidden = draw(rng, ROWS, share)
     outliers, _ = draw(rng, known, 1.0)
     detector = NoiseContrastiveDetector().fit(np.r_[X, outliers], np.repeat([0, 1], [ROWS, known]))
     fresh, truth = draw(rng, FRESH, share)
@@ -57,10 +57,12 @@ def one(known: int, share: float, seed: int) -> dict[str, float]:
         "auroc": float(roc_auc_score(label, score)),
         "average_precision": float(average_precision_score(label, score, sample_weight=weights)),
     }
+    low, high = detector.prior_interval_ or (np.nan, np.nan)
     claimed = detector.outlier_probability(fresh)
     above = claimed > 0.5
     numbers = {
         "prior": detector.prior_,
+        "interval covered": float(low <= hidden.mean() <= high),
         "error": calibration_error(claimed, truth),
         "claimed": float(claimed[above].sum()),
         "held": float(truth[above].sum()),
@@ -91,6 +93,8 @@ def rows_of(known: int, share: float, numbers: dict[str, Array]) -> list[Promise
     ]
     value, error = mean("prior")
     made.append(Promise("prior_: mean", setting, share, "equal", value, error, count, _if_off(value, share, error)))
+    covered = proportion("interval covered")
+    made.append(Promise("prior_interval_: 90 % interval", setting, 0.9, "at least", *covered, count))
     value, error = mean("error")
     note = "" if value <= 0.05 + 2 * error else "treat outlier_probability as a ranking"
     made.append(Promise("outlier_probability: calibration error", setting, 0.05, "at most", value, error, count, note))
@@ -119,7 +123,7 @@ def main(data_sets: int = 20) -> None:
         for share in SHARES:
             numbers = [one(known, share, seed) for seed in range(data_sets)]
             promises += rows_of(known, share, {name: np.array([f[name] for f in numbers]) for name in numbers[0]})
-            for row in promises[-5:]:
+            for row in promises[-6:]:
                 typer.echo(f"{row.setting}: {row.promise} {row.nominal:.3f} {row.measured:.3f} ± {row.error:.3f}")
     settings: dict[str, object] = {"rows": ROWS, "shift": SHIFT, "data_sets": data_sets, "random_state": 0}
     typer.echo(record("detector", promises, settings=settings, started=started))

@@ -1,4 +1,4 @@
-"""How often the errors of log Z and of efficiencies hold, on problems where the truth is known.
+"""How often the errors of log Z hold, on problems where the truth is known.
 
 Run with
 
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
 from fvnce import NCE
-from fvnce.diagnostics import noise_efficiency
 from fvnce.objectives import LogPartition
 from fvnce.sampling import annealed_log_partition, annealed_nce
 
@@ -38,18 +37,6 @@ class Model(nn.Module):
     def __init__(self, log_density: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.log_prob = log_density
-
-
-class Mean(nn.Module):
-    """Gaussian N(θ, 1) with mean to estimate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mean = nn.Parameter(torch.zeros(1))
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        """Return the log-density of N(θ, 1)."""
-        return -(x - self.mean).square().sum(-1) / 2 - LOG_ROOT
 
 
 def normal(width: int, scale: float = 1.0) -> Distribution:
@@ -127,29 +114,6 @@ def counted(name: str, setting: str, truth: float, results: Iterable[LogPartitio
     return Promise(f"{name}: truth within 2 errors", text, 0.95, "at least", measured, spread, len(trusted), note)
 
 
-def efficiency(repetitions: int) -> Promise:
-    """Return the variance of NCE with ν = 20 and one noise sample, relative to the prediction."""
-    model, n, noise = Mean(), 200, normal(1, 1.5)
-    objective = NCE(model, noise, noise_ratio=20.0, noise_samples=1.0)
-    generator = torch.Generator().manual_seed(0)
-    predicted = noise_efficiency(objective, x=torch.randn(20_000, 1, generator=generator), best=False).variance
-    estimates = []
-    for _ in range(repetitions):
-        x, x_noise = torch.randn(n, 1, generator=generator), 1.5 * torch.randn(n, 1, generator=generator)
-        with torch.no_grad():
-            model.mean.zero_()
-        for _ in range(3):  # Newton's method
-            (slope,) = torch.autograd.grad(objective(x, x_noise), model.mean, create_graph=True)
-            (curvature,) = torch.autograd.grad(slope, model.mean)
-            with torch.no_grad():
-                model.mean.sub_(slope / curvature)
-        estimates.append(model.mean.item())
-    ratio = n * float(torch.tensor(estimates).var()) / predicted
-    setting = f"mean of N(0, 1), noise N(0, 1.5²), ν = 20, K = 1, n = {n}"
-    spread = ratio * math.sqrt(2 / repetitions)
-    return Promise("noise_efficiency: variance over predicted", setting, 1.0, "equal", ratio, spread, repetitions)
-
-
 def main() -> None:
     """Count coverage and record the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -174,7 +138,6 @@ def main() -> None:
         seeded = (torch.Generator().manual_seed(seed) for seed in range(10 * repetitions))
         estimates = (objective.log_partition(generator=generator) for generator in seeded)
         rows.append(counted("log_partition", setting, truth, estimates, why))
-    rows.append(efficiency(20 * repetitions))
     settings: dict[str, object] = {"repetitions": repetitions, "seeds": f"0 to {repetitions - 1}"}
     print(record("sampling", [row for row in rows if row is not None], settings=settings, started=begun))
 

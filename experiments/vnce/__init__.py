@@ -28,9 +28,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from fvnce import __version__
 from fvnce.io import write_text
-from fvnce.paper.cells import one_thread
+from fvnce.paper.cells import made_by, one_thread
 from fvnce.paper.setting import Options, Result
 
 
@@ -66,12 +65,10 @@ def write_results(
     if options.epochs is not None:
         command += f" --epochs {options.epochs}"
     content = {
-        "command": command,
-        "version": __version__,
+        **made_by(command),
         "settings": dict(settings),
         "seconds": round(seconds, 1),
         "processor_seconds": round(time.process_time(), 1),
-        "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "machine": platform.processor() or platform.machine(),
         "results": dict(results),

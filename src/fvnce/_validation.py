@@ -284,13 +284,13 @@ def floating(name: str, value: object, *, keep_half: bool = False) -> Tensor:
     Traceback (most recent call last):
     TypeError: delta must be a floating-point tensor, found dtype torch.int64; convert it with .float()
     """
-    from torch import Tensor, float32, float64
+    import torch
 
-    if not isinstance(value, Tensor):
+    if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, found {type(value).__name__}")
     if not value.is_floating_point():
         raise TypeError(f"{name} must be a floating-point tensor, found dtype {value.dtype}; convert it with .float()")
-    return value if keep_half or value.dtype in (float32, float64) else value.float()
+    return value if keep_half or value.dtype in (torch.float32, torch.float64) else value.float()
 
 
 def is_half(value: Tensor) -> bool:
@@ -592,25 +592,28 @@ def conditional(given: object, x: Tensor) -> Distribution:
 _deferred: ContextVar[bool] = ContextVar("deferred", default=False)
 
 
-@contextmanager
-def deferred(enabled: bool = True) -> Iterator[None]:
+class deferred:
     """Let checks in the block return NaN instead of raising, so that no check synchronizes with an accelerator.
 
     Code that finds a loss of NaN evaluates the same batch again outside the block, where the check raises its error.
     """
-    token = _deferred.set(enabled)
-    try:
-        yield
-    finally:
-        _deferred.reset(token)
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+
+    def __enter__(self) -> None:
+        self.token = _deferred.set(self.enabled)
+
+    def __exit__(self, *error: object) -> None:
+        _deferred.reset(self.token)
 
 
 def are_deferred() -> bool:
     """Return whether checks are deferred; always False in a compiled graph, where no value can be checked."""
-    from torch.compiler import is_compiling
+    import torch
 
     # Dynamo cannot trace a context variable.
-    return not is_compiling() and _deferred.get()
+    return not torch.compiler.is_compiling() and _deferred.get()
 
 
 def values_are_hidden() -> bool:

@@ -11,7 +11,8 @@ from commands import QUICK, fvnce
 from fvnce import NoiseContrastiveDetector
 from fvnce.app.report import columns as columns_part
 from fvnce.app.report import lists, steps, verdict
-from fvnce.app.report.analysis import analyze, percent
+from fvnce.app.report.analysis import analyze
+from fvnce.app.report.page import percent
 from fvnce.app.runs import load_run
 from fvnce.app.runs.training_data import read_training_data
 from fvnce.detection import Evidence
@@ -124,7 +125,7 @@ def test_a_line_that_no_label_places_is_called_a_convention(tmp_path):
     assert "No label places the threshold" in verdict.words(analysis)[0]
     about = " ".join(lists.about(analysis, "known", analysis.finds["known"]))
     assert "convention" in about
-    assert "No label places this threshold" in about
+    assert "No label was used to set this threshold" in about
     assert "No label places" in text
 
 
@@ -255,8 +256,8 @@ def test_words_seldom_praise_more_than_the_truth_deserves(known):
             scores = rng.normal(size=known) + 9 * (rng.random(known) > 2 * (1 - limit))
             rows = rng.normal(size=300)
             held = RowScores(rows, np.ones(300), scores, np.ones(known))
-            settings = {"threshold": 2.0, "threshold_reason": "", "prior": None, "reason": "", "seed": 0}
-            headline = verdict.headline(make_evidence(held, held, held_out=True, **settings))
+            settings = {"threshold": 2.0, "threshold_reason": "", "reason": None}
+            headline = verdict.headline(make_evidence(held, held, 0, **settings))
             named = next((low for low, grade in verdict.GRADES if f"rows {grade}" in headline), 0.0)
             praised += named >= limit
     assert praised <= 0.05 * 180, praised

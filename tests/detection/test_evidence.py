@@ -36,12 +36,11 @@ def evidence_of(rows: Array, known: Array, prior: float, threshold: float = 2.0)
     return make_evidence(
         held_out(rows, known),
         held_out(rows, known),
-        held_out=True,
+        0,
         threshold=threshold,
         threshold_reason="a test put it there",
         prior=prior,
-        reason="",
-        seed=0,
+        reason=None,
     )
 
 

@@ -132,6 +132,26 @@ def test_a_forest_of_folds_is_the_same_for_any_number_of_jobs(jobs: int | None) 
         np.testing.assert_array_equal(values, found[1].arrays()[name])
 
 
+def test_trees_by_rank_depend_on_the_order_of_values_only() -> None:
+    rng = np.random.default_rng(0)
+    rows, noise = (rng.integers(-9, 10, size=(n, 3)).astype(float) for n in (200, 20))
+    settings: dict[str, Any] = {"n_trees": 12, "min_samples_leaf": 3, "seed": 0}
+    weights = rng.integers(1, 4, 200).astype(float)
+    plain, by_rank, of_cubes = (
+        grow_forest(rows**power, weights, noise**power, np.ones(20), by_rank=ranked, **settings)
+        for power, ranked in ((1, False), (1, True), (3, True))
+    )
+    both = np.concatenate([rows, noise])
+    np.testing.assert_array_equal(
+        by_rank.anomaly_by(both, slice(1, None, 2)), of_cubes.anomaly_by(both**3, slice(1, None, 2))
+    )
+    assert len(np.unique(by_rank.anomaly_by(both, slice(1, None, 2)))) > 100
+    # The other trees are those of a forest without ranks.
+    np.testing.assert_array_equal(
+        by_rank.anomaly_by(both, slice(0, None, 2)), plain.anomaly_by(both, slice(0, None, 2))
+    )
+
+
 def test_a_tree_knows_nothing_of_its_fold() -> None:
     # Cells of one sample each remember what they saw: μ is 0 at a row seen, and a row of the other fold is a guess.
     rng = np.random.default_rng(0)

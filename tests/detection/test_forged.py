@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from fvnce import scorer
 from fvnce.detection import NoiseContrastiveDetector
@@ -144,6 +145,7 @@ NUMBERS: dict[str, Callable[[NoiseContrastiveDetector], None]] = {
     "wrong member": _set("ensemble_.names.0", "network"),
     "scale of a column": _set("preprocessor_.columns.1", lambda column: replace(column, scale=0.0)),
     "center of a column": _set("preprocessor_.columns.1", lambda column: replace(column, center=float("nan"))),
+    "tiny scale of a column": _set("preprocessor_.columns.1", lambda column: replace(column, center=1.0, scale=1e-320)),
     "categories without names": _set("preprocessor_.columns.1", lambda column: replace(column, categories=[0, 1])),
     "names without categories": _set(
         "preprocessor_.readings", [ColumnType(), ColumnType("text", codes={"a": 0}), ColumnType()]
@@ -254,3 +256,20 @@ def test_a_forest_of_many_trees_is_followed_in_parts() -> None:
     X = np.zeros((4, 3))
     np.testing.assert_allclose(many.anomaly(X), forest.anomaly(X), rtol=1e-9)
     np.testing.assert_allclose(many.contributions(X), forest.contributions(X), atol=1e-9)
+
+
+@pytest.mark.parametrize("settings", [{"verbose": "loud"}, {"n_trees": -1}, {"expert": 7}])
+def test_settings_that_fit_refuses_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    detector = fitted("mixture_forest")
+    path = detector.set_params(**settings).save(tmp_path / "forged.safetensors")
+    with pytest.raises(FileError, match=next(iter(settings))):
+        NoiseContrastiveDetector.load(path)
+
+
+def test_rows_that_are_no_real_numbers_are_refused_without_torch(tmp_path: Path) -> None:
+    detector = scorer.load(fitted("mixture_forest").save(tmp_path / "detector.safetensors"))
+    for rows in (TABLE.astype(complex), [["a", "b", "c"]], [[1.0], [2.0, 3.0]], csr_matrix(TABLE), object()):
+        with pytest.raises(ValueError, match=f"X must be a matrix of numbers, found {type(rows).__name__}"):
+            detector.anomaly_score(rows)
+    with pytest.raises(ValueError, match="infinity in row 7"):
+        detector.anomaly_score(changed(TABLE, 7, np.inf))

@@ -108,6 +108,7 @@ def test_every_member_is_listed_by_its_own_name() -> None:
 def test_an_ensemble_is_the_mean_of_its_standardized_members() -> None:
     data = rows(None)
     ensemble, _ = Ensemble.fit(data, member_settings(members=("outlier_forest", "network")), 0)
+    ensemble.learn_means(data, 0)
     for member, (center, scale) in zip(ensemble.members, ensemble.units, strict=True):
         standard = (member.anomaly(data.X) - center) / scale
         assert np.average(standard, weights=data.weights) == pytest.approx(0, abs=1e-9)

@@ -242,3 +242,23 @@ def test_forged_warps_and_codes_are_refused() -> None:
     ):
         with pytest.raises(FileError):
             NeighborMember.from_state(content, {**arrays, key: value}, 64, image)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e-20, 1e30])
+@pytest.mark.parametrize("kind", ["normal", "grid", "far from zero", "one-hot"])
+def test_neighbors_are_those_of_an_exact_search(kind: str, scale: float) -> None:
+    rng = np.random.default_rng(12)
+    rows = {
+        "normal": rng.normal(size=(1300, 6)),
+        "grid": rng.integers(0, 3, size=(1300, 6)) + 0.0,
+        "far from zero": 1e6 + rng.normal(size=(1300, 6)),
+        "one-hot": np.eye(40)[rng.integers(0, 40, 1300)],
+    }[kind]
+    points, new = scale * rows[:700], scale * rows[700:]
+    reference = Reference(points, np.ones(700), np.ones(700), 5, 0.0)
+    exact = np.sqrt(((new[:, None] - points) ** 2).sum(2))
+    exact.sort(axis=1)
+    itself = exact[:, 0] <= 1e-5 * np.sqrt(new.shape[1])
+    expected = np.where(itself, exact[:, 1:6].mean(1), exact[:, :5].mean(1))
+    np.testing.assert_allclose(reference.distance(new), expected, rtol=1e-12)
+    np.testing.assert_array_equal(reference.distance(new[37:38]), reference.distance(new)[37:38])

@@ -225,3 +225,12 @@ def test_plot_of_scores_shows_both_kinds_and_the_threshold() -> None:
     assert line.get_xdata()[0] == pytest.approx(-detector.offset_)  # type: ignore[index]
     with pytest.raises(ValueError, match="one label"):
         detector.plot_scores(X, y[:3])
+
+
+@pytest.mark.parametrize("value", ["5 kg", "5%", "1j", 1j])
+def test_a_unit_that_training_did_not_have_is_refused(value: Any) -> None:
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"length": np.random.default_rng(0).normal(size=40), "width": np.arange(40.0)})
+    detector = NoiseContrastiveDetector(**QUICK).fit(table)
+    with pytest.raises(ValueError, match="'length' must hold numbers"):
+        detector.score_samples(table.assign(length=value))

@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.ensemble import IsolationForest as TheirForest
 from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
-from fvnce.detection import NoiseContrastiveDetector, UnlikeTrainingWarning
+from fvnce.detection import NoiseContrastiveDetector, UnlikeTrainingWarning, scorers
 from fvnce.detection.bulk import Bulk
 from fvnce.detection.members.base import MemberSettings
 from fvnce.detection.members.forest import IsolationForest, OutlierForest
 from fvnce.detection.rows import TrainingRows
+from fvnce.detection.trust.calibration import HELD_ALONE, HELD_BESIDE
 from fvnce.io import FileError
 from member_settings import member_settings
 
@@ -88,7 +92,10 @@ def test_all_numbers_of_a_row_agree(labels: bool, gaps: bool, tmp_path: Path) ->
     scores = detector.scores(X)
     np.testing.assert_array_equal(detector.predict(X) == -1, scores.flagged)
     np.testing.assert_array_equal(detector.decision_function(X) < 0, scores.flagged)
-    np.testing.assert_array_equal(detector.outlier_probability(X) > 0.5, scores.flagged)
+    assert detector.calibration_.held == (1 if labels else HELD_ALONE)
+    half = 0.5 * detector.calibration_.held
+    np.testing.assert_array_equal(detector.outlier_probability(X) > half, scores.anomaly > scores.threshold)
+    assert (detector.outlier_probability(X)[scores.flagged] > 0.5 * HELD_BESIDE).all()
     np.testing.assert_array_equal(detector.labels_ == 1, scores.flagged)
     np.testing.assert_array_equal(detector.decision_scores_, -detector.score_samples(X))
     np.testing.assert_array_equal(scores.kind != "", scores.flagged)
@@ -105,6 +112,22 @@ def test_all_numbers_of_a_row_agree(labels: bool, gaps: bool, tmp_path: Path) ->
     again = NoiseContrastiveDetector.load(detector.save(tmp_path / "detector.safetensors")).scores(X)
     for name in ("anomaly", "line", "like_known", "novelty", "kind"):
         np.testing.assert_array_equal(getattr(again, name), getattr(scores, name))
+
+
+def test_scorers_rank_rows_as_the_column_score_does() -> None:
+    X, kind, y = kinds("normal")
+    X[kind == 3, 0] = -30  # novel rows that nobody calls outliers: flagged, but not ranked above the known kind
+    detector = NoiseContrastiveDetector(**QUICK).fit(X, y)
+    truth, scores = kind == 1, detector.scores(X)
+    assert not np.array_equal(scores.line, scores.anomaly)
+    piped = make_pipeline(FunctionTransformer(), detector)
+    search = GridSearchCV(make_pipeline(detector), {})
+    search.best_estimator_ = make_pipeline(detector)
+    for estimator in (detector, piped, search):
+        assert scorers.roc_auc(estimator, X, truth) == roc_auc_score(truth, detector.anomaly_score(X))
+        assert scorers.average_precision(estimator, X, truth) == average_precision_score(truth, scores.anomaly)
+        assert scorers.precision_at_k(estimator, X, truth, k=20) == truth[np.argsort(-scores.anomaly)[:20]].mean()
+    assert detector.score(X, truth) == roc_auc_score(truth, scores.anomaly)
 
 
 def test_a_row_beyond_the_novelty_threshold_by_a_rounding_is_flagged() -> None:

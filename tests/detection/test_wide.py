@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fvnce import NoiseContrastiveDetector
-from fvnce.detection.ensemble import WIDE, WIDE_COMPONENTS
+from fvnce.detection.ensemble import WIDE_COMPONENTS
+from fvnce.detection.members.base import WIDE
 from fvnce.detection.members.images import OnComponents
 
 SMALL = {"n_trees": 12, "n_networks": 1, "steps": 60}

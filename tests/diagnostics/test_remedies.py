@@ -83,7 +83,7 @@ def test_a_wider_decoder_has_the_live_fraction_that_was_foretold() -> None:
 
 def test_other_kernels_have_the_live_fraction_that_was_foretold() -> None:
     foretold = first(look(plain(8.0)))
-    width = float(foretold.text.split("bandwidth of ")[1].split()[0])
+    width = float(foretold.text.split("of bandwidth ")[1].split()[0])
     assert look(plain(width)).live_noise == pytest.approx(foretold.live_noise, abs=5 * math.sqrt(2) * 0.03)
 
 

@@ -22,7 +22,7 @@ import pytest
 from commands import fvnce
 from fvnce.app.cli import main
 from fvnce.app.escaping import script_json
-from fvnce.app.report.page import PageFigure, Section, write_page
+from fvnce.app.report.page import Section, write_page
 from fvnce.app.runs.settings import DataSettings, read_config
 from fvnce.app.runs.training_data import read_training_data
 from fvnce.paper.figures import new_figure, save
@@ -377,7 +377,10 @@ def test_the_fuzzer_notices_what_is_neither(monkeypatch):
 
 
 def test_a_page_is_whole_or_not_there(tmp_path):
-    picture = PageFigure(Path("/nowhere/at/all.png"), "", "")
+    class Sentence:
+        def __str__(self):
+            raise FileNotFoundError
+
     with pytest.raises(FileNotFoundError):
-        write_page(tmp_path / "a.html", "t", "i", [Section("s", [], figures=[picture])])
+        write_page(tmp_path / "a.html", "t", "i", [Section("s", ["first", Sentence()])])
     assert not list(tmp_path.iterdir())

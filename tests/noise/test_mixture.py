@@ -180,7 +180,7 @@ def test_a_component_without_draws_costs_nothing() -> None:
     noise = NoiseMixture(parts, [0.9, 0.1, 0.0])
     for n in (0, 1, 2):
         for seed in range(10):
-            x, log_prob = noise.draw_with_log_prob(n, torch.Generator().manual_seed(seed))
+            x, log_prob = draw_with_log_prob(noise, n, torch.Generator().manual_seed(seed))
             assert x.shape == (n, 2)
             assert log_prob.shape == (n,)
             assert torch.allclose(log_prob, noise.log_prob(x), atol=1e-5)

@@ -389,7 +389,7 @@ def test_second_derivatives_where_latents_are_summed(rule):
 
 
 def test_second_derivatives_along_an_average_of_batches():
-    """For (α, 0) they are those of the batch times its weight, as its gradient is; for other rules they are refused."""
+    """They are those of the batch times its weight, as its gradient is."""
     model, noise = Curve(), normal(scale=2.0)
     x = torch.randn(30, 1)
     actual = []
@@ -405,9 +405,12 @@ def test_second_derivatives_along_an_average_of_batches():
     assert abs(weight - 1) > 0.01
     for one, other in zip(*actual, strict=True):
         torch.testing.assert_close(other, weight * one)
-    objective = NCE(model, noise, MIX, partition=Profiled(momentum=0.9))
-    with pytest.raises(RuntimeError, match=r"momentum must be 0 .*second derivatives"):
-        torch.autograd.grad(objective(x, x), model.theta, create_graph=True)
+
+
+def test_other_rules_have_no_average():
+    with pytest.raises(ValueError, match=r"momentum must be 0 .*found 0\.9"):
+        NCE(Curve(), normal(), MIX, partition=Profiled(momentum=0.9))
+    assert Profiled().load_state_dict({"last": torch.zeros(()), "moving": torch.arange(4.0)})  # of 0.2
 
 
 def gradients_at_the_truth(problem, rule, samples, steps, momentum=None, rows=16):
@@ -436,18 +439,6 @@ def test_the_mean_gradient_at_the_truth_is_zero_whatever_the_noise_batch(problem
     if samples == 8:  # all batches equal, as with momentum 0, lead away from the truth: J rises, the loss falls
         mean, error = gradients_at_the_truth(problem, PowerRule(alpha), samples, 500, momentum=0)
         assert mean < -8 * error
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("samples", [8, 32])
-@pytest.mark.parametrize("rule", [PowerRule(0, 1), 0.9 * PowerRule(0.25) + 0.1 * PowerRule(0)], ids=str)
-@pytest.mark.parametrize("problem", ["bell", "tilt"])
-def test_other_rules_are_offered_the_same(problem, rule, samples):
-    mean, error = gradients_at_the_truth(problem, rule, samples, 400, momentum=0.9)
-    assert abs(mean) < 4 * error
-    if samples == 8 and problem == "tilt":  # against the bell, batches that miss it make J explode
-        mean, error = gradients_at_the_truth(problem, rule, samples, 200)
-        assert abs(mean) > 4 * error
 
 
 def test_a_batch_keeps_its_value_and_its_direction():
@@ -487,17 +478,17 @@ def test_an_average_does_not_fall_behind_a_model_that_moves(jump):
     """After P has changed by 200 nats at once, batches count between a tenth and ten times within 25 steps."""
     moving = MovingAverage()
     for _ in range(100):
-        moving.add(0.0, 0.0, 0.9)
+        moving.add(0.0, 0.9)
     assert moving.weight(jump, 0.9) == pytest.approx(0.0 if jump < 0 else 10.0)
     for _ in range(25):
-        moving.add(jump, jump, 0.9)
+        moving.add(jump, 0.9)
     assert 0.1 < moving.weight(jump, 0.9) < 10
     for _ in range(2000):
-        moving.add(jump, jump, 0.9)
+        moving.add(jump, 0.9)
     assert moving.weight(jump, 0.9) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("rule", [PowerRule(0), PowerRule(0, 1)], ids=str)
+@pytest.mark.parametrize("rule", [PowerRule(0), 0.5 * PowerRule(0.25)], ids=str)
 def test_a_run_continues_to_the_bit_with_its_average(rule, tmp_path):
     def made():
         torch.manual_seed(3)

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import math
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -45,8 +44,6 @@ def test_every_item_writes_its_files(made):
     assert {"table-digits.md", "table-digits.json", "report.html"} <= names
     nats = json.loads((out / "noise-reconstructions-digits.json").read_text())["nats"]
     assert set(nats) == {"AE", "VAE", "α = 1/16"}
-    instances = json.loads((out / "instances-digits.json").read_text())
-    assert all(len(row) == len(instances["header"]) for row in instances["rows"])
 
 
 @pytest.mark.slow
@@ -85,15 +82,6 @@ def test_finished_cells_are_not_made_again(made, tmp_path):
     assert Cells(tmp_path, {"a": 2}).get("x", make)["value"] == 3  # other settings, another cell
     assert len(made_times) == 2
     assert not list(tmp_path.glob("*.partial"))
-
-
-@pytest.mark.slow
-def test_instances_hold(made):
-    """Every identity and inequality of the paper, on the (barely) trained models."""
-    _, _, said = made
-    table = said[said.index("Left and right side") :]
-    verdicts = re.findall(r"(yes|NO)$", table, flags=re.MULTILINE)
-    assert verdicts == ["yes"] * 7
 
 
 def test_rows_start_from_the_same_weights():

@@ -56,13 +56,28 @@ def test_every_equation_that_is_cited_is_defined():
 
 
 def test_a_citation_becomes_a_link_and_an_unknown_one_an_error():
-    number, title, page = KNOWN["fvNCE"]
+    number, title, page, _ = KNOWN["fvNCE"]
     html = equations.linked('<p title="Eq. fvNCE">see Eq. fvNCE</p>', KNOWN, "reference/objectives/")
     assert page == "theory/objectives.md"
     assert f'href="../../theory/objectives/#eq-fvNCE" title="{title}">Eq. {number}</a></p>' in html
     assert html.startswith('<p title="Eq. fvNCE">')
     with pytest.raises(ValueError, match="nothing"):
         equations.linked("Eq. nothing", KNOWN, "")
+
+
+def test_in_the_source_of_a_page_a_citation_is_a_link_to_the_section_of_the_equation():
+    text = "Eq. fvNCE, [Eq. NCE](old.md), `Eq. NCE`, Eq. nothing\n```text\nEq. NCE\n```\n"
+    made = equations.sourced(text, "docs/theory/tour.md", KNOWN)
+    assert made.startswith(
+        "[Eq. fvNCE](objectives.md#latent-variables), [Eq. NCE](objectives.md#noise-contrastive-estim"
+    )
+    assert made.endswith("`Eq. NCE`, Eq. nothing\n```text\nEq. NCE\n```\n")
+    assert equations.sourced(made, "docs/theory/tour.md", KNOWN) == made
+    assert "](docs/theory/objectives.md#" in equations.sourced(text, "README.md", KNOWN)
+    assert "[Eq. fvNCE](#latent-variables)" in equations.sourced(text, "docs/theory/objectives.md", KNOWN)
+    html = equations.linked('<a href="../objectives/#latent-variables">Eq. fvNCE</a>', KNOWN, "theory/tour/")
+    assert html.count("<a ") == 1
+    assert 'href="../objectives/#eq-fvNCE"' in html
 
 
 def test_an_equation_cannot_be_defined_twice(tmp_path):

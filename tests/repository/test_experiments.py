@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import experiments
-from experiments import search, search_deep
+from experiments import instances, search, search_deep
 from fvnce.diagnostics import FRACTIONS
+from fvnce.paper.datasets import load_digits
 from fvnce.paper.setting import MNIST
 from fvnce.paper.table import rows
 from fvnce.scoring import PowerRule
@@ -129,3 +130,14 @@ def test_the_page_of_the_reproduction_is_written_from_the_files(tmp_path):
     assert "to (1/256, 0) is not found again on 784-128-784 and 784-256-128-256-784" in text
     with pytest.raises(FileNotFoundError, match=r"table\.json"):
         page(tmp_path / "nowhere")
+
+
+@pytest.mark.slow
+def test_instances_hold():
+    """Every identity and inequality of the paper, on (barely) trained models."""
+    images = load_digits()
+    settings = instances.InstanceSettings(epochs=2, points=32, importance_samples=200)
+    with torch.random.fork_rng():
+        lines = instances.compare(settings, images.train, images.test[: settings.points])
+    assert [line[-1] for line in lines] == ["yes"] * 7
+    assert all(len(line) == len(instances.HEADER) for line in lines)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
 from exact_models import LinearGaussianModel
-from experiments import adaptive_noise, forgetting, tempering
+from experiments import adaptive_noise, flow_contrastive, forgetting, tempering
 from fvnce import fit_gaussian, mlp
 from fvnce.paper.setting import standard_normal
 from fvnce.training import Baseline
+from tools.pages import forgetting as pages
 
 
 def test_log_z_of_independent_components_by_quadrature() -> None:
@@ -157,3 +159,42 @@ def test_a_bridge_of_one_level_is_the_profiled_form() -> None:
     state = held.state_of_bridges(x, torch.Generator().manual_seed(0))
     assert state.live_noise[:-1] == [1.0, 1.0]
     assert state.ess_noise[:-1] == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", flow_contrastive.METHODS)
+def test_a_small_run_of_each_noise_that_learns(method: str) -> None:
+    problem = flow_contrastive.plane("moons", 0)
+    first, last = flow_contrastive.course(method, problem, [2, 40], 0)
+    assert (first["steps"], last["steps"]) == (2, 40)
+    assert first["seconds"] < last["seconds"]
+    # A Gaussian of these rows is off by about 0.8 nats.
+    assert 0 < last["error"] < 1.5
+    assert 0 < last["noise_error"] < 3
+    assert [step["error"] for step in flow_contrastive.course(method, problem, [2, 40], 0)] == [
+        first["error"],
+        last["error"],
+    ]
+
+
+def _cell(problem: str, method: str, seed: int, error: float, samples: float | None = None) -> dict[str, Any]:
+    point = {"steps": 9, "seconds": 1.0, "error": error, "noise_error": 5.0, "annealed_minus_log_z": 0.5}
+    point |= {} if samples is None else {"effective_samples": samples}
+    return {"problem": problem, "columns": 2, "rows": 9, "method": method, "seed": seed, "course": [point]}
+
+
+def test_a_noise_is_better_only_beyond_the_error_and_with_a_log_z_to_trust() -> None:
+    cells = []
+    for seed in range(3):
+        other = (0.1, -0.1, 0.05)[seed]
+        for problem, against, samples in (("clear", 1.0, 500.0), ("close", 1.97, 500.0), ("few", 1.0, 50.0)):
+            cells.append(_cell(problem, "against", seed, against, samples))
+            cells.append(_cell(problem, "refitted", seed, 2.0 + other, 500.0))
+    errors, trusted = pages._final_errors(cells)
+    names = ["clear", "close", "few"]
+    assert errors["few", "against"][0] == 1.5  # the larger estimate of log Z
+    assert not trusted["few", "against"]
+    assert pages._compared(errors, trusted, names, "against", "refitted") == (
+        "better on clear; worse on none; undecided on close, few."
+    )
+    assert "worse on clear;" in pages._compared(errors, trusted, names, "refitted", "against")

@@ -87,7 +87,7 @@ def test_version_and_help():
     shown = command("--help")
     assert shown.returncode == 0
     assert "reproduce" in shown.stdout
-    assert "telling data from noise" in shown.stdout
+    assert "outliers in tables" in shown.stdout
 
 
 def test_without_arguments_the_help_is_shown():

@@ -20,7 +20,7 @@ from torch.distributions import Distribution, Independent, Normal
 
 from fvnce import PowerRule
 from fvnce.models import GaussianEncoder, PointEncoder, WithContext, mlp
-from fvnce.objectives import VAE, ConditionalNCE, FullyVariationalNCE, Profiled, RankingNCE
+from fvnce.objectives import VAE, ConditionalNCE, FullyVariationalNCE, RankingNCE
 from fvnce.training import FitOptions, fit
 from fvnce.training.ddp import bounds
 from training_runs import WIDTH, digest, model, rows
@@ -125,9 +125,6 @@ CASES: dict[str, Any] = {
     "profiled": lambda: contrastive(PowerRule(0.1), Table(0.5), noise_ratio=0.5, partition="profiled"),
     "profiled, (0, 0)": lambda: contrastive(PowerRule(0), Table(1.5), noise_ratio=1.5, partition="profiled"),
     "profiled by a root": lambda: contrastive(PowerRule(0.2, 0.5), Table(0.5), noise_ratio=0.5, partition="profiled"),
-    "profiled by a root, averaged": lambda: contrastive(
-        PowerRule(0.2, 0.5), Table(0.5), noise_ratio=0.5, partition=Profiled(momentum=0.9)
-    ),
     "few noise samples of great weight": lambda: contrastive(
         PowerRule(0.1), Table(0.5), noise_ratio=5.0, noise_samples=0.5
     ),

@@ -85,3 +85,14 @@ def test_messy_files_are_read_right(tmp_path: Path) -> None:
         open_source(logs).read()
     assert error.value.paste == "--decimal ."
     assert open_source(logs, ReadOptions(**pasted(error.value.paste))).read().shape == (120, 5)
+
+
+def test_a_list_of_problems_says_what_is_wrong_with_each_value(tmp_path: Path) -> None:
+    for name, unit in {"old": "CHF", "new": "USD"}.items():
+        lines = [f"{n},{unit} {n}.50" for n in range(40)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["place,price", *lines]))
+    trained = open_source(tmp_path / "old.csv").read()
+    with pytest.raises(TableError) as error:
+        open_source(tmp_path / "new.csv", ReadOptions(types=trained.types)).read()
+    header, first, *_ = error.value.rows
+    assert "'CHF'" in dict(zip(header, first, strict=True))["problem"]

@@ -366,7 +366,7 @@ def test_a_checkpoint_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> N
     "key",
     [
         *("settings", "facts", "step", "epoch", "position", "stopped", "noise_since", "objective", "optimizer"),
-        *("history", "callbacks", "noise", "rank_state", "rank_state.random", "rank_state.batches"),
+        *("history", "callbacks", "noise", "rank_states", "rank_states.0.random", "rank_states.0.batches"),
         *("facts.structure", "facts.values", "history.steps"),
     ],
 )

@@ -15,7 +15,7 @@ from exact_models import LinearGaussianModel
 from fvnce import PowerRule
 from fvnce.models import GaussianEncoder
 from fvnce.objectives import NCE, Batch
-from fvnce.training import EarlyStopping, FitOptions, fit
+from fvnce.training import fit
 from fvnce.training.evaluation import comparable, evaluate
 from training_runs import WIDTH, contrastive, kernels, normal, rows, vae
 
@@ -124,26 +124,6 @@ def test_validation_of_a_mean_is_the_mean(monkeypatch: pytest.MonkeyPatch) -> No
     data = rows(25, seed=2)
     history = fit(Mean(), rows(30), validation=data, epochs=1, lr=0.0, seed=1)
     assert history["val_loss"][0] == pytest.approx(float(data.square().mean()), rel=1e-6)
-
-
-def test_validation_every_other_epoch_and_at_the_end() -> None:
-    history = fit(vae(), rows(30), validation=rows(5), epochs=5, options=FitOptions(validate_every=2), seed=1)
-    assert [not math.isnan(value) for value in history["val_loss"]] == [False, True, False, True, True]
-
-
-def test_early_stopping_waits_for_the_epochs_that_are_validated() -> None:
-    stop = EarlyStopping(patience=3, min_delta=1e9)  # nothing is that much better than the first
-    history = fit(
-        vae(),
-        rows(30),
-        validation=rows(5),
-        epochs=20,
-        options=FitOptions(validate_every=2),
-        early_stopping=stop,
-        seed=1,
-    )
-    assert history["epoch"][-1] == 6  # found at epoch 2; 3 later there is nothing to compare, at 6 there is
-    assert stop.best == history["val_loss"][1]
 
 
 def test_a_validation_that_is_no_number_is_recorded_and_is_not_the_best(tmp_path: Path) -> None:

@@ -258,8 +258,8 @@ def test_what_a_function_of_the_user_returned_is_named() -> None:
 
 
 def test_options_that_were_keywords_of_fit_still_work_and_warn() -> None:
-    old: dict[str, Any] = {"log_every": 3, "validate_every": 2}
-    with pytest.warns(DeprecationWarning, match=r"fit\(log_every, validate_every\) .*FitOptions\(log_every=3, "):
+    old: dict[str, Any] = {"log_every": 3, "keep_last": 4}
+    with pytest.warns(DeprecationWarning, match=r"fit\(keep_last, log_every\) .*FitOptions\(keep_last=4, "):
         before = fit(vae(), rows(40), validation=rows(5), **old, **SETTINGS)
     now = fit(vae(), rows(40), validation=rows(5), options=FitOptions(**old), **SETTINGS)
     assert before.steps["loss"] == now.steps["loss"]

@@ -37,7 +37,6 @@ from fvnce.objectives import (
     Autoencoder,
     ConditionalNCE,
     FullyVariationalNCE,
-    Profiled,
     RankingNCE,
     VariationalNCE,
 )
@@ -85,9 +84,6 @@ OBJECTIVES = {
     "fvnce, noise encoder": lambda noise: variational(noise, noise_encoder=encoder(), latent_samples=2),
     "fvnce, profiled by root": lambda noise: FullyVariationalNCE(
         model(), encoder(), noise, PowerRule(0.1, 0.3), partition="profiled"
-    ),
-    "fvnce, profiled by root with momentum": lambda noise: FullyVariationalNCE(
-        model(), encoder(), noise, PowerRule(0.1, 0.3), partition=Profiled(momentum=0.5)
     ),
     "nce": lambda noise: NCE(energy(), noise, partition="learned"),
     "snce": lambda noise: NCE(energy(), noise, PowerRule(0.5), noise_ratio=2.0),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fvnce.io import write_text
 
+from ..release import equations
 from . import benchmarks, blocks, commands, explorer, forgetting, reliability, reproduction
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,18 +26,22 @@ def _explorer() -> str:
 
 
 def _filled(name: str) -> Callable[[], str]:
-    return lambda: blocks.filled((ROOT / name).read_text("utf-8"), RESULTS)
+    """Fill in the blocks of a page that a person writes, and make its citations of equations links."""
+    known = equations.definitions()
+    return lambda: equations.sourced(blocks.filled((ROOT / name).read_text("utf-8"), RESULTS), name, known)
 
 
-#: What each file should hold.
+#: Pages that persons write, of which blocks and links are made.
+WRITTEN = ("README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")))
+#: What each file should hold; of two entries for a page, the later.
 PAGES: dict[str, Callable[[], str]] = {
+    **{name: _filled(name) for name in WRITTEN},
     "results/bench/README.md": lambda: benchmarks.page(RESULTS / "bench"),
     "results/forgetting/README.md": lambda: forgetting.page(RESULTS / "forgetting"),
     "results/paper-mnist/README.md": lambda: reproduction.page(RESULTS / "paper-mnist"),
     "results/coverage/README.md": lambda: reliability.page(RESULTS / "bench"),
     "docs/reference/commands.md": commands.page,
     "docs/assets/explorer.html": _explorer,
-    **{name: _filled(name) for name in ("README.md", "docs/index.md", "docs/benchmarks.md", "docs/reproduction.md")},
 }
 
 

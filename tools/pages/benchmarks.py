@@ -37,7 +37,7 @@ def _kde(record: Record) -> list[str]:
     names = ["ours", "ours, own draws", "naive torch", "scikit-learn"]
     rows = [
         [
-            f"{row['images']}, {row['centres']:,} centres, {row['queries']:,} {row['points']}, "
+            f"{row['images']}, {row['centres']:,} centers, {row['queries']:,} {row['points']}, "
             f"h = {row['bandwidth']:.3g}",
             *(_number(row["ratio"].get(name)) for name in names),
             *(_small(row["error"].get(name)) for name in ("ours", "naive torch", "scikit-learn")),
@@ -47,7 +47,7 @@ def _kde(record: Record) -> list[str]:
     peers = ["ours", "scipy", "torch-kde"]
     low = [
         [
-            f"{row['dimensions']} dimensions, {row['centres']:,} centres, {row['queries']:,} queries",
+            f"{row['dimensions']} dimensions, {row['centres']:,} centers, {row['queries']:,} queries",
             *(_number(row["time / scikit-learn"].get(name), 3) for name in peers),
             *(_small(row["error"].get(name)) for name in ("ours", "scikit-learn", "torch-kde")),
         ]
@@ -68,7 +68,7 @@ def _kde(record: Record) -> list[str]:
         "**Few dimensions: time over that of scikit-learn, largest error**",
         "",
         *markdown_table(["what", *peers, "error: ours", "scikit-learn", "torch-kde"], low),
-        f"{large['centres']:,} centres and {large['queries']:,} queries took {large['seconds']:.0f} s and "
+        f"{large['centres']:,} centers and {large['queries']:,} queries took {large['seconds']:.0f} s and "
         f"{large['peak MiB']:.0f} MiB. The leave-one-out bandwidth of {loo['rows']:,} images took {loo['ratio']:.1f} "
         "times the product of the images with one another.",
         "",
@@ -115,7 +115,16 @@ def _rows_to_train_on(record: Record) -> list[str]:
 
 
 def _ratio(pair: Record | None) -> str:
-    return "" if pair is None else f"{pair['ratio']:.2g} ×"
+    return "" if pair is None else times(pair["ratio"])
+
+
+def times(ratio: float) -> str:
+    """Format a ratio with two digits, or as a whole number.
+
+    >>> times(1.64), times(118.6)
+    ('1.6 ×', '119 ×')
+    """
+    return f"{ratio:.2g} ×" if ratio < 99.5 else f"{ratio:.0f} ×"
 
 
 def _training(record: Record) -> list[str]:
@@ -123,7 +132,7 @@ def _training(record: Record) -> list[str]:
         "## Training",
         "",
         f"`python benchmarks/training.py`, torch {record['torch']}, {record['threads']} threads, "
-        f"{record['rows']:,} rows, {record['centres']:,} centres. The targets were set before.",
+        f"{record['rows']:,} rows, {record['centres']:,} centers. The targets were set before.",
         "",
         *markdown_table(["ratio", "found"], [[name, f"{value:.2f}"] for name, value in record["ratios"].items()]),
         *markdown_table(["an epoch", "seconds"], [[name, f"{value:.2f}"] for name, value in record["seconds"].items()]),
@@ -154,7 +163,7 @@ def _scaling(record: Record) -> list[str]:
         for row in record["steps"]
     ]
     table = [
-        [f"{row['centres']:,} centres, {row['width']} columns", f"{1e6 * row['seconds_per_row']:.1f}"]
+        [f"{row['centres']:,} centers, {row['width']} columns", f"{1e6 * row['seconds_per_row']:.1f}"]
         for row in record["table"]
     ]
     return [
@@ -171,7 +180,7 @@ def _scaling(record: Record) -> list[str]:
         f"{record['seconds_of_a_step_at_16_times_the_rows']:.2f} times as long.",
         "",
         *markdown_table(["log p_n of a row", "µs"], table),
-        f"That is {1e12 * record['seconds_per_centre_and_dimension']:.0f} ps a centre and dimension.",
+        f"That is {1e12 * record['seconds_per_centre_and_dimension']:.0f} ps a center and dimension.",
         "",
     ]
 
@@ -228,6 +237,8 @@ SECTIONS: dict[str, Callable[[Record], list[str]]] = {
     "flat_landscape.json": estimators.flat_landscape,
     "annealing.json": estimators.annealing,
     "bridges.json": estimators.bridges,
+    "mutual_information.json": estimators.information,
+    "gaussian_information.json": estimators.gaussian_information,
 }
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from fvnce.paper import penalised, table
 
-from . import detection
+from . import detection, estimators, forgetting
+from .benchmarks import times
 from .detection import markdown_table, named, pair
 
 Record = dict[str, Any]
@@ -132,7 +133,7 @@ def _speed(record: Record) -> list[str]:
     body = [["fvnce, seconds", *(f"{part['fvnce seconds']:.2f}" for part in parts.values())]]
     for name in names:
         ratios = [part["ours / theirs"].get(name) for part in parts.values()]
-        body.append([named(name), *("–" if ratio is None else f"{ratio['ratio']:.2g} ×" for ratio in ratios)])
+        body.append([named(name), *("–" if ratio is None else times(ratio["ratio"]) for ratio in ratios)])
     return markdown_table(["compared with", *parts], body)
 
 
@@ -214,5 +215,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
     "rows": ("bench/detector-rows.json", _rows),
     "table": ("paper-mnist/table.json", _table),
     "forgetting": ("paper-mnist/penalised.json", _forgetting),
+    "mutual information": ("bench/mutual_information.json", estimators.information_summary),
     "classes": ("forgetting/forgetting.json", _classes),
+    "noises": ("forgetting/flow-contrastive.json", forgetting.noises_compared),
 }

@@ -35,7 +35,7 @@ def page() -> str:
         "| 0 | done |",
         "| 1 | failed: the last line on standard error says why, and what to do |",
         "| 2 | wrong usage |",
-        "| 3 | `score --check` found a row above the threshold |",
+        "| 3 | `score --check` found an outlier, or `monitor` a change |",
         "| 130 | interrupted |",
         "",
         "Results go to standard output or to files, everything else to standard error. Progress bars appear on",

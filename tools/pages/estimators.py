@@ -108,6 +108,74 @@ def bridges(record: Record) -> list[str]:
     ]
 
 
+def information(record: Record) -> list[str]:
+    """Return the errors of every estimator of mutual information on every task, the smallest of a task in bold."""
+    names = list(next(iter(record["tasks"].values()))["mean_absolute_error"])
+    rows = []
+    for task, numbers in record["tasks"].items():
+        off, best = numbers["mean_absolute_error"], numbers["best"]
+        cells = ["–" if name not in off else f"{off[name]:.3f}" for name in names]
+        bold = [f"**{cell}**" if name == best else cell for name, cell in zip(names, cells, strict=True)]
+        rows.append([task, f"{numbers['truth']:.2f}", *bold, f"{numbers['error']:.3f}" if numbers["error"] else "–"])
+    settings = record["settings"]
+    return [
+        "## Mutual information",
+        "",
+        f"`{record['command']}`, version {record['version']}, `results/bench/mutual_information.json`: mean absolute "
+        f"error in nats on tasks of benchmark-mi, {settings['rows']:,} rows, {settings['seeds']} seeds, neural peers "
+        f"{settings['neural_seeds']} with {settings['steps']:,} steps each; the smallest is bold. The last column is "
+        "the mean error that fvnce reports.",
+        "",
+        *information_summary(record),
+        *markdown_table(["task", "nats", *names, "reported"], rows),
+    ]
+
+
+def information_summary(record: Record) -> list[str]:
+    """Return how often each estimator is the best, and what our error covered."""
+    tasks = record["tasks"].values()
+    names = list(next(iter(tasks))["mean_absolute_error"])
+    rows = []
+    for name in names:
+        off = [task["mean_absolute_error"][name] for task in tasks if name in task["mean_absolute_error"]]
+        best = sum(task["best"] == name for task in tasks)
+        rows.append([name, f"{sum(off) / len(off):.3f}", f"{max(off):.2f}", f"{best} of {len(tasks)}"])
+    without = record["estimates"] - record["with_an_error"]
+    return [
+        *markdown_table(["estimator", "mean absolute error, nats", "largest of a task", "best on"], rows),
+        f"`fvnce` is best, or worse than the best by no more than the error that it reports, on "
+        f"{record['near_the_best']} of {record['of']} tasks. The error covered the truth on {record['covered']} of "
+        f"{record['with_an_error']} data sets" + (f"; on {without} none was reported." if without else "."),
+        "",
+    ]
+
+
+def gaussian_information(record: Record) -> list[str]:
+    """Return estimates of two estimators by dimension, plain and warped."""
+    names = list(dict.fromkeys(row["by"] for row in record["records"]))
+    cases: dict[tuple[int, bool], dict[str, list[Record]]] = {}
+    for row in record["records"]:
+        cases.setdefault((row["columns"], row["warped"]), {}).setdefault(row["by"], []).append(row)
+    rows = []
+    for (columns, warped), by in cases.items():
+        cells = []
+        for name in names:
+            found = [f"{row['value']:.2f}" for row in by.get(name, [])]
+            errors = ["none" if row["error"] is None else f"{row['error']:.2f}" for row in by.get(name, [])]
+            cells += [", ".join(found), ", ".join(errors)]
+        rows.append([f"{columns}", "warped" if warped else "plain", f"{columns / 4:g}", *cells])
+    header = [part for name in names for part in (f"`{name}`", "its error")]
+    return [
+        "## Mutual information in many dimensions",
+        "",
+        f"`{record['command']}`, version {record['version']}, `results/bench/gaussian_information.json`: estimates in "
+        f"nats from {record['settings']['rows']:,} rows. Warped, every column is sign(z)·|z|^1.5. The error of "
+        "`telescope` is that of log-ratios of rows (root mean square), not of their mean.",
+        "",
+        *markdown_table(["columns", "", "truth", *header], rows),
+    ]
+
+
 def _with_error(value: float, error: float | None) -> str:
     return f"{_three(1000 * value)}" if error is None else f"{_three(1000 * value)} ± {_three(1000 * error, 1)}"
 

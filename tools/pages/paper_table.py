@@ -130,9 +130,9 @@ def _felt(record: Record) -> list[str]:
     live, zero = (span([cell[name] for cell in contrastive]) for name in ("live_noise", "zero_noise"))
     far = ": with σ_kde = 2σ_dec the log-ratio Δ of a noise sample is hundreds of nats below 0"
     sentences = [
-        f"Of the noise samples {live} can be felt in the gradient and {zero} have a gradient of exactly zero in "
-        f"float32{far * (record['settings']['data'] == 'mnist')}. Where none can be felt, the rows differ only because "
-        "α re-weights the data by r^α, not because noise is penalised."
+        f"Of the noise samples {live} contribute to the gradient and {zero} have a gradient of exactly zero in "
+        f"float32{far * (record['settings']['data'] == 'mnist')}. Where none contributes, the rows differ only because "
+        "α weighs the data by r^α, not because noise is penalized."
     ]
     clipped = [cell["clipped_data"] for cell in contrastive if cell["row"] == "1-16"]
     if clipped and min(clipped) > 0.5:

@@ -16,7 +16,7 @@ from experiments.coverage import SENSES, Promise
 #: What each attack does, and what must hold.
 ATTACKS = {
     "kills": "SIGKILL at an evaluation, between two files or inside a write: resumed, every bit is the same",
-    "damage": "the newest checkpoint is damaged: the run goes on from the one before, says so, and ends alike",
+    "damage": "the newest checkpoint is damaged: reported, and resumed from the one before to the same bits",
     "signals": "SIGINT, SIGTERM or SIGHUP: saved, and resumed to the same bits",
     "disks": "the disk is full: every checkpoint that is left can be read, and with room again the bits are the same",
     "writers": "a second process wants the folder: refused, and the first ends as if alone",

@@ -1,6 +1,6 @@
 """The picture of a run's page that the README shows: the run of the quickstart, as Chromium draws it.
 
-Of a long page it shows the verdict, the curve of the first list and its first row with all parts.
+Of a long page it shows the verdict, the curve of the first list and its first row with the largest parts.
 
 python -m tools.pages.report_picture
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from . import run_page
 
 ROOT = Path(__file__).resolve().parents[2]
-WIDTH, HEIGHT = 620, 985
+WIDTH, HEIGHT, PARTS = 620, 1100, 8
 #: What is left out of the picture.
 HIDDEN = """main > p, nav, section > p:not(.verdict), figcaption, section:nth-of-type(n + 3),
     .anomalies > li:nth-child(n + 2) { display: none }
@@ -35,7 +35,10 @@ def main() -> None:
             page.goto((Path(folder) / "run" / "report.html").as_uri())
             page.add_style_tag(content=HIDDEN)
             page.evaluate("document.querySelector('.anomalies details').open = true")
-            page.screenshot(path=ROOT / "docs" / "images" / "report.png")
+            parts = "document.querySelectorAll('.anomalies .parts .number')"
+            end = page.evaluate(f"Math.ceil({parts}[{PARTS - 1}].getBoundingClientRect().bottom) + 2")
+            picture = ROOT / "docs" / "images" / "report.png"
+            page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": WIDTH, "height": end})
             browser.close()
         os.chdir(ROOT)
 

@@ -16,7 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fvnce.paper import instances, penalised, table
+from experiments import instances
+from fvnce.paper import penalised, table
 from fvnce.paper.cells import beyond_error, mean_and_error
 from fvnce.paper.setting import ResultTable
 
@@ -276,7 +277,7 @@ def _deep_reading(record: Record) -> list[str]:
         "from epoch 15 on. Data hardly train the weights that lead away from these pixels, while the prior shrinks the "
         "code and the decoder amplifies it in return. So the noise column goes on falling after the "
         "data column has settled, and depends on the initial weights and on the number and size of steps.",
-        "A kernel density with 10,000 centres instead of all images, another choice that the paper leaves open, raises "
+        "A kernel density with 10,000 centers instead of all images, another choice that the paper leaves open, raises "
         f"Δ of most images, too, and begins the same way: noise {other['noise']:.0f} after 15 epochs, with γ "
         f"{fifteen[1]:.0f}, with neither {fifteen[0]:.0f}. It was not trained longer.",
         f"Other places of the clip contradict the paper's data column on {shallow} already after 8 epochs. (1/16, 0), "

@@ -8,6 +8,7 @@ pictures of ``results`` are brought in, equations become numbered blocks, and ci
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,8 @@ def link(site: Path) -> None:
     for page in sorted(site.rglob("*.html")):
         address = page.parent.relative_to(site).as_posix()
         text = page.read_text("utf-8").replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+        # In a narrow column of a table the error may stand below its value.
+        text = re.sub(r"<td.*?</td>", lambda cell: cell.group().replace("\N{NO-BREAK SPACE}±", " ±"), text, flags=re.S)
         text = text.replace("@VERSION@", __version__).replace("@SOURCE@", source(address))
         page.write_text(equations.linked(text, known, "" if address == "." else address), "utf-8")
 

@@ -41,9 +41,9 @@ def check_contents(wheel: Path, sdist: Path) -> None:
     modules = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src" / "fvnce").rglob("*")
-        if path.is_file() and path.suffix in (".py", ".html", ".css", ".typed")
+        if path.is_file() and path.suffix in (".py", ".html", ".css", ".md", ".typed")
     }
-    for suffix in (".html", ".css"):
+    for suffix in (".html", ".css", ".md"):
         if not any(name.endswith(suffix) for name in modules):
             sys.exit(f"the package must hold the templates of its pages, found no {suffix} file")
     with zipfile.ZipFile(wheel) as archive:

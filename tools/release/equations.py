@@ -7,7 +7,8 @@ An equation is a block of TeX whose title gives the name by which it is cited an
     ```
 
 They are numbered in the order of the pages. Wherever a page or a docstring says "Eq. fvNCE", the built page says
-"Eq. 12" with a link to the block.
+"Eq. 12" with a link to the block. In the source of a page a citation is a link to the section with the block, for those
+who read it elsewhere; `make pages` writes these links.
 """
 
 from __future__ import annotations
@@ -25,15 +26,21 @@ DOCS = ROOT / "docs"
 #: A definition, and a citation: a name begins with a letter, so "Eq. 12" is none.
 DEFINITION = re.compile(r'^```math title="([A-Za-z]\w*): ([^"\n]+)"\n(.*?)\n```$', re.MULTILINE | re.DOTALL)
 CITATION = re.compile(r"\bEq\. ([A-Za-z]\w*)")
-_TAG_OR_CITATION = re.compile(r"<[^>]*>|\bEq\. ([A-Za-z]\w*)")
+_TAG_OR_CITATION = re.compile(r"<a\b[^>]*>Eq\. ([A-Za-z]\w*)</a>|<[^>]*>|\bEq\. ([A-Za-z]\w*)")
+#: Code, which is left as it is, a citation that is a link in the source of a page, and one that is not.
+_CODE_OR_CITATION = re.compile(
+    r"^```.*?^```$|`[^`\n]+`|\[Eq\. ([A-Za-z]\w*)\]\([^)\n]*\)|\bEq\. ([A-Za-z]\w*)", re.MULTILINE | re.DOTALL
+)
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 class Equation(NamedTuple):
-    """Equation: its number, its title, and its page relative to docs."""
+    """Equation: its number, its title, its page relative to docs, and the anchor of the section that defines it."""
 
     number: int
     title: str
     page: str
+    section: str
 
 
 def pages() -> list[str]:
@@ -54,16 +61,37 @@ def definitions(names: list[str] | None = None, folder: Path = DOCS) -> dict[str
     defined: dict[str, Equation] = {}
     for page in pages() if names is None else names:
         path = folder / page
-        for name, title, _ in DEFINITION.findall(path.read_text("utf-8")) if path.exists() else []:
+        text = path.read_text("utf-8") if path.exists() else ""
+        for match in DEFINITION.finditer(text):
+            name, title = match[1], match[2]
             if name in defined:
                 raise ValueError(f"an equation must be defined once, found Eq. {name} twice, in {page} again")
-            defined[name] = Equation(len(defined) + 1, title, page)
+            heading = ["", *_HEADING.findall(text[: match.start()])][-1]
+            section = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+            defined[name] = Equation(len(defined) + 1, title, page, section)
     return defined
 
 
 def citations(text: str) -> set[str]:
     """Return the names of the equations that a text cites."""
     return set(CITATION.findall(text))
+
+
+def sourced(text: str, page: str, known: dict[str, Equation]) -> str:
+    """Return the source of a page with every citation as a link to the section that defines the equation.
+
+    ``page`` is relative to the root of the checkout.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in known:
+            return match[0]
+        target = f"docs/{known[name].page}"
+        path = "" if target == page else posixpath.relpath(target, posixpath.dirname(page) or ".")
+        return f"[Eq. {name}]({path}#{known[name].section})"
+
+    return _CODE_OR_CITATION.sub(replace, text)
 
 
 def displayed(markdown: str, known: dict[str, Equation]) -> str:
@@ -82,12 +110,12 @@ def linked(text: str, known: dict[str, Equation], address: str) -> str:
     """Return a built page at ``address`` with its citations as links."""
 
     def replace(match: re.Match[str]) -> str:
-        name = match.group(1)
+        name = match[1] or match[2]
         if name is None:
-            return match.group(0)
+            return match[0]
         if name not in known:
             raise ValueError(f"{address} cites Eq. {name}, which no page of docs defines")
-        number, title, page = known[name]
+        number, title, page, _ = known[name]
         target = page.removesuffix("index.md") if page.endswith("index.md") else page.removesuffix(".md") + "/"
         relative = posixpath.relpath(target or ".", address or ".")
         return f'<a class="equation" href="{relative}/#eq-{name}" title="{html.escape(title)}">Eq. {number}</a>'

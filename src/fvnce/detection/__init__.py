@@ -22,30 +22,24 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import scorers
 from .base import Scores
 from .batch_scorer import BatchScorer
 from .explanation import Explanation
 from .fitted import FittedEnsemble
 from .members import NAMES as MEMBERS
+from .scorers import InvertedScoreWarning
+from .scorers import average_precision as outlier_average_precision
+from .scorers import roc_auc as outlier_auroc
 from .trust import Changes, Conformal, Evidence, Finds, Interval
 from .trust.drift import UnlikeTrainingWarning
 
 if TYPE_CHECKING:
-    from . import scorers
     from .estimator import NoiseContrastiveDetector
     from .latent import LatentDetector
-    from .scorers import InvertedScoreWarning
-    from .scorers import average_precision as outlier_average_precision
-    from .scorers import roc_auc as outlier_auroc
 
-#: Modules of names that need scikit-learn or torch; they are imported at first use, so that scoring starts fast.
-_LATER = {
-    "InvertedScoreWarning": ("scorers", "InvertedScoreWarning"),
-    "LatentDetector": ("latent", "LatentDetector"),
-    "NoiseContrastiveDetector": ("estimator", "NoiseContrastiveDetector"),
-    "outlier_auroc": ("scorers", "roc_auc"),
-    "outlier_average_precision": ("scorers", "average_precision"),
-}
+#: Modules of classes that need scikit-learn or torch; they are imported at first use, so that scoring starts fast.
+_LATER = {"LatentDetector": "latent", "NoiseContrastiveDetector": "estimator"}
 
 __all__ = [
     "MEMBERS",
@@ -69,9 +63,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "scorers":
-        return import_module(".scorers", __name__)
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _LATER[name]
-    return getattr(import_module(f".{module}", __name__), attribute)
+    return getattr(import_module(f".{_LATER[name]}", __name__), name)

@@ -16,13 +16,14 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validation import FileError, count, fields, listed, number, optional, reading, text
+from .._validation import Check, FileError, count, fields, listed, number, reading, text
 from ..io import read_record
 from ..tables.frame import Frame, is_frame
 from ..tables.parsing import ColumnType
@@ -30,14 +31,14 @@ from ..tables.schema import frame_to_matrix
 from .explanation import Explanation, plot_scores
 from .gaps import Gaps, score_rows
 from .members.base import part_of
-from .preprocessing import ImagePreprocessor, Preprocessor, TablePreprocessor, cut, preprocessor_from_state
+from .preprocessing import ImagePreprocessor, Preprocessor, cut, preprocessor_from_state
 from .reasons import said, value_text
 from .rows import Array, check_images, in_parts, release, rows_at_once
 from .scorers import roc_auc, warn_if_scored
-from .trust.conformal import DOUBT, Conformal, check_budget, flag_by
+from .trust.conformal import Conformal, check_budget, flag_by
 from .trust.drift import MIN_ROWS, Batch, UnlikeTrainingWarning
 from .trust.evidence import Evidence, Findings
-from .trust.monitor import Changes, Watch
+from .trust.monitor import Cells, Changes, Watch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -210,8 +211,8 @@ class FittedDetector(ABC):
                 procedure of Benjamini and Hochberg on :meth:`p_value`. Which
                 rows are flagged depends on those given together. If none is, though some are above ``threshold_``, a
                 warning says why.
-            discount: leave out held-out rows that are no outliers with a probability of at most ``fdr``/2, or ¼ if that
-                is less, as in :meth:`p_value`; by default wherever known outliers allow it.
+            discount: discount outliers hidden among the training rows, as in :meth:`p_value`; by default if known
+                outliers score higher than other rows.
 
         Raises:
             ValueError: if more than one of ``alarms``, ``threshold`` and ``fdr`` is given.
@@ -224,19 +225,18 @@ class FittedDetector(ABC):
         if fdr is None:
             scores = self._compared_scores(X)
             return np.where(flag_by(scores.anomaly, scores.flagged, None, alarms=alarms, threshold=threshold), -1, 1)
-        discounted = self.discount_at(fdr, discount)
+        discounted = self.discounts if discount is None else discount
         p, scores = self.p_value(X, discount=discounted), self._scores_of(self._checked(X))
         least = self._p_values.least(discount=discounted)
         flagged = flag_by(scores.anomaly, scores.flagged, p, fdr=fdr, least=least, discount=discounted)
         return np.where(flagged, -1, 1)
 
-    def discount_at(self, fdr: float, discount: bool | None = None) -> bool | float:
-        """Return the ``discount`` of :meth:`p_value` for a false discovery rate, as in :meth:`predict`."""
-        # A lower rate of false alarms needs more certainty that the rows left out are outliers.
-        wanted = self._p_values.inlier is not None if discount is None else discount
-        return min(fdr / 2, DOUBT) if wanted else False
+    @property
+    def discounts(self) -> bool:
+        """Whether :meth:`predict` discounts hidden outliers by default when ``fdr`` is given."""
+        return False
 
-    def p_value(self, X: Any, *, discount: bool | float = False) -> Array:
+    def p_value(self, X: Any, *, discount: bool = False) -> Array:
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
 
         A p-value is the fraction of held-out training rows that score at least as high, by a model trained without
@@ -245,25 +245,20 @@ class FittedDetector(ABC):
 
         Args:
             X: rows.
-            discount: leave out held-out rows that are inliers with at most this probability; True means ¼. Useful if
-                outliers hide among the training rows. Needs known outliers, and makes the guarantee approximate.
+            discount: if more held-out rows score high than a tail like that of Student's t allows, take the excess
+                for hidden outliers and do not count it. The guarantee then depends on that assumption (Eq. tail).
         """
         check_fitted(self)
-        conformal, rows = self._p_values, self._checked(X)
-        anomaly = self._scores_of(rows).anomaly if conformal.model is None else None
-        return conformal.p_value(self._unseen_scores(conformal, X, rows, anomaly), discount=discount)
+        return self._p_values.p_value(self._unseen_scores(X, self._checked(X)), discount=discount)
 
-    def _unseen_scores(self, conformal: Conformal, X: Any, rows: Any, anomaly: Array | None) -> Array:
-        """Return the scores of rows that p-values compare; ``rows`` is X in the form that the preprocessor takes."""
-        if conformal.model is None:
-            assert anomaly is not None
-            return anomaly
-        how = conformal.model.preprocessor
-        if isinstance(how, TablePreprocessor) and how.readings is not None and is_frame(X):
-            rows = frame_to_matrix(
-                self._aligned(X)[0], how.readings, strict=False
-            )  # read in the same way as the held-out rows
-        return in_parts(rows, conformal.model.anomaly, n_jobs=self.n_jobs)
+    def _unseen_scores(self, X: Any, rows: Any, anomaly: Array | None = None) -> Array:
+        """Return the scores that p-values compare; ``rows`` is X in the form that the preprocessor takes."""
+        model = self._p_values.model
+        if model is None:
+            return self._scores_of(rows).anomaly if anomaly is None else anomaly
+        if model.preprocessor.readings is not None and is_frame(X):  # read in the same way as the held-out rows
+            rows = frame_to_matrix(self._aligned(X)[0], model.preprocessor.readings, strict=False)
+        return in_parts(rows, model.anomaly, n_jobs=self.n_jobs)
 
     def monitor(self, X: Any, *, alpha: float = 0.01) -> Changes:
         """Test whether rows have changed since training: missing values, columns, scores, p-values, fraction flagged.
@@ -298,18 +293,18 @@ class FittedDetector(ABC):
         """Return empty counts for :meth:`watch`, to monitor rows that come in parts."""
         check_fitted(self)
         findings, how = self.findings_, self.preprocessor_
-        if findings.baseline is None or (findings.cells is None and isinstance(how, TablePreprocessor)):
+        if findings.baseline is None or (findings.cells is None and how.image is None):
             raise ValueError("the detector must be of this version to monitor rows, found an earlier one; fit it again")
         names = getattr(self, "feature_names_in_", [f"column {i + 1}" for i in range(self.n_features_in_)])
-        readings = how.readings if isinstance(how, TablePreprocessor) else None
-        texts = [None if readings is None else readings[i].codes for i in range(self.n_features_in_)]
-        return Watch(findings.baseline, findings.cells, findings.conformal, list(map(str, names)), texts)
+        texts = [reading.codes for reading in how.readings or [ColumnType()] * self.n_features_in_]
+        cells = findings.cells or Cells([], [], [])  # none for images
+        return Watch(findings.baseline, cells, findings.conformal, list(map(str, names)), texts)
 
     def watch(self, watch: Watch, X: Any) -> None:
         """Add rows to the counts of :meth:`new_watch`."""
         rows = self._checked(X)
-        scores, conformal = self._scores_of(rows), self.findings_.conformal
-        unseen = None if conformal is None else self._unseen_scores(conformal, X, rows, scores.anomaly)
+        scores = self._scores_of(rows)
+        unseen = None if self.findings_.conformal is None else self._unseen_scores(X, rows, scores.anomaly)
         watch.add(rows, scores.flagged, unseen)
 
     @property
@@ -330,14 +325,13 @@ class FittedDetector(ABC):
         """
         check_fitted(self)
         rows, how = self._checked(X), self.preprocessor_
-        explanation = self._explain(how.encode(rows))
-        if self.gaps_ is not None and isinstance(how, TablePreprocessor):
-            explanation = replace(explanation, ratio=explanation.ratio + self.gaps_.parts(how.gaps(rows)))
+        explanation, names = self._explain(how.encode(rows)), getattr(self, "feature_names_in_", None)
+        ratio, base = explanation.ratio, explanation.base
+        if self.gaps_ is not None:
+            ratio = ratio + self.gaps_.parts(how.gaps(rows))
         if (mean := self.findings_.mean_parts) is not None:
-            centered = explanation.ratio - mean.reshape(explanation.ratio.shape[1:])
-            explanation = replace(explanation, ratio=centered, base=explanation.base + float(mean.sum()))
-        names = getattr(self, "feature_names_in_", None)
-        return explanation if names is None else replace(explanation, names=tuple(map(str, names)))
+            ratio, base = ratio - mean.reshape(ratio.shape[1:]), base + float(mean.sum())
+        return replace(explanation, ratio=ratio, base=base, names=None if names is None else tuple(map(str, names)))
 
     def reasons(self, X: Any, top: int = 3) -> list[list[str]]:
         """Explain the score of each row in sentences, one for each of the columns that add most to it.
@@ -359,24 +353,15 @@ class FittedDetector(ABC):
         if isinstance(how, ImagePreprocessor) or usual is None:
             return [[said("name", shown=names[j]) for j in of_row] for of_row in reasons]
         rows, readings = self._checked(X), how.readings or [ColumnType()] * len(names)
-        given: Any = rows.T
-        if is_frame(X):
-            frame = self._aligned(X)[0]
-            given = [frame[name] for name in frame.columns]
-        return [
-            [
-                usual.sentence(
-                    j,
-                    names[j],
-                    float(rows[i, j]),
-                    value_text(given[j][i], readings[j]),
-                    readings[j],
-                    [part for part, _, _ in how.columns[j].times or ()],
-                )
-                for j in of_row
-            ]
-            for i, of_row in enumerate(reasons)
-        ]
+        frame = self._aligned(X)[0] if is_frame(X) else None
+        given = rows.T if frame is None else [frame[name] for name in frame.columns]
+
+        def sentence(i: int, j: int) -> str:
+            cycles = [part for part, _, _ in how.columns[j].times or ()]
+            shown = value_text(given[j][i], readings[j])
+            return usual.sentence(j, names[j], float(rows[i, j]), shown, readings[j], cycles)
+
+        return [[sentence(i, j) for j in of_row] for i, of_row in enumerate(reasons)]
 
     def preprocess(self, X: Any) -> Array:
         """Encode rows as the columns that models see, shape (n, ``preprocessor_.width``)."""
@@ -390,20 +375,17 @@ class FittedDetector(ABC):
     def odd_values(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Count the values of each column of X, and those unlike any value in training; empty for images."""
         check_fitted(self)
-        if isinstance(self.preprocessor_, ImagePreprocessor):
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        return self.preprocessor_.count_odd(np.asarray(self._checked(X), dtype=np.float64))
+        there, odd = self.preprocessor_.count_odd(self._checked(X))
+        return there, odd
 
     def count_gaps(self, X: Any) -> NDArray[np.int64]:
         """Count the missing values of each row in columns that models see, shape (n,); zeros for images."""
         check_fitted(self)
-        return self._count_gaps(self._checked(X))
+        return np.asarray(self.preprocessor_.gaps(self._checked(X)).sum(1))
 
-    def _count_gaps(self, rows: Any) -> NDArray[np.int64]:
-        if isinstance(self.preprocessor_, ImagePreprocessor):
-            return np.zeros(len(rows), dtype=np.int64)
-        n_gaps: NDArray[np.int64] = self.preprocessor_.gaps(rows).sum(1)
-        return n_gaps
+    def _gappy(self, rows: Any) -> NDArray[np.bool_]:
+        """Return a mask of rows with more gaps than usual, shape (n,)."""
+        return np.asarray(self.preprocessor_.gaps(rows).sum(1) > (0 if self.gaps_ is None else self.gaps_.usual))
 
     def new_batch(self) -> Batch | None:
         """Return empty counts for :meth:`count_batch`; None if the detector is of version 0.2."""
@@ -412,11 +394,10 @@ class FittedDetector(ABC):
 
     def count_batch(self, batch: Batch, X: Any, scores: Scores) -> None:
         """Add rows of a batch to counts of scores and of missing values."""
-        self._count_batch(batch, self._checked(X), scores.line)
+        self._count_batch(batch, self._checked(X), scores)
 
-    def _count_batch(self, batch: Batch, rows: Any, line: Array) -> None:
-        some = rows[:: -(-len(rows) // EXAMINED)]
-        batch.add(line, self._count_gaps(some) > self.gaps_.usual if self.gaps_ else np.zeros(0, dtype=bool))
+    def _count_batch(self, batch: Batch, rows: Any, scores: Scores) -> None:
+        batch.add(scores.line, self._gappy(rows[:: -(-len(rows) // EXAMINED)]))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> Self:
@@ -442,16 +423,12 @@ class FittedDetector(ABC):
             try:
                 detector._take_fitted(fitted)
                 detector._take_state(learned, {n: x for n, x in arrays.items() if not n.startswith(f"{FINDINGS}.")})
-                found = part_of(arrays, FINDINGS)
-                detector.findings_ = Findings.from_state(
-                    findings, found, detector.n_features_in_, detector.preprocessor_
-                )
+                which = detector.n_features_in_, detector.preprocessor_
+                detector.findings_ = Findings.from_state(findings, part_of(arrays, FINDINGS), *which)
             except FileError as error:
                 raise FileError(f"{place} is not a detector that fvnce wrote: {error}") from None
-            logging.getLogger("fvnce").info(
-                "read a %s with %d columns from %s", cls.KIND, detector.n_features_in_, place
-            )
-            return detector
+        logging.getLogger("fvnce").info("read a %s with %d columns from %s", cls.KIND, detector.n_features_in_, place)
+        return detector
 
     @classmethod
     @abstractmethod
@@ -459,20 +436,14 @@ class FittedDetector(ABC):
         """Return an unfitted detector with the settings of a file."""
 
     def _take_fitted(self, fitted: Mapping[str, Any]) -> None:
-        preprocessor, gaps, features, names, self.offset_, self.n_known_ = fields(
-            {"gaps_": None, **fitted},  # version 0.2 had none
-            "a detector",
-            "preprocessor_",
-            "gaps_",
-            n_features_in_=count,
-            feature_names_in_=optional(listed(text)),
-            offset_=number,
-            n_known_=lambda name, value: count(name, value, low=0),
+        fitted = {"gaps_": None, **fitted}  # version 0.2 had none
+        checks: dict[str, Check] = {"n_features_in_": count, "offset_": number, "n_known_": partial(count, low=0)}
+        preprocessor, gaps, names, features, self.offset_, self.n_known_ = fields(
+            fitted, "a detector", "preprocessor_", "gaps_", "feature_names_in_", **checks
         )
         self.n_features_in_ = features
         if names is not None:
-            listed(text, features)("names of columns", names)
-            self.feature_names_in_ = np.array(names, dtype=object)
+            self.feature_names_in_ = np.array(listed(text, features)("names of columns", names), dtype=object)
         self.preprocessor_ = preprocessor_from_state(preprocessor, features)
         self.gaps_ = Gaps.from_state(gaps, self.preprocessor_)
 
@@ -487,15 +458,11 @@ class FittedDetector(ABC):
         check_fitted(self)
         rows = self._checked(X)
         scores = self._scores_of(rows)
-        batch = self.new_batch()
-        if batch is not None and len(scores.line) >= MIN_ROWS:
-            self._count_batch(batch, rows, scores.line)
+        if (batch := self.new_batch()) is not None and len(scores.line) >= MIN_ROWS:
+            self._count_batch(batch, rows, scores)
             if sentences := batch.sentences():
-                warnings.warn(
-                    f"X is far from the training rows, so scores may be unreliable: {'; '.join(sentences)}",
-                    UnlikeTrainingWarning,
-                    stacklevel=3,
-                )
+                far = f"X is far from the training rows, so scores may be unreliable: {'; '.join(sentences)}"
+                warnings.warn(far, UnlikeTrainingWarning, stacklevel=3)
         return scores
 
     def _checked(self, X: Any) -> Any:
@@ -510,22 +477,25 @@ class FittedDetector(ABC):
                 warnings.warn(notice, stacklevel=4)
             return matrix
         if any(column.kind != "number" for column in how.readings or ()):
-            raise ValueError(
-                f"X must be a data frame as in training, where it had texts or dates, found {type(X).__name__}"
-            )
+            name = type(X).__name__
+            raise ValueError(f"X must be a data frame as in training, where it had texts or dates, found {name}")
         return self._matrix(X)
 
     def _matrix(self, X: Any) -> Any:
         """Check a matrix of numbers part by part, without converting it."""
         if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
             raise ValueError("X must not be masked, found masked values; fill them with NaN")
-        X = X if isinstance(X, np.ndarray) and X.dtype.kind in "biuf" else np.asarray(X, dtype=np.float64)
+        if not isinstance(X, np.ndarray) or X.dtype.kind not in "biuf":
+            try:
+                X = np.asarray(X).astype(np.float64, casting="unsafe" if np.isrealobj(X) else "safe")
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"X must be a matrix of numbers, found {type(X).__name__}: {error}") from None
         if X.ndim != 2 or X.shape[1] != self.n_features_in_ or not len(X):
             raise ValueError(f"X must have shape (n, {self.n_features_in_}) with n >= 1, found {X.shape}")
         step = rows_at_once(X)
         for start in range(0, len(X), step):
-            if np.isinf(X[start : start + step]).any():
-                raise ValueError(f"X must be finite or NaN, found infinity in rows {start} to {start + step - 1}")
+            if (infinite := np.isinf(X[start : start + step]).any(1)).any():
+                raise ValueError(f"X must be finite or NaN, found infinity in row {start + int(infinite.argmax())}")
             release(X)
         return X
 

@@ -46,9 +46,6 @@ class EvenProducts(TorchFunctionMode):
             x, weight, *bias = args
             bias = [_even(b, 1) for b in bias if b is not None]
             return func(_even(x, 1), _even(weight, 2), *bias)[..., : len(weight)]
-        if func is torch.baddbmm and not kwargs:
-            bias, x, weight = args
-            return func(_even(bias, 1), _even(x, 1), _even(weight, 2))[..., : weight.shape[-1]]
         if func in _MATMUL and args[0].ndim > 1 and args[1].ndim > 1:
             return func(_even(args[0], 1), _even(args[1], 2))[..., : args[1].shape[-1]]
         return func(*args, **(kwargs or {}))

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from .._validation import require, stored_array
 from .members.base import row_fractions
-from .rows import Array, weighted_quantile
+from .products import SquaredDistances
+from .rows import Array, weighted_quantile, weighted_quantiles
 
 #: Number of representative rows; the fraction of them that is near a normal row; limits for far and isolated rows.
 BULK_ROWS, BULK, FAR, ISOLATED = 256, 0.2, 2.4, 5.0
@@ -71,7 +72,7 @@ class Bulk:
         spreads = _spreads(rows, weights)
         chosen = rng.choice(len(rows), min(BULK_ROWS, len(rows)), p=weights / weights.sum())
         distance = cls(rows[chosen] / spreads, spreads, np.zeros(2)).distance(rows)
-        limits = np.array([weighted_quantile(distance, weights, level) for level in (0.5, 1 - BULK)])
+        limits = weighted_quantiles(distance, weights, np.array([0.5, 1 - BULK]))
         others = distance > TINY
         if limits[0] <= TINY and weights[others].sum() > MOST_GROUP * weights.sum():
             # Most rows are at one point; usual distances are then estimated from the other rows.
@@ -80,16 +81,29 @@ class Bulk:
 
     def distance(self, X: Array) -> Array:
         """Return t(x) of each row, shape (n,)."""
-        nearest = max(0, math.ceil(BULK * len(self.points)) - 1)
-        away = [np.partition(part, nearest, axis=1)[:, nearest] for part in self._distances(X)]
-        return np.concatenate(away) if away else np.empty(0)
-
-    def _distances(self, X: Array) -> list[Array]:
-        # The last digits of distances by scipy do not depend on the other rows.
-        step = max(1, MAX_DISTANCES // len(self.points))
+        step, result = max(1, MAX_DISTANCES // len(self.points)), np.empty(len(X))
         from scipy.spatial.distance import cdist
 
-        return [cdist(X[low : low + step] / self.spreads, self.points) for low in range(0, len(X), step)]
+        for low in range(0, len(X), step):
+            # The last digits of distances by scipy do not depend on the other rows.
+            away = cdist(X[low : low + step] / self.spreads, self.points)
+            away.partition(self._nearest, axis=1)
+            result[low : low + step] = away[:, self._nearest]
+        return result
+
+    def _may_exceed(self, X: Array, limit: float) -> NDArray[np.bool_]:
+        """Return a mask of rows whose t(x) may exceed a limit; for many rows, by products, which are fast."""
+        if len(X) <= len(self.points):
+            return np.ones(len(X), dtype=bool)
+        rows = X / self.spreads
+        values, error = SquaredDistances(self.points)(rows)
+        values.partition(self._nearest, axis=1)
+        squares = 2 * (values[:, self._nearest] + error) + (rows**2).sum(1)
+        return np.asarray(~(squares <= (1 - 1e-9) * limit**2))  # t(x), which is compared, is rounded
+
+    @property
+    def _nearest(self) -> int:
+        return max(0, math.ceil(BULK * len(self.points)) - 1)
 
     def far(self, X: Array) -> NDArray[np.bool_]:
         """Return a mask of the rows that are far from the bulk."""
@@ -99,8 +113,11 @@ class Bulk:
     def excess(self, X: Array) -> Array:
         """Return what each column adds to the novelty of each isolated row, zero for others, shape (n, D)."""
         middle, upper = self.limits
-        beyond = (self.distance(X) - middle) / max(upper - middle, LEAST_RANGE) - ISOLATED
-        result, rows = np.zeros(X.shape), beyond > 0
+        spread = max(upper - middle, LEAST_RANGE)
+        result, rows = np.zeros(X.shape), self._may_exceed(X, middle + ISOLATED * spread)
+        beyond = np.zeros(len(X))
+        beyond[rows] = (self.distance(X[rows]) - middle) / spread - ISOLATED
+        rows = beyond > 0
         apart = (X[rows] / self.spreads - np.median(self.points, axis=0)) ** 2
         result[rows] = np.minimum(beyond[rows], MAX_EXCESS)[:, None] * row_fractions(apart)
         return result
@@ -125,8 +142,7 @@ def _spreads(rows: Array, weights: Array) -> Array:
     >>> _spreads(np.array([[-0.5, 0.0], [-0.4, 0.0], [0.0, 0.0], [0.4, 0.0], [50.0, 9.0]]), np.ones(5)).round(2)
     array([0.6, 1. ])
     """
-    low, middle, high = (
-        np.array([weighted_quantile(column, weights, level) for column in rows.T]) for level in (BULK, 0.5, 1 - BULK)
-    )
+    levels = np.array([BULK, 0.5, 1 - BULK])
+    low, middle, high = np.stack([weighted_quantiles(column, weights, levels) for column in rows.T], 1)
     spread = np.maximum(high - middle, middle - low) / 0.84
     return np.where(spread > TINY, np.clip(spread, LEAST_SPREAD, 1.0), 1.0)

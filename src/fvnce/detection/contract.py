@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from .._validation import FileError
@@ -23,10 +23,11 @@ from ..io import write_record
 from ..tables.frame import Frame, is_frame
 from ..tables.schema import ColumnTypes, frame_to_matrix, learn_types
 from .base import FINDINGS, FittedDetector, check_fitted
+from .explanation import average_parts
 from .members.base import prefixed
 from .preprocessing import TablePreprocessor
-from .rows import Array, check_images, release, require_values, rows_at_once
-from .trust.drift import Baseline
+from .reasons import Usual
+from .rows import Array, TrainingRows, check_images, require_values, rows_at_once
 from .trust.monitor import Cells
 
 if TYPE_CHECKING:
@@ -70,46 +71,43 @@ class OutlierDetector(FittedDetector, OutlierMixin, BaseEstimator):  # type: ign
 
     @classmethod
     def _with_settings(cls, saved: Mapping[str, Any], place: Path) -> Self:
-        parameters = cls._current_parameters({name: _tupled(value) for name, value in saved.items()})
+        parameters = {name: _tupled(value) for name, value in saved.items()}
         if different := sorted(set(parameters) ^ set(cls._get_param_names())):
             raise FileError(f"{place} must have the settings of this version, found a difference in {different}")
-        return cls(**parameters)
+        detector = cls(**parameters)
+        try:
+            detector._validate_params()
+        except ValueError as error:
+            raise FileError(f"{place} must have settings that fit accepts: {str(error)[:300]}") from None
+        return detector
 
-    @classmethod
-    def _current_parameters(cls, saved: dict[str, Any]) -> dict[str, Any]:
-        """Rename the settings in a file of an earlier version to their current names."""
-        return saved
-
-    def _forget(self) -> None:
-        """Remove fitted attributes, so that a failed fit does not leave a mixture of two detectors."""
-        for name in ("offset_", "findings_", "feature_names_in_", "gaps_"):
-            self.__dict__.pop(name, None)
-
-    def _baseline(
-        self,
-        rows: Any,
-        scores: Array,
-        weights: Array,
-        threshold: float,
-        known_weight: float,
-        trained: Array | None = None,
-    ) -> Baseline:
-        """Return the baseline that batches are compared with, from unlabeled training rows and their scores."""
-        usual = 0 if self.gaps_ is None else self.gaps_.usual
-        return Baseline.of(scores, weights, threshold, self._count_gaps(rows) > usual, known_weight, trained)
-
-    def _cells(self, rows: Any, weights: Array, known: Any, known_weights: Array, seed: int) -> Cells | None:
-        """Return the counts of training values that columns are compared with; None for images."""
-        how = self.preprocessor_
-        return (
-            Cells.learn(how, rows, weights, known, known_weights, seed) if isinstance(how, TablePreprocessor) else None
-        )
+    def _of_columns(
+        self, rows: TrainingRows, raw: Any, known: NDArray[np.bool_], weights: Array, seed: int
+    ) -> dict[str, Any]:
+        """Return the findings about columns, from encoded training rows and the same rows ``raw``."""
+        how, (importances, mean_parts) = self.preprocessor_, average_parts(rows, self._explain, seed)
+        if self.gaps_ is not None:
+            mean_parts += np.average(self.gaps_.parts(how.gaps(raw)), 0, weights)
+        found = {"importances": importances, "mean_parts": mean_parts}
+        if not isinstance(how, TablePreprocessor):
+            return found
+        cells = Cells.learn(how, raw[~known], rows.weights, raw[known], rows.outlier_weights, seed)
+        return {**found, "usual": Usual.learn(how, raw[~known], rows.weights), "cells": cells}
 
     def _training_rows(self, X: Any) -> tuple[Any, ColumnTypes | None, Frame | None]:
-        """Check training rows; return them, and for a data frame the column types and the frame."""
+        """Forget an earlier fit, and check training rows.
+
+        Returns:
+            The rows, and for a data frame the column types and the frame.
+        """
+        # A failed fit must not leave a mixture of two detectors.
+        for name in ("offset_", "findings_", "feature_names_in_", "gaps_", "novelty_gaps_", "novelty_calibration_"):
+            self.__dict__.pop(name, None)
         if is_frame(X):
             frame = Frame.of(X)
-            self._learn_names(frame)
+            self.n_features_in_, names = frame.shape[1], frame.columns
+            if names.tolist() != list(range(len(names))):  # consecutive numbers are no names
+                self.feature_names_in_ = np.array([str(name) for name in names], dtype=object)
             if len(frame) < 2:
                 raise ValueError(f"X must hold at least 2 rows, found n_samples = {len(frame)}")
             readings = learn_types(frame)
@@ -122,28 +120,17 @@ class OutlierDetector(FittedDetector, OutlierMixin, BaseEstimator):  # type: ign
             return images, None, None
         return require_values(self._matrix(X, reset=True)), None, None
 
-    def _learn_names(self, frame: Frame) -> None:
-        """Set the names of the columns as text, unless they are consecutive numbers."""
-        self.n_features_in_ = frame.shape[1]
-        if frame.columns.tolist() != list(range(frame.shape[1])):
-            self.feature_names_in_ = np.array([str(name) for name in frame.columns], dtype=object)
-
     def _matrix(self, X: Any, *, reset: bool = False) -> Any:
         """Check a matrix of numbers by scikit-learn; a large one part by part, without converting it."""
         if isinstance(X, np.ma.MaskedArray) and np.ma.getmaskarray(X).any():
             raise ValueError("X must not be masked, found masked values; fill them with NaN")
-        how: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
         is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf"
-        step = max(2, rows_at_once(X)) if is_matrix else 0
-        whole = not is_matrix or len(X) <= step
+        first = X[: max(2, rows_at_once(X))] if is_matrix else X
+        how: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
         # scikit-learn checks for infinity by a sum, which overflows for huge numbers.
         with np.errstate(over="ignore", invalid="ignore"):
-            first = X if whole else X[:step]
             checked = validate_data(self, first, reset=reset, ensure_min_samples=2 if reset else 1, **how)
-            for start in () if whole else range(step, len(X), step):
-                check_array(X[start : start + step], input_name="X", **how)
-                release(X)
-        return checked if whole else X
+        return super()._matrix(X) if is_matrix and len(first) < len(X) else checked
 
     @property
     def _repr_html_(self) -> Callable[[], str]:

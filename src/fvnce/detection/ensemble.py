@@ -48,6 +48,7 @@ from .bulk import Bulk
 from .explanation import Explanation
 from .members import NAMES, member_class
 from .members.base import (
+    WIDE,
     HeldOutScores,
     ImageShape,
     MemberSettings,
@@ -66,8 +67,8 @@ AUTO = ("neighbors", "isolation_forest", "outlier_forest", "mixture_forest", "ne
 #: Members for "auto" without the isolation forest: on images; on wide tables, where random splits of single columns
 #: detect few outliers; and on clean rows, where small groups are normal, too.
 AUTO_LOCAL = ("neighbors", "outlier_forest", "mixture_forest", "network")
-#: Number of encoded columns from which a table is wide, and of principal components that its ratio networks see.
-WIDE, WIDE_COMPONENTS = 100, 16
+#: Number of principal components that ratio networks see of a table with at least WIDE encoded columns.
+WIDE_COMPONENTS = 16
 #: c: novelty, in spreads above the median, at which a row ranks equal to one with typical K.
 NOVELTY_PRIOR = 6.0
 #: Weight of neighbors on tables, as a number of known outliers, and on images, as a fraction.
@@ -197,7 +198,8 @@ class Ensemble:
         known: median and spread of K; None without known outliers, or without N.
         span: ranges of the columns of a table.
         bulk: bulk of the rows of a table; None without N, for clean rows, and in files of earlier versions.
-        means: mean of the parts of each member over training rows, shape (members, D); None in earlier files.
+        means: mean of the parts of each member over training rows, shape (members, D); None in earlier files and
+            if scores are not explained.
     """
 
     names: list[str]
@@ -256,13 +258,10 @@ class Ensemble:
             ensemble.novelty.append(robust_standard(scores.rows, rows.weights) if novel else None)
         if any(weights) and any(ensemble.novelty):
             ensemble.known = robust_standard(ensemble._like_known([each.rows for each in unseen]), rows.weights)
-        ensemble.means = ensemble._mean_parts(rows, seed)
         if folds is None:
             return ensemble, None
-        inside = ensemble._excess(rows.X).sum(1)  # of encoded rows, which are all within the span
-        excess = ensemble._excess(outliers).sum(1)
-        both = ([each.rows for each in unseen], inside), ([each.outliers for each in unseen], excess)
-        return ensemble, HeldOutScores(*(ensemble._combined(*each)[:, 0] for each in both))
+        both = ([each.rows for each in unseen], rows.X), ([each.outliers for each in unseen], outliers)
+        return ensemble, HeldOutScores(*(ensemble._combined(each, ensemble._excess(X))[:, 0] for each, X in both))
 
     def anomaly(self, X: Array) -> Array:
         """Return the score s, shape (n,)."""
@@ -272,17 +271,19 @@ class Ensemble:
     def scores(self, X: Array) -> Array:
         """Return s, K and N of encoded rows, shape (n, 3); NaN for K without known outliers, and for N without it."""
         seen = self._seen(X)
-        columns = self._combined([member.anomaly(seen) for member in self.members], self._excess(X).sum(1))
+        columns = self._combined([member.anomaly(seen) for member in self.members], self._excess(X))
         if self.bulk is not None and self.known is not None:
             columns[:, 2] += self.bulk.excess(seen).sum(1)
         return columns
 
     def _combined(self, anomalies: Sequence[Array], excess: Array) -> Array:
-        """Return s, K and N from the anomalies of members and the excess."""
-        missing = np.full(len(excess), np.nan)
-        known, novelty = self._like_known(anomalies), self._novelty(anomalies, excess)
-        if novelty is None:  # no member measures novelty, as in files of version 0.2
-            return np.stack([known + excess, known, missing], 1)
+        """Return s, K and N from the anomalies of members and the excess of each column."""
+        known, beyond, missing = self._like_known(anomalies), excess.sum(1), np.full(len(excess), np.nan)
+        each = zip(anomalies, self.novelty, strict=True)
+        parts = [(anomaly - unit[0]) / unit[1] for anomaly, unit in each if unit is not None]
+        if not parts:  # no member measures novelty, as in files of version 0.2
+            return np.stack([known + beyond, known, missing], 1)
+        novelty = np.max(parts, axis=0) + beyond
         if self.known is None:
             return np.stack([novelty, missing, novelty], 1)
         center, scale = self.known
@@ -297,14 +298,6 @@ class Ensemble:
             if weight:
                 total += weight * ((anomaly - center) / scale)
         return total
-
-    def _novelty(self, anomalies: Sequence[Array], excess: Array) -> Array | None:
-        parts = [
-            (anomaly - unit[0]) / unit[1]
-            for anomaly, unit in zip(anomalies, self.novelty, strict=True)
-            if unit is not None
-        ]
-        return np.asarray(np.max(parts, axis=0) + excess) if parts else None
 
     def _seen(self, X: Array) -> Array:
         """Return encoded rows in the form that members see."""
@@ -328,10 +321,10 @@ class Ensemble:
         if self.means is not None:
             parts -= self.means[:, None]
             start = [base + mean.sum() for base, mean in zip(start, self.means, strict=True)]
-        first, last = self._combined(start, np.zeros(1))[0], self._combined(anomalies, excess.sum(1))
+        first, last = self._combined(start, np.zeros((1, 1)))[0], self._combined(anomalies, excess)
         base, anomaly, scale = float(first[0]), last[:, 0], 1.0 if self.known is None else self.known[1]
-        factors = [weight / unit[1] / scale for weight, unit in zip(self.weights, self.units, strict=True)]
-        ratio = np.einsum("m,mnd->nd", np.array(factors), parts)
+        factors = np.array([weight / unit[1] / scale for weight, unit in zip(self.weights, self.units, strict=True)])
+        ratio = np.einsum("m,mnd->nd", factors, parts)
         novelty = self._explained_novelty(start, anomalies, parts)
         if novelty is None:
             ratio = ratio + excess
@@ -346,17 +339,19 @@ class Ensemble:
         rest[np.abs(rest) <= ROUNDING * np.maximum(1.0, np.abs(anomaly))] = 0.0
         return Explanation(folded, np.zeros_like(folded), rest, base)
 
+    @_plainly
+    def learn_means(self, rows: TrainingRows, seed: int) -> None:
+        """Learn the mean part of each column in each member from a sample of the unlabeled rows, for ``explain``."""
+        most = max(2, min(MEAN_ROWS, MEAN_NUMBERS // rows.X.shape[1]))
+        some = np.sort(np.random.default_rng([seed, 84]).permutation(len(rows.X))[:most])
+        parts = self._parts(self._seen(np.ascontiguousarray(rows.X[some])))
+        self.means = np.asarray(np.average(parts, 1, rows.weights[some]))
+
     def _parts(self, seen: Array) -> Array:
         """Return the contribution of each column to the anomaly of each member in use, shape (members, n, D)."""
         used = [weight > 0 or unit is not None for weight, unit in zip(self.weights, self.novelty, strict=True)]
         nothing = np.zeros(seen.shape)
         return np.stack([m.contributions(seen) if use else nothing for m, use in zip(self.members, used, strict=True)])
-
-    def _mean_parts(self, rows: TrainingRows, seed: int) -> Array:
-        """Return the mean part of each column in each member over a sample of unlabeled rows."""
-        most = max(2, min(MEAN_ROWS, MEAN_NUMBERS // rows.X.shape[1]))
-        some = np.sort(np.random.default_rng([seed, 84]).permutation(len(rows.X))[:most])
-        return np.asarray(np.average(self._parts(np.ascontiguousarray(rows.X[some])), 1, rows.weights[some]))
 
     def _explained_novelty(self, start: Sequence[Array], anomalies: Sequence[Array], parts: Array) -> Array | None:
         """Return the contribution of each column to N without the excess, shape (n, D)."""
@@ -393,41 +388,33 @@ class Ensemble:
         """Restore the ensemble over rows with ``width`` columns from a state, which is checked."""
         if "centres" in content:
             content = _upgraded(content)
-        saved, units, weights, novelty, known = fields(
-            content,
-            "the ensemble",
-            "members",
-            units=listed(_unit),
-            weights=listed(partial(number, low=0.0, high=1.0)),
-            novelty=listed(optional(_unit)),
-            known=optional(_unit),
-        )
+        checks = {"units": listed(_unit), "weights": listed(partial(number, low=0.0, high=1.0))}
+        checks |= {"novelty": listed(optional(_unit)), "known": optional(_unit)}
+        saved, units, weights, novelty, known = fields(content, "the ensemble", "members", **checks)
         sizes = {len(each) for each in (saved, units, weights, novelty)}
         require(len(sizes) == 1, "have a unit and a weight for each member", sizes, of="the ensemble")
         total = sum(weights)
         whole = abs(total - 1) < 1e-9 or (total == 0 and any(novelty))
         require(whole, "have weights with sum one", weights, of="the ensemble")
         require((known is not None) == (total > 0 and any(novelty)), "have a unit of K with N", known)
-        names: list[str] = []
-        members: list[Scorer] = []
+        made = cls([], [], units, weights, novelty, known, None)
         for position, item in enumerate(saved):
             name, state = fields(item, "a member of the ensemble", "name", "state")
-            names.append(RENAMED.get(name, name))
-            require(names[-1] in NAMES, f"name a member, one of {', '.join(NAMES)}; fit the detector again", name)
-            kind, part = member_class(names[-1]), part_of(arrays, str(position))
+            made.names.append(RENAMED.get(name, name))
+            require(made.names[-1] in NAMES, f"name a member, one of {', '.join(NAMES)}; fit the detector again", name)
+            kind, part = member_class(made.names[-1]), part_of(arrays, str(position))
             if part_of(part, "pca") or not (image is None or kind.sees_pixels):
                 from .members.images import OnComponents
 
-                members.append(OnComponents.from_state(kind, state, part, width))
+                made.members.append(OnComponents.from_state(kind, state, part, width))
             else:
-                members.append(kind.from_state(state, part, width, image))
-        span = Span.from_state(part_of(arrays, "span"), width) if image is None else None
-        bulk, means = None, None
-        if span is not None and (part := part_of(arrays, "bulk")):
-            bulk = Bulk.from_state(part, width)
+                made.members.append(kind.from_state(state, part, width, image))
+        if image is None:
+            made.span = Span.from_state(part_of(arrays, "span"), width)
+            made.bulk = Bulk.from_state(part, width) if (part := part_of(arrays, "bulk")) else None
         if "means" in arrays:
-            means = stored_array("means of parts", arrays["means"], np.float64, (len(members), width))
-        return cls(names, members, units, weights, novelty, known, span, bulk, means)
+            made.means = stored_array("means of parts", arrays["means"], np.float64, (len(saved), width))
+        return made
 
 
 def _unit(name: str, value: Any) -> Unit:

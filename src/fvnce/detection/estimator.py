@@ -10,9 +10,9 @@ import functools
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -24,13 +24,11 @@ from ..tables.frame import Frame
 from ..tables.schema import plain_matrix, read_by
 from .contract import OutlierDetector, histories_from_state, histories_state, plain, seed_of
 from .ensemble import RENAMED, Ensemble, settings_for
-from .explanation import average_parts
 from .fitted import FittedEnsemble
-from .gaps import Gaps, score_rows
+from .gaps import Gaps
 from .members import NAMES
-from .members.base import HeldOutScores, MemberSettings
+from .members.base import MemberSettings
 from .preprocessing import TablePreprocessor, learn_preprocessor
-from .reasons import Usual
 from .rows import (
     Array,
     Folds,
@@ -44,13 +42,15 @@ from .rows import (
     take,
 )
 from .trust.calibration import (
-    Calibration,
+    HELD_ALONE,
+    HELD_BESIDE,
     calibrate_with_outliers,
     calibrate_without,
     labels_tell,
     threshold_at,
 )
 from .trust.conformal import Conformal, fit_split
+from .trust.drift import Baseline
 from .trust.evidence import REASONS, Findings, RowScores, make_evidence
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         steps: number of optimizer steps for each network.
         alpha: α of the scoring rule; larger values reduce the effect of outliers hidden among the training rows.
         outlier_share: λ, the weight of known outliers in the noise.
-        contamination: "auto" sets the threshold where P(outlier | x) = ½, and also flags novel rows; a number in
+        contamination: "auto" sets the threshold where P(outlier | x) = ½, or by a convention without known outliers,
+            and also flags novel rows; a number in
             (0, 0.5] is the fraction of the training rows above the threshold, rounded down to whole
             rows, and fewer if rows with equal scores would be more.
         prior: π, the share of outliers among unlabeled rows; estimated by default.
@@ -185,8 +186,6 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
     array([ 1, -1])
     """
 
-    KIND: ClassVar[str] = "detector"
-
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "members": [StrOptions({"auto", *NAMES, *RENAMED}), "array-like"],
         "clean": [bool],
@@ -225,14 +224,8 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
     verbose: int = 0
     random_state: Any = 0
 
-    # Learned by fit.
-    ensemble_: Ensemble = field(init=False)
-    calibration_: Calibration = field(init=False)
-    novelty_calibration_: Calibration | None = field(init=False, default=None)
-    novelty_gaps_: Gaps | None = field(init=False, default=None)
+    # Learned by fit, like the attributes of FittedEnsemble.
     history_: list[History] = field(init=False)
-    prior_: float = field(init=False)
-    doubtful_labels_: NDArray[np.int64] = field(init=False)
 
     def fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, *, checked: Any = None, mostly_outliers: bool = False
@@ -254,8 +247,6 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
             The fitted detector.
         """
         settings, seed = self._member_settings(), seed_of(self.random_state)
-        self._forget()
-        self.novelty_calibration_ = self.novelty_gaps_ = None
         matrix, readings, frame = self._training_rows(X)
         known = check_labels(y, len(matrix), mostly_outliers=mostly_outliers)
         weights, inliers = check_weights(sample_weight, matrix, known), check_inliers(checked, y, known)
@@ -279,32 +270,39 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
 
         # Members train on all rows; smaller models, each trained without one fold, score the rows of that fold.
         complete = settings_for(settings, len(rows.outliers), self.preprocessor_.width, self.preprocessor_.image)
-        folds = self._folds(rows, seed)
-        self.ensemble_, unseen = Ensemble.fit(rows, complete, seed, folds)
+        self.ensemble_, unseen = Ensemble.fit(rows, complete, seed, self._folds(rows, seed))
+        self.ensemble_.learn_means(rows, seed)
         self.history_ = [member.history for member in self.ensemble_.members if member.history is not None]
-        columns = np.empty((len(raw), 3))
-        columns[~is_known] = self.ensemble_.scores(rows.X)
-        if is_known.any():
-            columns[is_known] = self.ensemble_.scores(rows.outliers)
         if isinstance(self.preprocessor_, TablePreprocessor):
-            self.gaps_, self.novelty_gaps_ = self._learned_gaps(self.preprocessor_, raw[~is_known], rows.weights, seed)
-            gone = self.preprocessor_.gaps(raw)
-            self._add_gaps(columns, gone)
-            if unseen is not None:
-                added = self.gaps_.parts(gone).sum(1)
-                unseen = HeldOutScores(unseen.rows + added[~is_known], unseen.outliers + added[is_known])
+            which = [0, 0 if self.ensemble_.known is None else 2]  # of the score and of novelty
+            self.gaps_, self.novelty_gaps_ = Gaps.learn_each(
+                self.preprocessor_, lambda X: self.ensemble_.scores(X)[:, which], raw[~is_known], rows.weights, seed
+            )
+        scores, _, novelty = self._columns(raw).T
+        held_out_scores = scores
+        if unseen is not None:
+            held_out_scores = np.empty(len(raw))
+            held_out_scores[~is_known], held_out_scores[is_known] = unseen.rows, unseen.outliers
+            if self.gaps_ is not None:
+                held_out_scores += self.gaps_.parts(self.preprocessor_.gaps(raw)).sum(1)
+
+        def divided(each: Array) -> RowScores:
+            weighted = bool((weights != weights.max()).any())
+            return RowScores(each[~is_known], rows.weights, each[is_known], rows.outlier_weights, weighted)
 
         # Probabilities and the threshold follow from held-out scores if there are known outliers.
-        scores, novelty = columns[:, 0], columns[:, 2]
-        trained = RowScores(scores[~is_known], rows.weights, scores[is_known], rows.outlier_weights)
-        held_out = None
-        if unseen is not None and len(rows.outliers) > 1:
-            weighted = bool((weights != weights.max()).any())
-            held_out = replace(trained, scores=unseen.rows, known=unseen.outliers, weighted=weighted)
-        held_out_rows = trained.scores if unseen is None else unseen.rows
-        self.calibration_, wrong = self._calibrate(held_out_rows, rows.weights, held_out, is_inlier[~is_known])
+        held_out = unseen is not None and len(rows.outliers) > 1
+        trained, measured, sure = divided(scores), divided(held_out_scores), is_inlier[~is_known]
+        wrong, share = np.zeros(len(rows.outliers), dtype=bool), CLEAN_FLAGGED if self.clean else None
+        both = measured.scores, measured.weights, measured.known, measured.known_weights
+        if held_out and labels_tell(*both):
+            self.calibration_, right = calibrate_with_outliers(*both, self.prior, sure)
+            wrong = right < 0.5
+        else:
+            prior, held = (share, HELD_ALONE) if self.prior is None else (self.prior, 1.0)
+            self.calibration_ = calibrate_without(measured.scores, rows.weights, prior, sure, held)
         doubtful = np.zeros(len(raw), dtype=bool)
-        doubtful[np.flatnonzero(is_known)[: len(wrong)]] = wrong
+        doubtful[is_known] = wrong
         there = np.arange(len(matrix))[chosen]
         self.doubtful_labels_ = there[weights[there] > 0][doubtful[place]]
         self.prior_ = self.calibration_.prior
@@ -314,71 +312,38 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
             every_weight = np.concatenate([trained.weights, trained.known_weights])
             offset = threshold_at(-every_score, every_weight, float(self.contamination))
         elif self.ensemble_.known is not None:  # novelty has a threshold of its own, which does not depend on labels
-            of_rows = novelty[~is_known], rows.weights
-            self.novelty_calibration_ = calibrate_without(*of_rows, self._assumed_share(), is_inlier[~is_known])
-        measured = trained if held_out is None else held_out
-        lines = replace(
-            measured,
-            scores=self._line(measured.scores, novelty[~is_known], -offset),
-            known=self._line(measured.known, novelty[is_known], -offset),
-        )
+            self.novelty_calibration_ = calibrate_without(novelty[~is_known], rows.weights, share, sure, HELD_BESIDE)
 
         # p-values need held-out rows: those beyond max_rows, or half of the rows with a model of the other half.
-        conformal, inlier = None, None
+        conformal = None
         if len(spare):
-            anomaly = partial(score_rows, self._anomaly, self.preprocessor_, self.gaps_)
-            new = in_parts(take(matrix, spare), anomaly)
-            if held_out is not None:
-                inlier = np.where(inliers[spare], 1.0, 1 - self.calibration_.probability(new))
-            conformal = Conformal.of(new, weights[spare], inlier)
+            new = in_parts(take(matrix, spare), lambda part: np.ascontiguousarray(self._columns(part)[:, 0]))
+            conformal = Conformal.of(new, weights[spare])
         elif self.calibration_folds:
-            if held_out is not None:
-                inlier = is_inlier.astype(np.float64)
-                sure = is_inlier[~is_known]
-                inlier[~is_known] = np.where(sure, 1.0, 1 - self.calibration_.probability(held_out.scores))
-            split = raw, is_known, weight, inlier, is_inlier
+            split = raw, is_known, weight, is_inlier
             if frame is not None:
-                split = _different_rows(frame, known, weights, None if inlier is None else inlier[place], inliers)
+                split = _different_rows(frame, known, weights, inliers)
             conformal = fit_split(*split, settings, seed)
 
-        lines_of_all = self._line(scores, novelty, -offset)
-        unlabeled = lines.scores
-        if held_out is None and unseen is not None:
-            unlabeled = self._line(unseen.rows, novelty[~is_known], -offset)
-        importances, mean_parts = average_parts(rows, self._explain, seed)
-        usual = None
-        if isinstance(self.preprocessor_, TablePreprocessor):
-            usual = Usual.learn(self.preprocessor_, raw[~is_known], rows.weights)
-        if self.gaps_ is not None:
-            mean_parts += np.average(self.gaps_.parts(gone), 0, weight)
-        no_p_value = REASONS["few to split" if self.calibration_folds else "no split"]
+        lines, unseen_lines = (self._line(each, novelty, -offset) for each in (scores, held_out_scores))
+        evidence = make_evidence(
+            measured if held_out else trained,
+            divided(unseen_lines if held_out else lines),
+            seed,
+            threshold=-offset,
+            threshold_reason=self._threshold_reason(trained.scores > -offset, held_out),
+            reason=None if held_out else self._no_evidence_reason(len(rows.outliers)),
+            prior=self.prior_ if self.calibration_.known else None,
+        )
+        gappy, known_weight = self._gappy(raw[~is_known]), float(rows.outlier_weights.sum())
         self.findings_ = Findings(
-            evidence=make_evidence(
-                measured,
-                lines,
-                held_out=held_out is not None,
-                threshold=-offset,
-                threshold_reason=self._threshold_reason(trained.scores > -offset, held_out is not None),
-                prior=self.prior_ if self.calibration_.known else None,
-                reason=self._no_evidence_reason(len(rows.outliers)),
-                seed=seed,
-            ),
+            **self._of_columns(rows, raw, is_known, weight, seed),
+            evidence=evidence,
             conformal=conformal,
-            no_p_value=no_p_value if conformal is None else None,
-            importances=importances,
-            mean_parts=mean_parts,
-            usual=usual,
-            scores=None if len(spare) else self._in_order(matrix, weights, lines_of_all[place], -offset),
+            no_p_value=REASONS["few to split" if self.calibration_folds else "no split"] if conformal is None else None,
+            scores=None if len(spare) else self._in_order(matrix, weights, lines[place], -offset),
             no_scores=REASONS["thinned"].format(max_rows=self.max_rows) if len(spare) else None,
-            baseline=self._baseline(
-                raw[~is_known],
-                unlabeled,
-                rows.weights,
-                -offset,
-                float(rows.outlier_weights.sum()),
-                lines_of_all[~is_known],
-            ),
-            cells=self._cells(raw[~is_known], rows.weights, raw[is_known], rows.outlier_weights, seed),
+            baseline=Baseline.of(unseen_lines[~is_known], rows.weights, -offset, gappy, known_weight, lines[~is_known]),
         )
         self.offset_ = offset
         logging.getLogger("fvnce").info("fitted %d rows, %d of them known outliers", len(matrix), self.n_known_)
@@ -404,8 +369,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         validate_parameter_constraints(constraints, expert, caller_name=f"{type(self).__name__}.expert")
         hidden = [count(f"hidden[{i}]", size) for i, size in enumerate(expert["hidden"])]
         values = {**self.get_params(deep=False), **expert, "hidden": hidden, "members": _checked_members(self.members)}
-        names = [field.name for field in fields(MemberSettings) if field.name != "image"]
-        return MemberSettings(**{name: plain(values[name]) for name in names})
+        return MemberSettings(**{field.name: plain(values.get(field.name)) for field in fields(MemberSettings)})
 
     def _thin(
         self, matrix: Any, known: NDArray[np.bool_], weights: Array, seed: int, inliers: NDArray[np.bool_]
@@ -433,25 +397,6 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         if n_folds < 2 or (len(rows.outliers) < 2 and self.preprocessor_.image is not None):
             return None
         return Folds.drawn(n_folds, len(rows.X), len(rows.outliers), np.random.default_rng([seed, 78]))
-
-    def _calibrate(
-        self, scores: Array, weights: Array, held_out: RowScores | None, inliers: NDArray[np.bool_]
-    ) -> tuple[Calibration, NDArray[np.bool_]]:
-        """Calibrate probabilities, and find doubtful labels, from held-out scores of known outliers.
-
-        Without known outliers, calibrate from the scores of the rows alone.
-        """
-        if held_out is not None:
-            both = held_out.scores, held_out.weights, held_out.known, held_out.known_weights
-            if labels_tell(*both):
-                calibration, right = calibrate_with_outliers(*both, self.prior, inliers)
-                return calibration, right < 0.5
-        share = self._assumed_share() if self.prior is None else self.prior
-        return calibrate_without(scores, weights, share, inliers), np.zeros(0, dtype=bool)
-
-    def _assumed_share(self) -> float | None:
-        """Return the given fraction of training rows to flag without known outliers, or None."""
-        return CLEAN_FLAGGED if self.clean else None
 
     def _threshold_reason(self, flagged: NDArray[np.bool_], held_out: bool) -> str:
         """Return the reason for the value of the threshold."""
@@ -489,26 +434,13 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
             ordered[~there] = self._line(columns[:, 0], columns[:, 2], threshold)
         return ordered
 
-    def _learned_gaps(
-        self, preprocessor: TablePreprocessor, rows: Array, weights: Array, seed: int
-    ) -> tuple[Gaps, Gaps]:
-        """Measure the effect of missing values on the score and on novelty, from unlabeled rows only."""
-        if self.ensemble_.known is None:
-            gaps = Gaps.learn(preprocessor, self._anomaly, rows, weights, seed)
-            return gaps, gaps
-        gaps, of_novelty = Gaps.learn_each(
-            preprocessor, lambda X: self.ensemble_.scores(X)[:, [0, 2]], rows, weights, seed
-        )
-        return gaps, of_novelty
-
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         ensemble, arrays = self.ensemble_.state()
         histories, numbers = histories_state(self.history_)
-        novelty = None if self.novelty_calibration_ is None else self.novelty_calibration_.state()
-        calibrations = {"calibration": self.calibration_.state(), "novelty": novelty}
-        gaps = {"novelty_gaps": None if self.novelty_gaps_ is None else self.novelty_gaps_.state()}
-        content = {**calibrations, **gaps, "ensemble": ensemble, "histories": histories}
-        content["doubtful"] = self.doubtful_labels_.tolist()
+        content = {"ensemble": ensemble, "histories": histories, "doubtful": self.doubtful_labels_.tolist()}
+        content |= {"calibration": self.calibration_.state(), "novelty": None, "novelty_gaps": None}
+        for name, part in (("novelty", self.novelty_calibration_), ("novelty_gaps", self.novelty_gaps_)):
+            content[name] = None if part is None else part.state()
         return content, numbers | arrays
 
     def _take_state(self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -516,8 +448,8 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         self.history_ = histories_from_state(content["histories"], arrays)
 
     @classmethod
-    def _current_parameters(cls, saved: dict[str, Any]) -> dict[str, Any]:
-        return {"expert": None, **current_names(saved)}
+    def _with_settings(cls, saved: Mapping[str, Any], place: Path) -> Self:
+        return super()._with_settings({"expert": None, **current_names(saved)}, place)
 
 
 def _checked_members(members: Any) -> tuple[str, ...]:
@@ -545,10 +477,9 @@ def _merged(
 
 
 def _different_rows(
-    frame: Frame, known: NDArray[np.bool_], weights: Array, inlier: Array | None, inliers: NDArray[np.bool_]
-) -> tuple[Frame, NDArray[np.bool_], Array, Array | None, NDArray[np.bool_]]:
-    """Merge equal rows of positive weight before columns are read; ``inlier`` holds one value for each given row."""
+    frame: Frame, known: NDArray[np.bool_], weights: Array, inliers: NDArray[np.bool_]
+) -> tuple[Frame, NDArray[np.bool_], Array, NDArray[np.bool_]]:
+    """Merge equal rows of positive weight before columns are read."""
     _, known_of, weight_of, place = merge(plain_matrix(frame), known, weights, inliers)
-    first = np.unique(place, return_index=True)[1]
-    there = np.flatnonzero(weights > 0)[first]
-    return frame.take(there), known_of, weight_of, None if inlier is None else inlier[first], inliers[there]
+    there = np.flatnonzero(weights > 0)[np.unique(place, return_index=True)[1]]
+    return frame.take(there), known_of, weight_of, inliers[there]

@@ -141,11 +141,19 @@ class Explanation:
             raise ValueError("an explanation must hold at least one row to be plotted, found none")
         ax = _axes(ax, 5.5, 3.5)
         shown = self if row is None else self[row]
+        one = f"anomaly score {shown.anomaly[0]:.2f}" if len(shown) == 1 else None
         if self.ratio.ndim > 2:
-            return shown._plot_heat(ax)
-        return shown._plot_bars(ax, top) if len(shown) == 1 else shown._plot_dots(ax, top)
+            shown._plot_heat(ax)
+            ax.set(xticks=[], yticks=[], title=one or f"mean of {len(shown):,} images")
+            return ax
+        labels = shown._plot_dots(ax, top) if one is None else shown._plot_bars(ax, top)
+        ax.set_yticks(range(len(labels)), labels)
+        ax.axvline(0, color="0.4", linewidth=0.8)
+        ax.set(xlabel="part of the anomaly score", title=one or f"{len(shown):,} rows")
+        return ax
 
-    def _plot_bars(self, ax: Axes, top: int) -> Axes:
+    def _plot_bars(self, ax: Axes, top: int) -> Sequence[str]:
+        """Plot bars for one row; return their labels."""
         parts = list(self.parts(0).items())
         width = self.ratio.shape[1]
         columns, ends = parts[:width], parts[width:]
@@ -156,35 +164,26 @@ class Explanation:
         colors = [HIGHER if value > 0 else LOWER for value in values]
         bars = ax.barh(range(len(values)), values, color=colors)
         ax.bar_label(bars, fmt=lambda value: f"{round(value, 2) + 0.0:+.2f}", padding=2, fontsize="small")
-        ax.set_yticks(range(len(values)), labels)
-        ax.axvline(0, color="0.4", linewidth=0.8)
         ax.margins(x=0.18)
-        ax.set(xlabel="part of the anomaly score", title=f"anomaly score {self.anomaly[0]:.2f}")
-        return ax
+        return labels
 
-    def _plot_dots(self, ax: Axes, top: int) -> Axes:
+    def _plot_dots(self, ax: Axes, top: int) -> Sequence[str]:
+        """Plot a line of dots for each column; return their labels."""
         total = self.total
         chosen = np.argsort(-np.abs(total).mean(0), kind="stable")[:top][::-1]
         # A fixed pattern instead of random offsets gives the same figure every time.
         jitter = 0.3 * np.sin(np.arange(len(self)) * 2.399963)
         for place, column in enumerate(chosen):
-            values = total[:, column]
-            colors = np.where(values > 0, HIGHER, LOWER)
-            ax.scatter(values, place + jitter, s=8, c=colors, alpha=0.6, linewidths=0)
-        ax.set_yticks(range(len(chosen)), [self.columns[column] for column in chosen])
-        ax.axvline(0, color="0.4", linewidth=0.8)
-        ax.set(xlabel="part of the anomaly score", title=f"{len(self):,} rows")
-        return ax
+            colors = np.where(total[:, column] > 0, HIGHER, LOWER)
+            ax.scatter(total[:, column], place + jitter, s=8, c=colors, alpha=0.6, linewidths=0)
+        return [self.columns[column] for column in chosen]
 
-    def _plot_heat(self, ax: Axes) -> Axes:
+    def _plot_heat(self, ax: Axes) -> None:
         heat = self.total.mean(0)
         heat = heat if heat.ndim == 2 else heat.sum(2 if channels_last(heat.shape) else 0)
         limit = float(np.abs(heat).max()) or 1.0
         drawn = ax.imshow(heat, cmap="RdBu_r", vmin=-limit, vmax=limit)
         ax.figure.colorbar(drawn, ax=ax, label="part of the anomaly score")
-        of = f"anomaly score {self.anomaly[0]:.2f}" if len(self) == 1 else f"mean of {len(self):,} images"
-        ax.set(xticks=[], yticks=[], title=of)
-        return ax
 
 
 def importances_of(parts: Array, weights: Array) -> Array:

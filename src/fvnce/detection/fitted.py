@@ -18,7 +18,7 @@ from .explanation import Explanation
 from .gaps import Gaps
 from .preprocessing import TablePreprocessor
 from .rows import Array, check_mask
-from .trust.calibration import HELD_ALONE, HELD_BESIDE, Calibration, Finds
+from .trust.calibration import Calibration, Finds
 
 
 class FittedEnsemble(FittedDetector):
@@ -82,7 +82,7 @@ class FittedEnsemble(FittedDetector):
         return order[~check_mask("reviewed", reviewed, len(anomaly))[order]][: count("n", n)]
 
     def outlier_probability(self, X: Any) -> Array:
-        """Return P(outlier | x) = π p_out / (π p_out + (1 − π) p_θ), with π = ``prior_``, shape (n,).
+        """Return P(outlier | x) = π p_out / (π p_out + (1 − π) p_in), with π = ``prior_``, shape (n,).
 
         With few known outliers it is too high on average, so use it for ranking only (measured in
         results/coverage/README.md).
@@ -92,14 +92,15 @@ class FittedEnsemble(FittedDetector):
     def probability_of(self, scores: Scores) -> Array:
         """Return P(outlier | x) of rows from their scores, shape (n,).
 
-        Novelty raises the probability only above the threshold of novelty, where a row is flagged. Below, its
-        probability is a convention, which was correct for one row in ten on labeled tables.
+        Where rows are flagged by a convention, for their novelty or without known outliers, the probability is a
+        fraction of what the convention assumes: a sixth and a third of such rows were outliers on labeled tables.
         """
         probability = self.calibration_.probability(scores.anomaly)
         if self.novelty_calibration_ is None:
             return probability
         novel = self.novelty_calibration_.probability(scores.novelty)
-        return np.where(novel > 0.5, np.maximum(probability, novel), probability)
+        above = scores.novelty > self.novelty_calibration_.threshold
+        return np.where(above, np.maximum(probability, novel), probability)
 
     def expected_finds(self, scores: Scores) -> dict[str, Finds]:
         """Estimate the number of outliers among the highest rows of each list, for any number of alarms.
@@ -126,12 +127,10 @@ class FittedEnsemble(FittedDetector):
         >>> known.flagged, bool(15 < known.finds[known.flagged - 1] <= known.flagged)
         (20, True)
         """
-        alone = not self.n_known_
-        held, kind, rank = HELD_ALONE if alone else HELD_BESIDE, scores.kind, scores.anomaly
-        claims = self.calibration_.claims(scores.anomaly, held)
-        lists = {} if alone else {"known": Finds.of(kind, "known", rank, *claims)}
+        kind, rank, claims = scores.kind, scores.anomaly, self.calibration_.claims(scores.anomaly)
+        lists = {} if not self.n_known_ else {"known": Finds.of(kind, "known", rank, *claims)}
         if self.novelty_calibration_ is not None:
-            rank, novel = scores.novelty, self.novelty_calibration_.claims(scores.novelty, held)
+            rank, novel = scores.novelty, self.novelty_calibration_.claims(scores.novelty)
             claims = np.maximum(claims[0], novel[0]), claims[1], np.maximum(claims[2], novel[2])
         return {**lists, "novel": Finds.of(kind, "novel", rank, *claims)}
 
@@ -145,6 +144,11 @@ class FittedEnsemble(FittedDetector):
     def novelty_threshold_(self) -> float | None:
         """Novelty above which a row is flagged, independent of known outliers; None if only the score is used."""
         return None if self.novelty_calibration_ is None else self.novelty_calibration_.threshold
+
+    @property
+    def discounts(self) -> bool:
+        """Whether ``predict(X, fdr=q)`` discounts hidden outliers by default: if known outliers score higher."""
+        return self.calibration_.known
 
     def predict_proba(self, X: Any) -> Array:
         """Return [1 − P(outlier | x), P(outlier | x)] for each row, shape (n, 2)."""
@@ -186,11 +190,13 @@ class FittedEnsemble(FittedDetector):
         return self.ensemble_.explain(encoded, self.preprocessor_.fold)
 
     def _take_state(self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        names = ("calibration", "novelty", "novelty_gaps", "ensemble", "histories", "doubtful")
+        names, places = ("calibration", "novelty", "novelty_gaps", "ensemble"), listed(partial(count, low=0))
         added: dict[str, Any] = {"novelty": None, "novelty_gaps": None, "doubtful": []}  # version 0.2 had none of them
-        calibration, novelty, gaps, ensemble, _, doubtful = entries({**added, **content}, "a detector", *names)
-        places = listed(partial(count, low=0))("the labels that look wrong", doubtful)
-        self.doubtful_labels_ = np.array(places, dtype=np.int64)
+        content = {**added, **content}
+        _, calibration, novelty, gaps, ensemble, doubtful = entries(
+            content, "a detector", "histories", *names, doubtful=places
+        )
+        self.doubtful_labels_ = np.array(doubtful, dtype=np.int64)
         self.novelty_gaps_ = Gaps.from_state(gaps, self.preprocessor_)
         require((gaps is None) == (self.gaps_ is None), "have gaps of the score and of novelty or neither", gaps)
         self.calibration_ = Calibration.from_state(calibration)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from .._validation import count, fields, listed, number, require
 from .preprocessing import Preprocessor, TablePreprocessor
-from .rows import Array
+from .rows import Array, weighted_quantile
 
 #: Largest term for an unusual number of gaps, in deviations of the score.
 UNUSUAL = 3.0
@@ -73,7 +73,7 @@ class Gaps:
         rows: Array,
         weights: Array,
         seed: int,
-        deviation: float = 1.0,
+        deviation: float = 1,
     ) -> Self:
         """Measure how scores change as values are removed from training rows.
 
@@ -96,13 +96,11 @@ class Gaps:
         rows: Array,
         weights: Array,
         seed: int,
-        deviation: float = 1.0,
+        deviation: float = 1,
     ) -> list[Self]:
         """Learn the terms for several scores at once, which ``anomaly`` returns with shape (n, scores)."""
         columns, n_gaps = np.flatnonzero(preprocessor.used), preprocessor.gaps(rows).sum(1)
-        order = np.argsort(n_gaps, kind="stable")
-        cumulative = np.cumsum(weights[order]) / weights.sum()
-        usual = int(n_gaps[order][min(len(rows) - 1, int(np.searchsorted(cumulative, USUAL - 1e-12)))])
+        usual = int(weighted_quantile(n_gaps, weights, USUAL))
         rng = np.random.default_rng([seed, 83])
         scored = min(SCORED, NUMBERS // preprocessor.width)
         n_paths = min(PATHS, len(rows), max(MIN_PATHS, scored // min(STEPS, len(columns))))
@@ -110,22 +108,24 @@ class Gaps:
         orders = np.stack([rng.permutation(columns) for _ in chosen])
         lifts = _mean_falls(preprocessor, anomaly, chosen, orders)
         each = [cls(lift, np.zeros(len(columns) + 1), usual, UNUSUAL * deviation) for lift in lifts]
-        levels, losing = _losing(preprocessor, chosen, orders)
-        scores = [(anomaly(preprocessor.encode(left)), preprocessor.gaps(left)) for left in losing]
-        return [
-            replace(gaps, floor=gaps._remaining_falls(levels, [(score[:, i], gone) for score, gone in scores]))
-            for i, gaps in enumerate(each)
-        ]
+        levels = np.unique(np.round(np.linspace(0, len(columns), LEVELS + 1)).astype(np.int64))
+        losing = [chosen, *_losing(preprocessor, chosen, orders, levels)]
+        scores, gone = [anomaly(preprocessor.encode(left)) for left in losing], list(map(preprocessor.gaps, losing))
+        falls = (gaps._remaining_falls(levels, [s[:, i] for s in scores], gone) for i, gaps in enumerate(each))
+        return [replace(gaps, floor=floor) for gaps, floor in zip(each, falls, strict=True)]
 
-    def _remaining_falls(self, levels: NDArray[np.int64], scores: Sequence[tuple[Array, NDArray[np.bool_]]]) -> Array:
+    def _remaining_falls(
+        self, levels: NDArray[np.int64], scores: Sequence[Array], gone: Sequence[NDArray[np.bool_]]
+    ) -> Array:
         """Return the cumulative decreases of scores that lifts do not compensate, by the number of gaps.
 
         Args:
             levels: numbers of gaps, from 0 to all columns.
-            scores: scores of the rows without added gaps, then at each level, with the positions of gaps.
+            scores: scores of the rows without added gaps, then at each level.
+            gone: masks of their gaps.
         """
         falls = np.zeros(len(levels))
-        before, *others = [score + self.parts(gone).sum(1) for score, gone in scores]
+        before, *others = [score + self.parts(gaps).sum(1) for score, gaps in zip(scores, gone, strict=True)]
         for i, score in enumerate(others):
             of_rows = float(np.quantile(before - score, RISING))
             falls[i] = max(0.0, of_rows, *(float(middle(before) - middle(score)) for middle in (np.mean, np.median)))
@@ -138,23 +138,13 @@ class Gaps:
         excess = np.maximum(0, n_gaps - self.usual) / max(1, len(self.floor) - 1 - self.usual)
         return np.asarray(gone * (self.lift + (self.floor[n_gaps] + self.unusual * excess) / np.maximum(1, n_gaps)))
 
-    def added_to(self, anomaly: Anomaly, preprocessor: TablePreprocessor, rows: Array) -> Array:
-        """Add the terms of gaps to the scores of rows, shape (n,)."""
-        score, gone = anomaly(preprocessor.encode(rows)), preprocessor.gaps(rows)
-        return score + self.parts(gone).sum(1) if gone.any() else score
-
     def are_few(self, n_gaps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of rows with values in less than half of the columns, and fewer than usual."""
         return np.asarray((2 * n_gaps > len(self.floor) - 1) & (n_gaps > self.usual))
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON content."""
-        return {
-            "lift": self.lift.tolist(),
-            "floor": self.floor.tolist(),
-            "usual": self.usual,
-            "unusual": self.unusual,
-        }
+        return {**vars(self), "lift": self.lift.tolist(), "floor": self.floor.tolist()}
 
     @classmethod
     def from_state(cls, content: Any, preprocessor: Preprocessor) -> Self | None:
@@ -163,14 +153,9 @@ class Gaps:
             require(content is None, "have gaps in tables only", "some in images")
             return None
         used, positive = int(preprocessor.used.sum()), partial(number, low=0.0)
-        lift, floor, usual, unusual = fields(
-            content,
-            "gaps",
-            lift=listed(positive, len(preprocessor.columns)),
-            floor=listed(positive, used + 1),
-            usual=partial(count, low=0),
-            unusual=positive,
-        )
+        checks = {"lift": listed(positive, len(preprocessor.columns)), "floor": listed(positive, used + 1)}
+        checks |= {"usual": partial(count, low=0), "unusual": positive}
+        lift, floor, usual, unusual = fields(content, "gaps", **checks)
         require(floor == sorted(floor), "have a floor that rises with the number of gaps", floor[:3])
         require(usual <= used, f"have at most {used} gaps in a row", usual)
         return cls(np.array(lift), np.array(floor), usual, unusual)
@@ -178,28 +163,20 @@ class Gaps:
 
 def score_rows(anomaly: Anomaly, preprocessor: Preprocessor, gaps: Gaps | None, rows: Any) -> Array:
     """Score rows in the form that the preprocessor takes, including the terms of gaps."""
-    if gaps is None or not isinstance(preprocessor, TablePreprocessor):
-        return anomaly(preprocessor.encode(rows))
-    return gaps.added_to(anomaly, preprocessor, rows)
+    score, gone = anomaly(preprocessor.encode(rows)), preprocessor.gaps(rows)
+    return score if gaps is None or not gone.any() else score + gaps.parts(gone).sum(1)
 
 
 def _losing(
-    preprocessor: TablePreprocessor, rows: Array, orders: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], Iterator[Array]]:
-    """Return levels of gaps, and the rows without added gaps and at each level, removing values in the given order."""
-    width = orders.shape[1]
-    levels = np.unique(np.round(np.linspace(0, width, LEVELS + 1)).astype(np.int64))
+    preprocessor: TablePreprocessor, rows: Array, orders: NDArray[np.int64], levels: NDArray[np.int64]
+) -> Iterator[Array]:
+    """Yield the rows at each level of gaps, removing values in the given order."""
     there = np.take_along_axis(~preprocessor.gaps(rows), orders, 1)
-    n_gaps, nth = width - there.sum(1, keepdims=True), np.cumsum(there, 1)
-
-    def losing() -> Iterator[Array]:
-        yield rows
-        for level in levels:
-            left, (row, step) = rows.copy(), np.nonzero(there & (nth <= level - n_gaps))
-            preprocessor.remove(left, row, orders[row, step])
-            yield left
-
-    return levels, losing()
+    n_gaps, nth = orders.shape[1] - there.sum(1, keepdims=True), np.cumsum(there, 1)
+    for level in levels:
+        left, (row, step) = rows.copy(), np.nonzero(there & (nth <= level - n_gaps))
+        preprocessor.remove(left, row, orders[row, step])
+        yield left
 
 
 def _mean_falls(preprocessor: TablePreprocessor, anomaly: Anomaly, rows: Array, orders: NDArray[np.int64]) -> Array:

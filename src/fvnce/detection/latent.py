@@ -35,19 +35,22 @@ from ..tables.schema import read_by
 from ..training import FitOptions, History, fit
 from .blocks import in_blocks
 from .contract import OutlierDetector, histories_from_state, histories_state, seed_of
-from .explanation import Explanation, average_parts
+from .explanation import Explanation
 from .gaps import Gaps
 from .preprocessing import TablePreprocessor, cut, learn_preprocessor
-from .reasons import Usual
 from .rows import Array, TrainingRows, check_labels, hash_words, in_parts
 from .trust.calibration import threshold_at
 from .trust.conformal import Conformal
+from .trust.drift import Baseline
 from .trust.evidence import REASONS, Findings, RowScores, make_evidence
 
 #: Largest number of centers of a kernel density.
 MAX_CENTERS = 5000
 #: Default bandwidths, in deviations of a column, and for images in units of the range.
 TABLE_BANDWIDTHS, IMAGE_BANDWIDTH = {"outliers": 0.5, "data": 1.0}, 0.25
+
+#: Encoder of either kind.
+Encoder = GaussianEncoder | PointEncoder
 
 
 @dataclass(eq=False, repr=False, kw_only=True)  # whose __init__ only stores, as scikit-learn asks
@@ -168,7 +171,6 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         self._validate_params()
         hidden = tuple(count(f"hidden[{i}]", size) for i, size in enumerate(self.hidden))
         seed = int(self.random_state) if isinstance(self.random_state, Integral) else seed_of(self.random_state)
-        self._forget()
         matrix, readings, frame = self._training_rows(X)
         known = check_labels(y, len(matrix), mostly_outliers=mostly_outliers)
         if matrix.ndim == 2:
@@ -197,42 +199,26 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
             learned = self.preprocessor_, self._anomaly, matrix[~known][kept], np.ones(len(kept)), seed
             self.gaps_ = Gaps.learn(*learned, deviation=float(scores[~known][kept].std()))
             scores += self.gaps_.parts(self.preprocessor_.gaps(matrix)).sum(1)
-        rows = TrainingRows.split(encoded, known, np.ones(len(encoded)))
-        offset = threshold_at(-scores[~known], rows.weights, self.contamination)
-        conformal = Conformal.of(scores[~known][held_out], np.ones(n_held_out)) if n_held_out else None
+        rows, unlabeled = TrainingRows.split(encoded, known, np.ones(len(encoded))), scores[~known]
+        offset = threshold_at(-unlabeled, rows.weights, self.contamination)
+        of_rows = RowScores(unlabeled, rows.weights, scores[known], rows.outlier_weights)
         measured = held_out if n_held_out else kept
-        of_rows = RowScores(scores[~known], rows.weights, scores[known], rows.outlier_weights)
-        importances, mean_parts = average_parts(rows, self._explain, seed)
-        usual = None
-        if isinstance(self.preprocessor_, TablePreprocessor):
-            usual = Usual.learn(self.preprocessor_, matrix[~known], rows.weights)
-        if self.gaps_ is not None and isinstance(self.preprocessor_, TablePreprocessor):
-            mean_parts += self.gaps_.parts(self.preprocessor_.gaps(matrix)).mean(0)
+        ones, known_weight = np.ones(len(measured)), len(measured) * self.n_known_ / n_rows
+        gappy = self._gappy(matrix[~known][measured])
         self.findings_ = Findings(
+            **self._of_columns(rows, matrix, known, np.ones(len(matrix)), seed),
             evidence=make_evidence(
                 of_rows,
                 of_rows,
-                held_out=False,
+                seed,
                 threshold=-offset,
                 threshold_reason=REASONS["contamination"].format(contamination=self.contamination, rows="unlabeled"),
-                prior=None,
                 reason=REASONS["no outlier held out" if self.n_known_ else "none known"],
-                seed=seed,
             ),
-            conformal=conformal,
-            no_p_value=REASONS["no validation"] if conformal is None else None,
-            importances=importances,
-            mean_parts=mean_parts,
-            usual=usual,
+            conformal=Conformal.of(unlabeled[held_out], ones) if n_held_out else None,
+            no_p_value=None if n_held_out else REASONS["no validation"],
             scores=scores,
-            baseline=self._baseline(
-                matrix[~known][measured],
-                scores[~known][measured],
-                np.ones(len(measured)),
-                -offset,
-                known_weight=len(measured) * self.n_known_ / n_rows,
-            ),
-            cells=self._cells(matrix[~known], np.ones(n_rows), matrix[known], np.ones(self.n_known_), seed),
+            baseline=Baseline.of(unlabeled[measured], ones, -offset, gappy, known_weight),
         )
         self.offset_ = offset
         return self
@@ -285,7 +271,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         settings, generator = self.settings_, torch.Generator().manual_seed(seed)
         encoder, decoder = seeded_pair(rows.shape[1], settings, seed)
         noise = _noise(rows, outliers, settings, generator, image=self.preprocessor_.image is not None)
-        objective = _objective(encoder, decoder, noise, settings)
+        objective = self._objective(encoder, decoder, noise)
         self.history_ = fit(
             objective,
             rows,
@@ -301,6 +287,15 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         if isinstance(encoder, SeededEncoder):  # without the generators, which only training needs
             objective.encoder = GaussianEncoder(encoder.network)
         self.objective_ = objective.eval().double()
+
+    def _objective(self, encoder: Encoder, decoder: GaussianDecoder, noise: Distribution | None) -> Objective:
+        """Return the objective: fully variational NCE or, without noise, a VAE or an autoencoder."""
+        zeros = torch.zeros(self.settings_.latent)
+        model = LatentVariableModel(Independent(Normal(zeros, torch.ones_like(zeros)), 1), decoder)
+        if noise is None:
+            return VAE(model, encoder) if isinstance(encoder, GaussianEncoder) else Autoencoder(model, encoder)
+        options = {name: getattr(self.settings_, name) for name in ("partition", "log_scale", "noise_ratio")}
+        return FullyVariationalNCE(model, encoder, noise, parse(self.settings_.rule), **options)
 
     def _anomaly(self, encoded: Array) -> Array:
         return _of_rows(self._anomaly_of, cut(encoded))
@@ -350,10 +345,8 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
         with torch.device("meta"):
             expected = _pair(self.preprocessor_.width, settings)
         for network, like in zip((objective.encoder, objective.model.decoder), expected, strict=True):
-            # The repr of a module contains the classes and settings of its layers.
-            require(
-                str(network) == str(like), f"have a network like {type(like).__name__}", " ".join(str(network).split())
-            )
+            shown = " ".join(str(network).split())  # it contains the classes and settings of its layers
+            require(str(network) == str(like), f"have a network like {type(like).__name__}", shown)
             finite = all(bool(torch.isfinite(value).all()) for value in network.state_dict().values())
             require(finite, "have finite weights", "NaN or infinity")
         self.objective_ = objective.double()
@@ -364,7 +357,7 @@ def _of_rows(function: Callable[[Tensor], Tensor], encoded: Array) -> Array:
     return np.asarray(in_blocks(function, torch.from_numpy(encoded)).numpy())
 
 
-def _pair(width: int, settings: SimpleNamespace) -> tuple[GaussianEncoder | PointEncoder, GaussianDecoder]:
+def _pair(width: int, settings: SimpleNamespace) -> tuple[Encoder, GaussianDecoder]:
     """Make an encoder of rows with ``width`` columns, and a decoder."""
     gaussian, latent = settings.encoder == "gaussian", settings.latent
     encoder = mlp([width, *settings.hidden, 2 * latent if gaussian else latent], nn.SiLU)
@@ -372,9 +365,7 @@ def _pair(width: int, settings: SimpleNamespace) -> tuple[GaussianEncoder | Poin
     return GaussianEncoder(encoder) if gaussian else PointEncoder(encoder), decoder
 
 
-def seeded_pair(
-    width: int, settings: SimpleNamespace, seed: int
-) -> tuple[SeededEncoder | GaussianEncoder | PointEncoder, GaussianDecoder]:
+def seeded_pair(width: int, settings: SimpleNamespace, seed: int) -> tuple[Encoder, GaussianDecoder]:
     """Make an encoder and a decoder whose weights and draws depend on the seed only.
 
     Torch initializes layers from the global generator, which all threads of a process share. Here layers are made on
@@ -410,21 +401,6 @@ class SeededEncoder(GaussianEncoder):
         return super().train(mode)
 
 
-def _objective(
-    encoder: GaussianEncoder | PointEncoder,
-    decoder: GaussianDecoder,
-    noise: Distribution | None,
-    settings: SimpleNamespace,
-) -> Objective:
-    """Return the objective: fully variational NCE or, without noise, a VAE or an autoencoder."""
-    zeros = torch.zeros(settings.latent)
-    model = LatentVariableModel(Independent(Normal(zeros, torch.ones_like(zeros)), 1), decoder)
-    if noise is None:
-        return VAE(model, encoder) if isinstance(encoder, GaussianEncoder) else Autoencoder(model, encoder)
-    options = {name: getattr(settings, name) for name in ("partition", "log_scale", "noise_ratio")}
-    return FullyVariationalNCE(model, encoder, noise, parse(settings.rule), **options)
-
-
 def _noise(
     x: Tensor, outliers: Tensor, settings: SimpleNamespace, generator: torch.Generator, *, image: bool
 ) -> Distribution | None:
@@ -438,9 +414,7 @@ def _noise(
         return None
     if settings.noise == "gaussian":
         return fit_gaussian(x, "diagonal", shrinkage=0.01)
-    if settings.noise == "data":
-        return kernels(x, "data")
-    near = kernels(outliers, "outliers")
-    if settings.noise == "outliers":
-        return near
-    return NoiseMixture([near, kernels(x, "data")], [settings.outlier_share, 1 - settings.outlier_share])
+    near = None if settings.noise == "data" else kernels(outliers, "outliers")
+    if near is not None and settings.noise == "mixture":
+        return NoiseMixture([near, kernels(x, "data")], [settings.outlier_share, 1 - settings.outlier_share])
+    return kernels(x, "data") if near is None else near

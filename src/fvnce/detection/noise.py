@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .members.base import MemberSettings
-from .rows import Array, Folds, TrainingRows
+from .rows import Folds, TrainingRows
 
 #: Bandwidths that are used together, as fractions of the outlier bandwidth and of the data bandwidth.
 OUTLIER_SCALES = (0.2, 0.6, 1.0)
@@ -46,7 +46,7 @@ def draw_mixture(
         outliers = (rows.outliers, rows.outlier_weights, settings.outlier_bandwidth, OUTLIER_SCALES)
         parts.append((is_first, *outliers, folds and folds.outliers))
     else:
-        drawn[is_first] = _in_box(torch.from_numpy(rows.X).float(), int(is_first.sum()), generator)
+        drawn[is_first] = draw_box(torch.from_numpy(rows.X).float(), int(is_first.sum()), generator)
     for here, centers, weights, bandwidth, scales, fold_of in parts:
         count = int(here.sum())
         probability = torch.from_numpy(weights)
@@ -59,16 +59,12 @@ def draw_mixture(
     return drawn, fold
 
 
-def draw_box(X: Array, n: int, seed: int) -> Array:
+def draw_box(rows: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """Draw uniformly from the bounding box of the rows; constant columns are widened to length 1.
 
-    >>> draw_box(np.array([[0.0, 1.0], [2.0, 1.0]]), 3, 0).max(0) <= [2, 1.5]
-    array([ True,  True])
+    >>> draw_box(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), 3, torch.Generator()).amax(0) <= torch.tensor([2, 1.5])
+    tensor([True, True])
     """
-    return np.asarray(_in_box(torch.from_numpy(X), n, torch.Generator().manual_seed(seed)).numpy())
-
-
-def _in_box(rows: Tensor, n: int, generator: torch.Generator) -> Tensor:
     low, high = rows.amin(0), rows.amax(0)
     flat = (high - low) < 1e-6
     low, high = torch.where(flat, low - 0.5, low), torch.where(flat, high + 0.5, high)

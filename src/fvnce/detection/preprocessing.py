@@ -26,7 +26,7 @@ from .._validation import Check, count, fields, flag, listed, number, optional, 
 from ..tables.arrays import channels_last
 from ..tables.parsing import ColumnType
 from ..tables.schema import ColumnTypes
-from .rows import Array, rows_at_once
+from .rows import Array, parts_of, weighted_quantiles
 
 #: Limits in deviations at which numbers are clipped for models, and for their range.
 MAX_DEVIATIONS, MAX_RANGE = 10.0, 1e6
@@ -123,6 +123,8 @@ class ColumnEncoding:
         made = cls(*fields(content, "a column", **_COLUMN_CHECKS))
         require((made.categories is not None) == (reading.kind == "text"), "have categories for texts", made.categories)
         require((made.times is not None) == (reading.kind == "time"), "have parts for dates", made.times)
+        for center, scale in ((made.center, made.scale), *((center, scale) for _, center, scale in made.times or [])):
+            require(math.isfinite(center / scale), "have scales that suit the centers of columns", scale)
         for values in (made.categories or [], [part for part, _, _ in made.times or []]):
             require(len(set(values)) == len(values), "have each category or part of a date once", values)
         require((made.times or []) == sorted(made.times or []), "have parts of dates in their order", made.times)
@@ -164,24 +166,19 @@ class TablePreprocessor:
     @classmethod
     def learn(cls, X: Array, weights: Array, readings: ColumnTypes | None, outliers: Array | None = None) -> Self:
         """Learn the encoding from weighted unlabeled rows; known outliers only affect which columns are constant."""
-        read = readings or [ColumnType()] * X.shape[1]
-        columns = [ColumnEncoding.learn(values, weights, how) for values, how in zip(X.T, read, strict=True)]
-        if outliers is not None and len(outliers):  # a column in which only known outliers differ is informative
-            both = np.concatenate([X, outliers])
-            columns = [
-                replace(column, unused=column.unused and (not len(X) or _is_constant(values) or how.ignored))
-                for column, values, how in zip(columns, both.T, read, strict=True)
-            ]
-            # So is a column in which only known outliers have gaps.
-            columns = [
-                replace(column, missing=column.missing or (column.categories is None and bool(np.isnan(values).any())))
-                for column, values in zip(columns, outliers.T, strict=True)
-            ]
-        if not sum(column.width for column in columns):  # models need at least one column
-            columns = [
-                replace(c, unused=how.ignored, times=c.times or ([(0, 0.0, 1.0)] if c.times is not None else None))
-                for c, how in zip(columns, read, strict=True)
-            ]
+        read, columns = readings or [ColumnType()] * X.shape[1], []
+        known = X[:0] if outliers is None else outliers
+        for values, of_known, how in zip(X.T, known.T, read, strict=True):
+            column = ColumnEncoding.learn(values, weights, how)
+            if len(known):  # a column in which only known outliers differ or have gaps is informative
+                unused = not len(X) or _is_constant(np.concatenate([values, of_known])) or how.ignored
+                missing = column.categories is None and bool(np.isnan(of_known).any())
+                column = replace(column, unused=column.unused and unused, missing=column.missing or missing)
+            columns.append(column)
+        if not any(column.width for column in columns):  # models need at least one column
+            for i, how in enumerate(read):
+                times = [(0, 0.0, 1.0)] if columns[i].times == [] else columns[i].times
+                columns[i] = replace(columns[i], unused=how.ignored, times=times)
         return cls(columns, readings)
 
     @property
@@ -239,13 +236,13 @@ class TablePreprocessor:
         result[:, widths > 0] = np.add.reduceat(values, starts[widths > 0], axis=1)
         return result
 
-    def count_odd(self, X: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Count the values of each column, and those unlike all values in training.
+    def count_odd(self, rows: Any) -> NDArray[np.int64]:
+        """Count the values of each column, and those unlike all values in training, shape (2, original columns).
 
         These are unseen texts, numbers more than 10 deviations from the median, and other values in columns that were
         constant in training. Dates do not count, since new rows are later.
         """
-        counts = np.zeros((2, len(self.columns)), dtype=np.int64)
+        X, counts = np.asarray(rows, dtype=np.float64), np.zeros((2, len(self.columns)), dtype=np.int64)
         for i, (values, column) in enumerate(zip(X.T, self.columns, strict=True)):
             present, odd = ~np.isnan(values), np.zeros(len(values), bool)
             if column.categories is not None:
@@ -255,7 +252,7 @@ class TablePreprocessor:
                     away = np.abs(values / column.scale - column.center / column.scale)
                 odd = away > (0 if column.unused else MAX_DEVIATIONS)
             counts[:, i] = present.sum(), (odd & present).sum()
-        return counts[0], counts[1]
+        return counts
 
     def state(self) -> dict[str, Any]:
         """Return what JSON can hold."""
@@ -284,6 +281,9 @@ class ImagePreprocessor:
         high: largest value in training.
     """
 
+    #: They have no texts.
+    readings: ClassVar[None] = None
+
     shape: tuple[int, ...]
     low: float
     high: float
@@ -291,10 +291,8 @@ class ImagePreprocessor:
     @classmethod
     def learn(cls, images: Any) -> Self:
         """Learn shape and range of training images, which may be a memory map."""
-        step = rows_at_once(images)
-        parts = [images[start : start + step] for start in range(0, len(images), step)]
-        low, high = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
-        return cls(tuple(int(side) for side in images.shape[1:]), low, high)
+        low, high = zip(*((float(part.min()), float(part.max())) for part in parts_of(images)), strict=True)
+        return cls(tuple(int(side) for side in images.shape[1:]), min(low), max(high))
 
     @property
     def image(self) -> tuple[int, int, int]:
@@ -325,6 +323,14 @@ class ImagePreprocessor:
         _, height, width = self.image
         padding = ((0, 0), (0, 0), (0, height - scaled.shape[-2]), (0, width - scaled.shape[-1]))
         return np.ascontiguousarray(np.pad(scaled, padding).reshape(len(rows), -1))
+
+    def gaps(self, rows: Any) -> NDArray[np.bool_]:
+        """Return an empty mask, since no pixel is missing, shape (n, 0)."""
+        return np.zeros((len(rows), 0), dtype=bool)
+
+    def count_odd(self, rows: Any) -> NDArray[np.int64]:
+        """Return empty counts, since pixels are no columns, shape (2, 0)."""
+        return np.zeros((2, 0), dtype=np.int64)
 
     def fold(self, values: Array) -> Array:
         """Reshape rows of shape (n, padded) to images, without the padding."""
@@ -390,20 +396,17 @@ def _scaled(values: Array, center: Array | float, scale: Array | float) -> Array
 def _robust(values: Array, weights: Array) -> tuple[float, float, bool]:
     """Return center, scale, and whether all values are equal."""
     order = np.argsort(values, kind="stable")
-    v, cumulative = values[order], np.cumsum(weights[order]) / weights.sum()
-
-    def quantile(level: float) -> float:
-        return float(v[min(len(v) - 1, int(np.searchsorted(cumulative, level - 1e-12)))])
-
-    for low, high in ((quantile(0.01), quantile(0.99)), (float(v[0]), float(v[-1]))):
+    v, weights = values[order], weights[order]
+    lower, middle, upper = weighted_quantiles(v, weights, np.array([0.01, 0.5, 0.99])).tolist()
+    for low, high in ((lower, upper), (float(v[0]), float(v[-1]))):
         # Squares of huge or tiny numbers overflow or underflow. The unit is computed after winsorizing, since one huge
         # value would make the others underflow.
         unit = max(abs(low), abs(high)) or 1.0
         with np.errstate(over="ignore"):  # numpy 1.26 warns of places in its registers that hold no value at all
             pulled = np.clip(v, low, high) / unit
-        mean = np.average(pulled, weights=weights[order])
-        scale = float(np.sqrt(np.average((pulled - mean) ** 2, weights=weights[order])))
+        mean = np.average(pulled, weights=weights)
+        scale = float(np.sqrt(np.average((pulled - mean) ** 2, weights=weights)))
         # A column whose deviation is a rounding error is constant.
         if scale > 1e-10:
-            return quantile(0.5), max(scale * unit, math.ulp(0.0)), False  # never zero, since it is a divisor
-    return quantile(0.5), 1.0, True
+            return middle, max(scale * unit, math.ulp(0.0)), False  # never zero, since it is a divisor
+    return middle, 1.0, True

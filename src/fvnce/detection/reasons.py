@@ -15,11 +15,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validation import fields, listed, number, require, stored_array
+from .._validation import FileError, fields, listed, number, require, stored_array
 from ..tables.parsing import MONEY, ColumnType
 from .members.base import State
-from .preprocessing import TablePreprocessor, time_parts
-from .rows import Array
+from .preprocessing import Preprocessor, TablePreprocessor, time_parts
+from .rows import Array, weighted_quantiles
 
 #: Every sentence, by what is said; ``shown`` is the name of a column and its value, ``there`` the rows with a value.
 SENTENCES = {
@@ -85,26 +85,14 @@ class Usual:
             elif how.categories is not None:
                 columns.append(np.bincount(np.maximum(known, 0).astype(int), weight).astype(np.float64))
             elif how.times is not None:
-                columns.append(
-                    np.concatenate(
-                        [np.bincount(p, weight, len(n)) for p, n in zip(_places(known), DATE_PARTS, strict=True)]
-                    )
-                )
+                counts = [np.bincount(p, weight, len(n)) for p, n in zip(_places(known), DATE_PARTS, strict=True)]
+                columns.append(np.concatenate(counts))
             else:
-                order = np.argsort(known, kind="stable")
-                cumulative = np.cumsum(weight[order]) / weight.sum()
-                places = np.searchsorted(cumulative, LEVELS - 1e-12)
-                columns.append(known[order][np.minimum(places, len(known) - 1)])
+                columns.append(weighted_quantiles(known, weight, LEVELS))
         return cls(float(weights.sum()), np.array(present), columns)
 
     def sentence(
-        self,
-        column: int,
-        name: str,
-        value: float,
-        text: str,
-        reading: ColumnType,
-        cycles: Sequence[int],
+        self, column: int, name: str, value: float, text: str, reading: ColumnType, cycles: Sequence[int]
     ) -> str:
         """Return the sentence about a value.
 
@@ -117,26 +105,25 @@ class Usual:
             cycles: parts of a date that models see.
         """
         usual, present = self.columns[column], float(self.present[column])
-        rows = counted(self.rows)
-        gone = np.isnan(value) or (reading.kind == "text" and value == -1)
-        shown = f"{name} missing" if gone else f"{name} {text}"
-        entries: dict[str, str] = {"shown": shown, "rows": rows}
-        if gone:
-            missing = self.rows - present
-            which = "missing" if missing <= RARE * self.rows else "common"
-            return said(which, **entries, count=f"{missing:,.0f}")
+        entries = {"shown": f"{name} {text}", "rows": counted(self.rows)}
+
+        def of_count(rare: str, count: float, **others: str) -> str:
+            return said(rare if count <= RARE * self.rows else "common", **entries, **others, count=f"{count:,.0f}")
+
+        if np.isnan(value) or (reading.kind == "text" and value == -1):
+            entries["shown"] = f"{name} missing"
+            return of_count("missing", self.rows - present)
         if present <= RARE * self.rows:
-            return said("filled", **entries, count=f"{present:,.0f}")
+            return of_count("filled", present)
         if reading.kind == "text":
             count = float(usual[int(value)]) if 0 <= value < len(usual) else 0.0
-            which = "unseen" if not count else "rare" if count <= RARE * self.rows else "common"
-            return said(which, **entries, count=f"{count:,.0f}")
+            return of_count("rare" if count else "unseen", count)
         if reading.kind == "time":
             starts = np.cumsum([0, *map(len, DATE_PARTS)])
             places = [int(place[0]) for place in _places(np.array([value]))]
             counts = {DATE_PARTS[part][places[part]]: float(usual[starts[part] + places[part]]) for part in cycles}
             part, count = min(counts.items(), key=lambda item: item[1], default=("", np.inf))
-            return said("date" if count <= RARE * self.rows else "common", **entries, part=part, count=f"{count:,.0f}")
+            return of_count("date", count, part=part)
         low, high = (float(usual[np.searchsorted(LEVELS, level)]) for level in (LOW, HIGH))
         # Quantiles are those of the rows that have a value.
         there = counted(present) + (" with a value" if present < self.rows else "")
@@ -156,15 +143,14 @@ class Usual:
 
     def state(self) -> State:
         """Return what JSON can hold, and arrays."""
-        lengths = [len(column) for column in self.columns]
-        return {"rows": self.rows, "lengths": lengths}, {
-            "present": self.present,
-            "columns": np.concatenate([np.empty(0), *self.columns]),
-        }
+        arrays = {"present": self.present, "columns": np.concatenate([np.empty(0), *self.columns])}
+        return {"rows": self.rows, "lengths": [len(column) for column in self.columns]}, arrays
 
     @classmethod
-    def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]], preprocessor: TablePreprocessor) -> Self:
+    def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]], preprocessor: Preprocessor) -> Self:
         """Restore the statistics from a state, which is checked."""
+        if not isinstance(preprocessor, TablePreprocessor):
+            raise FileError("usual values must be those of a table, found some of images")
         rows, lengths = fields(content, "usual values", rows=number, lengths=listed(number, len(preprocessor.columns)))
         fixed = {"time": sum(map(len, DATE_PARTS))}
         for length, how in zip(lengths, preprocessor.readings or [ColumnType()] * len(lengths), strict=True):

@@ -14,7 +14,7 @@ import hashlib
 import math
 import mmap
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Self
@@ -45,7 +45,7 @@ MAX_EXPONENT = 500
 #: Largest sum of whole weights that are taken for counts of rows.
 MAX_COUNT = 10**8
 #: Largest number of rows, and of numbers in them, that are processed together.
-PART_ROWS, PART_NUMBERS = 8192, 2**21
+PART_ROWS, PART_NUMBERS = 16_384, 2**21
 #: Rows of a memory map read before pages are released; the system reads about 64 kB around each.
 GATHERED_ROWS = 1024
 
@@ -231,16 +231,14 @@ def check_images(X: Any, shape: tuple[int, ...] | None = None) -> Any:
         raise ValueError(f"X must hold images of shape {shape} as in training, found {tuple(X.shape[1:])}")
     if len(X) == 0 or 0 in X.shape:
         raise ValueError(f"X must hold at least one image, found shape {tuple(X.shape)}")
-    for start in range(0, len(X), 1024):
-        if X.dtype.kind == "f" and not np.isfinite(X[start : start + 1024]).all():
-            raise ValueError("X must not hold NaN or infinity, found some")
+    if X.dtype.kind == "f" and not all(np.isfinite(part).all() for part in parts_of(X)):
+        raise ValueError("X must not hold NaN or infinity, found some")
     return X
 
 
 def require_values(X: Any) -> Any:
     """Return rows; raise ValueError if all values are missing. A memory map is read only up to its first value."""
-    step = 4096
-    if all(np.isnan(X[start : start + step]).all() for start in range(0, len(X), step)):
+    if all(np.isnan(part).all() for part in parts_of(X)):
         raise ValueError("X must hold some value, found only missing ones: all are NaN")
     return X
 
@@ -299,9 +297,29 @@ def weighted_quantile(values: Array, weights: Array, level: float) -> float:
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), 0.5)
     2.0
     """
+    return float(weighted_quantiles(values, weights, np.array([level]))[0])
+
+
+def weighted_quantiles(values: Array, weights: Array, levels: Array) -> Array:
+    """Return the weighted quantile of each level, shape of ``levels``.
+
+    >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), np.array([0.2, 1.0]))
+    array([1., 3.])
+    """
     order = np.argsort(values, kind="stable")
-    cumulative = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order[min(len(order) - 1, int(np.searchsorted(cumulative, level - 1e-12)))]])
+    places = np.searchsorted(np.cumsum(weights[order]) / weights.sum(), levels - 1e-12)
+    return np.asarray(values[order[np.minimum(places, len(order) - 1)]])
+
+
+def weight_up_to(values: Array, weights: Array, ends: Array) -> Array:
+    """Return the fraction of the weight of values that are at most each end, shape of ``ends``.
+
+    >>> weight_up_to(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), np.array([0.0, 2.0]))
+    array([0.  , 0.75])
+    """
+    order = np.argsort(values, kind="stable")
+    cumulative = np.append(0.0, np.cumsum(weights[order]) / weights.sum())
+    return np.asarray(np.minimum(1.0, cumulative[np.searchsorted(values[order], ends, side="right")]))
 
 
 def hash_words(*arrays: Any) -> list[int]:
@@ -315,11 +333,9 @@ def hash_words(*arrays: Any) -> list[int]:
     """
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
-        step = rows_at_once(array)
-        for start in range(0, len(array), step):
-            part = np.asarray(array[start : start + step], dtype=np.float64) + 0.0  # −0.0 is 0.0
-            digest.update(np.where(np.isnan(part), np.nan, part).astype("<f8").tobytes())
-            release(array)
+        for part in parts_of(array):
+            numbers = np.asarray(part, dtype=np.float64) + 0.0  # −0.0 is 0.0
+            digest.update(np.where(np.isnan(numbers), np.nan, numbers).astype("<f8").tobytes())
     return [int(word) for word in np.frombuffer(digest.digest(), dtype="<u4")]
 
 
@@ -385,6 +401,18 @@ def with_bar(items: Iterable[Any], total: int, name: str, progress: bool | None)
 def rows_at_once(X: Any) -> int:
     """Return the number of rows or images to process together within bounded memory."""
     return max(1, min(PART_ROWS, PART_NUMBERS // max(1, math.prod(map(int, X.shape[1:])))))
+
+
+def parts_of(X: Any) -> Iterator[Any]:
+    """Yield rows in parts of bounded memory; the pages of a memory map are released after each part.
+
+    >>> [len(part) for part in parts_of(np.zeros((10_000, 2)))]
+    [8192, 1808]
+    """
+    step = rows_at_once(X)
+    for start in range(0, len(X), step):
+        yield X[start : start + step]
+        release(X)
 
 
 def release(X: Any) -> None:

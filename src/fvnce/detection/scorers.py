@@ -5,8 +5,9 @@
 
 Do not use ``scoring="roc_auc"``: that scorer takes ``decision_function`` for the score of y = 1, but by scikit-learn's
 convention outliers have *low* values. It gives 1 − AUROC, and a search selects the worst model. The detectors warn when
-a scorer of scikit-learn calls them (:func:`warn_if_scored`). The functions below use ``score_samples``, and work with
-every outlier detector that follows scikit-learn's conventions, including pipelines.
+a scorer of scikit-learn calls them (:func:`warn_if_scored`). The functions below use ``anomaly_score``, by which
+``fvnce evaluate`` ranks too, else ``score_samples``. They work with every outlier detector that follows scikit-learn's
+conventions, and with pipelines and searches.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def roc_auc(estimator: Any, X: Any, y: Any) -> float:
     from sklearn.metrics import roc_auc_score
 
     truth = outliers_of(y)
-    return float(roc_auc_score(truth, -np.asarray(estimator.score_samples(X))))
+    return float(roc_auc_score(truth, _anomaly(estimator, X)))
 
 
 def average_precision(estimator: Any, X: Any, y: Any) -> float:
@@ -50,7 +51,7 @@ def average_precision(estimator: Any, X: Any, y: Any) -> float:
     from sklearn.metrics import average_precision_score
 
     truth = outliers_of(y)
-    return float(average_precision_score(truth, -np.asarray(estimator.score_samples(X))))
+    return float(average_precision_score(truth, _anomaly(estimator, X)))
 
 
 def precision_at_k(estimator: Any, X: Any, y: Any, k: int | None = None) -> float:
@@ -74,11 +75,23 @@ def precision_at_k(estimator: Any, X: Any, y: Any, k: int | None = None) -> floa
     places = int(truth.sum()) if k is None else _validation.count("k", k)
     if places > len(truth):
         raise ValueError(f"k must be at most the number of rows, {len(truth)}, found {places}")
-    score = -np.asarray(estimator.score_samples(X))
+    score = _anomaly(estimator, X)
     limit = np.sort(score)[len(score) - places]
     above, level = score > limit, score == limit
     fraction = (places - int(above.sum())) / int(level.sum())
     return float((truth[above].sum() + fraction * truth[level].sum()) / places)
+
+
+def _anomaly(estimator: Any, X: Any) -> NDArray[np.float64]:
+    """Return scores that are higher for outliers, of the detector in a pipeline or a search."""
+    from sklearn.pipeline import Pipeline
+
+    estimator = getattr(estimator, "best_estimator_", estimator)
+    if isinstance(estimator, Pipeline) and hasattr(estimator[-1], "anomaly_score"):
+        X, estimator = estimator[:-1].transform(X) if len(estimator) > 1 else X, estimator[-1]
+    if hasattr(estimator, "anomaly_score"):
+        return np.asarray(estimator.anomaly_score(X))
+    return -np.asarray(estimator.score_samples(X))
 
 
 def outliers_of(y: Any) -> NDArray[np.bool_]:

@@ -192,8 +192,8 @@ def _is_too_deep(content: object) -> bool:
 
 def write_record(
     path: Path, kind: str, content: Mapping[str, Any], tensors: Mapping[str, Tensor | NDArray[Any]]
-) -> str:
-    """Write a record, in place of one of that name, and return its checksum.
+) -> None:
+    """Write a record, in place of one of that name.
 
     Args:
         path: the file.
@@ -202,31 +202,26 @@ def write_record(
         tensors: tensors or arrays by name.
     """
     text = encode({"kind": kind, "version": FORMAT_VERSION, "content": content})
-    sha256 = checksum(text, tensors)
-    data = _serialized(tensors, {_MARK: text, "sha256": sha256})
+    data = _serialized(tensors, {_MARK: text, "sha256": checksum(text, tensors)})
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.write(data)
-    return sha256
 
 
 @overload
-def read_record(path: Path, kind: str, sha256: str | None = ...) -> tuple[dict[str, Any], dict[str, Tensor]]: ...
+def read_record(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]: ...
 
 
 @overload
 def read_record(path: Path, kind: str, *, arrays: Literal[True]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]: ...
 
 
-def read_record(
-    path: Path, kind: str, sha256: str | None = None, *, arrays: bool = False
-) -> tuple[dict[str, Any], Any]:
+def read_record(path: Path, kind: str, *, arrays: bool = False) -> tuple[dict[str, Any], Any]:
     """Return (content, tensors) of a record, after its checksum has been compared.
 
     Args:
         path: the file.
         kind: what it must be.
-        sha256: the checksum it must have, if another record names it.
         arrays: return NumPy arrays instead, without importing torch.
 
     Raises:
@@ -246,8 +241,6 @@ def read_record(
         raise FileError(f"{path} is damaged: {error}") from None
     if header.get("sha256") != checksum(header[_MARK], tensors):
         raise FileError(f"{path} is damaged: its content does not match its SHA-256")
-    if sha256 is not None and header["sha256"] != sha256:
-        raise FileError(f"{path} does not belong to the {kind} that names it")
     if stored_kind != kind:
         raise FileError(f"{path} is a {stored_kind[:100]} of fvnce, not a {kind}")
     return content, dict(tensors)

@@ -56,8 +56,10 @@ def _first_parameter(module: nn.Module) -> Tensor | None:
     for parameter in module._parameters.values():
         if parameter is not None:
             return parameter
-    parts = (_first_parameter(child) for child in module._modules.values() if child is not None)
-    return next((parameter for parameter in parts if parameter is not None), None)
+    for child in module._modules.values():
+        if child is not None and (first := _first_parameter(child)) is not None:
+            return first
+    return None
 
 
 class DiagonalNormal(Independent[Normal]):
@@ -136,6 +138,8 @@ class DiagonalNormal(Independent[Normal]):
 
     def base_sample(self, sample_shape: Any = Size(), rows: Sequence[int] = ()) -> Tensor:  # noqa: B008  as rsample
         """Return ε, standard normal: all that is random about a draw, for these numbers of rows in turn."""
+        if self._generator is None and not sample_shape and not rows:
+            return torch.randn_like(self.loc, memory_format=torch.contiguous_format)
         device = self.loc.device if self._generator is None else self._generator.device
         lead = Size(sample_shape)
         how: Any = {"dtype": self.loc.dtype, "device": device, "generator": self._generator}
@@ -169,9 +173,9 @@ class DiagonalNormal(Independent[Normal]):
             value, loc = torch.broadcast_tensors(value, loc)
         # One operation if the dtypes agree; torch.nn.functional.mse_loss would broadcast once more.
         same = value.dtype == loc.dtype
-        squares = torch.ops.aten.mse_loss(value, loc, 0) if same else (value - loc).square()
+        squares = torch._C._nn.mse_loss(value, loc, 0) if same else (value - loc).square()  # type: ignore[arg-type]
         constant = -size * (self.log_scale + 0.5 * math.log(2 * math.pi))
-        return torch.addcmul(constant, squares.sum(dims), -0.5 / self.scale.square())
+        return torch.addcmul(constant, squares.sum(dims), self.scale.square().reciprocal() * -0.5)
 
 
 def rsample_with_log_ratio(q: Any, p: Distribution, base_sample: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,7 +200,7 @@ def _kl_of_diagonal_normals(q: DiagonalNormal, p: Independent[Any]) -> Tensor:
     dims = tuple(range(-len(q.event_shape), 0))
     if q.scale.shape == q.loc.shape and isinstance(p, DiagonalNormal) and p.standard:
         summands = torch.addcmul(q.scale.square(), q.loc, q.loc)
-        return -0.5 * q.event_shape.numel() - torch.add(q.log_scale, summands, alpha=-0.5).sum(dims)
+        return torch.rsub(torch.add(q.log_scale, summands, alpha=-0.5).sum(dims), -0.5 * q.event_shape.numel())
     return kl_divergence(q.base_dist, p.base_dist).expand(q.loc.shape).sum(dims)
 
 

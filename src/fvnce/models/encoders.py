@@ -66,7 +66,7 @@ class GaussianEncoder(_NetworkEncoder):
         self._generator = generator
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> DiagonalNormal:
-        """Return q(z|x), or q(z|x, c) if the network takes a context, for rows x."""
+        """Return q(z|x), or q(z|x, u) if the network takes a context, for rows x."""
         output = run(self.network, x, *given(context))
         if output.shape[-1] % 2:
             raise ValueError(
@@ -110,11 +110,11 @@ class BinaryEncoder(_NetworkEncoder):
 
 
 class CoveringEncoder(nn.Module):
-    """Encoder mixed with the prior, q_0(z|x) = (1 − w) q(z|x) + w p_Z(z), for the noise term or for log Z.
+    """Encoder mixed with the prior, q0(z|x) = (1 − w) q(z|x) + w p_Z(z), for the noise term or for log Z.
 
-    The noise term of fvNCE is a bound only if q_0 covers p_θ(x, ·). A learned q that misses mass has ratios near 0,
+    The noise term of fvNCE is a bound only if q0 covers p_θ(x, ·). A learned q that misses mass has ratios near 0,
     which the objective rewards, so training makes q miss even more until the noise term has no effect. With the share w
-    of the prior, p_θ(x, z)/q_0(z|x) is at most p_θ(x|z)/w (defensive importance sampling).
+    of the prior, p_θ(x, z)/q0(z|x) is at most p_θ(x|z)/w (defensive importance sampling).
 
     Args:
         encoder: q(z|x), reparameterized.
@@ -148,7 +148,7 @@ class CoveringEncoder(nn.Module):
         return self._prior.distribution
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Covered:
-        """Return q_0(z|x) for rows x."""
+        """Return q0(z|x) for rows x."""
         q = self.encoder(x, *given(context))
         _validation.latents(q, self.prior)
         return Covered(q, self.prior, self.share)

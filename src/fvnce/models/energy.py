@@ -37,7 +37,7 @@ class EnergyModel(nn.Module):
 
     ``log_prob(x)`` calls ``network(x)``. ``log_joint(x, z)`` calls the network on x and z concatenated, or as
     ``network(x, z)`` with ``inputs="separate"``. The network returns one energy per row, shape (…) or (…, 1). A network
-    that takes a context is called as ``network(x, context)`` and models p⁰(x|c), with a different log Z for every c.
+    that takes a context is called as ``network(x, context)`` and models p⁰(x|u), with a different log Z for every u.
 
     Args:
         network: from x, or x and z, to the energy.

@@ -29,7 +29,7 @@ from .networks import given
 class LatentVariableModel(nn.Module):
     """Latent-variable model p_θ(x, z) = p_Z(z) p_θ(x|z) from a normalized prior and a decoder.
 
-    If the decoder takes a context, the model is p_θ(x, z|c) = p_Z(z) p_θ(x|z, c): the prior does not depend on c.
+    If the decoder takes a context, the model is p_θ(x, z|u) = p_Z(z) p_θ(x|z, u): the prior does not depend on u.
 
     Args:
         prior: p_Z, a torch distribution, or a module that returns one when called without arguments.
@@ -233,7 +233,7 @@ class GaussianDecoder(nn.Module):
         return self
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> DiagonalNormal:
-        """Return p(x|z), or p(x|z, c) if the network takes a context, for latents z."""
+        """Return p(x|z), or p(x|z, u) if the network takes a context, for latents z."""
         mean = run(self.network, z, *given(context))
         event_dims = _event_dims(z, mean) if self.event_shape is None else len(self.event_shape)
         if self.event_shape is not None and mean.shape[mean.dim() - event_dims :] != self.event_shape:

@@ -94,7 +94,7 @@ def draw(noise: Distribution, n: int, generator: torch.Generator | None = None) 
 def draw_with_log_prob(noise: Distribution, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
     """Draw n samples and evaluate their log density, shapes (n,) + event_shape and (n,).
 
-    Uses the noise's method of the same name if it has one, which is cheaper for its own draws.
+    Uses the noise's method of the same name if it has one, which need not check its own draws.
 
     Args:
         noise: any torch distribution.

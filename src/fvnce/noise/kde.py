@@ -16,22 +16,20 @@ from torch import Tensor
 from .. import _validation
 from .._random import place
 from ..io import register
-from ._logsum import AXES, LONGEST_DISTANCE, Centers, Sketch, log_sums
+from ._logsum import LONGEST_DISTANCE, Centers, log_sums
 from .bandwidth import select_bandwidth
 from .base import Noise
 
 _FEW = 2**18
-_MANY_CENTRES = 4096
-_MANY_POINTS = 512
 
 
 class KernelDensity(Noise):
     r"""Gaussian kernel density over R^D, or over arrays of any shape with D entries.
 
     ``log_prob`` sums over all centers, without a tree or truncation. It is evaluated in blocks: beyond inputs and
-    results it needs about 128 MiB for any number of points and centers, and keeps up to 64 MiB and half a kilobyte per
-    center between evaluations. The error is at most max(1e-3 nats, 2 ulp) in float32 and max(1e-8 nats, 6 ulp) in
-    float64. The gradient with respect to x is equally accurate; second derivatives raise an error.
+    results it needs about 128 MiB for any number of points and centers, and keeps up to 64 MiB between evaluations. The
+    error is at most max(1e-3 nats, 2 ulp) in float32 and max(1e-8 nats, 6 ulp) in float64. The gradient is equally
+    accurate; second derivatives raise an error.
 
     Args:
         centres: centers of the kernels, shape (n, D) or (n,) + event_shape; float32 and float64 are not copied.
@@ -55,7 +53,6 @@ class KernelDensity(Noise):
         self.weights: Tensor | None = None
         self.given_weights: Tensor | None = None
         self._cumulative: Tensor | None = None
-        self._place: Tensor | None = None
         used, log_weights = self.centres.flatten(1), None
         if weights is not None:
             self.weights = _validation.weights("weights", weights, size, device=self.centres.device)
@@ -64,11 +61,9 @@ class KernelDensity(Noise):
             log_weights = self.weights.log()
             if bool((self.weights == 0).any()):
                 some = self.weights > 0
-                self._place = some.cumsum(0) - 1
                 used, log_weights = used[some], log_weights[some]
         widths = self.bandwidth.flatten() if self.bandwidth.ndim else self.bandwidth
         self._geometry = Centers(used, widths, log_weights)
-        self._sketch: Sketch | None = None
         self._log_constant = self._geometry.log_height
         if self.weights is None:
             self._log_constant -= math.log(size)
@@ -132,22 +127,6 @@ class KernelDensity(Noise):
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Return n samples of shape (n,) + event_shape."""
-        return self._draw(n, generator)[0]
-
-    def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Draw n samples (n,) + event_shape and their log density (n,), as accurate as :meth:`log_prob`.
-
-        As the center of each draw is known, bounds from a few coordinates can exclude most other centers.
-        """
-        x, index = self._draw(n, generator)
-        near = index if self._place is None else self._place[index]
-        return x, self._evaluate(x, False, near)[0]
-
-    def jitter(self, x: Tensor) -> Tensor:
-        """Return x + h ε: points perturbed like samples around their centers."""
-        return x + (torch.randn_like(x) * self.bandwidth).to(x.dtype)
-
-    def _draw(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         n = _validation.count("n", n, low=0)
         size, device = self.centres.shape[0], self.centres.device
         there = place(generator, device)
@@ -161,25 +140,27 @@ class KernelDensity(Noise):
             index = index.clamp_max(size - 1)
         shape = (n, *self.event_shape)
         noise = torch.randn(shape, generator=generator, dtype=self.centres.dtype, device=there)
-        return noise.to(device, non_blocking=True).mul_(self.bandwidth).add_(self.centres[index]), index
+        return noise.to(device, non_blocking=True).mul_(self.bandwidth).add_(self.centres[index])
 
-    def _evaluate(self, x: Tensor, slope: bool, near: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Draw n samples (n,) + event_shape and their log density (n,), without waiting for an accelerator."""
+        x = self.draw(n, generator)
+        return x, self._evaluate(x, False, drawn=True)[0]
+
+    def jitter(self, x: Tensor) -> Tensor:
+        """Return x + h ε: points perturbed like samples around their centers."""
+        return x + (torch.randn_like(x) * self.bandwidth).to(x.dtype)
+
+    def _evaluate(self, x: Tensor, slope: bool, *, drawn: bool = False) -> tuple[Tensor, Tensor]:
         # Checked here, as functional transforms have unwrapped the tensor at this point.
         lead, centers = x.shape[: x.ndim - len(self.event_shape)], self._geometry
-        flat = (x if near is not None else _validation.finite_rows("x", x)).reshape(lead.numel(), centers.width)
+        flat = (x if drawn else _validation.finite_rows("x", x)).reshape(lead.numel(), centers.width)
         if len(flat) * centers.raw.numel() <= _FEW:
             log_sum, drift = self._sum_differences(flat, slope)
         else:
-            many = near is not None or len(flat) >= _MANY_POINTS
-            large = centers.size >= _MANY_CENTRES and centers.width >= 2 * AXES
-            sketched = many and large and x.dtype == torch.float32 and x.device.type == "cpu"
-            if sketched and self._sketch is None:
-                # Lazy, as it costs as much as a few hundred evaluations.
-                self._sketch = Sketch(centers)
-            sketch = self._sketch if sketched else None
-            sums = log_sums(centers, flat, slope=slope, sketch=sketch, near=near)
+            sums = log_sums(centers, flat, slope=slope, drawn=drawn)
             log_sum, drift = sums.value, sums.slope
-        if near is None and not _validation.are_deferred():
+        if not drawn and not _validation.are_deferred():
             far = ~(log_sum >= -0.5 * LONGEST_DISTANCE**2 * (1 + 1e-6))  # NaN where squares overflow
             if bool(far.any()):
                 row = int(far.nonzero()[0])

@@ -14,15 +14,7 @@ from torch.distributions import Distribution, constraints
 
 from .. import _validation
 from ..io import register
-from .base import (
-    Noise,
-    draw,
-    draw_with_log_prob,
-    inside_support,
-    jitter,
-    log_prob_or_minus_inf,
-    row_flops,
-)
+from .base import Noise, draw, inside_support, jitter, log_prob_or_minus_inf, row_flops
 
 
 class _Union(constraints.Constraint):
@@ -111,24 +103,6 @@ class NoiseMixture(Noise):
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Return n samples of shape (n,) + event_shape."""
-        _, rows = self._choose(n, generator)
-        return _gather([draw(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)], rows, n)
-
-    def draw_with_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Draw n samples and their log density; each component evaluates its own draws cheaply."""
-        chosen, rows = self._choose(n, generator)
-        pairs = [draw_with_log_prob(c, len(r), generator) for c, r in zip(self.components, rows, strict=True)]
-        x = _gather([pair[0] for pair in pairs], rows, n)
-        with torch.no_grad():
-            densities = []
-            for position, (component, drawn) in enumerate(zip(self.components, rows, strict=True)):
-                other = (chosen != position).nonzero()[:, 0]
-                elsewhere = x[other.to(x.device, non_blocking=True)]
-                parts = [pairs[position][1], log_prob_or_minus_inf(component, elsewhere)]
-                densities.append(_gather(parts, [drawn, other], n))
-            return x, self._combine(densities)
-
-    def _choose(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
         n = _validation.count("n", n, low=0)
         device = None if generator is None else generator.device
         level = torch.rand(n, generator=generator, dtype=torch.float64, device=device)
@@ -136,7 +110,13 @@ class NoiseMixture(Noise):
         chosen = torch.searchsorted(bounds, level * bounds[-1], right=True)
         # Only rounding can bring a level to the last bound; the last component of positive weight takes it.
         chosen = chosen.clamp_max(int(self.weights.nonzero()[-1]))
-        return chosen, [(chosen == k).nonzero()[:, 0] for k in range(len(self.components))]
+        rows = [(chosen == k).nonzero()[:, 0] for k in range(len(self.components))]
+        parts = [draw(component, len(r), generator) for component, r in zip(self.components, rows, strict=True)]
+        dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))
+        x = torch.empty((n, *self.event_shape), dtype=dtype, device=parts[0].device)
+        for part, where in zip(parts, rows, strict=True):
+            x[where.to(x.device, non_blocking=True)] = part.to(dtype)
+        return x
 
     def _combine(self, log_probs: list[Tensor]) -> Tensor:
         dtype = functools.reduce(torch.promote_types, (part.dtype for part in log_probs))
@@ -150,14 +130,6 @@ class NoiseMixture(Noise):
     def __repr__(self) -> str:
         parts = ", ".join(f"{float(w):.3g} * {c}" for w, c in zip(self.weights, self.components, strict=True))
         return f"NoiseMixture({parts})"
-
-
-def _gather(parts: list[Tensor], rows: list[Tensor], n: int) -> Tensor:
-    dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))
-    out = torch.empty((n, *parts[0].shape[1:]), dtype=dtype, device=parts[0].device)
-    for part, where in zip(parts, rows, strict=True):
-        out[where.to(out.device, non_blocking=True)] = part.to(dtype)
-    return out
 
 
 register(NoiseMixture, stand_ins={"weights": lambda noise: noise.given_weights})

@@ -9,6 +9,8 @@
 ``relatives``           conditional NCE, ranking NCE
 ``elbo``                autoencoder, VAE, IWAE, log p(x) by importance sampling
 ======================  ===============================================================
+
+Symbols are those of ``docs/glossary.md``. An equation cited as "Eq. NCE" is the block of that title in ``docs/theory``.
 """
 
 import inspect

@@ -66,7 +66,7 @@ class Batch:
         log_noise_x: log p_n of the data, shape (B,); None lets the objective evaluate it.
         log_noise_noise: log p_n of the noise samples, shape (N,); None lets the objective evaluate it.
         part: this process's part of a batch over several processes, or None for a whole batch.
-        context: c of p(x|c), one for each row of data, shape (B, …).
+        context: u of p(x|u), one for each row of data, shape (B, …).
 
     >>> Batch(torch.zeros(3, 2)).x_noise is None
     True
@@ -316,7 +316,7 @@ class Objective(nn.Module):
     ``objective(x)`` draws its own noise. Where log p_n is expensive, noise and its density can be passed in, and so can
     the tabulated density of the data rows: ``objective(x, x_noise=…, log_noise_x=…, log_noise_noise=…)``.
 
-    ``objective(x, context=c)`` estimates p(x|c): the parts that take a context are called with it.
+    ``objective(x, context=u)`` estimates p(x|u): the parts that take a context are called with it.
 
     A custom objective defines :meth:`terms_of`; ``objective(x)`` and ``objective.terms(x)`` follow from it. If it reads
     ``batch.context``, it sets ``takes_context = True``.

@@ -3,7 +3,7 @@ r"""J, which contrasts data with noise, and the base class of the objectives bui
     J = E_data f1(Δ) + ν E_noise f0(Δ),      Δ = Δ⁰ − c − log ν,      Δ⁰ = log p⁰_θ(x, z) − log p_n(x) − log q(z|x),
 
 with (f1, f0) a scoring rule, ν the noise ratio and c the log Z of the partition (docs/theory: Eq. noise_ratio). With a
-context, data and noise are pairs: p⁰_θ(x, z|c), q(z|x, c), p_n(x) or p_n(x|c), and noise has the contexts of the data.
+context, data and noise are pairs: p⁰_θ(x, z|u), q(z|x, u), p_n(x) or p_n(x|u), and noise has the contexts of the data.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from .ratios import (
     OF_WHOLE_BATCHES,
     Encoder,
     ModelObjective,
+    all_finite,
     check_finite,
     check_model,
     log_ratio,
@@ -49,7 +50,7 @@ from .ratios import (
     treats_by_rows,
 )
 
-#: p_n, or a function of contexts c, shape (B, …), that gives p_n(·|c) with batch shape (B,).
+#: p_n, or a function of contexts u, shape (B, …), that gives p_n(·|u) with batch shape (B,).
 NoiseLike = Distribution | Callable[[Tensor], Distribution]
 
 #: If at most this fraction of the last noise batch had a weight above 0, samples of weight 0 are not differentiated.
@@ -91,7 +92,7 @@ class ContrastiveObjective(ModelObjective):
     Args:
         model: p_θ, possibly unnormalized: ``log_joint(x, z)``, or ``log_prob(x)`` where ``encoder`` is None.
         encoder: q1(z|x), and q0 as well unless ``noise_encoder`` is given; None for a model without latents.
-        noise: p_n, a torch distribution over single rows of x; or p_n(·|c), a function or a module from contexts of
+        noise: p_n, a torch distribution over single rows of x; or p_n(·|u), a function or a module from contexts of
             shape (B, …) to a distribution of batch shape (B,), which is drawn from and not trained.
         rule: a scoring rule.
         noise_ratio: ν, the weight of the noise term.
@@ -108,8 +109,8 @@ class ContrastiveObjective(ModelObjective):
     ``by_rows = True``. Both ways give the same J.
 
     With a context, the fixed, learned and profiled partitions have one c for all contexts. This is right where
-    log Z(c) is the same for all of them: for a normalized p_θ(x|c), and for a network that is free to add a function of
-    c to log p⁰(x|c), which then learns to absorb log Z(c). Otherwise use :class:`~fvnce.objectives.Amortized`, or
+    log Z(u) is the same for all of them: for a normalized p_θ(x|u), and for a network that is free to add a function of
+    u to log p⁰(x|u), which then learns to absorb log Z(u). Otherwise use :class:`~fvnce.objectives.Amortized`, or
     :class:`~fvnce.objectives.RankingNCE`, which needs no log Z.
 
     >>> import fvnce
@@ -173,11 +174,11 @@ class ContrastiveObjective(ModelObjective):
 
     @property
     def noise(self) -> Distribution:  # type: ignore[override]
-        """The noise distribution p_n, or the function that gives p_n(·|c), which moves with the objective."""
+        """The noise distribution p_n, or the function that gives p_n(·|u), which moves with the objective."""
         return self._noise.distribution
 
     def noise_given(self, context: Tensor | None) -> Distribution:
-        """Return p_n, or p_n(·|c) with one distribution for each row of the context."""
+        """Return p_n, or p_n(·|u) with one distribution for each row of the context."""
         noise: Any = self._noise.distribution
         if isinstance(noise, Distribution):
             return noise
@@ -195,7 +196,7 @@ class ContrastiveObjective(ModelObjective):
 
     @torch.no_grad()
     def draw_noise(self, n: int, context: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """Return n noise samples, one of p_n(·|c) for each of the n rows of a context if the noise depends on it."""
+        """Return n noise samples, one of p_n(·|u) for each of the n rows of a context if the noise depends on it."""
         noise = self.noise_given(context)
         if not noise.batch_shape:
             return draw(noise, n, generator)
@@ -242,9 +243,8 @@ class ContrastiveObjective(ModelObjective):
         watched = watched and not _validation.values_are_hidden()
         skips = watched and float(self.live_fraction) <= SKIP_BELOW
         sides = (x, log_noise_x, context), (x_noise, log_noise_noise, noise_context)
-        same_kind = all(
-            a.dtype == b.dtype and a.device == b.device for a, b in zip(*(side[:2] for side in sides), strict=True)
-        )
+        same_kind = x.dtype == x_noise.dtype and log_noise_x.dtype == log_noise_noise.dtype
+        same_kind = same_kind and x.device == x_noise.device and log_noise_x.device == log_noise_noise.device
         joint = None
         if self._joins and not skips and same_kind:
             with contextlib.suppress(ValueError):  # two passes name the rows of x and of x_noise as they are
@@ -311,7 +311,7 @@ class ContrastiveObjective(ModelObjective):
         return check_finite("x_noise", x, ratio, log_noise, may_be_zero=True)
 
     def _with_log_partition(self, log_noise: Tensor, context: Tensor | None) -> Tensor:
-        """Return log p_n + log Z(c), by which Δ⁰ is that of the normalized model where log Z depends on the context."""
+        """Return log p_n + log Z(u), by which Δ⁰ is that of the normalized model where log Z depends on the context."""
         if not isinstance(self.partition, Amortized):
             return log_noise
         log_z: Tensor = self.partition(context)
@@ -323,6 +323,8 @@ class ContrastiveObjective(ModelObjective):
         sides = len(data[0]), len(noise[0])
         both = self.data_log_ratio(torch.cat([data[0], noise[0]]), torch.cat([data[1], noise[1]]), context, sides)
         of_data, of_noise = both.split(*sides)
+        if all_finite(both):
+            return of_data, of_noise
         return (
             check_finite("x", data[0], of_data, data[1], may_be_zero=False),
             check_finite("x_noise", noise[0], of_noise, noise[1], may_be_zero=True),
@@ -382,7 +384,7 @@ class ContrastiveObjective(ModelObjective):
 
     @torch.no_grad()
     def log_noise(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Return log p_n of rows, shape (B,), with p_n(·|c) at the context of each row if the noise depends on it."""
+        """Return log p_n of rows, shape (B,), with p_n(·|u) at the context of each row if the noise depends on it."""
         noise = self.noise_given(context)
         if noise.batch_shape:
             return log_prob_inside(noise, wide(x))
@@ -413,7 +415,7 @@ class ContrastiveObjective(ModelObjective):
         has ``effective_samples``, (Σw)²/Σw² for w = e^Δ⁰, and ``trusted``, which is False if they are fewer than 100:
         then few draws carry the mean, and value and error may both be far too small.
 
-        With a ``context``, one row without a first dimension, it is log Z(c) of that context.
+        With a ``context``, one row without a first dimension, it is log Z(u) of that context.
         """
         self.check_context(context)
         if x_noise is None and log_noise_noise is not None:

@@ -158,7 +158,7 @@ def log_marginal(
         x: rows, shape (B, …).
         latent_samples: K.
         chunk: draws evaluated at once.
-        context: c of p_θ(x|c), one for each row, shape (B, …); passed to the model and the encoder if they take one.
+        context: u of p_θ(x|u), one for each row, shape (B, …); passed to the model and the encoder if they take one.
 
     >>> from fvnce.models import RestrictedBoltzmannMachine
     >>> model = RestrictedBoltzmannMachine(torch.ones(3, 2), torch.zeros(3), torch.zeros(2))

@@ -37,8 +37,6 @@ Contrast = Callable[[ScoringRule, LogRatio, LogRatio, Scalar, float], tuple[Tens
 
 #: The momentum of rules (α, 0) unless another is given.
 MOMENTUM = 0.9
-#: How far c̄ may be from c* of a batch: e^(2·30) is still a number in float32.
-FARTHEST = 30.0
 #: Batches that must carry the average for it to be followed fully.
 ENOUGH_BATCHES = 2.0
 #: Below the first, log A is near 0 and not divided by α; below the second, α is treated as 0.
@@ -175,7 +173,7 @@ class Learned(Partition):
 
 
 class Amortized(Partition):
-    """Learned log Z(c) as a function of the context c, for an unnormalized p⁰(x|c) (Eq. amortized).
+    """Learned log Z(u) as a function of the context u, for an unnormalized p⁰(x|u) (Eq. amortized).
 
     Args:
         network: a module from contexts, shape (B, …), to log Z, shape (B,) or (B, 1).
@@ -185,14 +183,14 @@ class Amortized(Partition):
     torch.Size([5])
     """
 
-    c = 0.0  # because Δ⁰ is already that of e^(−log Z(c)) p⁰(x|c)
+    c = 0.0  # because Δ⁰ is already that of e^(−log Z(u)) p⁰(x|u)
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, context: Tensor | None) -> Tensor:
-        """Return log Z(c) of each row of a context, shape (B,)."""
+        """Return log Z(u) of each row of a context, shape (B,)."""
         if context is None:
             raise ValueError("context must be given where log Z is a function of it, found None")
         log_z = run(self.network, context)
@@ -217,13 +215,11 @@ class MovingAverage:
         count: batches seen.
         log_mean: log P̄.
         log_square: the log of the average of P².
-        center: the log of the average of e^c*, for the rules whose c* has no closed form.
     """
 
     count: float = 0.0
     log_mean: float = -math.inf
     log_square: float = -math.inf
-    center: float = -math.inf
 
     def weight(self, log_p: float, momentum: float) -> float:
         """Return the weight of a batch, before it is added.
@@ -232,7 +228,7 @@ class MovingAverage:
         >>> moving.weight(3.0, 0.9)  # nothing to compare with
         1.0
         >>> for _ in range(5):
-        ...     moving.add(0.0, 0.0, 0.9)
+        ...     moving.add(0.0, 0.9)
         >>> round(moving.weight(math.log(2.0), 0.9), 6), round(moving.weight(50.0, 0.9), 6)
         (2.0, 10.0)
         """
@@ -244,12 +240,11 @@ class MovingAverage:
         plain = max(0.0, 1 - carried / ENOUGH_BATCHES)
         return ratio + plain * (1 - ratio)
 
-    def add(self, log_p: float, c: float, momentum: float) -> None:
+    def add(self, log_p: float, momentum: float) -> None:
         """Add a batch to the averages."""
         new = max(1 - momentum, 1 / (self.count + 1))
         self.log_mean = _mix(self.log_mean, log_p, new)
         self.log_square = _mix(self.log_square, 2 * log_p, new)
-        self.center = _mix(self.center, c, new)
         self.count += 1
 
 
@@ -257,12 +252,12 @@ class Profiled(Partition):
     """Profiled log Z: maximized out on every batch; the rule's clip is ignored.
 
     Args:
-        momentum: of the moving average that weights batches in training, so that few noise samples in a batch make
-            its gradient noisy but not biased. 0 gives all batches the same weight, which biases the gradient:
-            −log of a mean is too large on average (+0.8 nats with 64 noise samples and a Δ of standard deviation 3),
-            and its gradient leads away from the truth. By default 0.9 for rules (α, 0) and 0 for others, and 0 wherever
-            no state can be kept: inside torch.compile and function transforms. The value of J and, for (α, 0), the
-            direction of its gradient are those of the batch in any case.
+        momentum: for rules (α, 0), of the moving average that weights batches in training, so that few noise samples in
+            a batch make its gradient noisy but not biased. 0 gives all batches the same weight, as for other rules,
+            which biases the gradient: −log of a mean is too large on average (+0.8 nats with 64 noise samples and a Δ
+            of standard deviation 3), and its gradient leads away from the truth. By default 0.9, and 0 wherever no
+            state can be kept: inside torch.compile and function transforms. The value of J and the direction of its
+            gradient are those of the batch in any case.
 
     >>> from torch.distributions import Independent, Normal
     >>> from fvnce import NCE, PowerRule
@@ -297,7 +292,8 @@ class Profiled(Partition):
         """
         power = power_of(rule)
         if power is None:
-            value, c = self._by_root(contrast, rule, data, noise, noise_ratio)
+            c = _balance_root(rule, *_on_host(data, noise), noise_ratio).to(data.values.device, non_blocking=True)
+            value = with_curvature(contrast(rule, data, noise, c, noise_ratio)[0], rule, data, noise, c, noise_ratio)
         else:
             value, c = self._in_closed_form(*power, data, noise)
         if self.training and not _validation.values_are_hidden():
@@ -309,48 +305,26 @@ class Profiled(Partition):
         first, log_a, log_b = _log_moments(alpha, data, noise)
         value = weight * (first - log_b / (1 + alpha))
         c = (log_b - log_a).detach()
-        momentum = self._momentum_in_use(MOMENTUM)
+        momentum = self._momentum_in_use()
         if momentum:
             log_p = (log_b + log_a).detach()
             # In one transfer, so that an accelerator is waited for once.
-            *averages, now, best = torch.cat([self.moving, torch.stack([log_p, c])]).tolist()
+            *averages, now = torch.cat([self.moving, log_p[None]]).tolist()
             moving = MovingAverage(*averages)
             batch_weight = moving.weight(now, momentum)
-            self._add(moving, now, best, momentum)
+            moving.add(now, momentum)
+            with torch.no_grad():
+                self.moving.copy_(torch.tensor(astuple(moving), dtype=torch.float64), non_blocking=True)
             if batch_weight != 1:
                 value = with_gradient_of(batch_weight * value, value)
         return value, c
 
-    def _by_root(
-        self, contrast: Contrast, rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float
-    ) -> tuple[Tensor, Tensor]:
-        data_numbers, noise_numbers, averages = _on_host(data, noise, self.moving)
-        best = _balance_root(rule, data_numbers, noise_numbers, noise_ratio)
-        c = best.to(data.values.device, non_blocking=True)
-        value, _, _ = contrast(rule, data, noise, c, noise_ratio)
-        momentum = self._momentum_in_use(0.0)
-        if not momentum:
-            return with_curvature(value, rule, data, noise, c, noise_ratio), c
-        # B̂ ∇E_data[f1] + Â ∇ν E_noise[f0] at c̄, over √P̄: unbiased, because c̄ is of earlier batches.
-        moving, best_c = MovingAverage(*averages.tolist()), float(best)
-        center = best_c if moving.count == 0 else min(max(moving.center, best_c - FARTHEST), best_c + FARTHEST)
-        log_a, log_b = _log_pulls(rule, data_numbers, noise_numbers, center, noise_ratio)
-        log_p = log_a + log_b
-        usual = math.exp((log_p if moving.count == 0 else moving.log_mean) / 2)
-        batch_weight = usual * moving.weight(log_p, momentum)
-        self._add(moving, log_p, best_c, momentum)
-        _, f1, f0 = contrast(rule, data, noise, center, noise_ratio)
-        towards = batch_weight * (math.exp(-log_a) * f1.mean() + math.exp(-log_b) * (noise_ratio * f0.mean()))
-        if towards.requires_grad:
-            towards.register_hook(_first_order_only)
-        return with_gradient_of(towards, value), c
-
-    def _momentum_in_use(self, default: float) -> float:
+    def _momentum_in_use(self) -> float:
         """Return the momentum, or 0 outside of training, so that averages do not change."""
         if not self.training or not torch.is_grad_enabled():
             return 0.0
         if not _validation.values_are_hidden():
-            return default if self.momentum is None else self.momentum
+            return MOMENTUM if self.momentum is None else self.momentum
         if self.momentum:
             raise RuntimeError(
                 f"momentum must be 0 where the objective is compiled or transformed, found {self.momentum}: its moving "
@@ -358,10 +332,10 @@ class Profiled(Partition):
             )
         return 0.0
 
-    @torch.no_grad()
-    def _add(self, moving: MovingAverage, log_p: float, c: float, momentum: float) -> None:
-        moving.add(log_p, c, momentum)
-        self.moving.copy_(torch.tensor(astuple(moving), dtype=torch.float64), non_blocking=True)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        if prefix + "moving" in state_dict:  # files of 0.2 hold a fourth number, for other rules
+            state_dict[prefix + "moving"] = state_dict[prefix + "moving"][:3]
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def extra_repr(self) -> str:
         """Return the momentum for the representation, if it was given."""
@@ -382,6 +356,8 @@ def make_partition(partition: PartitionName | Partition, log_scale: LogScaleLike
             f"rule must have the double-ELBO property for partition='profiled', found {rule!r}: for others J may have "
             "several maxima in log Z; use partition='learned'"
         )
+    if isinstance(made, Profiled) and made.momentum and power_of(rule) is None:
+        raise ValueError(f"momentum must be 0 for a rule that is not a multiple of (α, 0), found {made.momentum}")
     return made
 
 
@@ -428,15 +404,15 @@ def _log_moments(alpha: float, data: LogRatio, noise: LogRatio) -> tuple[Tensor,
     return log_a / alpha, log_a, log_b
 
 
-def _on_host(data: LogRatio, noise: LogRatio, averages: Tensor) -> tuple[LogRatio, LogRatio, Tensor]:
+def _on_host(data: LogRatio, noise: LogRatio) -> tuple[LogRatio, LogRatio]:
     """Return the numbers without their graph, on the CPU, by one transfer: a root is found by looking at values."""
     data, noise, device = data.detach(), noise.detach(), data.values.device
-    tensors: list[Any] = [data.values, data.log_weights, noise.values, noise.log_weights, averages]
+    tensors: list[Any] = [data.values, data.log_weights, noise.values, noise.log_weights]
     if device.type != "cpu":
         given = [t.to(device) for t in tensors if t is not None]
         parts = iter(torch.cat([t.flatten() for t in given]).cpu().split([t.numel() for t in given]))
         tensors = [None if t is None else next(parts).reshape(t.shape).to(t.dtype) for t in tensors]
-    return LogRatio(*tensors[:2]), LogRatio(*tensors[2:4]), tensors[4]
+    return LogRatio(*tensors[:2]), LogRatio(*tensors[2:])
 
 
 def _balance_root(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_ratio: float) -> Tensor:
@@ -473,18 +449,6 @@ def _balance_root(rule: ScoringRule, data: LogRatio, noise: LogRatio, noise_rati
     return c.to(data.values.dtype)
 
 
-@torch.no_grad()
-def _log_pulls(
-    rule: ScoringRule, data: LogRatio, noise: LogRatio, c: Scalar, noise_ratio: float
-) -> tuple[float, float]:
-    """Return log E_data[φ] and log(ν E_noise[ψ]) at any c."""
-    shift = -c - math.log(noise_ratio)
-    x, y = data.values.double() + shift, noise.values.double() + shift
-    log1 = rule.log_slope(x)[0] + _log_average_weights(data)
-    log0 = rule.log_slope(y)[0] + y + _log_average_weights(noise)
-    return float(log1.flatten().logsumexp(0)), float(log0.flatten().logsumexp(0)) + math.log(noise_ratio)
-
-
 def _log_average_weights(ratio: LogRatio) -> Scalar:
     """Return log-weights that average over latents and points."""
     points = math.log(ratio.values.shape[-1])
@@ -512,14 +476,6 @@ def log_noise_weights(
 def with_gradient_of(towards: Tensor, value: Tensor) -> Tensor:
     """Return the number ``value`` with the gradient of ``towards``."""
     return value.detach() + (towards - towards.detach())
-
-
-def _first_order_only(gradient: Tensor) -> None:
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "momentum must be 0 for second derivatives of a profiled rule without a closed form: the gradient "
-            "depends on an average of earlier batches; use Profiled(momentum=0), or eval()"
-        )
 
 
 def with_curvature(

@@ -99,7 +99,7 @@ def log_ratio(
         averaged_outside: average f over the draws instead of averaging the ratios inside f.
         marginal: sum a discrete latent inside f, which gives log p_θ(x)/p_n(x) itself for any ``draws``.
         base_sample: that of an earlier pass, to draw the same latents again with gradients.
-        context: c of p⁰(x, z|c), for a model that takes it.
+        context: u of p⁰(x, z|u), for a model that takes it.
         sides: numbers of rows of data and of noise, whose Gaussian latents are drawn as in separate passes.
     """
     if q is None:
@@ -222,11 +222,11 @@ def check_finite(
     whose multiples and sums have gradients. Where checks are deferred, one bad ratio makes all of them NaN, since some
     rules have a finite loss at Δ = −∞.
     """
+    if all_finite(ratio):
+        return ratio
     later = _validation.are_deferred()
     values = ratio.values if ratio.draws is None else ratio.draws
     if not later and not _validation.values_are_hidden():
-        if math.isfinite(float(values.detach().sum())):  # one pass in the good case; a sum may also overflow
-            return ratio
         numbers = values.detach().reshape(-1, len(x))
         good = (~numbers.isnan() & (numbers < torch.inf) if may_be_zero else numbers.isfinite()).all(0)
         if not good.all():
@@ -238,6 +238,13 @@ def check_finite(
     if ratio.draws is None:
         return replace(ratio, values=values)
     return replace(ratio, values=log_mean_exp(values), draws=values)
+
+
+def all_finite(ratio: LogRatio) -> bool:
+    """Return whether one look shows that all log-ratios are finite; their sum may also overflow."""
+    if _validation.are_deferred() or _validation.values_are_hidden():
+        return False
+    return math.isfinite(float((ratio.values if ratio.draws is None else ratio.draws).detach().sum()))
 
 
 def _refuse(name: str, x: Tensor, numbers: Tensor, good: Tensor, log_noise: Tensor | None) -> NoReturn:

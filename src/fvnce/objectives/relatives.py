@@ -1,8 +1,8 @@
-r"""Relatives of NCE in which a factor of p⁰ cancels, so that there is no log Z to learn (docs/theory: Which NCE?).
+r"""Relatives of NCE in which a factor of p⁰ cancels, so that there is no log Z to learn (docs/models/which-nce.md).
 
-Conditional NCE (Ceylan & Gutmann 2018) distinguishes each data point x from a step u ~ k(·|x) away from it,
+Conditional NCE (Ceylan & Gutmann 2018) distinguishes each data point x from a step y ~ k(·|x) away from it,
 
-    J = −2 E log(1 + e^(−L)),      L = log p⁰(x) k(u|x) − log p⁰(u) k(x|u).                    (Eq. conditional)
+    J = −2 E log(1 + e^(−L)),      L = log p⁰(x) k(y|x) − log p⁰(y) k(x|y).                    (Eq. conditional)
 
 Ranking NCE (Ma & Collins 2018) finds the data point among K + 1 points, the others being noise,
 
@@ -36,7 +36,7 @@ class ConditionalNCE(ModelObjective):
     r"""Conditional NCE (Ceylan & Gutmann 2018): data points against steps u away from them (Eq. conditional).
 
     The model need not be normalized, and there is no noise distribution to choose. The objective does not depend
-    on the relative weights of modes that no step connects. With a context, x and u have the same one, and log Z(c)
+    on the relative weights of modes that no step connects. With a context, x and u have the same one, and its log Z
     cancels as well.
 
     With latents p⁰(x) = E_q[p⁰(x, z)/q(z|x)] is estimated from draws. J is concave in p⁰(x), so that the data's side is
@@ -93,26 +93,26 @@ class ConditionalNCE(ModelObjective):
 
     def log_odds(self, x: Tensor, part: BatchPart | None = None, context: Tensor | None = None) -> Tensor:
         """Return L of each data point and each of its steps, shape (κ, B), at steps that are drawn now."""
-        u, log_step_ratio = self._step(x, part)
+        y, log_step_ratio = self._step(x, part)
         log_p = self._log_p("x", x, context, may_be_zero=False)
         repeated = None if context is None else context.repeat(self.steps, *[1] * (context.dim() - 1))
-        odds = log_p - self._log_p("u", u.flatten(0, 1), repeated, may_be_zero=True).reshape(self.steps, len(x))
+        odds = log_p - self._log_p("y", y.flatten(0, 1), repeated, may_be_zero=True).reshape(self.steps, len(x))
         return odds if log_step_ratio is None else odds + log_step_ratio
 
     @torch.no_grad()
     def _step(self, x: Tensor, part: BatchPart | None) -> tuple[Tensor, Tensor | None]:
-        """Return u, shape (κ, B, …), and log k(u|x) − log k(x|u), shape (κ, B), or None where k is symmetric."""
+        """Return y, shape (κ, B, …), and log k(y|x) − log k(x|y), shape (κ, B), or None where k is symmetric."""
         if self.conditional is None:
             scale = self._spread(x, part).to(x) * (STEP / math.sqrt(x[0].numel()))
             return x + scale * torch.randn((self.steps, *x.shape), dtype=x.dtype, device=x.device), None
         forth = _validation.conditional(self.conditional(x), x)
-        u = forth.sample((self.steps,)).to(x.dtype)
+        y = forth.sample((self.steps,)).to(x.dtype)
         if getattr(self.conditional, "symmetric", False):
-            return u, None
-        flat = u.flatten(0, 1)
+            return y, None
+        flat = y.flatten(0, 1)
         back = _validation.conditional(self.conditional(flat), flat)
         returned = back.log_prob(x.repeat(self.steps, *[1] * (x.dim() - 1)))
-        return u, forth.log_prob(u) - returned.reshape(self.steps, len(x))
+        return y, forth.log_prob(y) - returned.reshape(self.steps, len(x))
 
     def _log_p(self, name: str, x: Tensor, context: Tensor | None, *, may_be_zero: bool) -> Tensor:
         q, context = self._encode(x, context), self._context_of("model", context)
@@ -152,8 +152,8 @@ class RankingNCE(ContrastiveObjective):
     r"""Ranking NCE (Ma & Collins 2018; Eq. ranking): find the data point among K noise samples.
 
     Noise rows i·K … (i+1)·K − 1 go with row i of the data; if there are fewer, they are reused from the first; more
-    are an error. With a context they have that of row i, none may be reused, and log Z(c) cancels: a model p⁰(x|c) is
-    learned up to a function of c.
+    are an error. With a context they have that of row i, none may be reused, and log Z(u) cancels: a model p⁰(x|u) is
+    learned up to a function of u.
 
     With latents both kinds of ratio are estimated from draws. J is concave in r(x), so that the data's side is a lower
     bound; in the r(y_k) it is convex, and the estimate is too high with few draws. A bound on both sides exists,
@@ -163,7 +163,7 @@ class RankingNCE(ContrastiveObjective):
     Args:
         model: p_θ, unnormalized or not: ``log_prob(x)``, or ``log_joint(x, z)`` with an encoder.
         encoder: q(z|x), which must cover p_θ(z|x); None for a model without latents.
-        noise: p_n, or a function from contexts to p_n(·|c).
+        noise: p_n, or a function from contexts to p_n(·|u).
         noise_samples: K.
         latent_samples: draws of each latent.
 

@@ -4,7 +4,6 @@
 ``figures``            the two figures of rules, pairs (f1, f0) and losses; style of all figures
 ``table``              the table, two networks and six rows, and the figure of reconstructed noise
 ``penalized``          the figure of the noise-penalized autoencoder
-``instances``          the instances of the family, verified numerically
 ``setting``            shared: data, networks and noise; form of results
 ``datasets``           shared: MNIST and the digits
 ``cells``              shared: parallel training of the parts of an item, cached on disk
@@ -30,14 +29,13 @@ ITEMS = {
     "table": "the table of average log p(x|g(x)) on data and noise, two networks, six rows",
     "noise-reconstructions": "the figure of noise samples and their reconstructions",
     "penalised": "the figure of the noise-penalized autoencoder, and its numbers",
-    "instances": "the instances of the family, verified on trained models",
 }
 
 
 def reproduce(items: Sequence[str], out: Path, options: Options) -> Iterator[Result]:
     """Reproduce each item, write its files into the folder ``out`` and yield its result."""
     # Imported here, so that the command line can list the items without heavy imports.
-    from . import figures, instances, penalised, table
+    from . import figures, penalised, table
     from .cells import one_thread
     from .datasets import fetch_mnist
 
@@ -47,7 +45,6 @@ def reproduce(items: Sequence[str], out: Path, options: Options) -> Iterator[Res
         "table": table.run,
         "noise-reconstructions": table.noise_reconstructions,
         "penalised": penalised.run,
-        "instances": instances.run,
     }
     out.mkdir(parents=True, exist_ok=True)
     if options.data == "mnist":

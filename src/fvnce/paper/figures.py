@@ -59,15 +59,15 @@ def pairs(out: Path, options: Options) -> Result:
     """Draw the figure of f1 and f0 against r."""
     r = torch.linspace(0.0, LARGEST_DELTA, POINTS + 1, dtype=torch.float64)[1:]
     figure, axes = _two_panels(r, r.log(), 1, r"$r = p_\theta / p_n$")
-    axes[0].set(title="(a) earned by data", ylabel="$f_1(r)$", ylim=(-3.2, 2.2))
-    axes[1].set(title="(b) earned by noise", ylabel="$f_0(r)$", ylim=(-4.2, 1.2))
+    axes[0].set(title="(a) reward for data", ylabel="$f_1(r)$", ylim=(-3.2, 2.2))
+    axes[1].set(title="(b) reward for noise", ylabel="$f_0(r)$", ylim=(-4.2, 1.2))
     axes[0].legend(loc="lower right", frameon=False)
     files = save(figure, out, "pairs")
     reading = (
-        "A data sample earns f1 and a noise sample f0. For the double-ELBO rules both are concave in r, so an evidence "
-        "lower bound exists for both terms; for the logarithmic rule of ordinary NCE (dashed) f0 is convex."
+        "f1 is the reward for a data sample, f0 that for a noise sample. For the double-ELBO rules both are concave in "
+        "r, so both terms have an evidence lower bound; for the logarithmic rule of ordinary NCE (dashed) f0 is convex."
     )
-    caption = "Normalised to f1(1) = f0(1) = 0 and f1'(1) = 1."
+    caption = "Scaled and shifted so that f1(1) = f0(1) = 0 and f1'(1) = 1."
     alt = "Two panels of four curves each: f1 and f0 against the ratio r from 0 to 4."
     return Result("Pairs (f1, f0)", [reading], [ResultFigure(files[0], caption, alt)], files=files)
 
@@ -81,9 +81,9 @@ def losses(out: Path, options: Options) -> Result:
     axes[1].legend(loc="upper left", frameon=False)
     files = save(figure, out, "losses")
     reading = (
-        "Read as losses of a classifier with logit Δ, the soft-plus loss of the logarithmic rule only punishes "
-        "mistakes, while the double-ELBO losses go on paying for data that is recognised with confidence, and punish "
-        "noise that is taken for data exponentially."
+        "As losses of a classifier with logit Δ, the rules differ where the classifier is right. The logarithmic rule "
+        "(soft-plus) penalizes mistakes and rewards confidence by at most a constant. The double-ELBO rules reward "
+        "confidently recognized data without bound, and penalize noise that is taken for data exponentially."
     )
     caption = "Losses of a data sample and of a noise sample."
     alt = "Two panels of four curves each: minus f1 and minus f0 against the log-ratio from -4 to 4."
@@ -159,7 +159,7 @@ def panels(
         axes[0].set_yticks(places, list(rows), fontsize=7)
         axes[0].tick_params(length=0)
     if differences:
-        figure.colorbar(drawn, ax=axes[-1], shrink=0.8, label="grey value")
+        figure.colorbar(drawn, ax=axes[-1], shrink=0.8, label="gray value")
     return save(figure, out, name)
 
 

@@ -282,17 +282,17 @@ def reading(record: Record) -> list[str]:
     for network in networks(record):
         gaps = {row["label"]: column(record, network, name, "difference") for name, row in record["rows"].items()}
         sentences.append(
-            f"On {network} the rows are not put in an order, because one seed has no error; --seeds 3 gives one."
+            f"On {network} the rows are not ordered, because one seed gives no standard error; use --seeds 3."
             if record["seeds"] < 2
             else f"On {network} the difference between data and noise grows in the order {ordered(gaps)}, where ≈ is a "
-            f"step within its error (95 %, paired over {record['seeds']} seeds). A row whose data term fell is lower "
-            "for a reason that says nothing about noise: compare both columns."
+            f"step within its error (95 %, paired over {record['seeds']} seeds). Compare both columns: the difference "
+            "is also small where the data term fell, which says nothing about noise."
         )
     live = [cell["live_noise"] for cell in record["cells"] if "live_noise" in cell]
     if live:
         sentences.append(
-            f"At most {max(live):.1%} of the noise samples can be felt in the gradient. Where none can be felt, the "
-            "rows differ only because α re-weights the data by r^α, not because noise is penalised."
+            f"At most {max(live):.1%} of the noise samples contribute to the gradient. Where none does, rows differ "
+            "only because α weighs the data by r^α, not because noise is penalized."
         )
     return sentences
 
@@ -304,6 +304,6 @@ def reading_of_figure(record: Record) -> list[str]:
     return [
         "Noise samples are training images with Gaussian noise. The worse a method reconstructs them, the more it has "
         f"concentrated on the data. Average log p(x|g(x)) of noise in nats, network {record['network']}, seed "
-        f"{record['seed']}: {listed}; of one seed, so that the order of close ones may be chance. The paper, on MNIST: "
+        f"{record['seed']}: {listed}. With one seed, the order of close values may be chance. The paper, on MNIST: "
         "AE (-1138) > VAE (-1609) > α = 1/16 (-1818)."
     ]

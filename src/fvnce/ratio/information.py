@@ -35,7 +35,8 @@ class MutualInformation:
 
     Attributes:
         value: the estimate. It is not clamped, so that averages over data sets are fair; I itself is at least 0.
-        error: two standard errors, and what a longer curve may still add. NaN with a reason.
+        error: two standard errors, and what more rows or a check by neighbors may add. NaN with a reason. A dependence
+            of which neither copulas nor neighbors see anything is not in it.
         reason: why there is no error, or an empty string.
         model: the ratio that earned most: ``gaussian``, ``student`` or ``neighbors``.
         curves: by model, the estimate of a quarter, of half and of all of the rows, before anything is added.
@@ -94,26 +95,38 @@ def mutual_information(x: Any, y: Any, *, neighbors: int = 5, folds: int = 5, se
         value[name] = float(curves[name][2].mean()) + _remainder(curves[name], 1.0)
     gain = curves["student"][2] - curves["gaussian"][2]
     model = "student" if float(gain.mean()) > 2 * _standard_error(gain) else "gaussian"
-    drawn, log_ratio = _drawn({math.inf: scores} if model == "gaussian" else student, columns, generator)
+    drawn, log_ratio, own = _drawn({math.inf: scores} if model == "gaussian" else student, columns, generator)
     seen, expected = (_neighbors_curve(rows, columns, order, neighbors) for rows in (scores, drawn))
     # What neighbors miss of the copula, of which the ratio is known, they miss of the pairs too.
-    curves["neighbors"] = seen - (expected - log_ratio).mean(1, keepdim=True)
-    noise = math.hypot(_standard_error(seen[2]), _standard_error(expected[2] - log_ratio))
-    if float((seen - expected)[2].mean()) > 2 * math.hypot(_standard_error(seen[2]), _standard_error(expected[2])):
-        model = "neighbors"  # the copula does not explain all that they see
+    missed = (expected - log_ratio).mean(1, keepdim=True)
+    curves["neighbors"] = seen - missed
+    mean, noise_of_missed = float(curves["neighbors"][2].mean()), _standard_error(expected[2] - log_ratio)
+    # Row by row, what neighbors and the copula see of the same pairs varies less than either.
+    excess, doubt = mean - value[model], math.hypot(_standard_error(seen[2] - own), noise_of_missed)
     # Neighbors in d dimensions miss c·n^(-1/d) at worst (Gao et al. 2018), and often less.
-    more = _remainder(curves[model], 1 / scores.shape[1] if model == "neighbors" else 1.0)
-    value["neighbors"] = (mean := float(curves[model][2].mean())) + more / 2
+    rest = _remainder(curves["neighbors"], 1 / scores.shape[1])
+    value["neighbors"] = mean + rest / 2
     # A fit of k = D·E dependences has k/(2n) ± √(2k)/(2n) nats too few, even where rows hardly vary.
     k = columns * (scores.shape[1] - columns)
-    error = (k + 2 * math.sqrt(2 * k)) / (2 * len(scores)) + abs(more)
-    # Terms of neighbors depend on one another: data sets differ 1.5 times as much as the scatter of rows suggests.
-    error += 3 * noise if model == "neighbors" else 2 * _standard_error(curves[model][2])
+    error = (k + 2 * math.sqrt(2 * k)) / (2 * len(scores))
+    noise = math.hypot(_standard_error(seen[2]), noise_of_missed)
+    if excess > 3 * doubt:
+        model, more = "neighbors", rest  # the copula does not explain all that they see
+        systematic = abs(rest) + max(abs(float(missed[2])), abs(float(missed[2] - missed[0])))
+        # Terms of neighbors depend on one another: data sets differ 1.5 times as much as the scatter of rows suggests.
+        error += math.hypot(systematic, 3 * noise)
+    else:
+        more = _remainder(curves[model], 1.0)
+        # Neighbors may see what the copula does not, too little of it for a choice.
+        above = excess + 2 * doubt + max(0.0, _remainder(curves["neighbors"], 1 / min(scores.shape[1], 5)))
+        error += math.hypot(more, max(0.0, above), 2 * _standard_error(curves[model][2]))
     reason = ""
-    if value[model] > math.log(len(scores)) - 1:
+    shown, beyond = float(curves[model][2].mean()), value[model] > math.log(len(scores)) - 1
+    if more > max(mean, 2 * noise, k / len(scores), shown if beyond else 0.0):
+        value[model] = shown  # nothing is added that the rows do not show
+        reason = f"with more rows the estimate may grow by {more:.2g} from {shown:.2g}"
+    elif beyond:
         reason = f"{value[model]:.1f} nats rest on the model alone: {len(scores)} rows show about log n"
-    elif more > max(mean, 2 * noise):
-        reason = f"with more rows the estimate may grow by {more:.2g} from {mean:.2g}"
     means = {name: tuple(each.mean(1).tolist()) for name, each in curves.items()}
     return MutualInformation(value[model], math.nan if reason else error, reason, model, means)
 
@@ -135,15 +148,18 @@ def _neighbors_curve(scores: Tensor, columns: int, order: Tensor, k: int) -> Ten
     return curve
 
 
-def _drawn(quantiles: dict[float, Tensor], columns: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return normal scores of as many rows, drawn from the copula fitted to all rows, and their log-ratios."""
+def _drawn(quantiles: dict[float, Tensor], columns: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Return normal scores of as many rows, of the copula fitted to all rows; their log-ratios and the rows'."""
     nu, z, scatter = _fit(quantiles, torch.arange(len(next(iter(quantiles.values())))))
     rows = torch.randn(z.shape, generator=generator, dtype=z.dtype) @ torch.linalg.cholesky(scatter).T
     if math.isfinite(nu):
         chi2 = torch.randn(len(z), int(nu), generator=generator, dtype=z.dtype).square().sum(1, keepdim=True)
         rows = rows / (chi2 / nu).sqrt()
-    log_ratio = torch.cat([_log_ratios(block, columns, scatter, nu).diag() for block in rows.split(BLOCK)])
-    return torch.from_numpy(special.ndtri((stats.rankdata(rows.numpy(), axis=0) - 0.5) / len(rows))), log_ratio
+    drawn, own = (
+        torch.cat([_log_ratios(block, columns, scatter, nu).diag() for block in each.split(BLOCK)])
+        for each in (rows, z)
+    )
+    return torch.from_numpy(special.ndtri((stats.rankdata(rows.numpy(), axis=0) - 0.5) / len(rows))), drawn, own
 
 
 def _fit(quantiles: dict[float, Tensor], rows: Tensor) -> tuple[float, Tensor, Tensor]:

@@ -112,7 +112,7 @@ class PowerRule(SmoothRule):
         return -torch.exp(2 * delta + (self.alpha - 1) * self._log_r_plus_beta(delta))
 
     def _autograd_is_exact(self, outcome: int) -> bool:
-        return outcome == 0 and self.beta == 0  # a multiple of an exponential
+        return self.beta == 0 and (outcome == 0 or self.alpha == 0)  # a multiple of an exponential, or Δ itself
 
     def _log_slope1(self, delta: Tensor) -> Tensor:
         if self.beta == 0:

@@ -166,17 +166,15 @@ class SmoothRule(ScoringRule):
         inner = delta if threshold == math.inf or _all_below(delta, threshold) else delta.clamp(max=threshold)
         if inner is delta and self._autograd_is_exact(outcome):
             return self._value(outcome, delta)
-        with torch.no_grad():
-            result = self._value(outcome, inner)
-        if result is delta:  # log r: no slope is more exact than autograd's
-            return delta
         hidden, dual = _validation.values_are_hidden(), forward_ad.unpack_dual(delta).tangent
         differentiated = hidden or dual is not None or (delta.requires_grad and torch.is_grad_enabled())
+        if inner is delta and differentiated and not hidden and dual is None:
+            exact: Tensor = _OfRule.apply(delta, self, outcome)  # type: ignore[no-untyped-call]
+            return exact
+        with torch.no_grad():
+            result = self._value(outcome, inner)
         if inner is delta and not differentiated:
             return result
-        if inner is delta and not hidden and dual is None:
-            exact: Tensor = _OfRule.apply(delta, result, self, outcome)  # type: ignore[no-untyped-call]
-            return exact
         slope = self._slope(outcome, inner)
         if inner is not delta:
             with torch.no_grad():
@@ -235,14 +233,15 @@ class _OfRule(Function):
     """As :class:`_WithSlope`, for a rule's slope that is evaluated in the backward pass: usually without a graph."""
 
     @staticmethod
-    def forward(ctx: Any, delta: Tensor, value: Tensor, rule: SmoothRule, outcome: int) -> Tensor:
+    def forward(ctx: Any, delta: Tensor, rule: SmoothRule, outcome: int) -> Tensor:
         ctx.save_for_backward(delta)
         ctx.rule, ctx.outcome = rule, outcome
-        return value.clone()
+        value = rule._value(outcome, delta)
+        return value.clone() if value is delta else value
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
-        return grad_outputs[0] * ctx.rule._slope(ctx.outcome, ctx.saved_tensors[0]), None, None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return grad_outputs[0] * ctx.rule._slope(ctx.outcome, ctx.saved_tensors[0]), None, None
 
 
 class _WithSlopeCompiled(Function):

@@ -76,8 +76,7 @@ class ArraySource(ABC):
     def stored(self, rows: int) -> Iterator[NDArray[Any]]:
         """Yield the array as stored, in parts of at most ``rows`` rows."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have no file open
         """Close the file that is being read."""
 
     def parts(self) -> Iterator[Part]:
@@ -161,9 +160,6 @@ class WholeArray(ArraySource):
         """Yield the array in parts of at most ``rows`` rows."""
         for start in range(0, len(self._values), rows):
             yield np.ascontiguousarray(self._values[start : start + rows])
-
-    def close(self) -> None:
-        """Do nothing, as no file is open."""
 
 
 def open_npy(path: Path) -> ArraySource:
@@ -294,9 +290,6 @@ class ImageFolder(ArraySource):
         """Yield the images in parts of at most ``rows`` images."""
         for start in range(0, len(self.files), rows):
             yield np.stack([self._image(path) for path in self.files[start : start + rows]])
-
-    def close(self) -> None:
-        """Do nothing, as images are opened one by one."""
 
     def _image(self, path: Path) -> NDArray[np.float32]:
         image = read_png(path)

@@ -20,13 +20,9 @@ from .._validation import FileError
 from .errors import Problem, TableError, budget, explained, listed, over_budget, within_budget
 from .frame import PART_ROWS, Frame, Part, as_texts
 from .learning import ABOUT, KEPT, ColumnScan, decide, distinct, misfits
-from .parsing import BOUND, COMPACT_DATE, ColumnType
+from .parsing import BOUND, COMPACT_DATE, MONEY, ColumnType
 from .schema import ReadOptions, names_identifier, typed, unique, without_gaps
 
-#: Amounts that Arrow can parse, with the same result as :class:`ColumnType`, which parses others as well.
-_AMOUNTS = {
-    mark: f"^-?MONEY([1-9][0-9]{{0,2}}([{other}][0-9]{{3}})+|[0-9]+)([{mark}][0-9]+)?$" for mark, other in (".,", ",.")
-}
 _COMMAS = "^[+-]?[0-9]+(,[0-9]+)?$"
 #: Patterns of texts that Arrow reads as numbers but that carry more information.
 _SHOWING = {
@@ -127,7 +123,11 @@ class TableSource(ABC):
         try:
             self.settle()
             for columns in self._tables(PART_ROWS, self._chosen):
-                frame = self._frame(columns, start)
+                problems: list[Problem] = []
+                read = {name: self._column(name, columns[name], start, problems) for name in self._chosen}
+                if problems:
+                    raise self._error(problems)
+                frame = Frame(read, {name: column for name, column in self.types.items() if name in read})
                 yield Part(frame, start, None, self._done(start + len(frame)))
                 start += len(frame)
         finally:
@@ -227,14 +227,6 @@ class TableSource(ABC):
         scan.add({text: (0, start + order[place]) for text, (_, place) in shown.items()})
         scan.counts["number"] += len(values) - values.null_count
 
-    def _frame(self, columns: Mapping[str, Any], start: int) -> Frame:
-        """Return a part of the table from Arrow columns."""
-        problems: list[Problem] = []
-        read = {name: self._column(name, columns[name], start, problems) for name in self._chosen}
-        if problems:
-            raise self._error(problems)
-        return Frame(read, {name: column for name, column in self.types.items() if name in read})
-
     def _column(self, name: str, values: Any, start: int, problems: list[Problem]) -> NDArray[Any]:
         import pyarrow
 
@@ -249,10 +241,9 @@ class TableSource(ABC):
                 return without_gaps(plain, column)
             values = pyarrow.array(as_texts(plain), pyarrow.string())
         values = _without(values, self._gaps(name))
-        if column.kind == "number":
-            numbers = _numbers(values, column.decimal, column.unit)
-            if numbers is not None:
-                return numbers
+        plain_numbers = column.kind == "number" and (not column.unit or MONEY.fullmatch(column.unit))
+        if plain_numbers and (numbers := _numbers(values, column.decimal)) is not None:
+            return numbers
         texts = _objects(values)
         if column.kind == "text":
             return texts
@@ -286,22 +277,19 @@ def _without(values: Any, gaps: list[str]) -> Any:
     return compute.if_else(gone, pyarrow.scalar(None, values.type), values)
 
 
-def _numbers(values: Any, mark: str | None, unit: str = "") -> NDArray[np.float64] | None:
-    """Parse texts if all are plain numbers, or amounts such as $1,234.50 with this decimal mark and currency."""
+def _numbers(values: Any, mark: str | None) -> NDArray[np.float64] | None:
+    """Parse texts by Arrow if all are plain numbers with this decimal mark; None if not."""
     import pyarrow
     from pyarrow import compute
 
-    money = unit if len(unit) == 1 and unit in "$€£¥" else ""
+    if mark == ",":
+        if not _all_match(values, _COMMAS):
+            return None
+        values = compute.replace_substring(values, ",", ".")
     try:
-        if mark != "," and unit == money:
-            return np.asarray(compute.cast(values, pyarrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+        return np.asarray(compute.cast(values, pyarrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
     except pyarrow.ArrowInvalid:
-        pass
-    pattern = _AMOUNTS[mark or "."].replace("MONEY", f"[{money}]?" if money else "")
-    if mark is None or unit != money or not _all_match(values, pattern):
         return None
-    plain = compute.replace_substring_regex(values, "[$€£¥,]" if mark == "." else "[$€£¥.]", "")
-    return _numbers(compute.replace_substring(plain, ",", "."), None)
 
 
 def _all_match(values: Any, pattern: str) -> bool:

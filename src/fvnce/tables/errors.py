@@ -83,14 +83,14 @@ class TableError(FileError):
     @classmethod
     def of(cls, name: str, problems: Sequence[tuple[str, Problem]]) -> Self:
         """Make the error from the name of the file and the problems with their locations."""
-        rows = [[str(p.column), place, listed([p.value]), p.advice] for place, p in problems]
+        rows = [[str(p.column), place, listed([p.value]), p.requirement, p.advice] for place, p in problems]
         of = [f"{place}: column {p.column!r}" if p.column != "" else f"{place}:" for place, p in problems[:8]]
         shown = [
             f"{w} {p.requirement}, found {p.value[:40]!r}; {p.advice}" for w, (_, p) in zip(of, problems, strict=False)
         ]
         more = [f"and {len(rows) - 8} more"] if len(rows) > 8 else []
         error = cls(f"{name}, " + "; ".join([*shown, *more]))
-        error.name, error.rows = name, [["column", "place", "value", "what to do"], *rows]
+        error.name, error.rows = name, [["column", "place", "value", "problem", "what to do"], *rows]
         error.paste = " ".join(dict.fromkeys(option for _, p in problems for option in p.options))
         return error
 

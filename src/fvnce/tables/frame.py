@@ -131,7 +131,15 @@ class Frame:
             notice = f"X has columns that training did not have, which are ignored: {', '.join(extra[:9])}"
         return self._like({own[name]: self._columns[own[name]] for name in names}), notice
 
-    def without(self, names: Sequence[str]) -> Frame:
+    def with_columns(self, columns: Mapping[Any, NDArray[Any]]) -> Frame:
+        """Return the frame with more columns.
+
+        Args:
+            columns: an array for each name, as long as the others.
+        """
+        return Frame(self._columns | dict(columns), self.types)
+
+    def without(self, names: Sequence[Any]) -> Frame:
         """Return the frame without the named columns."""
         return self._like({name: values for name, values in self._columns.items() if name not in set(names)})
 

@@ -23,7 +23,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .errors import Problem
-from .parsing import BOUND, COMPACT_DATE, DOLLARS, LOCAL_DATE, MISSING, MONEY, TRUTHS, ColumnType, kind_of
+from .parsing import BOUND, COMPACT_DATE, DOLLARS, LOCAL_DATE, MISSING, MONEY, TRUTHS, ColumnType, amount, kind_of
 
 #: Number of different texts of each kind that a scan keeps, and number that an error lists for one column.
 KEPT, LISTED = 64, 8
@@ -71,9 +71,8 @@ class ColumnScan:
             if text in seen or len(seen) < KEPT:
                 before, first = seen.get(text, (0, row))
                 seen[text] = before + count, first
-            if kind == "number":
-                about = [what for what, pattern in ABOUT.items() if pattern.match(text)]
-                for what in [*about, *(f"in {sign}" for sign in MONEY.findall(text))]:
+            if kind == "number" or kind.startswith("unit "):
+                for what in (what for what, pattern in ABOUT.items() if pattern.match(text)):
                     self.shown.setdefault((kind, what), (text, row))
 
     def add_whole(self, values: NDArray[Any], start: int = 0) -> None:
@@ -87,20 +86,23 @@ class ColumnScan:
         self.add(distinct(map(str, values.astype(int).tolist()), start) if dated else {"0": (len(values), start)})
 
     def merge_units(self) -> str:
-        """Count numbers with a unit as numbers if most have the same unit, else as text; return the unit."""
-        units = [kind for kind in self.counts if kind.startswith("unit ")]
-        into = "number" if len(units) == 1 and self.counts[units[0]] >= self.counts["number"] else "text"
-        for kind in units:
+        """Count numbers with a unit as numbers if it is that of most or a currency, else as text; return the unit."""
+        units = [kind.removeprefix("unit ") for kind in self.counts if kind.startswith("unit ")]
+        most = len(units) == 1 and self.counts[f"unit {units[0]}"] >= self.counts["number"]
+        money = any(map(MONEY.fullmatch, units))
+        into = "number" if most or (len(units) == 1 and money) else "text"
+        for unit in units:
+            kind = f"unit {unit}"
             # Digits and letters without a blank may be a code, unlike 5 kg.
             text, (_, row) = next(iter(self.texts[kind].items()))
-            if into == "text" and (len(self.texts[kind]) >= SOME or re.search(r"\d\s|[.,]\d", text)):
+            if into == "text" and (money or len(self.texts[kind]) >= SOME or re.search(r"\d\s|[.,]\d", text)):
                 self.shown["unit", kind] = text, row
             self.counts[into] += self.counts.pop(kind)
-            self.texts[into] |= (texts := self.texts.pop(kind))
-            self.shown.setdefault((into, "plain"), (next(iter(texts)), 0))
-            for shows in [shows for other, shows in self.shown if other == kind]:
-                self.shown.setdefault((into, shows), self.shown[kind, shows])
-        return units[0].removeprefix("unit ") if into == "number" else ""
+            self.texts[into] |= self.texts.pop(kind)
+            self.shown.setdefault((into, "plain"), (text, 0))
+            for other, shows in [key for key in self.shown if key[0] == kind and key[1] != "bare"]:
+                self.shown.setdefault((into, shows), self.shown[other, shows])
+        return units[0] if into == "number" else ""
 
     def among(self, kind: str) -> dict[str, tuple[int, int]]:
         """Return the texts of all other kinds."""
@@ -182,11 +184,11 @@ def decide(
         column = given.get(name) or _kind(name, scan, result, name in loose)
         if unit and name not in given and column.kind == "number":
             column = replace(column, unit=unit)
-            if unit != "%":
+            if unit != "%" and not MONEY.fullmatch(unit):
                 result.notices.append(
                     f"column {name!r} holds numbers with the unit {unit!r}; later rows must have it too"
                 )
-            if bare := scan.shown.get(("number", "bare")):
+            if not MONEY.fullmatch(unit) and (bare := scan.shown.get(("number", "bare"))):
                 result.refuse(name, bare, f"must have the unit {unit!r} as elsewhere", "correct it", _categorical(name))
         result.types[name] = column
         mixed = [seen for (kind, _), seen in scan.shown.items() if kind == "unit"]
@@ -283,6 +285,10 @@ def _categorical(name: Any) -> str:
     return f"--categorical {shlex.quote(str(name))}"
 
 
+def _value(text: str, mark: str) -> float:
+    return (amount(BOUND.sub("", text, count=1), mark) or (math.nan, ""))[0]
+
+
 def _settle_number(
     name: Any, column: ColumnType, shown: Shown, common: str | None, hint: str | None, result: Decision
 ) -> None:
@@ -294,7 +300,7 @@ def _settle_number(
     if mark is None and unclear and not own and (DOLLARS.search(unclear[0]) if "?," in of else hint):
         # A comma in dollars separates thousands; if commas separate fields, a point is the decimal mark.
         mark = "."
-        value = ColumnType(decimal=mark).parse_one(unclear[0])
+        value = _value(unclear[0], mark)
         result.notices.append(f"column {name!r}: {unclear[0]!r} is taken for {value:.10g}; if not, pass --decimal ,")
     result.types[name] = replace(column, decimal=mark)
     stray = [other for other in own if other != mark and (column.decimal or len(own) > 1)]
@@ -303,18 +309,12 @@ def _settle_number(
         requirement = f"must have the decimal mark {other!r} as elsewhere"
         result.refuse(name, of[stray[-1]], requirement, "correct it", _categorical(name))
     elif mark is None and unclear:
-        values = sorted(ColumnType(decimal=each).parse_one(unclear[0]) or 0.0 for each in ".,")
+        values = sorted(_value(unclear[0], each) for each in ".,")
         requirement = f"must show whether such numbers are {values[0]:.10g} or {values[1]:.10g}"
         result.refuse(name, unclear, requirement, "", "--decimal .", "--decimal ,")
-    if "infinite" in of and math.isinf(ColumnType(decimal=mark).parse_one(text := of["infinite"][0]) or 0.0):
+    if "infinite" in of and math.isinf(_value(text := of["infinite"][0], mark or ".")):
         missing = f"--missing {shlex.quote(text[:40])}"
         result.refuse(name, of["infinite"], "must not hold infinity", "correct it", missing)
-    currencies = {what[3:]: seen for what, seen in of.items() if what.startswith("in ")}
-    if len(currencies) > 1:
-        first, second, *_ = currencies.values()
-        result.refuse(name, second, f"must be in one currency as {first[0]!r}", "convert it", _categorical(name))
-    elif currencies and not column.unit and not column.decimal:
-        result.types[name] = replace(result.types[name], unit=next(iter(currencies)))
     if "bound" in of:
         result.notices.append(f"column {name!r} holds bounds such as {of['bound'][0]!r}: the sign is left out")
     for what, lost in {

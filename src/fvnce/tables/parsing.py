@@ -14,7 +14,7 @@ kind                  such as                                                bec
 A :class:`ColumnType` is inferred from all rows of a file and stored with the model, so that later rows are read in the
 same way: the decimal mark of 1,234, the month of 1/3, the texts that mean a missing value.
 
-A new kind needs a parser in ``_PARSERS``, a noun in ``NOUNS``, and a case in :func:`kind_of`.
+A new kind needs an entry in :data:`KINDS` and a case in :func:`kind_of`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,15 +33,6 @@ from numpy.typing import NDArray
 from .. import _validation
 
 Array = NDArray[np.float64]
-#: Nouns for the values of each kind, for messages.
-NOUNS = {
-    "number": "numbers",
-    "truth": "truths",
-    "time": "dates",
-    "clock": "times of day",
-    "duration": "durations",
-    "text": "texts",
-}
 #: Texts that mean a missing value in every column, in lower case: ours, those of pandas, and Excel's errors.
 # fmt: off
 MISSING = frozenset({
@@ -55,7 +46,11 @@ TRUTHS = ({"true", "t", "false", "f"}, {"yes", "y", "no", "n"}, {"on", "off"})
 
 _MONEY = r"(?:[A-Z]{0,2}[$€£¥₹₽₩₪₫₴₦₱₺฿]|USD|EUR|CHF|GBP|JPY|CAD|AUD|SEK|NOK|DKK|PLN|Fr\.|kr)"
 MONEY, DOLLARS = re.compile(_MONEY), re.compile("[$£¥]|USD|GBP|JPY")
-_AMOUNT = re.compile(rf"([+-]?)\s*{_MONEY}?\s*([+-]?)\s*([\d.,'’\s]*\d[.,]?(?:[eE][+-]?\d+)?)\s*(?:{_MONEY}|(%))?(-?)")
+_UNIT = r"(?:[^\W\d_]|[°²³µ/%‰″\"^])(?:[^\W\d_]|[°²³µ/%‰″\"^-]){0,11}"
+#: An amount: sign, currency, sign, digits, currency or unit, minus.
+_AMOUNT = re.compile(
+    rf"([+-]?)\s*({_MONEY}?)\s*([+-]?)\s*([\d.,'’\s]*\d[.,]?(?:[eE][+-]?\d+)?)\s*({_MONEY}|{_UNIT}|)(-?)"
+)
 #: Digits with a decimal point or a decimal comma; all thousands have the same separator.
 _DIGITS = {
     mark: re.compile(
@@ -64,20 +59,23 @@ _DIGITS = {
     )
     for mark, other in (".,", ",.")
 }
-#: A number with a unit; a leading zero makes it a code.
-_UNIT = re.compile(r"((?!0\d).*?[\d.,])\s*((?:[^\W\d_]|[°²³µ/%‰″\"^-]){1,12})")
 _SEPARATOR = re.compile(r"[^\d.eE+-]")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 #: The sign of a bound, before a value outside the range of an instrument.
 BOUND = re.compile(r"^(?:[<>]=?|[≤≥])\s*(?=[\d.,+-])")
 _MONTHS = ("", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_ISO_DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})(?:\2(\d{1,2}))?(?!\d)")
 LOCAL_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})(?!\d)")
 #: Eight digits that are a date if the whole column matches.
-COMPACT_DATE = re.compile(r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
-_NAMED = r"(?:[A-Za-z]{3},? )?"
-_NAMED_DATE = re.compile(rf"{_NAMED}(\d{{1,2}})[ ./-]+([A-Za-z]{{3}})[a-z]*\.?[ ,./-]+(\d{{4}}|\d{{2}})(?!\d)")
-_MONTH_FIRST = re.compile(rf"{_NAMED}([A-Za-z]{{3}})[a-z]*\.? (\d{{1,2}}),? (\d{{4}})(?!\d)")
+COMPACT_DATE = re.compile(r"(?P<year>(?:19|20)\d\d)(?P<month>0[1-9]|1[0-2])(?P<day>0[1-9]|[12]\d|3[01])")
+_WEEKDAY, _MONTH = r"(?:[A-Za-z]{3},? )?", r"(?P<month>[A-Za-z]{3})[a-z]*\.?"
+#: Dates that can be read in one way; a month without a day is its first day, but has no time of day.
+_DATES = (
+    re.compile(r"(?P<year>\d{4})([-/.])(?P<month>\d{1,2})\2(?P<day>\d{1,2})(?!\d)"),
+    re.compile(r"(?P<year>\d{4})[-/](?P<month>\d{1,2})(?P<day>)$"),
+    re.compile(rf"{_WEEKDAY}(?P<day>\d{{1,2}})[ ./-]+{_MONTH}[ ,./-]+(?P<year>\d{{4}}|\d{{2}})(?!\d)"),
+    re.compile(rf"{_WEEKDAY}{_MONTH} (?P<day>\d{{1,2}}),? (?P<year>\d{{4}})(?!\d)"),
+    COMPACT_DATE,
+)
 _TIME_OF_DATE = re.compile(
     r"(?:(?:[T :]|, )\s*(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*([AaPp][Mm])?)?"
     r"\s*(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})?"
@@ -90,7 +88,7 @@ class ColumnType:
     """Type of a column: how its values are read.
 
     Attributes:
-        kind: one of :data:`NOUNS`.
+        kind: one of :data:`KINDS`.
         decimal: "." or ",", the decimal mark of numbers; None if unknown: 1.234 is then rejected.
         day_first: whether 1/3/2024 is in March; None if unknown: such dates are then rejected.
         codes: for text, the code of each text of training.
@@ -138,12 +136,12 @@ class ColumnType:
 
     def parse_one(self, text: str) -> float | None:
         """Parse one stripped text as a number; None if it is unreadable."""
-        return _PARSERS[self.kind](self, text)
+        return KINDS[self.kind].parse(self, text)
 
     @property
     def noun(self) -> str:
         """Noun for the values of the column, for messages."""
-        return NOUNS[self.kind]
+        return KINDS[self.kind].noun
 
     @property
     def undecided(self) -> bool:
@@ -156,11 +154,11 @@ class ColumnType:
         return MISSING | {text.strip().lower() for text in self.missing}
 
     @cached_property
-    def number_codes(self) -> dict[float, int]:
+    def number_codes(self) -> dict[tuple[float, str], int]:
         """For text, the code of each number that a text of training equals; −2 if several do."""
-        result: dict[float, int] = {}
+        result: dict[tuple[float, str], int] = {}
         for text, code in (self.codes or {}).items():
-            if (number := _amount(text, ".")) is not None:
+            if (number := amount(text, ".")) is not None:
                 result[number] = -2 if number in result else code
         return result
 
@@ -179,7 +177,7 @@ class ColumnType:
             state,
             "a column",
             "codes",
-            kind=partial(_validation.choice, options=tuple(NOUNS)),
+            kind=partial(_validation.choice, options=tuple(KINDS)),
             decimal=_validation.optional(partial(_validation.choice, options=(".", ","))),
             day_first=_validation.optional(_validation.flag),
             ignored=_validation.flag,
@@ -195,21 +193,22 @@ class ColumnType:
 def kind_of(text: str) -> tuple[str, str]:
     """Classify a text: return its kind, and the decimal mark of a number or the order of a date.
 
-    The kind of 5 kg is "unit kg", that of 5 % "unit %". The mark of a number is "." or ",", "?." or "?," if it can be
-    read in two ways with different results, and "" if both agree. The order of a date is "day", "month", "?" if
-    ambiguous, or "" if it does not matter.
+    The kind of 5 kg is "unit kg", that of 5 % "unit %", that of $5 "unit $". The mark of a number is "." or ",", "?."
+    or "?," if it can be read in two ways with different results, and "" if both agree. The order of a date is "day",
+    "month", "?" if ambiguous, or "" if it does not matter.
 
     >>> [kind_of(text) for text in ("20.10", "1.234", "7", "2,5 €", "13/4/2024", "3/4/2024", "no", "Bern")]
-    [('number', '.'), ('number', '?.'), ('number', ''), ('number', ','), ('time', 'day'), ('time', '?'), ('truth', \
+    [('number', '.'), ('number', '?.'), ('number', ''), ('unit €', ','), ('time', 'day'), ('time', '?'), ('truth', \
 ''), ('text', '')]
     """
     bare = BOUND.sub("", text, count=1)
-    by_point, by_comma = _amount(bare, "."), _amount(bare, ",")
-    if by_point is not None or by_comma is not None:
-        kind = "unit %" if "%" in text else "number"
-        if by_point == by_comma:
-            return kind, ""
-        return kind, "." if by_comma is None else "," if by_point is None else "?," if "," in text else "?."
+    by_point, by_comma = amount(bare, "."), amount(bare, ",")
+    unit, shows = (by_point or by_comma or (0.0, ""))[1], ""
+    if by_point != by_comma:
+        shows = "." if by_comma is None else "," if by_point is None else "?," if "," in text else "?."
+    is_number = bool(by_point or by_comma)
+    if is_number and (unit in ("", "%") or MONEY.match(unit)):
+        return f"unit {unit}" if unit else "number", shows
     for first in ("month", "day"):
         if _time(ColumnType("time", day_first=first == "day"), text) is not None:
             local = LOCAL_DATE.match(text)
@@ -218,50 +217,48 @@ def kind_of(text: str) -> tuple[str, str]:
             return "time", first if first == "day" or int(local.group(3)) > 12 else "?"
     if _clock(ColumnType("clock"), text) is not None:
         return "clock", ""
-    if (measured := _UNIT.fullmatch(bare)) and (inside := kind_of(measured.group(1)))[0] == "number":
-        return f"unit {measured.group(2)}", inside[1]
+    if is_number:
+        return f"unit {unit}", shows
     return ("truth" if text.lower() in TRUE | FALSE else "text"), ""
 
 
 def _number(column: ColumnType, text: str) -> float | None:
-    text = BOUND.sub("", text, count=1)
-    unit, bare = column.unit, text
-    if "%" in (unit, text[-1:]) or "%)" in text:
-        right = unit == "%" and "%" in text
-    elif MONEY.fullmatch(unit):
-        right = set(MONEY.findall(text)) <= {unit}
-    else:
-        bare = text.removesuffix(unit).rstrip()
-        right = not unit or bare != text
-    readings = {_amount(bare, mark) for mark in column.decimal or ".,"} - {None}
-    value = readings.pop() if len(readings) == 1 else None
-    return value if right or value == 0 else None
+    bare = BOUND.sub("", text, count=1)
+    amounts = {amount(bare, mark) for mark in column.decimal or ".,"} - {None}
+    if len(amounts) != 1:
+        return None
+    value, unit = amounts.pop() or (math.nan, "")
+    # A currency may be left out; 0 needs no unit.
+    same = unit == column.unit or ("" in (unit, column.unit) and MONEY.fullmatch(unit + column.unit))
+    return value if same or (value == 0 and not unit) else None
 
 
-def _amount(text: str, mark: str) -> float | None:
-    """Parse a text as a number with the decimal mark ``mark``; None if it is not one."""
+def amount(text: str, mark: str) -> tuple[float, str] | None:
+    """Parse a text as a number with the decimal mark ``mark``, and its currency or unit; None if it is not one."""
     text = text.replace("−", "-").replace("–", "-")
     if ("," if mark == "." else ".") not in text and "_" not in text:
         try:
-            return float(text.replace(mark, "."))
+            return float(text.replace(mark, ".")), ""
         except ValueError:
             pass
     # In accounting, negative amounts are in brackets.
     owed = re.fullmatch(rf"({_MONEY}?)\s*\(([^()]+)\)", text)
     match = _AMOUNT.fullmatch((owed.group(1) + owed.group(2) if owed else text).strip())
-    if match is None or sum(map(bool, (owed, *match.group(1, 2, 5)))) > 1 or _ADDRESS.fullmatch(text):
+    if match is None or sum(map(bool, (owed, *match.group(1, 3, 6)))) > 1 or _ADDRESS.fullmatch(text):
         return None
-    digits = match.group(3).strip()
+    digits, unit = match.group(4).strip(), match.group(2) + match.group(5)
     grouped = _DIGITS[mark].fullmatch(digits)
     if not grouped or (grouped.group(1) and grouped.group(2)):  # thousands separators do not occur with an exponent
+        return None
+    if unit not in ("", "%") and not MONEY.match(unit) and re.match(r"0\d", digits):  # a code, such as 007b
         return None
     plain = digits.replace(".", "").replace(",", ".") if mark == "," else digits.replace(",", "")
     try:
         value = float(_SEPARATOR.sub("", plain))
     except ValueError:
         return None
-    sign = -1.0 if owed or "-" in match.group(1, 2, 5) else 1.0
-    return sign * value / (100.0 if match.group(4) else 1.0)
+    value = -value if owed or "-" in match.group(1, 3, 6) else value
+    return value / (100.0 if unit == "%" else 1.0), unit
 
 
 def _truth(column: ColumnType, text: str) -> float | None:
@@ -270,11 +267,7 @@ def _truth(column: ColumnType, text: str) -> float | None:
 
 
 def _time(column: ColumnType, text: str) -> float | None:
-    if match := _ISO_DATE.match(text):
-        year, month, day = int(match.group(1)), int(match.group(3)), int(match.group(4) or 1)
-        if match.group(4) is None and (match.group(2) == "." or match.end() < len(text)):
-            return None  # 2024.10 is a number, and a month without a day has no time of day
-    elif match := LOCAL_DATE.match(text):
+    if match := LOCAL_DATE.match(text):
         first, second, year = (int(match.group(i)) for i in (1, 3, 4))
         if len(match.group(4)) == 2 and match.group(2) != "/" and min(map(len, match.group(1, 3))) < 2:
             return None  # 1.2.34 is a version number
@@ -283,12 +276,9 @@ def _time(column: ColumnType, text: str) -> float | None:
             return None
         by_day = column.day_first or match.group(2) == "." or (unknown and first > 12)
         day, month = (first, second) if by_day else (second, first)
-    elif match := _NAMED_DATE.match(text):
-        day, month, year = int(match.group(1)), _month(match.group(2)), int(match.group(3))
-    elif match := _MONTH_FIRST.match(text):
-        month, day, year = _month(match.group(1)), int(match.group(2)), int(match.group(3))
-    elif match := COMPACT_DATE.match(text):
-        year, month, day = map(int, match.groups())
+    elif match := next(filter(None, (date.match(text) for date in _DATES)), None):
+        year, day, name = int(match["year"]), int(match["day"] or 1), match["month"].lower()
+        month = int(name) if name.isdigit() else _MONTHS.index(name) if name in _MONTHS else 0
     else:
         return None
     rest = _TIME_OF_DATE.fullmatch(text, match.end())
@@ -300,10 +290,6 @@ def _time(column: ColumnType, text: str) -> float | None:
     except ValueError:
         return None
     return moment.timestamp() + float(f"0.{rest.group(4) or 0}")
-
-
-def _month(name: str) -> int:
-    return _MONTHS.index(name.lower()) if name.lower() in _MONTHS else 0
 
 
 def _clock(column: ColumnType, text: str) -> float | None:
@@ -327,15 +313,23 @@ def _code(column: ColumnType, text: str) -> float | None:
     """Return the code of a text; 700 has that of "00700" if no other text of training equals this number."""
     if column.codes is None:
         return None
-    other = -2 if (number := _amount(text, ".")) is None else column.number_codes.get(number, -2)
+    other = -2 if (number := amount(text, ".")) is None else column.number_codes.get(number, -2)
     return float(column.codes.get(text, other))
 
 
-_PARSERS: dict[str, Callable[[ColumnType, str], float | None]] = {
-    "number": _number,
-    "truth": _truth,
-    "time": _time,
-    "clock": _clock,
-    "duration": _number,
-    "text": _code,
+class Kind(NamedTuple):
+    """Kind of a column: its parser, and nouns for its values in messages and on pages."""
+
+    parse: Callable[[ColumnType, str], float | None]
+    noun: str
+    label: str
+
+
+KINDS = {
+    "number": Kind(_number, "numbers", "number"),
+    "truth": Kind(_truth, "truths", "yes or no"),
+    "time": Kind(_time, "dates", "date"),
+    "clock": Kind(_clock, "times of day", "time of day"),
+    "duration": Kind(_number, "durations", "duration"),
+    "text": Kind(_code, "texts", "text"),
 }

@@ -227,7 +227,9 @@ def frame_to_matrix(frame: Frame, types: ColumnTypes, *, strict: bool = True) ->
     for position, name in enumerate(frame.columns):
         if name in read:
             column = decision.types.get(name, read[name])
-            result[:, position] = _numbers(name, frame[name], column, problems if name not in decision.types else [])
+            found: list[Problem] = []
+            result[:, position] = _numbers(name, frame[name], column, found)
+            problems += [] if any(problem.column == name for problem in problems) else found
     if problems and strict:
         raise _refused(problems)
     infinite = np.isinf(result)

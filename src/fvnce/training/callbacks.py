@@ -91,44 +91,34 @@ class EarlyStopping(Callback):
     Args:
         patience: how many epochs without improvement to wait.
         monitor: the column to watch; NaN never counts as an improvement. Smaller is better, except for ``val_bound``.
-        min_delta: the smallest change that counts as an improvement.
-        restore_best: whether to leave the objective with the weights of the best epoch.
 
     >>> import torch
     >>> import fvnce
     >>> noise = fvnce.fit_gaussian(torch.eye(4))
     >>> objective = fvnce.NCE(fvnce.EnergyModel(fvnce.mlp([4, 1]), reference=noise), noise, fvnce.PowerRule(alpha=0))
-    >>> stop = EarlyStopping(patience=1, monitor="loss", min_delta=1e6)  # no epoch is that much better than the first
+    >>> stop = EarlyStopping(patience=1, monitor="lr")  # which does not change
     >>> history = fvnce.fit(objective, torch.eye(4), epochs=50, callbacks=[stop])
     >>> history["epoch"]
     [1.0, 2.0]
     """
 
-    def __init__(
-        self, patience: int = 10, *, monitor: str = "val_loss", min_delta: float = 0.0, restore_best: bool = True
-    ) -> None:
+    def __init__(self, patience: int = 10, *, monitor: str = "val_loss") -> None:
         self.patience = _validation.count("patience", patience)
         self.monitor = monitor
-        self.min_delta = _validation.number("min_delta", min_delta, low=0.0)
-        self.restore_best = restore_best
         self.best = math.inf
         self.best_epoch = -1
         self._weights: dict[str, Tensor] | None = None
 
     def epoch(self, trainer: Any) -> None:
-        """Compare the epoch with the best one so far, unless the column needs a validation that was not due."""
-        validated = trainer.validation is None or trainer.settings.validates_after(trainer.epoch)
-        if self.monitor.startswith("val_") and not validated:
-            return
+        """Compare the epoch with the best one so far."""
         epochs = trainer.history.epochs
         if self.monitor not in epochs:
             names = ", ".join(epochs.columns)
             raise ValueError(f"monitor must be one of {names}, found {self.monitor!r}; val_… need validation data")
         value = epochs[self.monitor][-1] * (-1 if self.monitor == "val_bound" else 1)
-        if value < self.best - self.min_delta:
+        if value < self.best:
             self.best, self.best_epoch = value, trainer.epoch
-            if self.restore_best:
-                self._weights = {name: value.detach().clone() for name, value in trainer.objective.state_dict().items()}
+            self._weights = {name: value.detach().clone() for name, value in trainer.objective.state_dict().items()}
         elif trainer.epoch - self.best_epoch >= self.patience:
             trainer.stop(f"{self.monitor} has not improved since epoch {self.best_epoch + 1}")
 

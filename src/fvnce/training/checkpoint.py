@@ -4,8 +4,8 @@ The folder of a run holds ``objective.safetensors``, the whole objective as it w
 only weights: ``best.safetensors`` and the checkpoints, ``step-000000120.safetensors``. ``load`` takes any of these
 files; ``fvnce.load`` opens the folder.
 
-A checkpoint holds all that the next step depends on, and is written atomically with a checksum (see ``io``). With
-several processes each of the others writes a file of its own before the main process writes the one that names them.
+A checkpoint holds all that the next step depends on, of every process, and is written by the main process, atomically
+and with a checksum (see ``io``).
 
 Weights alone do not show what they were trained for. So a checkpoint also holds the settings of the training and facts
 about the objective, by name, and is refused if they are of another run: the objective's description, as a file would
@@ -178,9 +178,9 @@ class Checkpoints:
         """Hold the lock of the folder, which only one writer can."""
         return locked(self.folder / ".lock", self.folder)
 
-    def path(self, step: int, rank: int = 0) -> Path:
-        """Return the file of a step; processes other than the main one have their own."""
-        return self.folder / f"step-{step:09d}{f'.rank-{rank}' if rank else ''}.safetensors"
+    def path(self, step: int) -> Path:
+        """Return the file of a step."""
+        return self.folder / f"step-{step:09d}.safetensors"
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints in the folder, ascending."""
@@ -201,11 +201,9 @@ class Checkpoints:
         return path
 
     def set_aside(self, steps: list[int]) -> None:
-        """Rename checkpoints that cannot be read, parts first."""
-        for step in steps:
-            for path in (*self._parts(step), self.path(step)):
-                if path.exists():
-                    path.replace(path.with_name(f"{path.name}{UNREADABLE}"))
+        """Rename checkpoints that cannot be read."""
+        for path in map(self.path, steps):
+            path.replace(path.with_name(f"{path.name}{UNREADABLE}"))
 
     def write(self, step: int, state: Mapping[str, Any], rank_state: Mapping[str, Any], fabric: Fabric) -> None:
         """Write a checkpoint, and remove older ones than the ``keep`` newest.
@@ -216,53 +214,36 @@ class Checkpoints:
             rank_state: the state of this process.
             fabric: the processes.
         """
-        checksums: list[str | OSError] = [""] * fabric.world_size
+        content, tensors = flatten(rank_state)
+        states: list[Any] = [unflatten(content, {name: value.cpu() for name, value in tensors.items()})]
         if fabric.world_size > 1:
-            rank, checksum = fabric.global_rank, checksums[0]
-            if rank:
-                content, tensors = flatten(rank_state)
-                try:
-                    checksum = write_record(self.path(step, rank), f"{_KIND}-part", {"state": content}, tensors)
-                except OSError as error:
-                    checksum = error
-            torch.distributed.all_gather_object(checksums, checksum)
-            for each in checksums:
-                if isinstance(each, OSError):
-                    raise each
+            mine, states = states[0], [None] * fabric.world_size
+            torch.distributed.gather_object(mine, states if fabric.is_global_zero else None)
         if not fabric.is_global_zero:
             return
-        content, tensors = flatten({**state, "rank_state": rank_state})
-        parts = {str(rank): checksum for rank, checksum in enumerate(checksums) if rank}
-        write_record(self.path(step), _KIND, {"state": content, "parts": parts, "versions": versions()}, tensors)
+        content, tensors = flatten({**state, "rank_states": {str(rank): each for rank, each in enumerate(states)}})
+        write_record(self.path(step), _KIND, {"state": content, "versions": versions()}, tensors)
         # Later ones, of a run that was resumed at an earlier step, do not count: this one must be among the kept.
         for old in [old for old in self.steps() if old <= step][: -self.keep]:
-            # The main file goes first: parts without it do no harm, it without its parts would be a broken checkpoint.
-            for file in (self.path(old), *self._parts(old)):
-                file.unlink(missing_ok=True)
-
-    def _parts(self, step: int) -> list[Path]:
-        return list(self.folder.glob(f"step-{step:09d}.rank-*.safetensors"))
+            self.path(old).unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return (state, state of one process) of a checkpoint, after all checksums have been compared."""
     content, tensors = read_record(path, _KIND)
-    saved, parts, written_with = fields(content, str(path), "state", "parts", "versions")
+    content.pop("parts", None)  # in version 0.2.0
+    saved, written_with = fields(content, str(path), "state", "versions")
     with reading(path):
         now = versions()
         changed = [f"{name} {old} → {now[name]}" for name, old in written_with.items() if now.get(name, old) != old]
         state = unflatten(saved, tensors)
-        rank_state = state.pop("own" if "own" in state else "rank_state")  # "own" in version 0.2.0
-        if rank and str(rank) not in parts:
-            raise FileError(f"{path} was written by {len(parts) + 1} processes; this is process {rank}")
-    if rank:
-        part = path.with_name(path.name.replace(".safetensors", f".rank-{rank}.safetensors"))
-        content, tensors = read_record(part, f"{_KIND}-part", parts[str(rank)])
-        rank_state = unflatten(fields(content, str(part), "state")[0], tensors)
+        rank_states = {"0": state.pop("own")} if "own" in state else state.pop("rank_states")  # "own" in version 0.2.0
+        if str(rank) not in rank_states:
+            raise FileError(f"{path} was written by {len(rank_states)} processes; this is process {rank}")
     if changed:
         text = f"{path.name} was written with other versions ({', '.join(changed)}): last bits of results may differ"
         warnings.warn(text, stacklevel=2)
-    return state, rank_state
+    return state, rank_states[str(rank)]
 
 
 def versions() -> dict[str, str]:

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
@@ -165,11 +166,14 @@ def make_schedule(schedule: ScheduleLike, optimizer: Optimizer, total_steps: int
 
 def gradient_size(parameters: Iterable[Tensor]) -> Tensor:
     """Return a number, on the device, that is finite only if all gradients are; huge ones may overflow it."""
-    gradients = [_dense(p.grad) for p in parameters if p.grad is not None]
+    gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
+    kinds = {(each.dtype, each.layout, each.device) for each in gradients}
     # Of a small network the calls cost more than the copy of its gradients.
-    if sum(map(Tensor.numel, gradients)) > _SMALL or len({(each.dtype, each.device) for each in gradients}) != 1:
-        return get_total_norm(gradients)
-    return torch.cat([each.reshape(-1) for each in gradients]).sum()
+    dense = len(kinds) == 1 and gradients[0].layout is torch.strided
+    if dense and sum(map(Tensor.numel, gradients)) <= _SMALL:
+        flat: Tensor = _flatten_dense_tensors(gradients)
+        return flat.sum()
+    return get_total_norm([_dense(each) for each in gradients])
 
 
 def non_finite_gradients(module: nn.Module) -> list[str]:

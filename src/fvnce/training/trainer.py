@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 
 from .. import _random, _validation
 from ..io import describe, reading, rebuild
+from ..models import GaussianDecoder
 from ..objectives import Batch, Learned
 from .batches import BatchStream
 from .budget import with_budget
@@ -123,7 +124,6 @@ class FitOptions:
         keep_last: how many checkpoints are kept.
         log_every: steps between records of the objective's statistics; the last step of an epoch is always recorded.
             The loss is recorded at every step.
-        validate_every: epochs between validations; the last epoch is always validated.
         seed_globals: False neither seeds nor reads the global generators of torch, NumPy and Python: for objectives
             that draw from generators of their own, and for trainings in several threads, which share them. Then a seed
             must be given, data must be rows, and there are no checkpoints.
@@ -143,7 +143,6 @@ class FitOptions:
     checkpoint_every: int | None = None
     keep_last: int = 2
     log_every: int = 50
-    validate_every: int = 1
     seed_globals: bool = True
     devices: int | str | list[int] | None = None
     num_nodes: int | None = None
@@ -151,7 +150,7 @@ class FitOptions:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("noise_pool", "accumulate", "checkpoint_every", "keep_last", "log_every", "validate_every"):
+        for name in ("noise_pool", "accumulate", "checkpoint_every", "keep_last", "log_every"):
             if getattr(self, name) is not None:
                 _validation.count(name, getattr(self, name), low=0 if name == "noise_pool" else 1)
         if self.timeout is not None:
@@ -175,10 +174,6 @@ class TrainerSettings(FitOptions):
         _validation.number("lr", self.lr, low=0.0)
         if self.grad_clip is not None:
             _validation.number("grad_clip", self.grad_clip, low=0.0, open_low=True)
-
-    def validates_after(self, epoch: int) -> bool:
-        """Return whether validation is due after an epoch."""
-        return (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs
 
 
 def _accepts_old_keywords(function: Callable[P, R]) -> Callable[P, R]:
@@ -363,10 +358,11 @@ class Trainer:
         self.module.train()
         self.parameters = list(objective.parameters())
         objective.zero_grad()
-        # What a batch may change before the optimizer's step.
+        # What a batch may change before the optimizer's step; the fixed σ of a decoder it does not.
         self.changing = [
             (f"{path}.{name}".lstrip("."), module, name)
             for path, module in objective.named_modules()
+            if type(module) is not GaussianDecoder
             for name in (*dict(module.named_buffers(recurse=False)), *["log_z"] * isinstance(module, Learned))
         ]
         self.history = History()
@@ -401,6 +397,8 @@ class Trainer:
 
     def _call(self, method: str) -> None:
         """Call a method of all callbacks; what they draw from the global generators changes nothing."""
+        if not self.callbacks:
+            return
         with _random.preserve_rng_state(self.device, self.settings.seed_globals):
             for callback in self.callbacks:
                 getattr(callback, method)(self)
@@ -492,9 +490,7 @@ class Trainer:
         return NonFiniteLoss(f"{where}: {what}{about}. Try a smaller learning rate or grad_clip; {saved}")
 
     def _end_epoch(self) -> None:
-        validated: dict[str, float] = {}
-        if self.validation is not None and self.settings.validates_after(self.epoch):
-            validated = self.validation()
+        validated = {} if self.validation is None else self.validation()
         self.recorder.close_epoch(self.epoch, self.step, validated)
         # Losses against other noise do not compare; callbacks may replace the noise, which is saved as well.
         losses = self.history.epochs["val_loss"][self.noise_since or 0 :] if "loss" in validated else []
@@ -602,8 +598,6 @@ class Trainer:
             "validation": None if self.validation is None else self.validation.rows.fingerprint(),
             "callbacks": [type(callback).__name__ for callback in self.callbacks],
         }
-        if self.validation is None:
-            del facts["validate_every"]
         # A user's function is known by its name, and by what it made.
         made = {f"optimizer.{name}": value for name, value in self.raw_optimizer.defaults.items()}
         if self.scheduler is None:

@@ -11,7 +11,7 @@ of commands do not use postponed annotations, which typer would evaluate three t
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import cleandoc
@@ -24,6 +24,7 @@ from typer.core import TyperGroup
 from ..._version import __version__
 
 if TYPE_CHECKING:
+    from ...tables.frame import Part
     from ..runs.settings import DataSettings
 
 #: The first sentence of each command's help, in the order in which they are listed.
@@ -74,7 +75,7 @@ class DeferredGroup(TyperGroup):
 app = typer.Typer(
     name="fvnce",
     cls=DeferredGroup,
-    help="Estimate latent-variable and energy-based models by telling data from noise.\n\n"
+    help="Find outliers in tables and images, and reproduce the paper on fully variational NCE.\n\n"
     "Start with: fvnce fit table.csv --out run, then fvnce score run new.csv, and open run/report.html.\n\n"
     "Exit codes: 0 success, 1 failure, 2 usage error, 3 outliers found by score --check or a change found by "
     "monitor, 130 interrupted.",
@@ -183,47 +184,77 @@ def _report(message: str) -> None:
     make_echo(False)(f"fvnce: {message}")
 
 
+def option(metavar: str | None, help: str, *names: str, **how: Any) -> Any:
+    """Return an option with its placeholder and its help."""
+    return typer.Option(*names, metavar=metavar, help=help, **how)
+
+
+def _one_character(delimiter: str | None) -> str | None:
+    """Return the character that a delimiter or its name, such as "tab", means.
+
+    >>> _one_character("tab"), _one_character(";")
+    ('\\t', ';')
+    """
+    named = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";", "pipe": "|"}
+    delimiter = None if delimiter is None else named.get(delimiter.lower(), delimiter)
+    if delimiter is not None and len(delimiter) != 1:
+        raise typer.BadParameter(f"must be one character or its name, found {delimiter!r}")
+    return delimiter
+
+
+def _point_or_comma(decimal: str | None) -> str | None:
+    if decimal not in (None, ".", ","):
+        raise typer.BadParameter(f"must be . or , found {decimal!r}")
+    return decimal
+
+
 Delimiter = Annotated[
-    str | None, typer.Option(help="Separate columns of a text table by this character; detected by default.")
+    str | None,
+    option(None, "Separate columns of a text table by this character; detected by default.", callback=_one_character),
 ]
 Header = Annotated[
     bool | None,
-    typer.Option(
+    option(
+        None,
+        "Read column names from the first line, or not; detected by default.",
         "--header/--no-header",
-        help="Read column names from the first line, or not; detected by default.",
         show_default=False,
     ),
 ]
 Missing = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="TEXT", help="Read TEXT as a missing value, in addition to '', NA, NaN, null, none and ?; repeatable."
-    ),
+    option("TEXT", "Read TEXT as a missing value, in addition to '', NA, NaN, null, none and ?; repeatable."),
 ]
 Decimal = Annotated[
-    str | None, typer.Option(metavar=".|,", help="Set the decimal mark where the values of the file do not show it.")
+    str | None,
+    option(".|,", "Set the decimal mark where the values of the file do not show it.", callback=_point_or_comma),
 ]
 Categorical = Annotated[
-    list[str] | None,
-    typer.Option(metavar="COLUMN", help="Read this column as text although it holds numbers; repeatable."),
+    list[str] | None, option("COLUMN", "Read this column as text although it holds numbers; repeatable.")
 ]
-Array = Annotated[str | None, typer.Option(metavar="NAME", help="Read the rows from this array of an npz file.")]
+Array = Annotated[str | None, option("NAME", "Read the rows from this array of an npz file.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
 
-def writable(path: str, option: str, inputs: Sequence[str | Path] = ()) -> None:
-    """Raise BadParameter if ``path`` is a folder or an input file; otherwise create its parent folder."""
+def writable(path: str | Path, option: str, inputs: Iterable[str | Path] = ()) -> None:
+    """Raise BadParameter if ``path`` is a folder or an input file; else create its parent, unless it is -."""
+    if str(path) == "-":
+        return
     if Path(path).is_dir():
-        raise typer.BadParameter(f"{option} must name a file, {path!r} is a folder")
+        raise typer.BadParameter(f"{option} must name a file, '{path}' is a folder")
     for read in ("/dev/stdin" if str(read) == "-" else read for read in inputs):
         if Path(read).exists() and Path(path).is_file() and os.path.samefile(path, read):
-            raise typer.BadParameter(f"{option} must not name a file that is read, found {path!r}; choose another name")
+            raise typer.BadParameter(f"{option} must not name a file that is read, found '{path}'; choose another name")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[IO[str]]:
-    """Open a text file for writing that appears under its name only once it is complete; write to devices directly."""
+def writing(name: str | Path) -> Iterator[IO[str]]:
+    """Open a text file that appears under its name once it is complete; write to devices and - (stdout) directly."""
+    if str(name) == "-":
+        yield sys.stdout
+        return
+    path = Path(name)
     from ...io import atomic_write
 
     if path.parent == Path("/dev") or (path.exists() and not path.is_file()):
@@ -234,35 +265,13 @@ def writing(path: Path) -> Iterator[IO[str]]:
         yield file
 
 
-def one_character(delimiter: str | None) -> str | None:
-    """Return the character that a delimiter or its name, such as "tab", means.
-
-    >>> one_character("tab"), one_character(";")
-    ('\\t', ';')
-    """
-    named = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";", "pipe": "|"}
-    delimiter = None if delimiter is None else named.get(delimiter.lower(), delimiter)
-    if delimiter is not None and len(delimiter) != 1:
-        raise typer.BadParameter(f"--delimiter must be one character or its name, found {delimiter!r}")
-    return delimiter
-
-
-def point_or_comma(decimal: str | None) -> str | None:
-    """Return the decimal mark, or raise BadParameter if it is not . or , (None is allowed)."""
-    if decimal not in (None, ".", ","):
-        raise typer.BadParameter(f"--decimal must be . or , found {decimal!r}")
-    return decimal
-
-
-def like_training(
-    data: "DataSettings", *, delimiter: str | None, missing: list[str] | None, decimal: str | None, **given: Any
-) -> "DataSettings":
+def like_training(data: "DataSettings", given: Mapping[str, Any]) -> "DataSettings":
     """Return the settings for reading new data: those of the options, and otherwise those of training."""
     from dataclasses import replace
 
     # Another file may use another delimiter or decimal mark, but marks missing values as the training file does.
-    given |= {"missing": tuple(missing or data.missing), "array": given["array"] or data.array}
-    return replace(data, delimiter=one_character(delimiter), decimal=point_or_comma(decimal), **given)
+    own = {name: given[name] for name in ("delimiter", "header", "decimal")}
+    return replace(data, **own, missing=tuple(given["missing"] or data.missing), array=given["array"] or data.array)
 
 
 def make_echo(quiet: bool) -> Callable[[str], None]:
@@ -291,35 +300,30 @@ def text_table(caption: str, rows: Sequence[Sequence[str]], *, left: bool = Fals
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(c.ljust(w) if left else c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
-            ]
+            c.ljust(w) if left or i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
         )
         for row in cells
     ]
-    return "\n".join([*([visible(caption)] if caption else []), *(line.rstrip() for line in lines)])
+    return "\n".join([*([visible(caption)] if caption else []), *map(str.rstrip, lines)])
 
 
-@contextmanager
-def progress(title: str, quiet: bool) -> Iterator[Callable[[int, float | None], None] | None]:
-    """Show a progress bar of the rows done, if standard error is a terminal."""
+def progress(parts: Iterable["Part"], quiet: bool) -> Iterator["Part"]:
+    """Yield parts of a file, with a progress bar of the rows done if standard error is a terminal."""
     if quiet or not sys.stderr.isatty():
-        yield None
+        yield from parts
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("scoring"),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[rows]:,} rows"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=1.0, rows=0)
-
-        def tick(rows: int, share: float | None) -> None:
-            bar.update(task, rows=rows, total=None if share is None else 1.0, completed=share or 0.0)
-
-        yield tick
+        task = bar.add_task("", total=1.0, rows=0)
+        for part in parts:
+            yield part
+            total = None if part.done is None else 1.0
+            bar.update(task, rows=part.start + len(part.rows), total=total, completed=part.done or 0.0)

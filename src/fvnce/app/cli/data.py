@@ -1,6 +1,5 @@
 """The command ``fvnce data``: describe a file, or fetch and list the data sets of the paper."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +13,7 @@ from . import (
     Header,
     Missing,
     make_echo,
-    one_character,
-    point_or_comma,
+    option,
     text_table,
     writable,
     writing,
@@ -34,12 +32,10 @@ def data(
     categorical: Categorical = None,
     schema: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="Write how each column is read to FILE; if FILE exists, read the columns as it says."
-        ),
+        option("FILE", "Write how each column is read to FILE; if FILE exists, read the columns as it says."),
     ] = None,
     array: Array = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the description of a file as JSON.")] = False,
+    json: Annotated[bool, option(None, "Print the description of a file as JSON.", "--json")] = False,
 ) -> None:
     """If a table can be read in several ways, all ambiguous columns are listed, with the options that resolve them.
 
@@ -72,8 +68,8 @@ def data(
     if schema is not None:
         writable(schema, "--schema", [name])
     owned = read_schema(schema) if schema is not None and Path(schema).exists() else None
-    given = (one_character(delimiter), header, tuple(missing or ()), tuple(categorical or ()), None, array)
-    source = open_source(name, ReadOptions(*given, point_or_comma(decimal), owned))
+    given = (delimiter, header, tuple(missing or ()), tuple(categorical or ()), None, array)
+    source = open_source(name, ReadOptions(*given, decimal, owned))
     if not isinstance(source, TableSource):
         text, content = _describe_array(source)
         typer.echo(line_json(content) if json else text)
@@ -89,7 +85,7 @@ def data(
     finally:
         types = {column: source.types[column] for column in source.columns if column in source.types}
         if schema is not None and owned is None and types:
-            with writing(Path(schema)) as file:
+            with writing(schema) as file:
                 file.write(schema_toml(types, name))
     for notice in source.notices:
         make_echo(False)(notice)
@@ -120,22 +116,17 @@ def _describe_table(source: Any) -> tuple[str, dict[str, Any]]:
 
 def _describe_array(source: Any) -> tuple[str, dict[str, Any]]:
     """Describe the shape and range of an array, as text and for JSON."""
-    import numpy as np
-
     from ..escaping import visible
+    from ..report.summary import ColumnSummary
 
-    rows, missing, low, high = 0, 0, np.inf, -np.inf
+    rows, summary = 0, ColumnSummary()
     for part in source.parts():
         rows += len(part.rows)
-        gone = np.isnan(part.rows) if part.rows.dtype.kind == "f" else np.zeros((), bool)
-        missing += int(gone.sum())
-        if not gone.all():
-            low, high = min(low, float(np.nanmin(part.rows))), max(high, float(np.nanmax(part.rows)))
-    shape = [int(side) for side in source.shape[1:]]
-    values = f"values from {low:.6g} to {high:.6g}" if low <= high else "no value"
+        summary.add(part.rows.ravel())
+    shape, missing = [int(side) for side in source.shape[1:]], summary.missing
+    values = "no value" if summary.low is None else f"values from {float(summary.low):.6g} to {float(summary.high):.6g}"
     gaps = f", {missing:,} missing" if missing else ""
     name, kind = source.name, source.kind
     text = f"{visible(name)}: {kind}, {rows:,} rows of {'×'.join(map(str, shape))}, {values}{gaps}"
-    # JSON cannot represent infinity.
-    edges = {key: edge if math.isfinite(edge) else None for key, edge in (("low", low), ("high", high))}
-    return text, {"file": name, "kind": kind, "rows": rows, "shape": shape, **edges, "missing": missing}
+    content = {"file": name, "kind": kind, "rows": rows, "shape": shape, "low": None, "high": None}
+    return text, content | summary.content() | {"missing": missing}

@@ -1,8 +1,8 @@
 """The commands ``fvnce fit``, ``score``, ``evaluate`` and ``monitor``, which make a run and use it."""
 
 import json as json_module
-import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,8 +18,7 @@ from . import (
     Quiet,
     like_training,
     make_echo,
-    one_character,
-    point_or_comma,
+    option,
     progress,
     text_table,
     writable,
@@ -33,51 +32,40 @@ LISTS = ("hidden", "members")
 def fit(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help="Training rows.", show_default=False)] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Use the settings of an earlier run; other options override them.")
+        Path | None, option(None, "Use the settings of an earlier run; other options override them.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Write the run to this folder; by default runs/NAME.")
-    ] = None,
+    out: Annotated[Path | None, option("RUN", "Write the run to this folder; by default runs/NAME.")] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the files of an earlier run, and keep all others.")
+        bool, option(None, "Replace the files of an earlier run, and keep all others.", "--overwrite")
     ] = False,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Seed all random draws, by default with 0; the same seed gives the same weights."),
+        option(None, "Seed all random draws, by default with 0; the same seed gives the same weights.", min=0),
     ] = None,
-    outliers: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Read known outliers from FILE, laid out like DATA.")
-    ] = None,
+    outliers: Annotated[str | None, option("FILE", "Read known outliers from FILE, laid out like DATA.")] = None,
     label: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN[=VALUE]",
-            help="Read known outliers from a column (name, number from 1, npz array) that holds 1 or VALUE for them.",
+        option(
+            "COLUMN[=VALUE]",
+            "Read known outliers from a column (name, number from 1, npz array) that holds 1 or VALUE for them.",
         ),
     ] = None,
     checked: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="Trust the label of the rows that this column marks, also where it says inlier."
-        ),
+        str | None, option("COLUMN", "Trust the label of the rows that this column marks, also where it says inlier.")
     ] = None,
     review: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SHEET", help="Learn from the verdicts in a sheet written by fvnce score --review; repeatable."
-        ),
+        option("SHEET", "Learn from the verdicts in a sheet written by fvnce score --review; repeatable."),
     ] = None,
     mostly_outliers: Annotated[
-        bool, typer.Option("--mostly-outliers", help="Allow the label to mark more than half of the rows.")
+        bool, option(None, "Allow the label to mark more than half of the rows.", "--mostly-outliers")
     ] = False,
-    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Leave out a column; repeatable.")] = None,
+    drop: Annotated[list[str] | None, option("COLUMN", "Leave out a column; repeatable.")] = None,
     keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Use a column although it looks like an identifier; repeatable."),
+        list[str] | None, option("COLUMN", "Use a column although it looks like an identifier; repeatable.")
     ] = None,
     id: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Copy this identifier column into the scores, and do not train on it."),
+        str | None, option("COLUMN", "Copy this identifier column into the scores, and do not train on it.")
     ] = None,
     delimiter: Delimiter = None,
     header: Header = None,
@@ -85,20 +73,15 @@ def fit(
     decimal: Decimal = None,
     categorical: Categorical = None,
     schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Read columns as described in FILE, written by fvnce data DATA --schema FILE."
-        ),
+        str | None, option("FILE", "Read columns as described in FILE, written by fvnce data DATA --schema FILE.")
     ] = None,
     array: Array = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="Set another parameter of the detector, such as n_trees=50; repeatable."
-        ),
+        option("NAME=VALUE", "Set another parameter of the detector, such as n_trees=50; repeatable.", "--set"),
     ] = None,
     contamination: Annotated[
-        float | None, typer.Option(help="Set the threshold such that this fraction of the training rows lies above it.")
+        float | None, option(None, "Set the threshold such that this fraction of the training rows lies above it.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -168,12 +151,7 @@ def _settings(given: dict[str, Any], config: Path | None) -> Any:
         source |= {"path": _absolute(given["data"]), "sha256": None}
     if "review" in given:  # sheets accumulate
         source["review"] = tuple(dict.fromkeys([*base.data.review, *map(_absolute, given["review"])]))
-    if "outliers" in given:
-        source["outliers"] = _absolute(given["outliers"])
-    if "schema" in given:
-        source["schema"] = _absolute(given["schema"])
-    point_or_comma(given.get("decimal"))
-    source |= {"delimiter": one_character(given["delimiter"])} if "delimiter" in given else {}
+    source |= {name: _absolute(given[name]) for name in ("outliers", "schema") if name in given}
     detector = {"contamination": given["contamination"]} if "contamination" in given else {}
     detector |= dict(_pair(text) for text in given.get("settings", []))
     seed, data = given.get("seed", base.seed), replace(base.data, **source)
@@ -211,27 +189,21 @@ def _plain(text: str) -> Any:
 def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder written by fvnce fit.")],
     data: Annotated[str, typer.Argument(metavar="DATA", help="Rows, laid out as in training; - for standard input.")],
-    out: Annotated[str, typer.Option(metavar="FILE", help="Write to FILE; - for standard output.")] = "-",
-    top: Annotated[int | None, typer.Option(min=1, metavar="N", help="Output only the N highest-scoring rows.")] = None,
-    alarms: Annotated[int | None, typer.Option(min=1, metavar="N", help="Flag the N highest-scoring rows.")] = None,
-    fdr: Annotated[
-        float | None, typer.Option(metavar="Q", help="Flag rows at a false discovery rate of at most Q.")
-    ] = None,
-    threshold: Annotated[float | None, typer.Option(metavar="T", help="Flag rows that score above T.")] = None,
+    out: Annotated[str, option("FILE", "Write to FILE; - for standard output.")] = "-",
+    top: Annotated[int | None, option("N", "Output only the N highest-scoring rows.", min=1)] = None,
+    alarms: Annotated[int | None, option("N", "Flag the N highest-scoring rows.", min=1)] = None,
+    fdr: Annotated[float | None, option("Q", "Flag rows at a false discovery rate of at most Q.")] = None,
+    threshold: Annotated[float | None, option("T", "Flag rows that score above T.")] = None,
     review: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Write a sheet of N rows to be reviewed by a person, instead of scores."),
+        int | None, option("N", "Write a sheet of N rows to be reviewed by a person, instead of scores.", min=1)
     ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Add up to three reasons for each score, in words.")
-    ] = False,
+    explain: Annotated[bool, option(None, "Add up to three reasons for each score, in words.", "--explain")] = False,
     id: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Copy this identifier column into the output; by default that of the run."),
+        str | None, option("COLUMN", "Copy this identifier column into the output; by default that of the run.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail if DATA is far from the training rows.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Write one JSON object per line instead of csv.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 3 if any row is flagged.")] = False,
+    strict: Annotated[bool, option(None, "Fail if DATA is far from the training rows.", "--strict")] = False,
+    json: Annotated[bool, option(None, "Write one JSON object per line instead of csv.", "--json")] = False,
+    check: Annotated[bool, option(None, "Exit with 3 if any row is flagged.", "--check")] = False,
     delimiter: Delimiter = None,
     header: Header = None,
     missing: Missing = None,
@@ -275,7 +247,8 @@ def score(
 
     cat new.csv | fvnce score run - --check > scores.csv || echo outliers found
     """
-    from contextlib import closing, nullcontext
+    given = locals()
+    from contextlib import closing
 
     from ...detection.trust.conformal import check_budget
     from ..runs import load_run
@@ -289,9 +262,7 @@ def score(
     if pipe and (twice or review is not None):
         raise ValueError(f"--alarms, --fdr and --review read DATA twice: DATA must be a file, found {data}")
     fitted = load_run(run)
-    settings = like_training(
-        fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
-    )
+    settings = like_training(fitted.config.data, given)
     say = make_echo(quiet)
     if review is not None:
         from ..runs.review import write_sheet
@@ -301,9 +272,8 @@ def score(
             raise typer.BadParameter(f"--review must not be combined with {wrong[0]}; leave one of them out")
         if out != "-" and Path(out).exists():
             raise typer.BadParameter(f"--out must name a new file, found {out!r}, which may hold verdicts")
-        if out != "-":
-            writable(out, "--out", [data])
-        with nullcontext(sys.stdout) if out == "-" else writing(Path(out)) as file:
+        writable(out, "--out", [data])
+        with writing(out) as file:
             written, rows = write_sheet(fitted, data, settings, file, review)
         sheet = "SHEET" if out == "-" else out
         verb = f"{written:,} of {rows:,} {'row' if rows == 1 else 'rows'}: fill in verdict, then: fvnce fit"
@@ -321,8 +291,7 @@ def score(
             say(f"warning: {message.message}")
     source = read_like(fitted.layout, data, settings)
     with closing(source):
-        if out != "-":
-            writable(out, "--out", [data, *run.iterdir()])
+        writable(out, "--out", [data, *run.iterdir()])
         label = label_column(source, fitted)
         if label is not None:
             say(
@@ -330,22 +299,16 @@ def score(
                 "they are found"
             )
         name = add_id(source, id or fitted.config.data.id, say, asked=id is not None)
-        with (
-            progress("scoring", quiet) as tick,
-            nullcontext(sys.stdout) if out == "-" else writing(Path(out)) as file,
-        ):
-            summary = stream_scores(
-                fitted,
-                source,
-                file,
-                top=top,
-                explain=explain,
-                as_json=json,
-                id=name,
-                strict=strict,
-                tick=tick,
-                budget=budget,
-            )
+        output: dict[str, Any] = {
+            "top": top,
+            "explain": explain,
+            "as_json": json,
+            "id": name,
+            "strict": strict,
+            "budget": budget,
+        }
+        with writing(out) as file:
+            summary = stream_scores(fitted, source, file, watch=partial(progress, quiet=quiet), **output)
     say_how(source, say, {label, name})
     for warning in summary.warnings:
         say(f"warning: {warning}")
@@ -370,20 +333,18 @@ def evaluate(
     ],
     label: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN[=VALUE]",
-            help="Read the outliers from a column that holds 1 or VALUE for them; by default that of the run.",
+        option(
+            "COLUMN[=VALUE]",
+            "Read the outliers from a column that holds 1 or VALUE for them; by default that of the run.",
         ),
     ] = None,
     k: Annotated[
-        int | None,
-        typer.Option(min=1, help="Set k of precision and recall at k; by default the number of outliers."),
+        int | None, option(None, "Set k of precision and recall at k; by default the number of outliers.", min=1)
     ] = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Plot scores, ROC and precision-recall curve to a png, pdf or svg file."),
+        Path | None, option("FILE", "Plot scores, ROC and precision-recall curve to a png, pdf or svg file.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    json: Annotated[bool, option(None, "Print the numbers as JSON.", "--json")] = False,
     delimiter: Delimiter = None,
     header: Header = None,
     missing: Missing = None,
@@ -403,10 +364,11 @@ def evaluate(
 
     fvnce evaluate run labeled.npz --label y --json
     """
+    given = locals()
     if plot is not None:
         if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
             raise typer.BadParameter(f"--plot must name a png, pdf or svg file, found {str(plot)!r}")
-        writable(str(plot), "--plot", [labeled])
+        writable(plot, "--plot", [labeled])
     from ..runs import load_run
     from ..runs.evaluation import evaluate as measure
     from ..runs.evaluation import read_labeled
@@ -414,11 +376,8 @@ def evaluate(
 
     fitted, say = load_run(run), make_echo(quiet)
     data = fitted.config.data
-    with progress("scoring", quiet) as tick:
-        settings = like_training(
-            data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
-        )
-        scores, flags, outlier = read_labeled(fitted, labeled, label, settings, say, tick)
+    settings, watch = like_training(data, given), partial(progress, quiet=quiet)
+    scores, flags, outlier = read_labeled(fitted, labeled, label, settings, say, watch)
     evaluation = measure(scores, flags, outlier, fitted.threshold, k, fitted.config.seed)
     if data.sha256 is not None and fingerprint(labeled) == data.sha256:
         say(f"{run} was trained on {labeled}: results on training rows are too optimistic")
@@ -430,12 +389,10 @@ def evaluate(
 def monitor(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder written by fvnce fit.")],
     data: Annotated[str, typer.Argument(metavar="DATA", help="Rows, laid out as in training; - for standard input.")],
-    alpha: Annotated[
-        float, typer.Option(help="Set the largest probability of an alarm if nothing has changed.")
-    ] = 0.01,
-    json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the numbers as JSON to FILE.")] = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page with charts to FILE.")] = None,
+    alpha: Annotated[float, option(None, "Set the largest probability of an alarm if nothing has changed.")] = 0.01,
+    json: Annotated[bool, option(None, "Print the numbers as JSON.", "--json")] = False,
+    out: Annotated[Path | None, option("FILE", "Write the numbers as JSON to FILE.")] = None,
+    page: Annotated[Path | None, option("FILE", "Write an HTML page with charts to FILE.")] = None,
     delimiter: Delimiter = None,
     header: Header = None,
     missing: Missing = None,
@@ -454,27 +411,23 @@ def monitor(
 
     fvnce monitor run today.csv --alpha 0.001 --out today.json --quiet
     """
+    given = locals()
     from contextlib import closing
 
     from ..escaping import line_json, visible
     from ..runs import load_run
     from ..runs.training_data import check_finite_part, read_like
 
-    for path, option in ((out, "--out"), (page, "--page")):
+    for path, name in ((out, "--out"), (page, "--page")):
         if path is not None:
-            writable(str(path), option, [data, *(run.iterdir() if run.is_dir() else ())])
+            writable(path, name, [data, *(run.iterdir() if run.is_dir() else ())])
     fitted, say = load_run(run), make_echo(quiet)
-    settings = like_training(
-        fitted.config.data, delimiter=delimiter, header=header, missing=missing, decimal=decimal, array=array
-    )
-    watch, rows = fitted.detector.new_watch(), 0
-    with closing(read_like(fitted.layout, data, settings)) as source, progress("scoring", quiet) as tick:
-        for part in source.parts():
+    settings = like_training(fitted.config.data, given)
+    watch = fitted.detector.new_watch()
+    with closing(read_like(fitted.layout, data, settings)) as source:
+        for part in progress(source.parts(), quiet):
             check_finite_part(part.rows, source.name, part.start)
             fitted.detector.watch(watch, fitted.layout.prepare(part.rows))
-            rows += len(part.rows)
-            if tick is not None:
-                tick(rows, part.done)
     changes = watch.changes(alpha)
     if out is not None:
         with writing(out) as file:

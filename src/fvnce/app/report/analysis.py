@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ...detection import Finds
 from ...detection.base import Scores
 from ...detection.rows import take as take_rows
-from ...detection.trust.evidence import shown_count
 from ...tables.frame import Frame, Rows
 from ..runs import FittedRun
 from ..runs.training_data import TrainingData
@@ -164,21 +163,3 @@ def cell(value: Any) -> str:
     if isinstance(value, np.timedelta64):
         return f"{value / np.timedelta64(1, 's'):.4g} seconds"
     return number_text(value) if isinstance(value, float | np.floating) else str(value)
-
-
-def percent(fraction: float) -> str:
-    """Format a fraction in per cent with two significant digits and a non-breaking space.
-
-    >>> percent(0.0143), percent(0.78), percent(1.0), percent(0.0)
-    ('1.4\\xa0%', '78\\xa0%', '100\\xa0%', '0\\xa0%')
-    """
-    return f"{float(f'{100 * fraction:.2g}') if fraction < 0.995 else 100:g}\u00a0%"
-
-
-def plural(number: float, noun: str) -> str:
-    """Format a number with a noun in singular or plural; a sum of weights need not be whole.
-
-    >>> plural(1, "row"), plural(0, "row"), plural(1963, "label")
-    ('1 row', '0 rows', '1,963 labels')
-    """
-    return f"{shown_count(number)} {noun}{'' if number == 1 else 's'}"

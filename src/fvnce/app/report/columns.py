@@ -8,15 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ...detection.preprocessing import TablePreprocessor
+from ...tables.parsing import KINDS
 from .analysis import Analysis, heat_uri
-from .charts import bar
-from .page import PageTable, Section, block
+from .page import PageTable, Section, block, plain
 from .summary import ColumnSummary
 
 #: Columns shown at once in the list by importance, and in the table of columns, those with a note first.
 SEEN, SHOWN = 15, 60
-#: Names of kinds of columns on the page, where they differ from those in the code.
-KINDS = {"truth": "yes or no", "time": "date", "clock": "time of day"}
 
 
 class ReadColumn(NamedTuple):
@@ -45,21 +43,12 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         note = f"{column.unused}, not used" if column.unused else "–"
         lines.append([column.name, column.kind, missing, column.span, note])
     troubled = [line for line in lines if line[2] != "–" or line[4] != "–"]
-    reading = [
-        f"{len(troubled):,} of {len(lines):,} columns {'has' if len(troubled) == 1 else 'have'} missing values or "
-        f"{'is' if len(troubled) == 1 else 'are'} not used."
-        if troubled
-        else "No value is missing."
-    ]
     left_out = [f"{name} (--drop)" for name in settings.drop]
     left_out += [f"{name} ({why})" for name, why in ((settings.label, "the label"), (settings.id, "--id")) if name]
-    if left_out:
-        reading.append(f"Left out by the settings: {', '.join(left_out)}.")
-    if len(lines) > SHOWN:
-        lines = [*troubled, *(line for line in lines if line not in troubled)][:SHOWN]
-        reading.append(f"{SHOWN} of {len(columns):,} columns are shown, those with a note first.")
+    text = plain("columns.md", troubled=len(troubled), columns=columns, left_out=left_out, shown=SHOWN)
+    lines = lines if len(lines) <= SHOWN else [*troubled, *(line for line in lines if line not in troubled)][:SHOWN]
     table = PageTable("Columns as they were read", ["column", "read as", "missing", "values", "note"], lines)
-    yield Section("Columns and their health", reading, blocks=blocks, tables=[table])
+    yield Section("Columns and their health", text.splitlines(), blocks=blocks, tables=[table])
 
 
 def read_columns(analysis: Analysis) -> list[ReadColumn]:
@@ -75,7 +64,7 @@ def read_columns(analysis: Analysis) -> list[ReadColumn]:
             unused = "empty"
         elif how.times == [] and not how.missing:
             unused = "no cycle seen twice"
-        columns.append(ReadColumn(name, KINDS.get(kind, kind), summary, summary.span(kind), unused))
+        columns.append(ReadColumn(name, KINDS[kind].label, summary, summary.span(kind), unused))
     return columns
 
 
@@ -91,7 +80,6 @@ def _importance(analysis: Analysis) -> Section:
         "they count most. Importances sum to 100\u00a0%."
     ]
     order, columns = np.argsort(-shares, kind="stable").tolist(), analysis.run.layout.columns
-    largest = float(shares.max()) or 1.0
-    lines = [bar(columns[i], float(shares[i]), largest, f"{shares[i]:.1%}", from_left=True) for i in order]
-    bars = block("importance", lines=lines[:SEEN], others=lines[SEEN:], from_left=True)
+    lines = [(columns[i], float(shares[i]), "") for i in order]
+    bars = block("importance", lines=lines, largest=float(shares.max()) or 1.0, seen=SEEN)
     return Section("Columns by importance", reading, blocks=[bars])

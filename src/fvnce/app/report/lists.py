@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from ...detection import Explanation, Finds
 from ...detection.rows import Array
-from .analysis import Analysis, heat_uri, percent, picture_uri, plural, take
-from .charts import bar, curve_chart
-from .page import Section, block
+from .analysis import Analysis, heat_uri, picture_uri, take
+from .charts import curve_chart
+from .page import Section, block, plain, plural
 from .verdict import CHANCE
 
 #: Rows shown in a list.
@@ -40,11 +40,11 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         measure, ranking = ranking_of(analysis, name)
         entries = top_rows(analysis, finds.rows, ranking)
         largest = max((abs(part) for entry in entries for _, part, _ in entry["parts"]), default=1.0) or 1.0
-        shown = [_shown(entry, largest, measure) for entry in entries]
         charts = [_curve(finds)] if doubt(analysis, name) in ("", CONVENTION) and _says(finds) else []
         reading = [*about(analysis, name, finds), *([PARTS] if first else [])]
         title, first = TITLES[name] if two else "Top anomalies", False
-        yield Section(title, reading, charts=charts, blocks=[block("top_anomalies", entries=shown)])
+        shown = block("top_anomalies", entries=entries, measure=measure, largest=largest)
+        yield Section(title, reading, charts=charts, blocks=[shown])
 
 
 def ranking_of(analysis: Analysis, name: str) -> tuple[str, Array]:
@@ -67,36 +67,22 @@ def doubt(analysis: Analysis, name: str) -> str:
 
 def about(analysis: Analysis, name: str, finds: Finds) -> list[str]:
     """Return sentences on the rows of a list, its threshold, and the outliers to expect among the flagged rows."""
-    detector, evidence, flagged = analysis.run.detector, analysis.run.detector.evidence_, finds.flagged
-    line = f"The threshold is a score of {evidence.threshold:.4g}: {evidence.threshold_reason.rstrip('.')}."
-    if name == "known" and not detector.calibration_.known:
-        line += " No label places this threshold."
-    what = "with the highest scores" if detector.novelty_threshold_ is None else "most like the known outliers"
-    if name == "novel" and detector.novelty_threshold_ is not None:
-        what = "most unlike all others, without those like the known outliers"
-        why = "which few rows exceed, since all are assumed to be normal"
-        if not detector.clean:
-            why = "derived from the spread of novelty over all rows, without the labels"
-        line = f"The threshold is a novelty of {detector.novelty_threshold_:.4g}, {why}."
-    above = f"{plural(flagged, 'row')} {'is' if flagged == 1 else 'are'} flagged" if flagged else "No row is flagged"
-    first = f" The {TOP} highest are listed." if len(finds.rows) > TOP else ""
-    sentences = [f"The unlabeled training rows {what}. {line}"]
-    if not flagged:
-        return [*sentences, f"{above}.{first}"]
-    number, why = expected(finds, flagged), doubt(analysis, name)
-    if why == CONVENTION:
-        reason = str(evidence.reason or "known outliers score like other rows when held out").removesuffix(" (y = 1)")
-        why = "no label marks outliers of a new kind" if name == "novel" and detector.n_known_ else reason
-        first += f" {CONVENTION.capitalize()}, they hold {number}."
-    if why:
-        return [*sentences, f"{above}. How many of them are outliers cannot be estimated: {why}.{first}"]
-    share, interval = percent(detector.prior_), detector.prior_interval_
-    given = f"the given share of outliers among unlabeled rows, {share}"
-    if interval is not None:
-        low, high = map(percent, interval)
-        given = f"the estimate that {share} of unlabeled rows are outliers like the known ones"
-        given += f" (90\u00a0% interval {low} to {high})"
-    return [*sentences, f"{above}, with {number} among them. This number is based on {given}.{first}"]
+    detector, flagged, reason = analysis.run.detector, finds.flagged, doubt(analysis, name)
+    if by_convention := reason == CONVENTION:
+        of_labels = str(detector.evidence_.reason or "known outliers score like other rows when held out")
+        new_kind = name == "novel" and detector.n_known_
+        reason = "no label marks outliers of a new kind" if new_kind else of_labels.removesuffix(" (y = 1)")
+    text = plain(
+        "list.md",
+        name=name,
+        detector=detector,
+        flagged=flagged,
+        number=expected(finds, flagged) if flagged else "",
+        doubt=reason,
+        by_convention=by_convention,
+        top=TOP if len(finds.rows) > TOP else None,
+    )
+    return text.splitlines()
 
 
 def expected(finds: Finds, alarms: int) -> str:
@@ -139,24 +125,22 @@ def top_rows(analysis: Analysis, order: NDArray[np.int64], ranking: Array) -> li
     prepared = run.layout.prepare(rows)
     explanation = run.detector.explain(prepared)
     words = [[] for _ in chosen] if analysis.is_image else run.detector.reasons(prepared)
-    entries, cells = [], [[] for _ in chosen] if analysis.is_image else analysis.cells(chosen.tolist())
+    cells = [[] for _ in chosen] if analysis.is_image else analysis.cells(chosen.tolist())
+    entries = []
     for i, group in enumerate(groups):
-        index, rest, base = group[0], float(explanation.rest[i]), float(explanation.base)
+        rest, base = float(explanation.rest[i]), float(explanation.base)
         copies = "" if len(group) == 1 else f", one of {len(group):,} identical rows"
         entry: dict[str, Any] = {
-            "name": f"{analysis.name(index)}{copies}",
-            "score": float(analysis.anomaly[index]),
-            "value": float(ranking[index]),
-            "flagged": bool(analysis.scores.flagged[index]),
+            "name": f"{analysis.name(group[0])}{copies}",
+            "score": float(analysis.anomaly[group[0]]),
+            "value": float(ranking[group[0]]),
+            "flagged": bool(analysis.scores.flagged[group[0]]),
             "parts": _parts(analysis, explanation, i, cells[i]),
             "words": words[i],
             "whole": [*([("rest", rest, "")] if rest else []), ("base", base, "")],
-            "picture": None,
-            "heat": None,
+            "picture": picture_uri(np.asarray(rows[i], dtype=np.float64)) if analysis.is_image else None,
+            "heat": heat_uri(explanation.total[i]) if analysis.is_image else None,
         }
-        if analysis.is_image:
-            entry["picture"] = picture_uri(np.asarray(rows[i], dtype=np.float64))
-            entry["heat"] = heat_uri(explanation.total[i])
         entries.append(entry)
     return entries
 
@@ -184,9 +168,3 @@ def _parts(analysis: Analysis, explanation: Explanation, i: int, cells: list[str
         return [(name, float(value), "") for name, value in sums.items() if value]
     names = analysis.run.layout.columns
     return [(names[j], float(values[j]), cells[j]) for j in np.argsort(-np.abs(values), kind="stable").tolist()]
-
-
-def _shown(entry: dict[str, Any], largest: float, measure: str) -> dict[str, Any]:
-    parts = [bar(name, part, largest, f"{part:+.3f}", cell) for name, part, cell in entry["parts"] + entry["whole"]]
-    value = f"{measure} {entry['value']:.4g}{'' if entry['flagged'] else ', not flagged'}"
-    return entry | {"value": value, "parts": parts, "score": f"{entry['score']:.3f}"}

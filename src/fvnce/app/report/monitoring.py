@@ -11,7 +11,7 @@ from markupsafe import Markup
 from ...detection import Changes
 from ...detection.trust.monitor import ColumnChange
 from .charts import histogram_chart
-from .page import PageTable, Section, block, write_page
+from .page import PageTable, Section, block, plain, write_page
 
 #: The most columns with a chart, and in the table, ordered by p-value.
 DRAWN, SHOWN = 12, 60
@@ -29,24 +29,15 @@ def write_monitoring_page(path: Path, source: str, changes: Changes) -> Path:
         "Columns; p-values are adjusted for the number of tests", header, [_line(c) for c in columns[:SHOWN]]
     )
     charts = [_chart(c) for c in columns if len(c.edges) > 1 and len(c.before) > len(c.edges) + 1][:DRAWN]
-    some = (
-        f"{len(columns) - SHOWN:,} columns with the weakest evidence of a change are not shown."
-        if len(columns) > SHOWN
-        else ""
-    )
-    scores = "No p-values are available, since the detector held no rows out."
-    if changes.score_difference is not None:
-        scores = (
-            f"Scores and those of held-out training rows differ by {changes.score_difference:.3f} "
-            f"in distribution (p = {_number(changes.p_scores)}). {_share(changes.small_p_values)} of the rows have a "
-            f"p-value of at most 0.05 (p = {_number(changes.p_p_values)} if p-values are valid)."
-        )
+    scores = plain("monitoring.md", changes=changes, number=_number, share=_share)
     sections = [Section("Verdict", blocks=[words])]
     if changes.alarm:
         sections.append(Section("What to do next", blocks=[block("next_steps", steps=steps)]))
-    sections.append(Section("Scores and p-values", [scores]))
+    sections.append(Section("Scores and p-values", scores.splitlines()))
     if columns:
-        sections.append(Section("Columns", [some] if some else [], charts=charts, tables=[table]))
+        more = f"{len(columns) - SHOWN:,} columns with the weakest evidence of a change are not shown."
+        reading = [more] if len(columns) > SHOWN else []
+        sections.append(Section("Columns", reading, charts=charts, tables=[table]))
     made = f"{changes.rows:,} rows, compared with those of training. Made {time.strftime('%Y-%m-%d %H:%M:%S')}."
     return write_page(path, Path(source).name, made, sections)
 

@@ -8,8 +8,8 @@ browser and is readable on narrow screens. The Jinja2 templates in ``templates/`
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ...detection.trust.evidence import shown_count
 from ...io import write_text
-from ..escaping import markup
+from ..escaping import markup, visible
 
 _PACKAGE = "fvnce.app"
 
@@ -34,38 +35,23 @@ class PageTable:
 
 
 @dataclass(frozen=True)
-class PageFigure:
-    """PNG file with a caption and an alternative text for screen readers."""
-
-    path: Path
-    caption: str
-    alt: str
-
-
-@dataclass(frozen=True)
 class Section:
     """Section of a page; its parts are shown in the order of the attributes.
 
     Attributes:
         title: its heading.
         reading: sentences on the results.
-        figures: PNG files.
         charts: SVG charts from :mod:`fvnce.app.report.charts`.
         blocks: HTML made by :func:`block` or :func:`render`.
         tables: tables of text.
-        settings: settings that were used, shown in a collapsed element with ``seconds``.
-        seconds: duration of the computation.
         appendix: whether the section belongs to the appendix at the end of the page.
     """
 
     title: str
     reading: Sequence[str] = ()
-    figures: Sequence[PageFigure] = ()
     charts: Sequence[Markup] = ()
     blocks: Sequence[Markup] = ()
     tables: Sequence[PageTable] = ()
-    settings: Mapping[str, object] = field(default_factory=dict)
-    seconds: float = 0.0
     appendix: bool = False
 
 
@@ -107,22 +93,47 @@ def render(template: str, package: str = _PACKAGE, **values: Any) -> Markup:
     return Markup(_environment(package).get_template(template).render(values))
 
 
+def plain(template: str, **values: Any) -> str:
+    """Render a template of text; control characters of values are shown as text, on one line."""
+    return _environment(_PACKAGE, html=False).get_template(template).render(values)
+
+
 def png_uri(content: bytes) -> str:
     """Return a PNG image as a data URI."""
     return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 
 
 @cache
-def _environment(package: str) -> Environment:
+def _environment(package: str, *, html: bool = True) -> Environment:
+    # Escapes HTML as Jinja2 does, and also shows control characters, which Jinja2 passes on.
+    escape = (lambda value: value if isinstance(value, Markup) else Markup(markup(value))) if html else visible
     environment = Environment(
         loader=PackageLoader(package),
-        autoescape=True,
-        # Escapes HTML as Jinja2 does, and also shows control characters, which Jinja2 passes on.
-        finalize=lambda value: value if isinstance(value, Markup) else Markup(markup(value)),
+        autoescape=html,
+        finalize=escape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.globals |= {"plural": plural, "percent": percent, "shown_count": shown_count}
     environment.filters["png_uri"] = lambda path: png_uri(path.read_bytes())
     return environment
+
+
+def percent(fraction: float) -> str:
+    """Format a fraction in per cent with two significant digits and a non-breaking space.
+
+    >>> percent(0.0143), percent(0.78), percent(1.0), percent(0.0)
+    ('1.4\\xa0%', '78\\xa0%', '100\\xa0%', '0\\xa0%')
+    """
+    return f"{float(f'{100 * fraction:.2g}') if fraction < 0.995 else 100:g}\u00a0%"
+
+
+def plural(number: float, noun: str) -> str:
+    """Format a number with a noun in singular or plural; a sum of weights need not be whole.
+
+    >>> plural(1, "row"), plural(0, "row"), plural(1963, "label")
+    ('1 row', '0 rows', '1,963 labels')
+    """
+    return f"{shown_count(number)} {noun}{'' if number == 1 else 's'}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...detection import Evidence
-from .analysis import Analysis, plural
+from .analysis import Analysis
 from .columns import read_columns
-from .page import Section, block
+from .page import Section, block, plain
 from .verdict import FAIR
 
 #: Number of known outliers below which more labels are recommended.
@@ -45,48 +45,19 @@ def next_steps(
         images: whether the rows are images.
         clean: whether all rows are assumed to be normal.
     """
-    steps = []
-    if doubtful:
-        verb, score = ("label looks", "It scores") if len(doubtful) == 1 else ("labels look", "They score")
-        steps.append(
-            f"Check {plural(len(doubtful), 'known outlier')} whose {verb} wrong: {named(doubtful)}. {score} like "
-            "normal rows when held out."
-        )
-    if evidence.auroc is not None and evidence.auroc.value <= FAIR:
-        steps.append(
-            "Check whether the label marks what you mean, and whether a column that separates outliers was left out or "
-            'misread (see "Columns and their health" below).'
-        )
-    if unused:
-        one = len(unused) == 1
-        steps.append(
-            f"Check that {'this column' if one else 'these columns'} may be left out: {named(unused)}. "
-            f"{'It is' if one else 'They are'} not used."
-        )
-    steps.append("See which rows of a file score highest, and why: `fvnce score RUN DATA --top 20 --explain`.")
-    if evidence.flagged > MANY_FLAGGED * evidence.rows:
-        steps.append(
-            "If too many rows are flagged, limit them to the number you can review: `fvnce score RUN DATA --alarms 50`."
-        )
-    if clean and not evidence.known:
-        steps.append("If a flagged row is an outlier, remove it from the data and train again.")
-    elif images:
-        steps.append(
-            "Put examples of the images you are looking for in a folder, and train again with `--outliers FOLDER`."
-        )
-    else:
-        few = (
-            f" With {plural(evidence.known, 'known outlier')} every number here is uncertain." if evidence.known else ""
-        )
-        few = few if evidence.known < FEW_KNOWN else ""
-        steps.append(
-            "Review the highest-scoring rows: `fvnce score RUN DATA --review 20 --out sheet.csv`. Fill in the column "
-            "verdict, both for outliers and for inliers, "
-            f"and train again: `fvnce fit --config RUN --review sheet.csv --out NEW`.{few}"
-        )
-    steps.append("Before you rely on the detector, test it on new labeled rows: `fvnce evaluate RUN LABELED`.")
-    steps.append("Test regularly whether new rows differ from the training rows: `fvnce monitor RUN DATA`.")
-    return steps
+    text = plain(
+        "next_steps.md",
+        doubtful=doubtful,
+        unused=unused,
+        mixed=evidence.auroc is not None and evidence.auroc.value <= FAIR,
+        many_flagged=evidence.flagged > MANY_FLAGGED * evidence.rows,
+        clean=clean,
+        images=images,
+        known=evidence.known,
+        few_known=FEW_KNOWN,
+        named=named,
+    )
+    return text.splitlines()
 
 
 def named(names: Sequence[str]) -> str:

@@ -13,8 +13,8 @@ from scipy.stats import binomtest
 
 from ...detection import Evidence, Interval
 from ...detection.trust.evidence import LEVEL, shown_count
-from .analysis import Analysis, percent, plural
-from .page import Section, block
+from .analysis import Analysis
+from .page import Section, block, plain, plural
 
 #: How well known outliers are separated from other rows, by the lower end of the interval of AUROC.
 GRADES = ((0.95, "very well"), (0.85, "well"), (0.7, "fairly well"), (0.5, "somewhat better than by chance"))
@@ -92,26 +92,12 @@ def meaning(evidence: Evidence, *, clean: bool = False, inliers: int = 0) -> lis
 
     Known inliers are among the rows that known outliers are compared with.
     """
-    auroc, precision = evidence.auroc, evidence.average_precision
-    if auroc is None or precision is None or evidence.found is None:
-        ranking = "Without held-out outliers, recall cannot be measured. Review the ranking below from the top."
-        return [f"{ranking} {TAKEN_AS_NORMAL}" if clean else ranking]
-    chance = evidence.known / (evidence.known + evidence.rows)
-    share = found_share(evidence.found, evidence.known)
-    other, another = ("other row", "another row") if inliers else ("unlabelled row", "an unlabelled row")
-    measured = (
-        "Rows are held out in turn and scored by models trained without them. By these scores, "
-        f"{percent(share.value)} of outliers like the known ones are found ({percent(LEVEL)} interval "
-        f"{percent(share.low)} to {percent(share.high)}), and {shown_count(evidence.flagged)} of "
-        f"{plural(evidence.rows, other)} {'is' if evidence.flagged == 1 else 'are'} flagged. A known "
-        f"outlier scores higher than {another} with probability {auroc.value:.3f} (AUROC; {auroc.low:.3f} to "
-        f"{auroc.high:.3f}, and 0.5 by chance); average precision is {precision.value:.3f} ({precision.low:.3f} to "
-        f"{precision.high:.3f}, and {chance:.3f} by chance)."
-    )
-    hidden = TAKEN_AS_NORMAL
-    if not clean:
-        hidden = (
-            "Unlabeled rows may be outliers that nobody has marked. They count as errors here if they rank high, so "
-            "AUROC and average precision are lower bounds, and not every flagged row is a false alarm."
-        )
-    return [measured, f"{hidden} None of these numbers covers kinds of outliers that nobody has marked."]
+    share = None if evidence.found is None else found_share(evidence.found, evidence.known)
+    given = {
+        "evidence": evidence,
+        "share": share,
+        "clean": clean,
+        "inliers": inliers,
+        "taken_as_normal": TAKEN_AS_NORMAL,
+    }
+    return plain("meaning.md", level=LEVEL, **given).splitlines()

@@ -25,12 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...detection.trust.evidence import LEVEL, Interval, auroc_and_precision, into_bins, with_intervals
-from ...tables import FileError
-from ...tables.sources import Source
+from ...tables import FileError, Source
 from . import FittedRun
-from .scoring import Tick, Unlike, score_part
+from .scoring import Unlike, Watch, score_part
 from .settings import DataSettings
-from .training_data import Marks, Say, read_like, split_labels
+from .training_data import Marks, Say, read_like, sounds_like_labels, split_labels
 
 Array = NDArray[np.float64]
 #: Names of the numbers for display.
@@ -42,8 +41,6 @@ NUMBERS = {
     "precision_at_k": "precision at k = {k:,}",
     "recall_at_k": "recall at k = {k:,}",
 }
-#: Names of columns that are taken for labels, even if the run was trained without labels.
-LABEL_COLUMNS = frozenset({"label", "labels", "outlier", "is_outlier", "anomaly", "is_anomaly"})
 
 
 @dataclass(frozen=True)
@@ -198,7 +195,7 @@ def _among_first(positive: Array, negative: Array, places: int) -> float:
 
 
 def read_labeled(
-    run: FittedRun, path: str, label: str | None, settings: DataSettings, say: Say, tick: Tick | None = None
+    run: FittedRun, path: str, label: str | None, settings: DataSettings, say: Say, watch: Watch = iter
 ) -> tuple[Array, Marks, Marks]:
     """Return scores, flags and labels of every row of a file, read in parts.
 
@@ -208,7 +205,7 @@ def read_labeled(
         label: column or array of labels, as in ``--label`` of ``fvnce fit``; by default that of the run.
         settings: settings for reading the file.
         say: called with messages on the labels, and on rows far from those of training.
-        tick: called with the progress.
+        watch: yields the parts of the file, and may show the progress.
     """
     label = label or run.config.data.label
     if label is None:
@@ -218,14 +215,12 @@ def read_labeled(
     scores, flags, marks, unlike = [], [], [], Unlike(run)
     with closing(read_like(run.layout, path, settings, labels=True)) as source:
         labels, split = split_labels(source, label, path)
-        for part in source.parts():
+        for part in watch(source.parts()):
             rows, values = split(part.rows, part.start)
             of_part = score_part(run, rows, part, source.name, unlike)[1]
             scores.append(of_part.anomaly)
             flags.append(of_part.flagged)
             marks.append(labels.marks(values))
-            if tick is not None:
-                tick(part.start + len(values), part.done)
     # Any fraction of outliers is allowed, since nothing is trained.
     labels.check(say, mostly=True)
     for sentence in unlike.sentences():
@@ -236,5 +231,5 @@ def read_labeled(
 def label_column(source: Source, run: FittedRun) -> str | None:
     """Return the name of a column of labels in a table, if there is one."""
     label, columns = run.config.data.label or "", getattr(source, "columns", [])
-    names = (label, label.rpartition("=")[0], *(column for column in columns if column.lower() in LABEL_COLUMNS))
+    names = (label, label.rpartition("=")[0], *filter(sounds_like_labels, columns))
     return next((name for name in names if name in columns and name not in run.layout.columns), None)

@@ -23,8 +23,10 @@ from ...detection.batch_scorer import MODEL
 from ...detection.estimator import EXPERT, WITHOUT_EFFECT, current_names
 from ...io import FileError, locked, write_text
 from ...tables.schema import described
-from ..report import write_card, write_run_page
-from ..report.analysis import analyze, plural
+from ..report import write_run_page
+from ..report.analysis import analyze
+from ..report.card import card
+from ..report.page import plural
 from . import FittedRun
 from .review import add_verdicts
 from .scoring import FewValues
@@ -93,7 +95,7 @@ def _make(settings: RunSettings, place: Path, out: Path, say: Say, progress: boo
     write_text(place / CONFIG, run.config.to_toml())
     analysis = analyze(run, data, notices)
     write_run_page(place / PAGE, analysis)
-    write_card(place / CARD, analysis)
+    write_text(place / CARD, card(analysis))
     return run
 
 
@@ -110,8 +112,8 @@ def _fit_detector(
     parameters = current_names(parameters)
     detector = NoiseContrastiveDetector(**parameters, random_state=settings.seed, verbose=int(bool(progress)))
     # --label was checked when it was read; with --outliers or --mostly-outliers the user asked for it.
-    known, checked = data.known, data.checked
-    labels = known.astype(int) if known.any() or (checked is not None and checked.any()) else None
+    checked = data.checked if data.checked.any() else None
+    labels = data.known.astype(int) if data.known.any() or checked is not None else None
     detector.fit(data.rows, labels, checked=checked, mostly_outliers=True)
     detector.set_params(verbose=0)
     full = {**EXPERT, **detector.get_params(), **parameters.get("expert", {})}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,16 +21,15 @@ from typing import IO, Any, NoReturn
 import numpy as np
 
 from ...detection.batch_scorer import MODEL
-from ...detection.trust.evidence import Evidence, shown_count
 from ...tables import FileError, Frame, TableSource
 from ...tables.errors import TableError, listed
 from ...tables.frame import as_texts
 from ..escaping import cell
-from ..report.analysis import plural
+from ..report.page import plain, plural
 from . import FittedRun, load_run
-from .scoring import REASONS, Unlike, score_part
+from .scoring import REASONS, score_columns, score_part
 from .settings import DataSettings
-from .training_data import Layout, Marks, Say, TrainingData, as_label, checked_rows, read_like, split_labels, truths
+from .training_data import Layout, Marks, Say, TrainingData, as_label, is_checked, read_like, split_labels, truths
 
 VERDICT, KEY = "verdict", "key"
 #: By how much a spreadsheet may have changed a number that it shows with few digits, relatively or up to 1.
@@ -78,24 +77,18 @@ def read_sheet(path: str, layout: Layout, settings: DataSettings) -> tuple[Frame
     A spreadsheet may have changed the decimal mark. Of the marks of training, a comma and a point, the one counts with
     which most rows have the values that their keys say, and of equal ones the first that can be read.
     """
-    best: tuple[int, Frame, list[Verdict]] | None = None
-    problem: FileError | None = None
+    readings, problems = list[tuple[Frame, list[Verdict]]](), list[TableError]()
     for decimal in (None, ",", "."):
         try:
-            rows, verdicts = _read_sheet(path, layout, replace(settings, delimiter=None, header=None, decimal=decimal))
+            own = replace(settings, delimiter=None, header=None, decimal=decimal)
+            readings.append(_read_sheet(path, layout, own))
         except TableError as error:
-            problem = problem or error
-            continue
-        right = sum(each.key == each.content for each in verdicts)
-        if best is None or right > best[0]:
-            best = right, rows, verdicts
-        if right == len(verdicts):
-            break
-    if best is None:
-        assert problem is not None
-        raise problem
-    _check_keys(path, best[2])
-    return best[1], best[2]
+            problems.append(error)
+    if not readings:
+        raise problems[0]
+    rows, verdicts = max(readings, key=lambda reading: sum(each.key == each.content for each in reading[1]))
+    _check_keys(path, verdicts)
+    return rows, verdicts
 
 
 def _read_sheet(path: str, layout: Layout, settings: DataSettings) -> tuple[Frame, list[Verdict]]:
@@ -171,11 +164,9 @@ def add_verdicts(data: TrainingData, settings: DataSettings, say: Say) -> Traini
 
     Rows of a sheet that are not among the training rows are added to them.
     """
-    rows, known = data.rows, data.known.copy()
-    checked = np.zeros(len(known), dtype=bool) if data.checked is None else data.checked.copy()
+    rows, known, checked, reviewed = data.rows, data.known.copy(), data.checked.copy(), data.reviewed.copy()
     if not isinstance(rows, Frame):
         raise FileError(f"--review needs a table with columns (csv, tsv, parquet), found {settings.path}")
-    reviewed = np.zeros(len(known), dtype=bool)
     places, added, alike = defaultdict(list), dict[str, tuple[Frame, bool, str]](), dict[str, str]()
     for i, key in enumerate(row_keys(rows)):
         places[key].append(i)
@@ -207,17 +198,11 @@ def add_verdicts(data: TrainingData, settings: DataSettings, say: Say) -> Traini
             f"{plural(empty, 'row')} without a verdict {'is' if empty == 1 else 'are'} skipped; {plural(new, 'row')} "
             f"{'is' if new == 1 else 'are'} not among the training rows and {'is' if new == 1 else 'are'} added"
         )
+    data = replace(data, known=known, checked=checked, reviewed=reviewed)
     if not added:
-        return replace(data, known=known, checked=checked, reviewed=reviewed)
+        return data
     frames, found, names = zip(*added.values(), strict=True)
-    return replace(
-        data,
-        rows=Frame.join([rows, *frames]),
-        known=np.concatenate([known, found]),
-        checked=np.concatenate([checked, np.ones(len(found), dtype=bool)]),
-        reviewed=np.concatenate([reviewed, np.ones(len(found), dtype=bool)]),
-        names=[*(data.names or (str(i + 1) for i in range(len(rows)))), *names],
-    )
+    return data.extended(Frame.join(frames), np.array(found), names, reviewed=True)
 
 
 def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str], count: int) -> tuple[int, int]:
@@ -237,13 +222,19 @@ def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str]
             raise FileError(f"--review needs a table with columns (csv, tsv, parquet), found {path}")
         if taken := {VERDICT, KEY} & set(source.columns):
             raise FileError(f"{path} must have no column {min(taken)!r}, which the sheet adds; rename it")
-        marks = list(_marked(source, data))
+        marks: dict[str, Callable[[Any, int], Marks]] = {}
+        if data.label is not None and {data.label, data.label.rpartition("=")[0]} & set(source.columns):
+            labels, _ = split_labels(source, data.label, source.name)
+            marks[labels.column] = lambda values, start: labels.marks(values)
+        if (column := data.checked) is not None and column in source.columns:
+            source.add_text(column)
+            marks[column] = lambda values, start: is_checked(values, source.name, column, start)
         for part in source.parts():
-            rows, looked_at = part.rows, np.zeros(len(part.rows), dtype=bool)
-            for mark in marks:
-                rows, marked = mark(rows, part.start)
-                looked_at |= marked
-            rows, scores = score_part(run, rows, part, source.name, Unlike(run))
+            looked_at = np.zeros(len(part.rows), dtype=bool)
+            rows: Any = part.rows
+            for name, marked in marks.items():
+                looked_at |= marked(rows[name], part.start)
+            rows, scores = score_part(run, rows.without([*marks]), part, source.name)
             keys, rows_seen = row_keys(rows), rows_seen + len(rows)
             fresh = 0
             for i in np.argsort(-scores.anomaly, kind="stable").tolist():
@@ -262,29 +253,12 @@ def write_sheet(run: FittedRun, path: str, settings: DataSettings, file: IO[str]
     return len(best), rows_seen
 
 
-def _marked(source: TableSource, data: DataSettings) -> Iterator[Any]:
-    """Yield for each column of labels in a file a function that removes it from rows and returns the labeled rows."""
-    if data.label is not None and {data.label, data.label.rpartition("=")[0]} & set(source.columns):
-        labels, split = split_labels(source, data.label, source.name)
-
-        def outliers(rows: Frame, start: int) -> tuple[Frame, Marks]:
-            rest, values = split(rows, start)
-            return rest, labels.marks(values)
-
-        yield outliers
-    if (column := data.checked) is not None and column in source.columns:
-        source.add_text(column)
-        yield lambda rows, start: checked_rows(rows, column, source.name, start)
-
-
 def _write(run: FittedRun, rows: Frame, found: Sequence[Any], columns: list[str], file: IO[str]) -> None:
     """Write the key, the position and the cells of each row to a sheet."""
     detector, table = run.detector, csv.writer(file, lineterminator="\n")
     scores, reasons = detector.scores(rows), detector.reasons(rows, REASONS)
-    numbers: dict[str, Any] = {"score": scores.anomaly, "probability": detector.probability_of(scores)}
-    if detector.novelty_threshold_ is not None:
-        numbers |= {"like_known": scores.like_known, "novelty": scores.novelty, "kind": scores.kind}
-    numbers |= {"outlier": scores.flagged.astype(int)}
+    numbers = score_columns(run, rows, scores) | {"outlier": scores.flagged.astype(int)}
+    numbers.pop("p_value", None)
     ours = [VERDICT, KEY, "row", *numbers, *(f"reason_{i + 1}" for i in range(REASONS))]
     table.writerow([*(name if name not in columns else f"fvnce_{name}" for name in ours), *map(cell, columns)])
     # A value that was read as a number is not a formula, and stays a number.
@@ -302,22 +276,6 @@ def say_gains(config: Path, after: FittedRun, sheets: Sequence[str], say: Say) -
     verdicts = [each.outlier for sheet in sheets for each in read_sheet(sheet, after.layout, data)[1]]
     if not (folder / MODEL).is_file() or all(outlier is None for outlier in verdicts):
         return
-    before = load_run(folder)
-    first, second = before.detector.evidence_, after.detector.evidence_
-
-    def precision(evidence: Evidence) -> str:
-        chance = evidence.known / (evidence.known + evidence.rows)
-        level = f", {chance:.3f} by chance" if evidence.average_precision else ""
-        return f"{evidence.average_precision or 'unknown'} by {plural(evidence.known, 'known outlier')}{level}"
-
-    say(
-        f"held-out average precision {precision(first)}, before the verdicts; {precision(second)}, after: each is for "
-        "its own known outliers, and more of them raise it even with the same scores, so the difference does not "
-        "measure a gain"
-    )
-    say(
-        f"threshold {before.threshold:.4g} before, {after.threshold:.4g} after; share of outliers among other rows "
-        f"{before.detector.prior_:.3g} before, {after.detector.prior_:.3g} after; {shown_count(first.flagged)} of "
-        f"{plural(first.rows, 'row')} flagged before, {shown_count(second.flagged)} of {plural(second.rows, 'row')} "
-        "after"
-    )
+    both = {"before": load_run(folder).detector, "after": after.detector}
+    for line in plain("gains.md", **both).splitlines():
+        say(line)

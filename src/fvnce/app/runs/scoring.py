@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import csv
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...detection.base import Scores
 from ...detection.fitted import FittedEnsemble
 from ...detection.preprocessing import TablePreprocessor
 from ...detection.trust.conformal import flag_by
-from ...tables import FileError, Frame, TableSource
+from ...tables import FileError, Frame, Source, TableSource
 from ...tables.errors import listed
 from ...tables.frame import Part
 from ...tables.schema import described
-from ...tables.sources import Source
 from ..escaping import cell, line_json
 from . import FittedRun
 from .training_data import Say, check_finite_part, find_column
 
-#: Called after each part with the number of rows done and the fraction of the file.
-Tick = Callable[[int, float | None], None]
+#: Yields the parts of a file, and may show how many are done.
+Watch = Callable[[Iterator[Part]], Iterable[Part]]
 #: A row: its score, its negative position, so that the earlier of two equal rows wins, and its entries.
 Scored = tuple[float, int, dict[str, Any]]
 #: Sets which rows of a part are flagged, given the scores and the position of the first row.
@@ -126,7 +126,7 @@ def stream_scores(
     as_json: bool = False,
     id: str | None = None,
     strict: bool = False,
-    tick: Tick | None = None,
+    watch: Watch = iter,
     budget: Budget | None = None,
 ) -> Summary:
     """Score every row of a file, and write the scores.
@@ -140,14 +140,14 @@ def stream_scores(
         as_json: write one JSON object on each line.
         id: identifier column, as returned by :func:`add_id`.
         strict: raise an error instead of a warning if the rows are far from those of training.
-        tick: called with the progress.
+        watch: yields the parts of the file, and may show the progress.
         budget: rule from :func:`budget_of` that replaces the threshold of the run.
     """
     summary, unlike, few, batch = Summary(), Unlike(run), FewValues(run.detector), run.detector.new_batch()
-    write = _json_writer(file) if as_json else _csv_writer(file, run, named=id is not None, explain=explain)
+    write = _json_writer(file) if as_json else _csv_writer(file, explain=explain)
     best: list[Scored] = []
     two = run.detector.novelty_threshold_ is not None
-    for part in source.parts():
+    for part in watch(source.parts()):
         rows, ids = part.rows, None
         if id is not None and isinstance(rows, Frame):
             rows, ids = rows.without([id]), rows[id]
@@ -166,17 +166,14 @@ def stream_scores(
             # Skip rows of this part that cannot be among the top rows.
             chosen = np.sort(np.argsort(-anomaly, kind="stable")[:top])
             if len(best) >= top:
-                chosen = chosen[anomaly[chosen] > best[0][0]]
-        for scored in _scored(run, rows, scores, chosen, part, ids, explain):
-            if top is None:
-                write(scored[2])
-            elif len(best) < top:
-                heapq.heappush(best, scored)
-            else:
-                heapq.heappushpop(best, scored)
-        if tick is not None:
-            tick(summary.rows, part.done)
-    for _, _, row in sorted(best, reverse=True):
+                chosen = chosen[anomaly[chosen] > best[-1][0]]
+        scored = _scored(run, rows, scores, chosen, part, ids, explain)
+        if top is not None:
+            best = heapq.nlargest(top, [*best, *scored])
+            continue
+        for _, _, row in scored:
+            write(row)
+    for _, _, row in best:
         write(row)
     far = [] if batch is None else batch.sentences()
     summary.warnings = [*unlike.sentences(), *far, *few.sentences()]
@@ -198,11 +195,11 @@ def budget_of(run: FittedRun, source: Source, *, alarms: int | None, fdr: float 
 
     Reads the file, and keeps a few numbers of each row.
     """
-    detector, unlike = run.detector, Unlike(run)
+    detector = run.detector
     anomaly, p_values, above = [np.empty(0)], [np.empty(0)], [np.empty(0, dtype=bool)]
-    discount = False if fdr is None else detector.discount_at(fdr)
+    discount = fdr is not None and detector.discounts
     for part in source.parts():
-        rows, scores = score_part(run, part.rows, part, source.name, unlike)
+        rows, scores = score_part(run, part.rows, part, source.name)
         anomaly.append(scores.anomaly)
         above.append(scores.flagged)
         if fdr is not None:
@@ -216,11 +213,12 @@ def budget_of(run: FittedRun, source: Source, *, alarms: int | None, fdr: float 
     return lambda scores, start: replace(scores, chosen=flagged[start : start + len(scores.anomaly)])
 
 
-def score_part(run: FittedRun, rows: Any, part: Part, name: str, unlike: Unlike) -> tuple[Any, Scores]:
-    """Return the rows of a part in the form that the model takes, and their scores."""
+def score_part(run: FittedRun, rows: Any, part: Part, name: str, unlike: Unlike | None = None) -> tuple[Any, Scores]:
+    """Return the rows of a part in the form that the model takes, and their scores; count unlike values."""
     check_finite_part(rows, name, part.start)
     prepared = run.layout.prepare(rows)
-    unlike.add(prepared)
+    if unlike is not None:
+        unlike.add(prepared)
     return prepared, run.detector.scores(prepared)
 
 
@@ -259,29 +257,26 @@ def say_how(source: Source, say: Say, others: set[str | None]) -> None:
         say(notice)
 
 
+def score_columns(run: FittedRun, rows: Any, scores: Scores) -> dict[str, NDArray[Any]]:
+    """Return what is written of scored rows, by column."""
+    columns = {"score": scores.anomaly, "probability": run.detector.probability_of(scores)}
+    if (p_value := run.p_value(rows, scores.anomaly)) is not None:
+        columns["p_value"] = p_value
+    if run.detector.novelty_threshold_ is None:
+        return columns | {"outlier": scores.flagged}
+    two = {"like_known": scores.like_known, "novelty": scores.novelty, "kind": scores.kind}
+    return columns | two | {"outlier": scores.flagged}
+
+
 def _scored(
     run: FittedRun, rows: Any, scores: Scores, chosen: Any, part: Part, ids: Any, explain: bool
 ) -> Iterator[Scored]:
     """Yield the output entries of each chosen row of a part."""
-    anomaly, flagged, kind = scores.anomaly, scores.flagged, scores.kind
-    two = run.detector.novelty_threshold_ is not None
-    probability, p_value = run.detector.probability_of(scores), run.p_value(rows, anomaly)
-    reasons = _reasons(run, rows, chosen) if explain else None
+    columns, reasons = score_columns(run, rows, scores), _reasons(run, rows, chosen)
     for i in chosen.tolist():
-        row: dict[str, Any] = {"row": _name(part, i)}
-        if ids is not None:
-            row["id"] = ids[i] or ""
-        row["score"], row["probability"] = float(anomaly[i]), float(probability[i])
-        if p_value is not None:
-            row["p_value"] = float(p_value[i])
-        if two:
-            row |= {
-                "like_known": float(scores.like_known[i]),
-                "novelty": float(scores.novelty[i]),
-                "kind": str(kind[i]),
-            }
-        row["outlier"] = bool(flagged[i])
-        if reasons is not None:
+        row: dict[str, Any] = {"row": _name(part, i)} | ({} if ids is None else {"id": ids[i] or ""})
+        row |= {name: values[i].item() for name, values in columns.items()}
+        if explain:
             row["reasons"], row["words"] = next(reasons)
         yield row["score"], -(part.start + i), row
 
@@ -314,20 +309,17 @@ def _json_writer(file: IO[str]) -> Write:
     return lambda row: file.write(line_json(row) + "\n")
 
 
-def _csv_writer(file: IO[str], run: FittedRun, *, named: bool, explain: bool) -> Write:
-    table = csv.writer(file, lineterminator="\n")
-    two = run.detector.novelty_threshold_ is not None
-    has = {"id": named, "p_value": run.detector.findings_.conformal is not None}
-    has |= {"like_known": two, "novelty": two, "kind": two}
-    names = ("row", "id", "score", "probability", "p_value", "like_known", "novelty", "kind", "outlier")
-    columns = [name for name in names if has.get(name, True)]
+def _csv_writer(file: IO[str], *, explain: bool) -> Write:
+    table, header = csv.writer(file, lineterminator="\n"), list[str]()
     reasons = [f"{what}_{i + 1}" for i in range(REASONS) for what in ("reason", "part")] if explain else []
-    table.writerow([*columns, *reasons])
 
     def write(row: dict[str, Any]) -> None:
-        cells = [cell(row[name]) if isinstance(row[name], str) else repr(row[name]) for name in columns[:-1]]
-        both = zip(row.get("words", ()), row.get("reasons", {}).values(), strict=True)
-        parts = [text for words, part in both for text in (cell(words), f"{part:.6g}")]
-        table.writerow([*cells, int(row["outlier"]), *parts, *[""] * (len(reasons) - len(parts))])
+        words, parts = row.pop("words", ()), row.pop("reasons", {})
+        if not header:
+            header.extend([*row, *reasons])
+            table.writerow(header)
+        cells = [cell(v) if isinstance(v, str) else int(v) if isinstance(v, bool) else v for v in row.values()]
+        cells += [text for why, part in zip(words, parts.values(), strict=True) for text in (cell(why), f"{part:.6g}")]
+        table.writerow([*cells, *[""] * (len(header) - len(cells))])
 
     return write

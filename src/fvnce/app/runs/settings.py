@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,7 @@ from ..._validation import Check, FileError, choice, count, flag, listed, short,
 from ..._version import __version__
 from ...tables import ColumnType
 from ...tables.arrays import images_below
-from ...tables.parsing import NOUNS
+from ...tables.parsing import KINDS
 
 CONFIG = "config.toml"
 
@@ -105,7 +106,7 @@ def read_config(path: Path) -> RunSettings:
 
 #: Checks of the entries of a column in a schema file.
 _COLUMN: dict[str, Check] = {
-    "kind": partial(choice, options=tuple(NOUNS)),
+    "kind": partial(choice, options=tuple(KINDS)),
     "decimal": partial(choice, options=(".", ",")),
     "missing": _texts,
     "unit": text,
@@ -129,7 +130,7 @@ def schema_toml(types: Mapping[str, ColumnType], name: str) -> str:
     }
     comment = (
         f"How the columns of {name} are read. Edit it, then: fvnce fit FILE --schema THIS\n"
-        f"kind is one of {', '.join(NOUNS)}; decimal . or ,; day_first (of dates) true or false;\n"
+        f"kind is one of {', '.join(KINDS)}; decimal . or ,; day_first (of dates) true or false;\n"
         "missing a list of texts; ignored = true leaves a column out.\n"
         "The type of a column that is not listed is detected from its values."
     )
@@ -190,28 +191,17 @@ def to_toml(content: Mapping[str, Mapping[str, Any]], comment: str = "") -> str:
     """
     lines = [f"# {line}" for line in comment.splitlines()]
     for name, table in content.items():
-        lines += ["", f"[{_toml_key(name)}]"] if lines else [f"[{_toml_key(name)}]"]
-        lines += [f"{_toml_key(key)} = {_toml_value(key, value)}" for key, value in table.items() if value is not None]
-    return "\n".join(lines) + "\n"
+        lines += ["", f"[{_toml_key(name)}]"]
+        lines += [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in table.items() if value is not None]
+    return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def _toml_key(name: str) -> str:
-    plain = name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
-    return name if plain else _toml_string(name)
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml_value(name)
 
 
-def _toml_value(key: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
+def _toml_value(value: Any) -> str:
+    # TOML writes these values as JSON does, except for DEL in a string and for infinity.
+    if isinstance(value, float):
         return repr(value)
-    if isinstance(value, str):
-        return _toml_string(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(key, item) for item in value) + "]"
-    raise TypeError(f"{key} must be a boolean, a number, a string or a list of these, found {type(value).__name__}")
-
-
-def _toml_string(string: str) -> str:
-    # TOML uses the escapes of JSON, except for DEL and characters beyond 16 bits, which TOML allows unescaped.
-    return json.dumps(string, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")

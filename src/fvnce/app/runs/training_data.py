@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...detection.rows import INLIER, OUTLIER, release, take
-from ...tables import ArraySource, ColumnType, FileError, Frame, ReadOptions, TableSource, open_source
+from ...tables import ColumnType, FileError, Frame, ReadOptions, Source, TableSource, open_source
 from ...tables.arrays import read_npz_labels
 from ...tables.errors import budget, listed, over_budget
 from ...tables.frame import Rows, present
 from ...tables.schema import identifier_in, numbered
-from ...tables.sources import Source
 from .settings import DataSettings, read_schema
 
 Say = Callable[[str], None]
@@ -36,6 +35,8 @@ LABEL_WORDS = {"label", "labels", "fraud", "fraudulent", "outlier", "outliers", 
 #: Size in bytes above which rows are subsampled, and the numbers of known outliers and of other rows then kept.
 LARGE_BYTES = 128 * 2**20
 LARGE_ROWS = 200_000
+#: Columns of a sample, numbered as columns of a file have names: marks of its rows, their positions, random numbers.
+KNOWN, CHECKED, NUMBER, DRAW = range(4)
 
 
 @dataclass(frozen=True)
@@ -75,20 +76,38 @@ class Layout:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Rows of a run; known outliers from a separate file come last."""
+    """Rows of a run; known outliers from a separate file and rows of sheets come last."""
 
     rows: Rows
     known: Marks
-    layout: Layout
     names: list[str] | None  # of the rows: the files of images, or the column that names rows
-    checked: Marks | None = None  # rows whose label is the truth
+    checked: Marks  # rows whose label is the truth
+    reviewed: Marks  # rows with a verdict in a sheet
     numbers: NDArray[np.int64] | None = None  # of a table's rows, their positions in its file, if it can be read again
-    reviewed: Marks | None = None  # rows with a verdict in a sheet
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the rows, by which others are read."""
+        return Layout.of(self.rows)
 
     @property
     def inliers(self) -> Marks:
         """Which rows are known inliers."""
-        return np.zeros(len(self.known), dtype=bool) if self.checked is None else self.checked & ~self.known
+        return self.checked & ~self.known
+
+    def extended(self, rows: Rows, known: Marks, names: Sequence[str] | None, *, reviewed: bool) -> TrainingData:
+        """Return the data with more rows at the end."""
+        own, more = self.rows, np.full(len(known), reviewed)
+        both = Frame.join([own, rows]) if isinstance(own, Frame) and isinstance(rows, Frame) else None
+        first = self.names or [str(i + 1) for i in range(len(own))]
+        return replace(
+            self,
+            rows=np.concatenate([own, rows]) if both is None else both,
+            known=np.concatenate([self.known, known]),
+            names=None if names is None else [*first, *names],
+            checked=np.concatenate([self.checked, more]),
+            reviewed=np.concatenate([self.reviewed, more]),
+        )
 
     def cells(self, rows: list[int], settings: DataSettings) -> dict[int, list[str]]:
         """Return the values of rows as written in the file, for rows of a table that can be read again."""
@@ -104,44 +123,39 @@ def read_training_data(settings: DataSettings, say: Say, seed: int = 0) -> Train
     """Read the files that a run is trained on; ``say`` is called with each message for the user."""
     source = open_source(settings.path, _options(settings, None))
     rng = np.random.default_rng([seed, 5])
-    rows: Rows
-    numbers = checked = None
     with closing(source):
-        if isinstance(source, TableSource):
-            rows, known, checked, names, numbers = _read_table(source, settings, say, rng)
-        else:
-            rows, known, names = _read_array(source, settings, say)
-    if len(rows) < 2:
-        raise FileError(
-            f"{source.name} must hold at least 2 rows, found {len(rows)}; a hundred or more are recommended"
-        )
-    _check_finite(rows, source.name)
-    if isinstance(rows, Frame):
-        rows = _without_identifiers(rows, {*settings.keep, *settings.categorical, *source.declared}, say)  # type: ignore[union-attr]
-    layout = Layout.of(rows)
+        is_table = isinstance(source, TableSource)
+        data = _read_table(source, settings, say, rng) if is_table else _read_array(source, settings, say)
+    count = len(data.rows)
+    if count < 2:
+        raise FileError(f"{source.name} must hold at least 2 rows, found {count}; a hundred or more are recommended")
+    _check_finite(data.rows, source.name)
+    if isinstance(data.rows, Frame):
+        kept = {*settings.keep, *settings.categorical, *source.declared}  # type: ignore[union-attr]
+        data = replace(data, rows=_without_identifiers(data.rows, kept, say))
     if settings.outliers is not None:
-        with closing(read_like(layout, settings.outliers, replace(settings, decimal=None))) as others:
+        with closing(read_like(data.layout, settings.outliers, replace(settings, decimal=None))) as others:
             outliers = others.read()
         _check_finite(outliers, others.name)
-        outliers = layout.prepare(outliers)
-        if isinstance(rows, Frame) and isinstance(outliers, Frame):
-            rows = Frame.join([rows, outliers])
-        else:
-            if rows.nbytes > LARGE_BYTES and len(rows) > LARGE_ROWS:
-                # A memory map may exceed memory, but rows that are joined with others must fit.
-                chosen = np.sort(rng.choice(len(rows), LARGE_ROWS, replace=False))
-                say(f"of {len(rows):,} rows, {LARGE_ROWS:,} chosen at random are used")
-                names = [str(i + 1) if names is None else names[i] for i in chosen.tolist()]
-                rows, known = np.asarray(take(rows, chosen)), known[chosen]
-            rows = np.concatenate([rows, outliers])
-        known = np.concatenate([known, np.ones(len(outliers), dtype=bool)])
-        checked = None if checked is None else np.concatenate([checked, np.zeros(len(outliers), dtype=bool)])
-        names = None if names is None else [*names, *(f"outlier {i + 1}" for i in range(len(outliers)))]
-    if settings.label is not None and not known.any():
+        outliers = data.layout.prepare(outliers)
+        if not isinstance(data.rows, Frame) and data.rows.nbytes > LARGE_BYTES and count > LARGE_ROWS:
+            # A memory map may exceed memory, but rows that are joined with others must fit.
+            chosen = np.sort(rng.choice(count, LARGE_ROWS, replace=False))
+            say(f"of {count:,} rows, {LARGE_ROWS:,} chosen at random are used")
+            own = data.names or range(1, count + 1)
+            names = [str(own[i]) for i in chosen.tolist()]
+            data = _unmarked(np.asarray(take(data.rows, chosen)), data.known[chosen], names)
+        added = None if data.names is None else [f"outlier {i + 1}" for i in range(len(outliers))]
+        data = data.extended(outliers, np.ones(len(outliers), dtype=bool), added, reviewed=False)
+    if settings.label is not None and not data.known.any():
         say(f"no row is marked as an outlier by {settings.label!r}: training continues without known outliers")
-    _report_empty_columns(rows, source, say)
-    numbers = numbers if Path(settings.path).is_file() else None
-    return TrainingData(rows, known, layout, names, checked, numbers)
+    _report_empty_columns(data.rows, source, say)
+    return data if Path(settings.path).is_file() else replace(data, numbers=None)
+
+
+def _unmarked(rows: Rows, known: Marks, names: list[str] | None) -> TrainingData:
+    """Return training data of which no row was looked at by a person."""
+    return TrainingData(rows, known, names, np.zeros(len(known), dtype=bool), np.zeros(len(known), dtype=bool))
 
 
 def read_like(layout: Layout, path: str, settings: DataSettings, *, labels: bool = False) -> Source:
@@ -167,9 +181,7 @@ def _options(settings: DataSettings, types: dict[str, ColumnType] | None) -> Rea
     return replace(options, categorical=settings.categorical, schema=schema)
 
 
-def _read_table(
-    source: TableSource, settings: DataSettings, say: Say, rng: np.random.Generator
-) -> tuple[Frame, Marks, Marks, list[str] | None, NDArray[np.int64]]:
+def _read_table(source: Any, settings: DataSettings, say: Say, rng: np.random.Generator) -> TrainingData:
     """Read a table in parts; keep a random sample if it is too large."""
     columns, where = source.columns, settings.path
     labels, split = (None, None) if settings.label is None else split_labels(source, settings.label, where)
@@ -188,83 +200,77 @@ def _read_table(
     sample = _Sample(rng)
     for part in source.parts():
         rows: Any = part.rows
-        numbers = np.arange(part.start, part.start + len(rows))
         known, checked, values = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool), None
         if labels is not None and split is not None:
             rows, values = split(rows, part.start)
             known = labels.marks(values)
         if looked_at is not None:
-            rows, checked = checked_rows(rows, looked_at, where, part.start)
+            checked, rows = is_checked(rows[looked_at], where, looked_at, part.start), rows.without([looked_at])
             if bare := [i for i in np.flatnonzero(checked).tolist() if values is not None and values[i] is None]:
                 raise FileError(
                     f"{where}, row {part.start + bare[0] + 1}: {looked_at!r} marks a row without a label; fill in its "
                     "label, or clear the mark"
                 )
-        sample.add(rows, known + 2 * checked.astype(np.int8), numbers)
+        numbers = np.arange(part.start, part.start + len(rows))
+        sample.add(rows.with_columns({KNOWN: known, CHECKED: checked, NUMBER: numbers}))
         if sample.nbytes > budget():
             raise over_budget(source.name, "a table")
     if labels is not None:
         labels.check(say, mostly=settings.mostly_outliers)
     else:
-        for column in (column for column in columns if column not in dropped and _sounds_like_labels(column)):
+        for column in (column for column in columns if column not in dropped and sounds_like_labels(column)):
             say(f"column {column!r} is used as data; if it marks known outliers, pass --label {listed([column])}")
     for notice in source.notices:
         say(notice)
-    frame, marks, numbers, seen = sample.result()
-    if len(frame) < seen:
-        say(f"of {seen:,} rows, {len(frame):,} chosen at random are used")
-    names = None if len(frame) == seen else [str(row + 1) for row in numbers.tolist()]
+    frame = sample.result()
+    known, checked, numbers = (frame[mark] for mark in (KNOWN, CHECKED, NUMBER))
+    if len(frame) < sample.seen:
+        say(f"of {sample.seen:,} rows, {len(frame):,} chosen at random are used")
+    names = None if len(frame) == sample.seen else [str(row + 1) for row in numbers.tolist()]
     if name is not None:
         names = [text or f"row {row + 1}" for text, row in zip(frame[name], numbers.tolist(), strict=True)]
-        frame = frame.without([name])
-    return frame, marks % 2 == 1, marks > 1, names, numbers
+    frame = frame.without([KNOWN, CHECKED, NUMBER, DRAW, name])
+    return replace(_unmarked(frame, known, names), checked=checked, numbers=numbers)
 
 
 class _Sample:
-    """Random sample of rows that are added part by part."""
+    """Random sample of rows that are added part by part, with their marks as columns."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        self._rng, self._seen, self._thin = rng, 0, False
-        self._parts: list[tuple[Frame, NDArray[np.int8], NDArray[np.int64], NDArray[np.float64]]] = []
-        self.nbytes = 0
+        self._rng, self._parts, self._thin = rng, list[Frame](), False
+        self.seen = self.nbytes = 0
 
-    def add(self, rows: Frame, marks: NDArray[np.int8], numbers: NDArray[np.int64]) -> None:
+    def add(self, rows: Frame) -> None:
         # Rows with the lowest random numbers stay, so early and late rows are equally likely to stay.
-        self._parts.append((rows, marks, numbers, self._rng.random(len(rows))))
-        self._seen += len(rows)
+        self._parts.append(rows.with_columns({DRAW: self._rng.random(len(rows))}))
+        self.seen += len(rows)
         self.nbytes += rows.nbytes
-        if self.nbytes > LARGE_BYTES and sum(len(part[1]) for part in self._parts) > 2 * LARGE_ROWS:
+        if self.nbytes > LARGE_BYTES and sum(map(len, self._parts)) > 2 * LARGE_ROWS:
             self._thin = True
-            self._parts = [self._thinned()]
-            self.nbytes = self._parts[0][0].nbytes
+            self._parts = [self.result()]
+            self.nbytes = self._parts[0].nbytes
 
-    def result(self) -> tuple[Frame, NDArray[np.int8], NDArray[np.int64], int]:
-        rows, marks, numbers, _ = self._thinned()
-        return rows, marks, numbers, self._seen
-
-    def _thinned(self) -> tuple[Frame, NDArray[np.int8], NDArray[np.int64], NDArray[np.float64]]:
-        rows = Frame.join([part[0] for part in self._parts])
-        marks, numbers, draws = (np.concatenate([part[i] for part in self._parts]) for i in (1, 2, 3))
+    def result(self) -> Frame:
+        rows = Frame.join(self._parts)
         if not self._thin:
-            return rows, marks, numbers, draws
-        kinds = marks > 0, marks == 0
-        kept = [np.flatnonzero(kind)[np.argsort(draws[kind], kind="stable")[:LARGE_ROWS]] for kind in kinds]
-        chosen = np.sort(np.concatenate(kept))
-        return rows.take(chosen), marks[chosen], numbers[chosen], draws[chosen]
+            return rows
+        marked = rows[KNOWN] | rows[CHECKED]
+        order = [np.flatnonzero(kind)[np.argsort(rows[DRAW][kind], kind="stable")] for kind in (marked, ~marked)]
+        return rows.take(np.sort(np.concatenate([kept[:LARGE_ROWS] for kept in order])))
 
 
-def _read_array(source: ArraySource, settings: DataSettings, say: Say) -> tuple[NDArray[Any], Marks, list[str] | None]:
+def _read_array(source: Any, settings: DataSettings, say: Say) -> TrainingData:
     for option in ("drop", "keep", "id", "checked"):
         if getattr(settings, option):
             raise FileError(f"--{option} needs a table with columns (csv, tsv, parquet), found {settings.path}")
     if settings.label is None:
         rows = source.read()
-        return rows, np.zeros(len(rows), dtype=bool), source.names
+        return _unmarked(rows, np.zeros(len(rows), dtype=bool), source.names)
     labels, split = split_labels(source, settings.label, settings.path)
     rows, values = split(source.read(), 0)
     known = labels.marks(values)
     labels.check(say, mostly=settings.mostly_outliers)
-    return rows, known, source.names
+    return _unmarked(rows, known, source.names)
 
 
 def _check_finite(rows: Rows, name: str) -> None:
@@ -380,10 +386,9 @@ def truths(values: Sequence[Any], where: str, column: str, start: int = 0) -> li
     return [None if word in ("", "nan") else word in OUTLIER for word in words]
 
 
-def checked_rows(rows: Frame, column: str, where: str, start: int) -> tuple[Frame, Marks]:
-    """Split the column that marks checked rows off; return the other columns and the mask."""
-    marks = truths(rows[column].tolist(), where, column, start)
-    return rows.without([column]), np.array([mark is True for mark in marks], dtype=bool)
+def is_checked(values: NDArray[Any], where: str, column: str, start: int) -> Marks:
+    """Return which cells of a column mark a checked row."""
+    return np.array([mark is True for mark in truths(values.tolist(), where, column, start)], dtype=bool)
 
 
 def _label_value(label: str) -> tuple[str, str]:
@@ -396,10 +401,10 @@ def _label_value(label: str) -> tuple[str, str]:
     return (column, value) if column else (label, "")
 
 
-def _sounds_like_labels(column: str) -> bool:
+def sounds_like_labels(column: str) -> bool:
     """Return whether the name of a column contains a word of :data:`LABEL_WORDS`.
 
-    >>> [_sounds_like_labels(name) for name in ("isFraud", "is_outlier", "Label", "labelling", "amount")]
+    >>> [sounds_like_labels(name) for name in ("isFraud", "is_outlier", "Label", "labelling", "amount")]
     [True, True, True, False, False]
     """
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column)
@@ -428,8 +433,10 @@ class Labels:
         """Return which of these labels mark a known outlier."""
         texts = [as_label(value) for value in values.tolist()]
         self._counts.update(texts)
-        known = {text: text == self.value if self.value else text.lower() in OUTLIER for text in set(texts)}
-        return np.array([known[text] for text in texts], dtype=bool)
+        return np.array([self._is_known(text) for text in texts], dtype=bool)
+
+    def _is_known(self, text: str) -> bool:
+        return text == self.value if self.value else text.lower() in OUTLIER
 
     def check(self, say: Say, *, mostly: bool = False) -> None:
         """Raise FileError if the labels are ambiguous or seem inverted; called after the last part."""
@@ -444,7 +451,7 @@ class Labels:
                 f"pass the value that marks them, as in {self._example(there)}, its rarest value"
             )
         total = sum(self._counts.values())
-        known = self._counts[self.value] if self.value else sum(there[t] for t in there if t.lower() in OUTLIER)
+        known = sum(count for text, count in there.items() if self._is_known(text))
         marked = f"column {column!r} marks {known:,} of {total:,} rows as known outliers"
         if known > MOST * total and not mostly:
             others = {text: count for text, count in there.items() if self.value and text != self.value}

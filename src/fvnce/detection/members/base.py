@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: JSON content, and arrays by name.
 State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+#: Number of encoded columns from which a table is wide: networks see principal components, and trees no ranks.
+WIDE = 100
 #: (channels, height, width).
 ImageShape = tuple[int, int, int]
 

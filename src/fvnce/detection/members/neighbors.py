@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from ..._validation import count, fields, number, require, stored_array
 from ..bulk import Bulk
+from ..products import SquaredDistances
 from ..rows import Array, Folds, TrainingRows
 from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, part_of, prefixed, row_fractions
 
@@ -48,12 +49,12 @@ ROW_NEIGHBORS, IMAGE_NEIGHBORS = 5, 10
 TRIMMED, CROWD = 0.2, 100
 #: Size of random moves of reference rows, which break ties of distances.
 JITTER = 1e-6
-#: Additional neighbors that are searched, since the fast search rounds, and one may be the row itself.
+#: Additional neighbors that are searched, since one may be the row itself.
 SPARE = 3
-#: Largest number of values in memory while distances are computed exactly.
-MAX_DISTANCES = 2**21
-#: Largest number of differences from reference rows for which NumPy searches, instead of scikit-learn.
-FEW_DIFFERENCES = 2**20
+#: Number of products that are computed at a time, and largest number of differences in memory.
+SEARCHED, MAX_DISTANCES = 2**20, 2**21
+#: Mean number of candidates, in numbers of neighbors, above which the search is repeated in double precision.
+CANDIDATES = 4
 #: Number of reference rows for estimating how much of the variance of distances neighbors explain.
 WITNESSES = 4096
 #: Number of rows that are explained at a time.
@@ -134,31 +135,54 @@ class Reference:
 
     def _nearest(self, X: Array) -> tuple[Array, NDArray[np.int64], Array]:
         """Return distances, indices and weights of the neighbors, with a total weight of at most k."""
-        wide = min(self.n_neighbors + SPARE, len(self.points))
-        index = self._around(X, wide)
-        distance = np.empty(index.shape)
-        step = max(1, MAX_DISTANCES // (wide * X.shape[1]))
-        for low in range(0, len(X), step):
-            # Compute distances again row by row, since the last digits of the search depend on the other rows.
-            away = X[low : low + step, None, :] - self.points[index[low : low + step]]
-            distance[low : low + step] = np.sqrt((away**2).sum(2))
-        order = np.argsort(distance, axis=1, kind="stable")
-        distance, index = np.take_along_axis(distance, order, 1), np.take_along_axis(index, order, 1)
+        step = max(1, SEARCHED // len(self.points))
+        parts = [self._search(X[low : low + step]) for low in range(0, max(len(X), 1), step)]
+        distance, index = (np.concatenate(part) for part in zip(*parts, strict=True))
         mass = self.weights[index]
         itself = distance[:, 0] <= 10 * JITTER * math.sqrt(X.shape[1])
         mass[:, 0] = np.where(itself, np.maximum(mass[:, 0] - 1, 0), mass[:, 0])
         before = np.cumsum(mass, axis=1) - mass
         return distance, index, np.clip(self.n_neighbors - before, 0, mass)
 
-    def _around(self, X: Array, count: int) -> NDArray[np.int64]:
-        """Return the indices of the nearest reference rows, in any order, shape (n, count)."""
-        if len(X) * self.points.size <= FEW_DIFFERENCES:
-            squares = [np.square(self.points - row).sum(1) for row in X]
-            return np.stack([np.argpartition(each, count - 1)[:count] for each in squares])
-        from sklearn.neighbors import NearestNeighbors  # faster, and it takes a second to import
+    def _search(self, X: Array) -> tuple[Array, NDArray[np.int64]]:
+        """Return the distances of the nearest reference rows, in their order, and their indices.
 
-        search = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(self.points)
-        return np.asarray(search.kneighbors(X, return_distance=False))
+        Distances are computed exactly, row by row, for all candidates: reference rows that products do not exclude,
+        whatever their rounding error. So the bits of a row do not depend on the other rows.
+        """
+        count = min(self.n_neighbors + SPARE, len(self.points))
+        near = self._candidates(X, count, self._single)
+        if np.count_nonzero(near) > CANDIDATES * count * len(X):  # ties up to single precision
+            near = self._candidates(X, count, self._double)
+        row, found = np.divmod(np.flatnonzero(near), near.shape[1])
+        counts = np.bincount(row, minlength=len(X))
+        place = row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        distance = np.full((len(X), max(count, counts.max(initial=0))), np.inf)
+        index = np.zeros(distance.shape, dtype=np.int64)
+        index[place], step = found, max(1, MAX_DISTANCES // X.shape[1])
+        pairs = ((row[low : low + step], found[low : low + step]) for low in range(0, len(row), step))
+        squares = [((X[x] - self.points[y]) ** 2).sum(1) for x, y in pairs]
+        distance[place] = np.sqrt(np.concatenate([*squares, np.empty(0)]))
+        order = np.argsort(distance, axis=1, kind="stable")[:, :count]
+        return np.take_along_axis(distance, order, 1), np.take_along_axis(index, order, 1)
+
+    def _candidates(self, X: Array, count: int, products: SquaredDistances) -> NDArray[np.bool_]:
+        """Return a mask of the reference rows that may be among the ``count`` nearest, shape (n, R)."""
+        values, error = products(X)
+        minima = values
+        # The smallest minima of groups of values bound as many values, and are fast to find.
+        while (half := minima.shape[1] // 2) >= 4 * count:
+            minima = np.minimum(minima[:, :half], minima[:, half : 2 * half])
+        limit = np.partition(minima, count - 1, axis=1)[:, count - 1] + 2 * error
+        return np.asarray(~(values > limit[:, None]))  # NaN, after an overflow, is near
+
+    @cached_property
+    def _single(self) -> SquaredDistances:
+        return SquaredDistances(self.points)
+
+    @cached_property
+    def _double(self) -> SquaredDistances:
+        return SquaredDistances(self.points, np.float64)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by name, in single precision unless loaded from a file of version 0.2."""

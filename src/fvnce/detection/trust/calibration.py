@@ -1,6 +1,6 @@
 r"""Calibration: from scores to P(outlier | x) (Eq. outlier_probability), to π and to a threshold.
 
-*With known outliers*, log p_out/p_θ = a s + b is fitted to held-out scores by logistic regression of known outliers
+*With known outliers*, log p_out/p_in = a s + b is fitted to held-out scores by logistic regression of known outliers
 against unlabeled rows. Unlabeled rows are weighted by their probability of being inliers, known outliers by their
 probability of being labeled correctly; both are iterated. π is the smallest ratio of Eq. prior_ratio over the quartiles
 of the scores of known outliers, where each ratio is shrunk toward :data:`USUAL_SHARE`, more strongly if it depends on
@@ -9,7 +9,8 @@ higher than other rows, scores are calibrated as if none were known.
 
 *Without known outliers*, the spread of inliers is estimated from the median and the quantile 0.8 of the scores. Rows
 more than :data:`FENCE` such deviations above the median, or above all training rows, are called outliers. This is a
-convention, not an estimate. The derivation is in docs/detector/thresholds.md.
+convention, not an estimate, and probabilities are multiplied by the fraction of such rows that were outliers on labeled
+tables. The derivation is in docs/detector/thresholds.md.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ ROUNDS = 10
 
 @dataclass(frozen=True)
 class Calibration:
-    """Logistic calibration P(outlier | s) = σ(a s + b), increasing in the anomaly score s.
+    """Logistic calibration P(outlier | s) = h σ(a s + b), increasing in the anomaly score s.
 
     Attributes:
         slope: slope a > 0.
@@ -71,6 +72,7 @@ class Calibration:
         high: upper end of the interval of π.
         low_intercept: b for π at the lower end, NaN if that is zero.
         high_intercept: b for π at the upper end.
+        held: fraction h of what a convention takes for outliers that are; 1 if π is estimated or given.
     """
 
     slope: float
@@ -81,21 +83,17 @@ class Calibration:
     high: float = math.nan
     low_intercept: float = math.nan
     high_intercept: float = math.nan
+    held: float = 1.0
 
     def probability(self, score: Array) -> Array:
         """Return the probability P(outlier | s) of anomaly scores."""
-        return np.asarray(expit(self.slope * score + self.intercept))
+        return np.asarray(self.held * expit(self.slope * score + self.intercept))
 
-    def claims(self, score: Array, held: float) -> tuple[Array, Array, Array]:
-        """Return probabilities for expected counts of outliers, with lower and upper ends, each of shape (n,).
-
-        Args:
-            score: anomaly scores.
-            held: for a convention, the mean fraction of its claims that are correct.
-        """
+    def claims(self, score: Array) -> tuple[Array, Array, Array]:
+        """Return probabilities for expected counts of outliers, with lower and upper ends, each of shape (n,)."""
         p = self.probability(score)
         if not self.known:
-            return held * p, np.zeros_like(p), p
+            return p, np.zeros_like(p), p / self.held
         if math.isnan(self.low):
             return p, p, p
         low, high = (np.nan_to_num(expit(self.slope * score + b)) for b in (self.low_intercept, self.high_intercept))
@@ -103,7 +101,7 @@ class Calibration:
 
     @property
     def threshold(self) -> float:
-        """Score at which P(outlier | s) = ½."""
+        """Score at which σ(a s + b) = ½."""
         return -self.intercept / self.slope
 
     @classmethod
@@ -112,16 +110,18 @@ class Calibration:
         positive, unit = partial(number, low=0.0, open_low=True), partial(number, low=0.0, high=1.0)
         share = optional(unit)
         ends = {"low": share, "high": share, "low_intercept": optional(number), "high_intercept": optional(number)}
-        slope, intercept, prior, known, *rest = fields(
-            {**dict.fromkeys(ends), **content},
+        slope, intercept, prior, known, held, *rest = fields(
+            {**dict.fromkeys(ends), "held": 1.0, **content},  # version 0.2 had neither
             "the calibration",
             slope=positive,
             intercept=number,
             prior=unit,
             known=flag,
+            held=partial(number, low=0.0, high=1.0, open_low=True),
             **ends,
         )
-        return cls(slope, intercept, prior, known, *(math.nan if end is None else end for end in rest))
+        low, high, low_intercept, high_intercept = (math.nan if end is None else end for end in rest)
+        return cls(slope, intercept, prior, known, low, high, low_intercept, high_intercept, held)
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON content."""
@@ -226,9 +226,13 @@ def labels_tell(unlabeled: Array, weights: Array, known: Array, known_weights: A
 
 
 def calibrate_without(
-    scores: Array, weights: Array, prior: float | None, checked: NDArray[np.bool_] | None = None
+    scores: Array,
+    weights: Array,
+    prior: float | None,
+    checked: NDArray[np.bool_] | None = None,
+    held: float = HELD_ALONE,
 ) -> Calibration:
-    """Calibrate from scores of unlabeled rows alone."""
+    """Calibrate from scores of unlabeled rows alone; ``held`` is that of :class:`Calibration`."""
     order = np.argsort(scores, kind="stable")
     s, cumulative = scores[order], np.cumsum(weights[order]) / weights.sum()
     middle, upper = (float(s[min(len(s) - 1, int(np.searchsorted(cumulative, level)))]) for level in (0.5, UPPER))
@@ -240,7 +244,7 @@ def calibrate_without(
         prior = min(0.5, max(above, 0.5 / float(as_counts(weights).sum())))
     else:
         cut = float(s[min(len(s) - 1, int(np.searchsorted(cumulative, 1 - prior)))])
-    return Calibration(2 / spread, -2 * cut / spread, prior, False)
+    return Calibration(2 / spread, -2 * cut / spread, prior, False, held=held)
 
 
 def estimate_prior(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[float, float, float]:

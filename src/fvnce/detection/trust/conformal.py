@@ -8,7 +8,7 @@ If x is a new draw from the distribution of the unlabeled training rows, P(p(x) 
 model, the data and n. Two conditions are needed. The model does not depend on the n rows, including the scales of
 columns and the reading of the columns of a data frame. And the choice of held-out rows is independent of their content,
 so the seed of the draw includes a hash of the rows. docs/detector/thresholds.md gives the proof, bounds the false
-discovery rate of alarms (Eq. fdr), and describes the effect of outliers hidden among the n rows.
+discovery rate of alarms (Eq. fdr), and gives the correction for outliers hidden among the n rows (Eq. tail).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._validation import count, fields, flag, number, require, stored_array
+from ..._validation import count, fields, number, require, stored_array
 from ...tables.frame import Frame
 from ...tables.schema import plain_matrix, read_by, text_bytes
 from ..ensemble import Ensemble, settings_for
@@ -32,8 +32,14 @@ from ..rows import Array, TrainingRows, are_counts, as_counts, hash_words
 
 #: Smallest number of unlabeled rows that are split.
 MIN_SPLIT = 8
-#: Largest probability of being an inlier at which a held-out row is left out.
-DOUBT = 0.25
+#: Shape of the heaviest tail that inliers' scores are assumed to have; Student's t with 4 degrees of freedom has ¼.
+TAIL = 0.35
+#: Fractions of the inliers that score below the two scores that set the scale of the tail.
+TAIL_LEVELS = (0.8, 0.9)
+#: Smallest number of held-out rows in excess of the tail, and largest fraction, that are taken for hidden outliers.
+EXCESS, MOST_HIDDEN = 5.0, 0.3
+#: Number of iterations between the fraction of hidden outliers and the tail.
+TAIL_ROUNDS = 10
 #: Largest number of rows of a data frame, repeated by their weights, for learning how columns are read.
 MAX_READ = 10**6
 
@@ -58,71 +64,93 @@ class Conformal:
     Attributes:
         scores: held-out scores, ascending, shape (n,).
         weights: weights of the scores, shape (n,); their sum is n if they are counts of rows.
-        inlier: probability that each row is an inlier, shape (n,), or None if unknown.
         model: model that computed the scores; None for the detector itself.
 
-    >>> conformal = Conformal(np.arange(9.0), np.ones(9), None, None)
+    >>> conformal = Conformal(np.arange(9.0), np.ones(9), None)
     >>> conformal.p_value(np.array([-1.0, 8.0, 9.0]))
     array([1. , 0.2, 0.1])
     """
 
     scores: Array
     weights: Array
-    inlier: Array | None
     model: SplitModel | None
 
     @classmethod
-    def of(cls, scores: Array, weights: Array, inlier: Array | None = None, model: SplitModel | None = None) -> Self:
+    def of(cls, scores: Array, weights: Array, model: SplitModel | None = None) -> Self:
         """Make a Conformal from scores in any order."""
         order = np.argsort(scores, kind="stable")
-        return cls(scores[order], as_counts(weights)[order], None if inlier is None else inlier[order], model)
+        return cls(scores[order], as_counts(weights)[order], model)
 
-    def p_value(self, anomaly: Array, *, discount: bool | float = False) -> Array:
+    def p_value(self, anomaly: Array, *, discount: bool = False) -> Array:
         """Return the p-values of scores of the same model, shape (n,).
 
         Args:
             anomaly: scores.
-            discount: leave out rows that are inliers with at most this probability; True means :data:`DOUBT`.
+            discount: count no more held-out rows than inliers can have above a score (Eq. tail).
         """
-        weights = self.weights
+        above = self._above(anomaly)
         if discount:
-            if self.inlier is None:
-                raise ValueError(
-                    f"discount must be False without held-out known outliers, found {discount}: the probability of "
-                    "held-out rows to be outliers is unknown; pass y with two known outliers or more to fit"
-                )
-            weights = weights * (self.inlier > (DOUBT if discount is True else discount))
-        above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
-        return np.asarray((1 + above[np.searchsorted(self.scores, anomaly, side="left")]) / (1 + above[0]))
+            above = np.minimum(above, self._inliers_above(anomaly))
+        return np.asarray((1 + above) / (1 + self.weights.sum()))
 
-    def least(self, *, discount: bool | float = False) -> float:
+    def _above(self, anomaly: Array) -> Array:
+        """Return the weight of the held-out rows that score at least as high."""
+        total = np.append(np.cumsum(self.weights[::-1])[::-1], 0.0)
+        return total[np.searchsorted(self.scores, anomaly, side="left")]
+
+    def _inliers_above(self, anomaly: Array) -> Array:
+        """Return the largest expected weight of held-out inliers above scores; infinity where it is not bounded.
+
+        Outliers hidden among the held-out rows raise the quantiles that set the scale of the tail, and with it the
+        bound. So the fraction π of hidden outliers is iterated from 0 up, which keeps the bound too high rather than
+        too low. If no more rows than expected score high, π stays 0 and nothing is bounded.
+        """
+        below, above, n, hidden = np.cumsum(self.weights), self._above(self.scores), float(self.weights.sum()), 0.0
+        bound = np.full(len(anomaly), np.inf)
+        for _ in range(TAIL_ROUNDS):
+            inliers = (1 - hidden) * n
+            low, high = (
+                float(self.scores[min(len(below) - 1, int(np.searchsorted(below, level * inliers - 1e-9 * n)))])
+                for level in TAIL_LEVELS
+            )
+            if high <= low:
+                break
+            scale = TAIL * (high - low) / (2**TAIL - 1)  # the tail halves between the two levels
+            tail = high, scale, (1 - TAIL_LEVELS[1]) * inliers
+            excess = float((above - _tail(self.scores, *tail)).max())
+            if excess <= EXCESS:
+                break
+            bound, now = _tail(anomaly, *tail), min(MOST_HIDDEN, excess / n)
+            if now <= hidden:
+                break
+            hidden = now
+        return bound
+
+    def least(self, *, discount: bool = False) -> float:
         """Return the smallest possible p-value."""
         return float(self.p_value(np.array([np.inf]), discount=discount)[0])
 
     def state(self) -> State:
         """Return the state as JSON content and arrays."""
         arrays = {"scores": self.scores, "weights": self.weights}
-        if self.inlier is not None:
-            arrays["inlier"] = self.inlier
         model = None
         if self.model is not None:
             ensemble, model_arrays = self.model.ensemble.state()
             gaps = None if self.model.gaps is None else self.model.gaps.state()
             model = {"preprocessor": self.model.preprocessor.state(), "ensemble": ensemble, "gaps": gaps}
             arrays |= prefixed("model", model_arrays)
-        return {"rows": len(self.scores), "inlier": self.inlier is not None, "model": model}, arrays
+        return {"rows": len(self.scores), "model": model}, arrays
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int) -> Self:
         """Restore from a state, which is checked, for rows with ``features`` columns."""
-        saved, rows, has_inlier = fields(content, "p-values", "model", rows=count, inlier=flag)
-        names = ("scores", "weights", *(["inlier"] * has_inlier))
-        scores, weights, *inlier = (
-            stored_array(f"{name} of the p-values", arrays[name], np.float64, (rows,)) for name in names
+        content = {name: value for name, value in content.items() if name != "inlier"}  # of version 0.2
+        saved, rows = fields(content, "p-values", "model", rows=count)
+        scores, weights = (
+            stored_array(f"{name} of the p-values", arrays[name], np.float64, (rows,)) for name in ("scores", "weights")
         )
         require(bool((np.diff(scores) >= 0).all()), "have ascending scores of the p-values", "others")
         require(bool((weights >= 0).all()), "have weights >= 0 of the p-values", "others")
-        require(all(((p >= 0) & (p <= 1)).all() for p in inlier), "have probabilities in [0, 1]", "others")
         model = None
         if saved is not None:
             names = ("preprocessor", "ensemble", "gaps")
@@ -131,7 +159,13 @@ class Conformal:
             model_arrays = part_of(arrays, "model")
             made = Ensemble.from_state(ensemble, model_arrays, preprocessor.width, preprocessor.image)
             model = SplitModel(preprocessor, made, Gaps.from_state(gaps, preprocessor))
-        return cls(scores, weights, inlier[0] if inlier else None, model)
+        return cls(scores, weights, model)
+
+
+def _tail(score: Array, start: float, scale: float, weight: float) -> Array:
+    """Return the weight above scores in a generalized Pareto tail that has ``weight`` above its start."""
+    beyond = (1 + TAIL * np.maximum(score - start, 0.0) / scale) ** (-1 / TAIL)
+    return np.where(score > start, weight * beyond, np.inf)
 
 
 def draw_split(rows: Array, weights: Array, seed: int, *content: Array) -> Array | None:
@@ -159,7 +193,6 @@ def fit_split(
     table: Any,
     known: NDArray[np.bool_],
     weights: Array,
-    inlier: Array | None,
     checked: NDArray[np.bool_] | None,
     settings: MemberSettings,
     seed: int,
@@ -171,7 +204,6 @@ def fit_split(
             learned without the held-out half.
         known: mask of known outliers.
         weights: weights of the rows.
-        inlier: probability that each row is an inlier, or None.
         checked: mask of known inliers, or None. They are split like other rows: checked rows may have been chosen by
             their score, and without them the held-out rows would score too low.
         settings: settings of the detector.
@@ -201,7 +233,7 @@ def fit_split(
         gaps = Gaps.learn(preprocessor, ensemble.anomaly, raw[trained], left[trained], seed + 79)
     model = SplitModel(preprocessor, ensemble, gaps)
     scores = model.anomaly(raw[held_out])
-    return Conformal.of(scores, measure[held_out], None if inlier is None else inlier[held_out], model)
+    return Conformal.of(scores, measure[held_out], model)
 
 
 def reject(p: Array, fdr: float) -> NDArray[np.bool_]:
@@ -238,7 +270,7 @@ def flag_by(
     threshold: float | None = None,
     fdr: float | None = None,
     least: float = 0.0,
-    discount: bool | float = False,
+    discount: bool = False,
 ) -> NDArray[np.bool_]:
     """Return a mask of flagged rows, shape (n,); warn if ``fdr`` flags no row although some are above the threshold.
 
@@ -250,7 +282,7 @@ def flag_by(
         threshold: flag rows with an anomaly score above it.
         fdr: false discovery rate for :func:`reject`.
         least: smallest possible p-value.
-        discount: whether ``p`` leaves out held-out rows that are probably outliers.
+        discount: whether ``p`` discounts hidden outliers.
 
     >>> flag_by(np.array([1.0, 3.0, 3.0]), np.array([False, True, True]), None, alarms=1)
     array([False,  True, False])

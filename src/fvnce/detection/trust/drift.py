@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._validation import fields, number, require, stored_array
-from ..rows import Array, as_counts
+from ..rows import Array, as_counts, weight_up_to, weighted_quantiles
 
 #: Each of the three statistics calls at most one in this number of batches like the training rows far.
 CHANCE = 10_000
@@ -83,31 +83,22 @@ class Baseline:
 
         If ``scores`` are held out, ``trained`` are the scores by models that were trained on the rows.
         """
-        order = np.argsort(scores, kind="stable")
-        s, cumulative = scores[order], np.cumsum(weights[order]) / weights.sum()
-        places = np.minimum(np.searchsorted(cumulative, LEVELS - 1e-12), len(s) - 1)
-        chosen = np.unique(s[places])
-        below = np.minimum(1.0, cumulative[np.searchsorted(s, chosen, side="right") - 1])
+        chosen = np.unique(weighted_quantiles(scores, weights, LEVELS))
+        below = weight_up_to(scores, weights, chosen)
+        seen = below if trained is None else weight_up_to(trained, weights, chosen)
         above, with_gaps = (float(weights[which].sum() / weights.sum()) for which in (scores > threshold, gappy))
         known = known_weight / (known_weight + float(weights.sum()))
-        seen = below
-        if trained is not None:
-            order = np.argsort(trained, kind="stable")
-            cumulative = np.append(0.0, np.cumsum(weights[order]) / weights.sum())
-            seen = np.minimum(1.0, cumulative[np.searchsorted(trained[order], chosen, side="right")])
         flagged = known + (1 - known) * above
         return cls(float(as_counts(weights).sum()), known, flagged, with_gaps, chosen, below, seen)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the state as JSON content and arrays."""
-        numbers = {"rows": self.rows, "known": self.known, "flagged": self.flagged, "gappy": self.gappy}
-        return numbers, {"scores": self.scores, "below": self.below, "seen": self.seen}
+        numbers = dict(vars(self))
+        return numbers, {name: numbers.pop(name) for name in ("scores", "below", "seen")}
 
     @classmethod
-    def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]]) -> Self | None:
-        """Restore the baseline from a state, which is checked; None in files of version 0.2."""
-        if content is None:
-            return None
+    def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Restore the baseline from a state, which is checked."""
         positive, unit = partial(number, low=0.0, open_low=True), partial(number, low=0.0, high=1.0)
         checks = {"rows": positive, "known": unit, "flagged": unit, "gappy": unit}
         rows, known, flagged, gappy = fields(content, "the baseline", **checks)
@@ -115,9 +106,8 @@ class Baseline:
         require(set(arrays) == set(names), "have scores in the baseline", sorted(arrays))
         size = np.shape(arrays["scores"])[:1]
         scores, below, seen = (stored_array(f"{n} of the baseline", arrays[n], np.float64, size) for n in names)
-        require(
-            len(scores) > 0 and bool((np.diff(scores) > 0).all()), "have ascending scores in the baseline", "others"
-        )
+        rising = len(scores) > 0 and bool((np.diff(scores) > 0).all())
+        require(rising, "have ascending scores in the baseline", "others")
         for fractions in (below, seen):
             ascending = bool((np.diff(fractions) >= 0).all() and fractions[0] >= 0 and fractions[-1] <= 1)
             require(ascending and below[0] > 0, "have ascending fractions in the baseline", "others")
@@ -169,10 +159,8 @@ class Batch:
         # A batch with more rows above the threshold has other scores; one sentence is enough.
         if not found and abs(differences[place]) > max(FAR_SCORES, limit) + base.known:
             shown = f"{100 * below[place]:.0f} % of {self._rows:,} rows"
-            found.append(
-                f"{shown} score at most {base.scores[place]:.3g}, {100 * base.below[place]:.0f} % of the "
-                "training rows did"
-            )
+            before = f"{100 * base.below[place]:.0f} % of the training rows did"
+            found.append(f"{shown} score at most {base.scores[place]:.3g}, {before}")
         return found
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..._validation import Check, count, fields, flag, number, optional, require, stored_array, text
 from ..members.base import State, part_of, prefixed
-from ..preprocessing import Preprocessor, TablePreprocessor
+from ..preprocessing import Preprocessor
 from ..reasons import Usual
 from ..rows import Array, as_counts, effective_counts
 from .calibration import FENCE, UPPER
@@ -36,6 +36,9 @@ LEVEL = 0.95
 DRAWS, TAIL = 399, 10
 #: Largest number of values drawn at a time.
 MAX_DRAWN = 2**18
+
+#: Findings with a state of their own.
+PARTS = ("conformal", "baseline", "usual", "cells")
 
 #: Reasons for a number or for a missing number, by case; numbers of a fit are filled in.
 REASONS = {
@@ -151,19 +154,13 @@ class Evidence:
         return min(1.0, (self.auroc.value - self.prior / 2) / (1 - self.prior))
 
     def __str__(self) -> str:
-        flagged = f"{shown_count(self.flagged)} of {shown_count(self.rows)} other rows are flagged"
-        if self.reason is None:
-            caught = (
-                f"{shown_count(self.found or 0)} of {shown_count(self.known)} known outliers are found when held out"
-            )
-            lines = [
-                f"{caught}, {flagged}.",
-                f"AUROC {self.auroc}, average precision {self.average_precision}: lower bounds if outliers hide among "
-                "the other rows.",
-            ]
-        else:
-            lines = [f"The quality of the detector is unknown: {self.reason}.", f"{flagged[0].upper()}{flagged[1:]}."]
-        return "\n".join([*lines, f"The threshold is {self.threshold:.4g}: {self.threshold_reason}."])
+        flagged = f"{shown_count(self.flagged)} of {shown_count(self.rows)} other rows are flagged."
+        threshold = f"The threshold is {self.threshold:.4g}: {self.threshold_reason}."
+        if self.reason is not None:
+            return f"The quality of the detector is unknown: {self.reason}.\n{flagged}\n{threshold}"
+        caught = f"{shown_count(self.found or 0)} of {shown_count(self.known)} known outliers are found when held out"
+        quality = f"AUROC {self.auroc}, average precision {self.average_precision}"
+        return f"{caught}, {flagged}\n{quality}: lower bounds if outliers hide among the other rows.\n{threshold}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return all attributes as JSON content."""
@@ -208,26 +205,25 @@ def shown_count(rows: float) -> str:
 def make_evidence(
     scores: RowScores,
     lines: RowScores,
+    seed: int,
     *,
-    held_out: bool,
     threshold: float,
     threshold_reason: str,
-    prior: float | None,
-    reason: str,
-    seed: int,
+    reason: str | None,
+    prior: float | None = None,
 ) -> Evidence:
     """Make evidence from scores.
 
     Args:
-        scores: held-out scores if ``held_out``, else training scores.
+        scores: held-out scores, which measure the quality of the detector, or training scores.
         lines: scores that are compared with the threshold, held out likewise.
-        held_out: whether the scores are held out, so that they measure the quality of the detector.
+        seed: seed of the intervals.
         threshold: threshold of the detector.
         threshold_reason: reason for the value of the threshold.
+        reason: reason why there are no held-out scores; None if there are.
         prior: π, or None.
-        reason: reason why there are no held-out scores, or None.
-        seed: seed of the intervals.
     """
+    held_out = reason is None
     auroc, precision = intervals(scores, seed) if held_out else (None, None)
     return Evidence(
         rows=_count("rows", scores.weights.sum()),
@@ -240,7 +236,7 @@ def make_evidence(
         threshold=threshold,
         threshold_reason=threshold_reason,
         prior=prior,
-        reason=None if held_out else reason,
+        reason=reason,
     )
 
 
@@ -274,74 +270,49 @@ class Findings:
 
     def state(self) -> State:
         """Return the state as JSON content and arrays."""
-        arrays = {"importances": self.importances} | ({} if self.scores is None else {"scores": self.scores})
+        content: dict[str, Any] = {"evidence": self.evidence.as_dict(), "rows": None}
+        content |= {"no_p_value": self.no_p_value, "no_scores": self.no_scores}
+        arrays = {"importances": self.importances}
+        if self.scores is not None:
+            content["rows"], arrays["scores"] = len(self.scores), self.scores
         if self.mean_parts is not None:
             arrays["mean_parts"] = self.mean_parts
-        usual = None
-        if self.usual is not None:
-            usual, of_columns = self.usual.state()
-            arrays |= prefixed("usual", of_columns)
-        baseline = None
-        if self.baseline is not None:
-            baseline, quantiles = self.baseline.state()
-            arrays |= prefixed("baseline", quantiles)
-        cells = None
-        if self.cells is not None:
-            cells, counts = self.cells.state()
-            arrays |= prefixed("cells", counts)
-        conformal = None
-        if self.conformal is not None:
-            conformal, split_arrays = self.conformal.state()
-            arrays |= prefixed("conformal", split_arrays)
-        return {
-            "evidence": self.evidence.as_dict(),
-            "conformal": conformal,
-            "no_p_value": self.no_p_value,
-            "rows": None if self.scores is None else len(self.scores),
-            "no_scores": self.no_scores,
-            "baseline": baseline,
-            "usual": usual,
-            "cells": cells,
-        }, arrays
+        for name in PARTS:
+            part: Any = getattr(self, name)
+            content[name], of_part = (None, {}) if part is None else part.state()
+            arrays |= prefixed(name, of_part)
+        return content, arrays
 
     @classmethod
     def from_state(
         cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int, how: Preprocessor
     ) -> Self:
         """Restore the findings from a state, which is checked, for rows with ``features`` columns."""
-        saved, conformal, baseline, usual, cells, rows, no_p_value, no_scores = fields(
-            {"baseline": None, "usual": None, "cells": None, **content},  # version 0.2 had none
-            "the findings",
-            "evidence",
-            "conformal",
-            "baseline",
-            "usual",
-            "cells",
-            rows=optional(count),
-            no_p_value=optional(text),
-            no_scores=optional(text),
+        content = {**dict.fromkeys(PARTS), **content}  # version 0.2 had only some of them
+        texts = {"no_p_value": optional(text), "no_scores": optional(text)}
+        evidence, *saved, rows, no_p_value, no_scores = fields(
+            content, "the findings", "evidence", *PARTS, rows=optional(count), **texts
         )
-        for value, reason in ((conformal, no_p_value), (rows, no_scores)):
+        for value, reason in ((content["conformal"], no_p_value), (rows, no_scores)):
             require((value is None) == (reason is not None), "give the reason for what is missing only", reason)
-        importances = stored_array("importances of columns", arrays["importances"], np.float64, (features,))
-        scores = mean_parts = None
-        if "mean_parts" in arrays:
-            mean_parts = stored_array("mean parts of columns", arrays["mean_parts"], np.float64, (features,))
+        of_columns: dict[str, Any] = {name: arrays[name] for name in ("importances", "mean_parts") if name in arrays}
+        for name, values in of_columns.items():
+            stored_array(f"{name} of columns", values, np.float64, (features,))
+        scores = None
         if rows is not None:
             scores = stored_array("scores of the training rows", arrays["scores"], np.float64, (rows,))
-        made = None
-        if conformal is not None:
-            made = Conformal.from_state(conformal, part_of(arrays, "conformal"), features)
-        require(
-            usual is None or isinstance(how, TablePreprocessor), "have usual values of tables only", "some of images"
-        )
-        words = None
-        if isinstance(how, TablePreprocessor) and usual is not None:
-            words = Usual.from_state(usual, part_of(arrays, "usual"), how)
-        compared = Baseline.from_state(baseline, part_of(arrays, "baseline"))
-        counted = None if cells is None else Cells.from_state(cells, part_of(arrays, "cells"), features)
-        evidence = Evidence.from_dict(saved)
-        return cls(evidence, made, no_p_value, importances, scores, no_scores, compared, mean_parts, words, counted)
+        restore: dict[str, Any] = {
+            "conformal": partial(Conformal.from_state, features=features),
+            "baseline": Baseline.from_state,
+            "usual": partial(Usual.from_state, preprocessor=how),
+            "cells": partial(Cells.from_state, features=features),
+        }
+        parts: dict[str, Any] = {
+            name: None if state is None else restore[name](state, part_of(arrays, name))
+            for name, state in zip(PARTS, saved, strict=True)
+        }
+        found: dict[str, Any] = {"scores": scores, "no_p_value": no_p_value, "no_scores": no_scores}
+        return cls(evidence=Evidence.from_dict(evidence), **of_columns, **found, **parts)
 
 
 def intervals(held_out: RowScores, seed: int) -> tuple[Interval, Interval]:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from ..._validation import count, fields, flag, listed, number, require, stored_array
 from ..preprocessing import MAX_CATEGORIES, TablePreprocessor
-from ..rows import Array, as_counts
+from ..rows import Array, as_counts, weighted_quantiles
 from .conformal import Conformal, draw_split
 from .drift import Baseline
 
@@ -62,21 +62,17 @@ class Cells:
         made = cls([column.categories is not None for column in how.columns], [], [])
         scale = float(as_counts(weights).sum() / weights.sum())
         for i, (text, column) in enumerate(zip(made.text, how.columns, strict=True)):
-            values, counted, part, edges = rows[:, i], weights, 1.0, np.empty(0)
-            if text and measured is not None:
-                counted, part = measured, 0.5
-            if how.readings is None or not how.readings[i].ignored:
-                if text and measured is not None:
-                    codes, place = np.unique(values, return_inverse=True)
-                    mass = np.bincount(place, weights - measured)
-                    frequent = np.argsort(-mass, kind="stable")[: MAX_CATEGORIES + 1]
-                    edges = np.sort(codes[frequent[(mass[frequent] > 0) & (codes[frequent] >= 0)]])
-                elif not text and column.times is None and not np.isnan(values).all():
-                    there = np.flatnonzero(~np.isnan(values))
-                    order = there[np.argsort(values[there], kind="stable")]
-                    mass = np.cumsum(weights[order])
-                    places = np.searchsorted(mass, LEVELS * mass[-1] * (1 - 1e-12))
-                    edges = np.unique(values[order[places]])
+            values, edges, half = rows[:, i], np.empty(0), measured if text else None
+            counted, part = (weights, 1.0) if half is None else (half, 0.5)
+            if how.readings is not None and how.readings[i].ignored:
+                pass
+            elif half is not None:
+                codes, place = np.unique(values, return_inverse=True)
+                mass = np.bincount(place, weights - half)
+                frequent = np.argsort(-mass, kind="stable")[: MAX_CATEGORIES + 1]
+                edges = np.sort(codes[frequent[(mass[frequent] > 0) & (codes[frequent] >= 0)]])
+            elif not text and column.times is None and (there := ~np.isnan(values)).any():
+                edges = np.unique(weighted_quantiles(values[there], weights[there], LEVELS))
             made.edges.append(edges)
             both = ((values, counted), (known[:, i], part * known_weights))
             made.counts.append(np.rint(scale * np.stack([made.count(i, v, w) for v, w in both])))
@@ -96,11 +92,9 @@ class Cells:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the state as JSON content and arrays."""
-        sizes = [len(edges) for edges in self.edges]
-        return {"text": self.text, "sizes": sizes}, {
-            "edges": np.concatenate([*self.edges, np.empty(0)]),
-            "counts": np.concatenate([*self.counts, np.empty((2, 0))], axis=1),
-        }
+        edges, counts = np.concatenate([*self.edges, np.empty(0)]), np.hstack([*self.counts, np.empty((2, 0))])
+        sizes = [len(each) for each in self.edges]
+        return {"text": self.text, "sizes": sizes}, {"edges": edges, "counts": counts}
 
     @classmethod
     def from_state(cls, content: Any, arrays: Mapping[str, NDArray[Any]], features: int) -> Self:
@@ -212,9 +206,8 @@ class Changes:
         share = f"{self.flagged:.2%} flagged (95 % interval {self.flagged_low:.2%} to {self.flagged_high:.2%}"
         headline = "changed since training" if self.alarm else "no change since training found"
         rows = f"{self.rows:,} rows: {headline} at alpha = {self.alpha:g}"
-        unseen = [
-            f"{c.unseen:.1%} of {c.name!r} are texts that did not occur in training" for c in self.columns if c.unseen
-        ]
+        new = [c for c in self.columns if c.unseen]
+        unseen = [f"{c.unseen:.1%} of {c.name!r} are texts that did not occur in training" for c in new]
         return "\n".join([rows, f"{share}; {self.flagged_before:.2%} in training)", *self.sentences, *unseen])
 
 
@@ -222,14 +215,14 @@ class Watch:
     """Counter of new rows, which may come in parts."""
 
     def __init__(
-        self, baseline: Baseline, cells: Cells | None, conformal: Conformal | None, names: list[str], texts: list[Any]
+        self, baseline: Baseline, cells: Cells, conformal: Conformal | None, names: list[str], texts: list[Any]
     ) -> None:
         self._baseline, self._cells, self._conformal = baseline, cells, conformal
         self._names, self._texts = names, texts
         self._rows = self._flagged = 0
         self._ranks = [] if conformal is None else _ranks(float(conformal.weights.sum()))
         self._small = np.zeros(len(LEVELS_P), dtype=np.int64)
-        self._counts = [] if cells is None else [np.zeros(c.shape[1]) for c in cells.counts]
+        self._counts = [np.zeros(c.shape[1]) for c in cells.counts]
         self._unseen = np.zeros(len(self._counts))
         self._below = np.zeros(0 if conformal is None else len(conformal.scores))
 
@@ -238,8 +231,8 @@ class Watch:
         self._rows, self._flagged = self._rows + len(flagged), self._flagged + int(flagged.sum())
         for i, counts in enumerate(self._counts):
             values = np.asarray(rows[:, i], dtype=np.float64)
-            self._unseen[i] += (values == -2).sum() if self._cells and self._cells.text[i] else 0
-            counts += self._cells.count(i, values) if self._cells else 0
+            self._unseen[i] += (values == -2).sum() if self._cells.text[i] else 0
+            counts += self._cells.count(i, values)
         if self._conformal is not None and scores is not None:
             self._below += np.searchsorted(np.sort(scores), self._conformal.scores, side="right")
             p = self._conformal.p_value(scores) * (1 + self._conformal.weights.sum())
@@ -259,13 +252,11 @@ class Watch:
             difference = float(np.abs(below - self._below / self._rows)[last].max())
             p_scores = _kolmogorov(max(0.0, difference - known), n, self._rows)
             small, hidden = float(self._small[0] / self._rows), n * known / (1 - known)
-            tested = [(k, count) for k, count in zip(self._ranks, self._small.tolist(), strict=True) if k]
-            if tested:
+            if tested := [(k, count) for k, count in zip(self._ranks, self._small.tolist(), strict=True) if k]:
+                counts = [np.arange(count, self._rows + 1) for _, count in tested]
+                parts = [(self._rows, k + hidden, n + 1 - k) for k, _ in tested]
                 # Sums are accurate for small probabilities, which 1 − cdf would round to 0.
-                tails = [
-                    betabinom.pmf(np.arange(c, self._rows + 1), self._rows, k + hidden, n + 1 - k).sum()
-                    for k, c in tested
-                ]
+                tails = [betabinom.pmf(c, *each).sum() for c, each in zip(counts, parts, strict=True)]
                 p_small = min(1.0, len(tested) * float(min(tails)))
         p = [value for c in columns for value in (c.p_missing, c.p_difference)]
         adjusted = _holm([*p, p_scores, p_small])
@@ -287,7 +278,6 @@ class Watch:
 
     def _column(self, i: int) -> ColumnChange:
         """Compare one column, with unadjusted p-values."""
-        assert self._cells is not None
         now, (before, known), edges = self._counts[i], self._cells.counts[i], self._cells.edges[i]
         each = [before, before + known] if known.any() else [before]
         missing = [_share_test(b[-1:], b.sum(), now[-1:], self._rows)[0] for b in each]

@@ -1,6 +1,6 @@
 """Numerical verification of the paper's identities and inequalities on trained models.
 
-    fvnce reproduce instances --out out
+    python -m experiments.instances --data mnist --out results/paper-mnist/instances.json
 
 Trains a VAE with a Gaussian encoder and a latent small enough for a long importance-sampling estimate, and an
 autoencoder with a deterministic encoder, and evaluates each identity and inequality on test images. The paper proves
@@ -9,22 +9,22 @@ them without measurements; the expected values are the signs, and 0 for identiti
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from .._random import seeded
-from ..models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
-from ..noise import draw_with_log_prob, fit_gaussian
-from ..objectives import NCE, VAE, Autoencoder, FullyVariationalNCE, log_marginal
-from ..scoring import PowerRule
-from ..training import fit
-from .cells import made_by, write_json
-from .setting import Options, Result, ResultTable, load, setting_for, standard_normal
+from fvnce import fit
+from fvnce.models import GaussianDecoder, GaussianEncoder, LatentVariableModel, PointEncoder, mlp
+from fvnce.noise import draw_with_log_prob, fit_gaussian
+from fvnce.objectives import NCE, VAE, Autoencoder, FullyVariationalNCE, log_marginal
+from fvnce.paper.cells import made_by, write_json
+from fvnce.paper.setting import ResultTable, Setting, load, standard_normal
+from fvnce.scoring import PowerRule
 
 TITLE = "The instances of the family, on trained models"
 READING = (
@@ -58,31 +58,9 @@ class InstanceSettings:
     decoder_scale: float = 1 / 4
 
 
-def run(out: Path, options: Options) -> Result:
-    """Train the two models and compare both sides of every statement."""
-    settings = InstanceSettings(epochs=options.epochs or InstanceSettings.epochs)
-    if options.quick:
-        settings = replace(settings, epochs=2, points=32, importance_samples=200)
-    images = load(replace(setting_for(options), rows=settings.rows, pixels="unit"))
-    with seeded(0):
-        rows = _compare(settings, images.train, images.test[: settings.points])
-    record = made_by(f"fvnce reproduce instances --data {options.data}") | {
-        "seed": 0,
-        "settings": asdict(settings),
-        "caption": CAPTION,
-        "header": HEADER,
-        "rows": rows,
-    }
-    return Result(
-        TITLE,
-        [READING],
-        tables=[ResultTable(CAPTION, HEADER, rows)],
-        settings=asdict(settings) | {"data": options.data},
-        files=[write_json(out / f"instances-{options.data}.json", record)],
-    )
-
-
-def _compare(settings: InstanceSettings, train: Tensor, x: Tensor) -> list[list[str]]:
+def compare(settings: InstanceSettings, train: Tensor, x: Tensor) -> list[list[str]]:
+    """Train the two models and return both sides of every statement."""
+    torch.manual_seed(0)
     size = train.shape[1]
     noise = fit_gaussian(train, covariance="diagonal", shrinkage=0.2)
     y, log_y = draw_with_log_prob(noise, settings.points)
@@ -142,3 +120,22 @@ def _line(name: str, left: Tensor, right: Tensor, *, equal: bool = False) -> lis
     a, b = float(left.detach()), float(right.detach())
     holds = abs(a - b) <= 1e-5 * (1 + abs(a)) if equal else a >= b
     return [name, f"{a:.4f}", f"{b:.4f}", f"{a - b:.1e}" if equal else f"{a - b:.4f}", "yes" if holds else "NO"]
+
+
+def main() -> None:
+    """Compare both sides of every statement and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=("digits", "mnist"), default="mnist")
+    parser.add_argument("--out", type=Path, default=Path("results/paper-mnist/instances.json"))
+    options = parser.parse_args()
+    settings = InstanceSettings()
+    images = load(Setting(data=options.data, rows=settings.rows))
+    rows = compare(settings, images.train, images.test[: settings.points])
+    print(ResultTable(CAPTION, HEADER, rows).markdown())
+    made = made_by(f"python -m experiments.instances --data {options.data}")
+    record = {"seed": 0, "settings": asdict(settings), "caption": CAPTION, "header": HEADER, "rows": rows}
+    write_json(options.out, made | record)
+
+
+if __name__ == "__main__":
+    main()

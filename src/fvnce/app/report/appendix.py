@@ -1,4 +1,4 @@
-"""Appendix with a scatter plot of the rows along their first two principal components."""
+"""Appendix: histograms of the scores of the training rows, and the rows along their first two principal components."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .analysis import Analysis, Array, take
-from .charts import scatter_chart
+from .charts import histogram_chart, scatter_chart
 from .page import Section
 
+#: Bins of a histogram.
+BINS = 40
 #: The most points, and the most highest-scoring rows and known outliers among them.
 POINTS, HIGHEST, KNOWN = 600, 50, 150
 #: Columns shown in the title of a point.
@@ -18,7 +20,36 @@ CELLS = 8
 
 
 def sections(analysis: Analysis) -> Iterator[Section]:
-    """Yield the section with a scatter plot of some rows."""
+    """Yield the histograms and the scatter plot."""
+    yield _scores(analysis)
+    yield _plane(analysis)
+
+
+def _scores(analysis: Analysis) -> Section:
+    """Return histograms of scores, with known outliers as a separate group."""
+    known, threshold = analysis.known, analysis.run.threshold
+    groups = {"training rows": analysis.anomaly[~known]}
+    if known.any():
+        groups["known outliers"] = analysis.anomaly[known]
+    # Scores beyond the quantiles 0.001 and 0.999 are counted in the end bins.
+    low, high = np.quantile(analysis.anomaly, [0.001, 0.999])
+    edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
+    counts = {name: np.histogram(np.clip(v, edges[0], edges[-1]), edges)[0].tolist() for name, v in groups.items()}
+    chart = histogram_chart(
+        edges.tolist(),
+        counts,
+        label="anomaly score",
+        mark=(threshold, "threshold"),
+        caption="Scores of the training rows; the bars of each group sum to one.",
+        alt=f"Histogram of anomaly scores with the threshold at {threshold:.4g}",
+    )
+    reading = "Higher scores are more anomalous. The model was trained on these rows, so their scores look too good"
+    instead = "; the verdict uses held-out rows." if analysis.run.detector.evidence_.auroc is not None else "."
+    return Section("Scores", [f"{reading}{instead}"], charts=[chart], appendix=True)
+
+
+def _plane(analysis: Analysis) -> Section:
+    """Return the section with a scatter plot of some rows."""
     chosen = _choose(analysis)
     encoded = analysis.run.detector.preprocess(take(analysis.rows, chosen))
     at, share = principal_plane(encoded)
@@ -37,7 +68,7 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         f"Rows, encoded in {encoded.shape[1]} columns as the model sees them, along their first two principal "
         f"components, which hold {share:.0%} of the variance."
     ]
-    yield Section("Rows in two dimensions", reading, charts=[chart], appendix=True)
+    return Section("Rows in two dimensions", reading, charts=[chart], appendix=True)
 
 
 def principal_plane(values: Array) -> tuple[Array, float]:

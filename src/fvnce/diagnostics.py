@@ -1,4 +1,4 @@
-r"""Diagnose a trained objective: its noise term, its bound, its classifier, its log Z and the efficiency of its noise.
+r"""Diagnose a trained objective: its noise term, its bound, its classifier and its log Z.
 
 ``diagnose`` also tries remedies where the noise is dead, that is where its Δ lies so far below the data's that e^Δ is
 rounded away. The remedies, cheapest first:
@@ -11,7 +11,6 @@ rounded away. The remedies, cheapest first:
     bridges    distributions between noise and data, each near enough to the next
 
 Each is evaluated by the live and the effective fraction of noise that the objective would have with it.
-``noise_efficiency`` is in ``efficiency``.
 """
 
 from __future__ import annotations
@@ -26,19 +25,18 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .. import _validation
-from .._random import seeded_by
-from .._stats import ENOUGH_SAMPLES
-from ..models import GaussianDecoder, is_normalized
-from ..models.distributions import PointMass
-from ..noise import KernelDensity, NoiseMixture, draw_with_log_prob, log_prob_or_minus_inf, smoothed
-from ..objectives import ContrastiveObjective, Fixed, Profiled
-from ..objectives.batch import effective_fraction, ratio_statistics
-from ..objectives.partition import power_of
-from ..objectives.ratios import Encoder, log_ratio
-from .efficiency import NoiseEfficiency, noise_efficiency
+from . import _validation
+from ._random import seeded_by
+from ._stats import ENOUGH_SAMPLES
+from .models import GaussianDecoder, is_normalized
+from .models.distributions import PointMass
+from .noise import KernelDensity, NoiseMixture, draw_with_log_prob, log_prob_or_minus_inf, smoothed
+from .objectives import ContrastiveObjective, Fixed, Profiled
+from .objectives.batch import effective_fraction, ratio_statistics
+from .objectives.partition import power_of
+from .objectives.ratios import Encoder, log_ratio
 
-__all__ = ["Diagnostics", "NoiseEfficiency", "ReliabilityCurve", "calibrate", "diagnose", "noise_efficiency"]
+__all__ = ["Diagnostics", "ReliabilityCurve", "calibrate", "diagnose"]
 
 FRACTIONS = ("live_noise", "zero_noise", "ess_noise", "ess_data", "clipped_noise", "clipped_data")
 LATENTS_AT_ONCE = 65_536
@@ -349,7 +347,7 @@ def _noise(objective: ContrastiveObjective, x: Tensor, generator: torch.Generato
         widest = float(kernels.bandwidth.max())
         for factor in WIDTHS:
             noise = KernelDensity(kernels.centres, kernels.bandwidth * factor, kernels.given_weights)
-            name = f"the same kernels with a bandwidth of {widest * factor:.3g} instead of {widest:.3g}"
+            name = f"kernels of bandwidth {widest * factor:.3g} instead of {widest:.3g}"
             tried.append((*_with_noise(objective, noise, x, generator), name))
     width = _residual(objective, x, generator)
     if width:
@@ -357,7 +355,7 @@ def _noise(objective: ContrastiveObjective, x: Tensor, generator: torch.Generato
         tried.append((*_with_noise(objective, smoothed(x, width), x, generator), name))
     if tried:
         live, ess, name = max(tried)
-        text = f"move the noise: with {name} {live:.1%} of the samples would be live"
+        text = f"move the noise: with {name}, {live:.1%} of the samples would be live"
         yield Remedy("noise", live, ess, live >= ENOUGH_LIVE, text)
 
 
@@ -406,5 +404,5 @@ def _decoder(objective: ContrastiveObjective, x: Tensor, generator: torch.Genera
         data = log_ratio(model, objective.encoder(x), x, log_prob_or_minus_inf(objective.noise, x), draws).mean + shift
         noise = log_ratio(model, encoder(drawn), drawn, log_noise, draws).mean + shift
     live, ess = _live_and_ess(objective, data, noise)
-    text = f"widen the decoder: at σ = {wider:.3g} instead of {narrow:.3g} {live:.1%} of the samples would be live"
+    text = f"widen the decoder: at σ = {wider:.3g} instead of {narrow:.3g}, {live:.1%} of the samples would be live"
     yield Remedy("decoder", live, ess, live >= ENOUGH_LIVE, f'{text} (GaussianDecoder(learned="shared") finds σ)')
