@@ -406,8 +406,8 @@ def rows_at_once(X: Any) -> int:
 def parts_of(X: Any) -> Iterator[Any]:
     """Yield rows in parts of bounded memory; the pages of a memory map are released after each part.
 
-    >>> [len(part) for part in parts_of(np.zeros((10_000, 2)))]
-    [8192, 1808]
+    >>> [len(part) for part in parts_of(np.zeros((20_000, 2)))]
+    [16384, 3616]
     """
     step = rows_at_once(X)
     for start in range(0, len(X), step):

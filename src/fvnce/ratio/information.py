@@ -69,7 +69,7 @@ def mutual_information(x: Any, y: Any, *, neighbors: int = 5, folds: int = 5, se
 
     >>> x, noise = torch.randn(2, 500, generator=torch.Generator().manual_seed(0))
     >>> estimate = mutual_information(x, x + noise)
-    >>> abs(estimate.value - math.log(2) / 2) < estimate.error < 0.1
+    >>> abs(estimate.value - math.log(2) / 2) < estimate.error < 0.15
     True
     """
     blocks = [_validation.array(name, each) for name, each in (("x", x), ("y", y))]
