@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fvnce.detection import Conformal, LatentDetector, NoiseContrastiveDetector
+from fvnce.detection.trust.calibration import most_hidden
 from fvnce.detection.trust.conformal import draw_split, reject
 from fvnce.io import FileError
 from fvnce.tables.frame import Frame
@@ -133,6 +134,40 @@ def test_discounted_p_values_fall_with_the_score_and_are_no_larger() -> None:
     twice = Conformal.of(np.repeat(conformal.scores, 2), np.ones(1920))
     weighted = Conformal.of(conformal.scores, np.full(960, 2.0))
     np.testing.assert_allclose(twice.p_value(new, discount=True), weighted.p_value(new, discount=True))
+
+
+def test_no_more_rows_are_discounted_than_may_be_hidden_outliers() -> None:
+    # Eight inliers of a hundred are a cluster of their own, far above the others.
+    rng = np.random.default_rng(0)
+    scores, new = (np.where(rng.random(n) < 0.08, 8.0, 0.0) + rng.normal(size=n) for n in (1000, 200))
+    conformal = Conformal.of(scores, np.ones(1000))
+    assert reject(conformal.p_value(new, discount=True), 0.1).sum() > 10  # taken for outliers
+    for hidden in (0.0, 0.01):
+        p, plain = replace(conformal, hidden=hidden).p_value(new, discount=True), conformal.p_value(new)
+        assert (p <= plain).all()
+        assert (p >= plain - hidden - 1e-12).all()
+        assert not reject(p, 0.1).any()
+
+
+def test_the_fraction_of_hidden_outliers_is_bounded_by_known_ones() -> None:
+    # Of 1,000 rows 80 score higher than the others, of which 20 score like four known outliers.
+    unlabeled = np.concatenate([np.zeros(920), np.full(60, 5.0), np.full(20, 9.0)])
+    for times in (1.0, 0.5):  # only the ratios of weights matter
+        most = most_hidden(unlabeled, np.full(1000, times), np.full(4, 8.0), np.full(4, times))
+        assert 0.02 < most < 0.06
+    assert most_hidden(unlabeled, np.ones(1000), np.full(4, 10.0), np.ones(4)) < 0.002
+    assert most_hidden(unlabeled, np.ones(1000), np.array([4.0, 8.0, 8.0, 8.0]), np.ones(4)) < 0.06
+
+
+def test_a_minority_of_inliers_is_not_taken_for_hidden_outliers() -> None:
+    rng = np.random.default_rng(0)
+    X, new = (rng.normal(size=(n, 3)) - 6 * (rng.random(n) < 0.08)[:, None] * [1, 0, 0] for n in (600, 400))
+    known = rng.normal(4, 1, size=(10, 3))
+    detector = NoiseContrastiveDetector(n_trees=20, n_networks=1, steps=50)
+    detector.fit(np.concatenate([X, known]), np.repeat([0, 1], [600, 10]))
+    assert detector.discounts
+    assert detector.conformal_.hidden < 0.04
+    assert (detector.p_value(new, discount=True) < 0.02).mean() < 0.04
 
 
 def test_every_rank_of_a_sorted_table_is_held_out_equally_often_at_one_seed() -> None:

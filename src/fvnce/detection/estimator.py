@@ -10,7 +10,7 @@ import functools
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -47,6 +47,7 @@ from .trust.calibration import (
     calibrate_with_outliers,
     calibrate_without,
     labels_tell,
+    most_hidden,
     threshold_at,
 )
 from .trust.conformal import Conformal, fit_split
@@ -324,6 +325,8 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
             if frame is not None:
                 split = _different_rows(frame, known, weights, inliers)
             conformal = fit_split(*split, settings, seed)
+        if conformal is not None and self.calibration_.known:
+            conformal = replace(conformal, hidden=min(conformal.hidden, most_hidden(*both)))
 
         lines, unseen_lines = (self._line(each, novelty, -offset) for each in (scores, held_out_scores))
         evidence = make_evidence(

@@ -41,6 +41,8 @@ CLUSTERED = 3.0
 OVERLAPPING = 3.0
 #: Half-width of the 90 % interval of log π, in deviations; hidden outliers may differ from known ones.
 INTERVAL = 1.96
+#: Deviations of the ratio by chance that are added to the share of rows that may be hidden outliers.
+MARGIN = 1.0
 #: Half-width of the 90 % interval of a count, in deviations.
 CHANCE = 1.645
 #: Fraction of the outliers claimed by a convention that are outliers, with known outliers and without: means over 98
@@ -252,6 +254,25 @@ def estimate_prior(unlabeled: Array, weights: Array, known: Array, known_weights
 
     Inliers also reach the tails, so a lower end below 0.01 is set to zero.
     """
+    ratio, above, tail = _ratios(unlabeled, weights, known, known_weights)
+    overlap = 1 - _auroc(unlabeled, weights, known, known_weights)
+    precision = 1 / (CLUSTERED / above + 1 / (tail + 1) + (OVERLAPPING * overlap) ** 2)
+    total = precision + SHARE_DEVIATION**-2
+    estimate = (ratio * precision + math.log(USUAL_SHARE) * SHARE_DEVIATION**-2) / total
+    lowest = int(np.argmin(estimate))
+    wide = INTERVAL / math.sqrt(float(total[lowest]))
+    pi, low, high = np.clip(np.exp(estimate[lowest] + np.array([0.0, -wide, wide])), 1e-6, [0.5, 0.5, 1.0])
+    return float(pi), float(low) if low > NO_SHARE else 0.0, float(high)
+
+
+def most_hidden(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> float:
+    """Return the largest share of unlabeled rows that can be outliers like the known: the lowest ratio of tails."""
+    ratio, above, _ = _ratios(unlabeled, as_counts(weights), known, as_counts(known_weights))
+    return float(np.exp(ratio + MARGIN * np.sqrt(CLUSTERED / above)).min())
+
+
+def _ratios(unlabeled: Array, weights: Array, known: Array, known_weights: Array) -> tuple[Array, Array, Array]:
+    """Return log-ratios of tails above scores of known outliers, and weights of known and unlabeled rows there."""
     order, ranked = np.argsort(known, kind="stable"), np.argsort(unlabeled, kind="stable")
     n, m = float(weights.sum()), float(known_weights.sum())
     up_to = np.cumsum(known_weights[order])
@@ -261,14 +282,7 @@ def estimate_prior(unlabeled: Array, weights: Array, known: Array, known_weights
     tail = np.maximum(n - below[np.searchsorted(unlabeled[ranked], t, side="left")], 0.0)
     # Add half a row, since an empty tail does not prove that there are no outliers.
     ratio = np.log((tail + 0.5) / n) - np.log((above - 0.5 * np.minimum(1.0, above)) / m)
-    overlap = 1 - _auroc(unlabeled, weights, known, known_weights)
-    precision = 1 / (CLUSTERED / above + 1 / (tail + 1) + (OVERLAPPING * overlap) ** 2)
-    total = precision + SHARE_DEVIATION**-2
-    estimate = (ratio * precision + math.log(USUAL_SHARE) * SHARE_DEVIATION**-2) / total
-    lowest = int(np.argmin(estimate))
-    wide = INTERVAL / math.sqrt(float(total[lowest]))
-    pi, low, high = np.clip(np.exp(estimate[lowest] + np.array([0.0, -wide, wide])), 1e-6, [0.5, 0.5, 1.0])
-    return float(pi), float(low) if low > NO_SHARE else 0.0, float(high)
+    return ratio, above, tail
 
 
 def threshold_at(scores: Array, weights: Array, fraction: float) -> float:

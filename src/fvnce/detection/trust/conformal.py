@@ -16,6 +16,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -65,6 +66,7 @@ class Conformal:
         scores: held-out scores, ascending, shape (n,).
         weights: weights of the scores, shape (n,); their sum is n if they are counts of rows.
         model: model that computed the scores; None for the detector itself.
+        hidden: largest fraction of the held-out rows that may be discounted as hidden outliers.
 
     >>> conformal = Conformal(np.arange(9.0), np.ones(9), None)
     >>> conformal.p_value(np.array([-1.0, 8.0, 9.0]))
@@ -74,6 +76,7 @@ class Conformal:
     scores: Array
     weights: Array
     model: SplitModel | None
+    hidden: float = MOST_HIDDEN
 
     @classmethod
     def of(cls, scores: Array, weights: Array, model: SplitModel | None = None) -> Self:
@@ -86,11 +89,13 @@ class Conformal:
 
         Args:
             anomaly: scores.
-            discount: count no more held-out rows than inliers can have above a score (Eq. tail).
+            discount: of the held-out rows, do not count those in excess of the inliers' tail (Eq. tail), ``hidden`` of
+                them at most.
         """
         above = self._above(anomaly)
         if discount:
-            above = np.minimum(above, self._inliers_above(anomaly))
+            most = self.hidden * float(self.weights.sum())
+            above = np.maximum(np.minimum(above, self._inliers_above(anomaly)), above - most)
         return np.asarray((1 + above) / (1 + self.weights.sum()))
 
     def _above(self, anomaly: Array) -> Array:
@@ -120,7 +125,7 @@ class Conformal:
             excess = float((above - _tail(self.scores, *tail)).max())
             if excess <= EXCESS:
                 break
-            bound, now = _tail(anomaly, *tail), min(MOST_HIDDEN, excess / n)
+            bound, now = _tail(anomaly, *tail), min(self.hidden, excess / n)
             if now <= hidden:
                 break
             hidden = now
@@ -139,13 +144,14 @@ class Conformal:
             gaps = None if self.model.gaps is None else self.model.gaps.state()
             model = {"preprocessor": self.model.preprocessor.state(), "ensemble": ensemble, "gaps": gaps}
             arrays |= prefixed("model", model_arrays)
-        return {"rows": len(self.scores), "model": model}, arrays
+        return {"rows": len(self.scores), "model": model, "hidden": self.hidden}, arrays
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], features: int) -> Self:
         """Restore from a state, which is checked, for rows with ``features`` columns."""
         content = {name: value for name, value in content.items() if name != "inlier"}  # of version 0.2
-        saved, rows = fields(content, "p-values", "model", rows=count)
+        share = partial(number, low=0.0, high=MOST_HIDDEN)
+        saved, hidden, rows = fields({"hidden": MOST_HIDDEN, **content}, "p-values", "model", hidden=share, rows=count)
         scores, weights = (
             stored_array(f"{name} of the p-values", arrays[name], np.float64, (rows,)) for name in ("scores", "weights")
         )
@@ -159,7 +165,7 @@ class Conformal:
             model_arrays = part_of(arrays, "model")
             made = Ensemble.from_state(ensemble, model_arrays, preprocessor.width, preprocessor.image)
             model = SplitModel(preprocessor, made, Gaps.from_state(gaps, preprocessor))
-        return cls(scores, weights, model)
+        return cls(scores, weights, model, hidden)
 
 
 def _tail(score: Array, start: float, scale: float, weight: float) -> Array:
