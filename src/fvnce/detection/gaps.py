@@ -20,7 +20,7 @@ column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -110,7 +110,7 @@ class Gaps:
         each = [cls(lift, np.zeros(len(columns) + 1), usual, UNUSUAL * deviation) for lift in lifts]
         levels = np.unique(np.round(np.linspace(0, len(columns), LEVELS + 1)).astype(np.int64))
         losing = [chosen, *_losing(preprocessor, chosen, orders, levels)]
-        scores, gone = [anomaly(preprocessor.encode(left)) for left in losing], list(map(preprocessor.gaps, losing))
+        scores, gone = _of_each(anomaly, map(preprocessor.encode, losing)), list(map(preprocessor.gaps, losing))
         falls = (gaps._remaining_falls(levels, [s[:, i] for s in scores], gone) for i, gaps in enumerate(each))
         return [replace(gaps, floor=floor) for gaps, floor in zip(each, falls, strict=True)]
 
@@ -181,17 +181,24 @@ def _losing(
 
 def _mean_falls(preprocessor: TablePreprocessor, anomaly: Anomaly, rows: Array, orders: NDArray[np.int64]) -> Array:
     """Return the mean decrease of each score when each column is imputed, at least 0, shape (scores, D)."""
-    gone, filled = preprocessor.gaps(rows), preprocessor.encode(rows)
-    before = anomaly(filled)
-    falls = np.zeros((before.shape[1], len(preprocessor.columns)))
-    for columns in np.array_split(orders, min(STEPS, orders.shape[1]), axis=1):
-        there, more = np.take_along_axis(~gone, columns, 1), np.zeros_like(gone)
+    gone, filled = preprocessor.gaps(rows), [preprocessor.encode(rows)]
+    steps = np.array_split(orders, min(STEPS, orders.shape[1]), axis=1)
+    present = [np.take_along_axis(~gone, columns, 1) for columns in steps]
+    for columns, there in zip(steps, present, strict=True):
+        more = np.zeros_like(gone)
         np.put_along_axis(more, columns, there, axis=1)
-        filled = preprocessor.filled(filled, more)
-        score = anomaly(filled)
+        filled.append(preprocessor.filled(filled[-1], more))
+    scores = _of_each(anomaly, filled)
+    falls = np.zeros((scores[0].shape[1], len(preprocessor.columns)))
+    for before, score, columns, there in zip(scores[:-1], scores[1:], steps, present, strict=True):
         # Columns that are imputed together get equal parts of the decrease.
         parts = ((before - score) / np.maximum(1, there.sum(1, keepdims=True))).T
         for of_score, part in zip(falls, parts, strict=True):
             np.add.at(of_score, columns[there], np.broadcast_to(part[:, None], there.shape)[there])
-        before = score
     return np.maximum(falls / len(rows), 0.0)
+
+
+def _of_each(anomaly: Anomaly, rows: Iterable[Array]) -> list[Array]:
+    """Return the scores of each array of rows, from one call for all of them, which is faster."""
+    each = list(rows)
+    return np.split(anomaly(np.concatenate(each)), np.cumsum([len(part) for part in each])[:-1])
