@@ -27,7 +27,9 @@ def page(results: Path) -> str:
         path = results / name
         if path.exists():
             any_results = True
-            lines += section(json.loads(path.read_text("utf-8")))
+            record = json.loads(path.read_text("utf-8"))
+            title, *rest = section(record)
+            lines += [title, "", detection.made_with(record), *rest]
     if not any_results:
         raise FileNotFoundError(f"results must hold one of {', '.join(SECTIONS)}, found none in {str(results)!r}")
     return "\n".join(lines).rstrip() + "\n"

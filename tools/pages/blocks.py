@@ -21,6 +21,8 @@ from .benchmarks import times
 from .detection import markdown_table, named, pair
 
 Record = dict[str, Any]
+#: Files whose blocks have the version in a sentence of their own.
+SAYS_VERSION = ("bench/detection_unseen", "bench/detection_choice")
 BLOCK = re.compile(r"(<!-- ([\w ]+): made by `make pages`, do not edit -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 
@@ -32,8 +34,11 @@ def filled(text: str, results: Path) -> str:
             raise ValueError(f"a block must be one of {', '.join(BLOCKS)}, found {match[2]!r}")
         name, make = BLOCKS[match[2]]
         path = results / name
-        lines = make(json.loads(path.read_text("utf-8"))) if path.exists() else []
-        return "\n".join([match[1], *lines, match[3]])
+        if not path.exists():
+            return "\n".join([match[1], match[3]])
+        record = json.loads(path.read_text("utf-8"))
+        made = [] if name.startswith(SAYS_VERSION) else [detection.made_with(record), ""]
+        return "\n".join([match[1], *make(record), *made, match[3]])
 
     return BLOCK.sub(fill, text)
 

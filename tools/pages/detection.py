@@ -51,7 +51,7 @@ def unseen(record: Record) -> list[str]:
     lines = [
         "## Detection on tables on which nothing was chosen",
         "",
-        f"Version {record['version']} (commit {record['commit']}), {record['what']}. Protocol: {record['protocol']}.",
+        f"{record['what'][0].upper()}{record['what'][1:]}. Protocol: {record['protocol']}.",
         "",
         *differences(record),
         "",
@@ -248,6 +248,16 @@ def images(record: Record) -> list[str]:
         body.sort(key=lambda cells: -float(cells[2].partition(" ")[0]))
         lines += [f"**{named(data)}, {protocol}**", "", *markdown_table(["method", "seeds", "mean", *tasks], body)]
     return lines
+
+
+def made_with(record: Record) -> str:
+    """Return by which version and commit a file of results was made.
+
+    >>> made_with({"version": "0.3.0", "commit": "5f1e6d4"})
+    'Measured with version 0.3.0, commit 5f1e6d4.'
+    """
+    version = record.get("version") or record["versions"]["fvnce"]
+    return f"Measured with version {version}" + (f", commit {record['commit'][:7]}." if "commit" in record else ".")
 
 
 def plain(command: str) -> str:

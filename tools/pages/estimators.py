@@ -121,7 +121,7 @@ def information(record: Record) -> list[str]:
     return [
         "## Mutual information",
         "",
-        f"`{record['command']}`, version {record['version']}, `results/bench/mutual_information.json`: mean absolute "
+        f"`{record['command']}`, `results/bench/mutual_information.json`: mean absolute "
         f"error in nats on tasks of benchmark-mi, {settings['rows']:,} rows, {settings['seeds']} seeds, neural peers "
         f"{settings['neural_seeds']} with {settings['steps']:,} steps each; the smallest is bold. The last column is "
         "the mean error that fvnce reports.",
@@ -168,7 +168,7 @@ def gaussian_information(record: Record) -> list[str]:
     return [
         "## Mutual information in many dimensions",
         "",
-        f"`{record['command']}`, version {record['version']}, `results/bench/gaussian_information.json`: estimates in "
+        f"`{record['command']}`, `results/bench/gaussian_information.json`: estimates in "
         f"nats from {record['settings']['rows']:,} rows. Warped, every column is sign(z)·|z|^1.5. The error of "
         "`telescope` is that of log-ratios of rows (root mean square), not of their mean.",
         "",

@@ -13,6 +13,8 @@ from typing import Any
 
 from experiments.coverage import SENSES, Promise
 
+from .detection import made_with
+
 #: What each attack does, and what must hold.
 ATTACKS = {
     "kills": "SIGKILL at an evaluation, between two files or inside a write: resumed, every bit is the same",
@@ -73,16 +75,15 @@ def _promises(folder: Path) -> str:
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text("utf-8"))
         rows = [Promise(**row) for row in document["promises"]]
-        parts.append("\n".join([f"`{document['command']}` (version {document['version']})", "", *_promise_table(rows)]))
+        made = made_with(document)
+        parts.append("\n".join([f"`{document['command']}`", "", made, "", *_promise_table(rows)]))
     if not parts:
         return ""
     opening = (
         "## Promises and how often they held\n\n"
         "Every p-value, interval, error and probability that the library reports, on data whose truth is known, with\n"
         "default settings and the default seed. *Measured* is a frequency over the data sets with its standard error;\n"
-        "a promise is kept if it agrees with the nominal value within two of them. Rows of version 0.2.0 were\n"
-        "measured with earlier states of the code, which may differ from this version; those of `alarms` left out\n"
-        "held-out rows that are inliers with a probability of at most q, where this version uses q/2."
+        "a promise is kept if it agrees with the nominal value within two of them."
     )
     return "\n\n".join([opening, *parts])
 
