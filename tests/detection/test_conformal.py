@@ -156,7 +156,8 @@ def test_the_fraction_of_hidden_outliers_is_bounded_by_known_ones() -> None:
         most = most_hidden(unlabeled, np.full(1000, times), np.full(4, 8.0), np.full(4, times))
         assert 0.02 < most < 0.06
     assert most_hidden(unlabeled, np.ones(1000), np.full(4, 10.0), np.ones(4)) < 0.002
-    assert most_hidden(unlabeled, np.ones(1000), np.array([4.0, 8.0, 8.0, 8.0]), np.ones(4)) < 0.06
+    # One known outlier below all 80 leaves the bound of the other three, where they alone count.
+    assert most_hidden(unlabeled, np.ones(1000), np.array([4.0, 8.0, 8.0, 8.0]), np.ones(4)) < 0.1
 
 
 def test_a_minority_of_inliers_is_not_taken_for_hidden_outliers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
@@ -81,6 +82,27 @@ def test_p_values_see_it_too() -> None:
     assert p.max() <= 0.01
 
 
-def test_a_text_never_seen_and_a_column_of_one_value_are_not_far() -> None:
-    span = Span.learn(np.array([[0.0, 5.0], [0.0, 7.0]]))
-    np.testing.assert_array_equal(span.excess(np.array([[1.0, 6.0]])), [[0.0, 0.0]])
+def with_texts(n: int, shares: list[float], seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    country = np.array([f"c{i}" for i in range(len(shares))])[rng.choice(len(shares), n, p=shares)]
+    return pd.DataFrame({"a": rng.normal(size=n), "b": rng.exponential(size=n), "country": country})
+
+
+def test_an_unseen_text_is_novel_where_texts_repeat() -> None:
+    training, new = with_texts(900, [0.6, 0.3, 0.1], 0), with_texts(200, [0.6, 0.3, 0.1], 1)
+    known = new[:5].assign(a=9.0)
+    for labels in (None, np.repeat([0, 1], [900, 5])):
+        X = training if labels is None else pd.concat([training, known], ignore_index=True)
+        detector = NoiseContrastiveDetector(**SMALL).fit(X, labels)
+        unseen = new.assign(country="KP")
+        assert detector.scores(unseen).flagged.mean() > 0.9
+        assert (detector.predict(new) == -1).mean() < 0.05
+        explained = detector.explain(unseen)
+        assert (explained.ratio[:, 2] - detector.explain(new).ratio[:, 2]).min() > (2.5 if labels is None else 0.0)
+
+
+def test_an_unseen_text_is_usual_where_many_texts_occur_once() -> None:
+    span = Span.learn(np.c_[np.zeros(1000), np.eye(1000, 6)], np.ones(1000))
+    np.testing.assert_array_equal(span.excess(np.eye(1, 7)), np.zeros((1, 7)))
+    few = Span.learn(np.zeros((100, 1)), np.ones(100))  # too few rows to call anything rare
+    np.testing.assert_array_equal(few.excess(np.ones((1, 1))), [[0.0]])

@@ -42,6 +42,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from .._validation import fields, listed, number, optional, require, stored_array
 from .bulk import Bulk
@@ -60,7 +61,7 @@ from .members.base import (
     standard,
 )
 from .preprocessing import cut
-from .rows import Array, Folds, TrainingRows
+from .rows import Array, Folds, TrainingRows, as_counts
 
 #: Members for "auto"; those that need known outliers are used only if there are some.
 AUTO = ("neighbors", "isolation_forest", "outlier_forest", "mixture_forest", "network")
@@ -73,8 +74,8 @@ WIDE_COMPONENTS = 16
 NOVELTY_PRIOR = 6.0
 #: Weight of neighbors on tables, as a number of known outliers, and on images, as a fraction.
 NEIGHBORS_WORTH, NEIGHBORS_ON_IMAGES = 1.0, 0.95
-#: The largest excess of a column.
-MAX_EXCESS = 30.0
+#: The largest excess of a column, and the largest probability of an unseen text at which it has an excess.
+MAX_EXCESS, RARE = 30.0, 0.005
 #: Largest number of training rows over which parts of members are averaged, and of numbers in them.
 MEAN_ROWS, MEAN_NUMBERS = 128, 2**17
 #: Rounding error of a sum of parts, relative to the score.
@@ -112,7 +113,7 @@ def member_weights(names: Sequence[str], n_known: int, *, image: bool) -> list[f
 
 @dataclass(frozen=True)
 class Span:
-    r"""Range of each column over the training rows, and the distance of numbers outside it.
+    r"""Range of each column over the training rows, and the excess of numbers outside it.
 
     Trees and networks extrapolate arbitrarily: all numbers beyond the last split of a tree are in the same cell. With
     m_j the middle and h_j half the range of a column over the unlabeled training rows,
@@ -123,37 +124,49 @@ class Span:
     a new row like the training rows this probability is much smaller than 1/(n + 1), so the excess rarely affects the
     ranking of normal rows.
 
+    A column with one value in all training rows marks texts that none of them has. If f of the n rows have a text that
+    no other row has, a new row like them has an unseen text with a probability of about p = (1 + f)/(1 + n). Where p is
+    at most :data:`RARE`, another value has the excess Φ⁻¹(1 − p), and else none.
+
     Attributes:
         middle: middle of the range, shape (D,).
-        half: half the range, shape (D,); where it is zero, the excess is zero.
+        half: half the range, shape (D,).
+        unseen: excess of another value in a column with one value.
 
-    >>> Span.learn(np.array([[0.0], [2.0]])).excess(np.array([[2.0], [4.0], [1e9]]))
-    array([[ 0.],
-           [ 1.],
-           [30.]])
+    >>> span = Span.learn(np.array([[0.0, 0.0], [2.0, 0.0]]), np.array([500.0, 499.0]))
+    >>> span.excess(np.array([[2.0, 0.0], [4.0, 0.0], [1e9, 1.0]])).round(2)
+    array([[ 0.  ,  0.  ],
+           [ 1.  ,  0.  ],
+           [30.  ,  3.09]])
     """
 
     middle: Array
     half: Array
+    unseen: Array
 
     @classmethod
-    def learn(cls, X: Array) -> Self:
-        """Learn the ranges from encoded rows before clipping, shape (n, D)."""
-        low, high = X.min(0), X.max(0)
-        return cls((low + high) / 2, (high - low) / 2)
+    def learn(cls, X: Array, weights: Array) -> Self:
+        """Learn the ranges from weighted encoded rows before clipping, shape (n, D)."""
+        low, high, counts = X.min(0), X.max(0), as_counts(weights)
+        marks = ((X == 0) | (X == 1)).all(0) & (low < high)
+        rows_with = counts @ X[:, marks]
+        p = (1 + rows_with[rows_with <= 1].sum()) / (1 + counts.sum())
+        return cls((low + high) / 2, (high - low) / 2, np.array(-float(ndtri(p)) if p <= RARE else 0.0))
 
     def excess(self, X: Array) -> Array:
         """Return the excess of each number, shape (n, D)."""
-        away = np.abs(X - self.middle) / np.where(self.half > 0, self.half, np.inf)
-        return np.clip(away - 2, 0.0, MAX_EXCESS, out=away)
+        away = np.abs(X - self.middle)
+        outside = np.clip(away / np.where(self.half > 0, self.half, np.inf) - 2, 0.0, MAX_EXCESS)
+        return np.where((self.half == 0) & (away > 0), self.unseen, outside)
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, NDArray[Any]], width: int) -> Self:
         """Restore the span of ``width`` columns from arrays, which are checked."""
-        require(set(arrays) == {"middle", "half"}, "have the ranges of columns", sorted(arrays))
+        arrays = {"unseen": np.array(0.0), **arrays}  # version 0.2 had none
+        require(set(arrays) == {"middle", "half", "unseen"}, "have the ranges of columns", sorted(arrays))
         for name, values in arrays.items():
-            stored_array(f"{name} of the ranges", values, np.float64, (width,))
-        require(bool((arrays["half"] >= 0).all()), "have ranges >= 0", arrays["half"].min())
+            stored_array(f"{name} of the ranges", values, np.float64, () if name == "unseen" else (width,))
+            require(name == "middle" or bool((values >= 0).all()), "have ranges >= 0", values.min())
         return cls(**arrays)
 
 
@@ -224,7 +237,7 @@ class Ensemble:
         """
         n_known = len(rows.outliers)
         weights = member_weights(settings.members, n_known, image=settings.image is not None)
-        span = Span.learn(rows.X) if settings.image is None else None
+        span = Span.learn(rows.X, rows.weights) if settings.image is None else None
         ensemble = cls(list(settings.members), [], [], weights, [], None, span)
         outliers, rows = rows.outliers, rows.transformed(ensemble._seen)
         unseen: list[HeldOutScores] = []
