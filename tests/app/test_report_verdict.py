@@ -340,6 +340,15 @@ def test_the_card_says_what_the_page_says_and_no_more(payments):
         assert ("AUROC" in card) == (known > 0)
         assert ("kinds of outliers" in card) == (known > 0)
         assert "fvnce monitor" in card
+        assert "below" not in card  # nothing of the page that the card lacks
+
+
+def test_clean_rows_hold_no_share_of_outliers(tmp_path):
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(60, 2)), rng.normal(4, 1, size=(6, 2))])
+    _, text = fitted(tmp_path, X, np.repeat([0, 1], [60, 6]), "--set", "clean=True")
+    assert "All unlabeled rows are assumed to be normal" in text
+    assert re.search(r"share π = [\d.]+ of outliers among new rows", text)
 
 
 def test_the_card_is_the_same_for_the_same_data_and_obeys_nothing_in_it(tmp_path):

@@ -223,7 +223,7 @@ def test_nullable_types_of_pandas_score_as_plain_ones() -> None:
 
 def test_identifiers_of_a_frame_are_left_out_with_a_warning() -> None:
     columns = {"id": np.arange(100), "x": np.random.default_rng(0).normal(size=100)}
-    with pytest.warns(UserWarning, match="column 'id' names rows.* left out"):
+    with pytest.warns(UserWarning, match="column 'id' looks like an identifier.* left out"):
         detector = NoiseContrastiveDetector(**QUICK).fit(pd.DataFrame(columns))
     assert not detector.explain(pd.DataFrame(columns)).total[:, 0].any()
     shifted = pd.DataFrame({**columns, "id": columns["id"] + 10**6})

@@ -240,8 +240,7 @@ class FittedDetector(ABC):
         """Return the conformal p-value of each row, shape (n,): P(p ≤ t) ≤ t for a row like the training rows.
 
         A p-value is the fraction of held-out training rows that score at least as high, by a model trained without
-        them. The probability is over training rows and new row; docs/detector/thresholds.md gives the derivation and
-        the limits.
+        them. The probability is over the training rows and the new row (Eq. p_value).
 
         Args:
             X: rows.

@@ -223,7 +223,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
     expert: dict[str, Any] | None = None
     n_jobs: int | None = None
     verbose: int = 0
-    random_state: Any = 0
+    random_state: int | np.random.RandomState | None = 0
 
     # Learned by fit, like the attributes of FittedEnsemble.
     history_: list[History] = field(init=False)
@@ -414,7 +414,7 @@ class NoiseContrastiveDetector(OutlierDetector, FittedEnsemble):
         else:
             case = "fence" if flagged.any() else "highest"
         share = "an estimated share π" if self.prior is None else "a share prior"
-        pi = f"{share} = {self.prior_:.3g} of outliers among unlabeled rows"
+        pi = f"{share} = {self.prior_:.3g} of outliers among {'new' if self.clean else 'unlabeled'} rows"
         reason = REASONS[case].format(pi=pi, prior=self.prior_)
         uninformative = held_out and not self.calibration_.known
         return REASONS["uninformative"].format(otherwise=reason) if uninformative else reason

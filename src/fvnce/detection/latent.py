@@ -146,7 +146,7 @@ class LatentDetector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierD
     anomaly: str = "auto"
     contamination: float = 0.01
     verbose: int | None = 0
-    random_state: Any = 0
+    random_state: int | np.random.RandomState | None = 0
 
     # Learned by fit.
     objective_: Any = field(init=False)

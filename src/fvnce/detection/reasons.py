@@ -195,8 +195,8 @@ def value_text(value: Any, reading: ColumnType) -> str:
 
     >>> value_text(78110.0, ColumnType(unit="$")), value_text(0.5, ColumnType(unit="%")), value_text("KP", ColumnType())
     ('$78,110', '50%', 'KP')
-    >>> value_text(9.5, ColumnType("clock")), value_text(0.0, ColumnType("time"))
-    ('9:30', '1970-01-01')
+    >>> value_text(9.5, ColumnType("clock")), value_text(0.0, ColumnType("time")), value_text(1.0, ColumnType("truth"))
+    ('9:30', '1970-01-01', 'yes')
     """
     if isinstance(value, np.timedelta64):
         value = float(value / np.timedelta64(1, "s"))
@@ -209,6 +209,8 @@ def value_text(value: Any, reading: ColumnType) -> str:
     if reading.kind == "clock" and isinstance(value, float):
         minutes = round(60 * value)
         return f"{minutes // 60}:{minutes % 60:02d}"
+    if reading.kind == "truth" and isinstance(value, float):
+        return "yes" if value else "no"
     if isinstance(value, float | np.floating) and reading.kind != "text":
         if reading.unit == "%":
             return f"{100 * value:.6g}%"

@@ -327,7 +327,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "number": Kind(_number, "numbers", "number"),
-    "truth": Kind(_truth, "truths", "yes or no"),
+    "truth": Kind(_truth, "yes or no", "yes or no"),
     "time": Kind(_time, "dates", "date"),
     "clock": Kind(_clock, "times of day", "time of day"),
     "duration": Kind(_number, "durations", "duration"),

@@ -282,7 +282,7 @@ def identifier_in(name: Any, values: NDArray[Any], of: int | None = None) -> str
         of: number of rows of the table, if the values are a random part.
 
     >>> identifier_in("n", np.arange(40)), identifier_in("patient_id", np.arange(100) // 2)
-    ('counts rows', 'names rows: its name says so, and it holds 50 different values in 100 rows')
+    ('counts rows', 'looks like an identifier: its name says so, and it holds 50 different values in 100 rows')
     >>> identifier_in("age", np.arange(100) // 2) is None
     True
     """
@@ -300,12 +300,12 @@ def identifier_in(name: Any, values: NDArray[Any], of: int | None = None) -> str
     count = len(there)
     if count < share * MIN_ROWS:
         return None
-    counted = f"{different:,} different values in {count:,} rows"
+    looks, counted = "looks like an identifier:", f"{different:,} different values in {count:,} rows"
     if names_identifier(name) and different > max(share * MIN_ROWS, count // 20):
-        return f"names rows: its name says so, and it holds {counted}"
+        return f"{looks} its name says so, and it holds {counted}"
     if values.dtype.kind == "O":
         # If each text occurs twice, a random part of the rows has share · (1 − share / 2) · rows different texts.
-        return f"names rows: it holds {counted}" if different > max(50 * share, (1 - share / 2) * count) else None
+        return f"{looks} it holds {counted}" if different > max(50 * share, (1 - share / 2) * count) else None
     low, high = float(there.min()), float(there.max())
     if different == count and high - low < (of or count):
         return "counts rows"

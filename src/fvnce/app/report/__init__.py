@@ -35,7 +35,8 @@ def write_run_page(path: Path, analysis: Analysis) -> Path:
     """Write the page of a run."""
     data, source = analysis.data, analysis.run.config.data.path
     counts = {"rows": len(data.known), "known": int(data.known.sum()), "inliers": int(data.inliers.sum())}
-    introduction = plain("introduction.md", **counts, made=time.strftime("%Y-%m-%d %H:%M:%S")).strip()
+    made, numbered = time.strftime("%Y-%m-%d %H:%M:%S"), data.names is None
+    introduction = plain("introduction.md", **counts, made=made, numbered=numbered).strip()
     sections = [section for part in PARTS for section in part.sections(analysis)]
     title = "standard input" if source == "-" else Path(source).name
     return write_page(path, title, introduction, [*sections, _made(analysis)])

@@ -1,6 +1,6 @@
 r"""Training of ratio networks on the mixture noise.
 
-The loss is that of the power rule (α, 0) with a profiled log Z (`docs/theory/unnormalised.md`): with
+The loss is that of the power rule (α, 0) with a profiled log Z (Eq. profiled): with
 A = E_data e^(αf) and B = E_noise e^((1+α)f) it is log B/(1+α) − (1/α) log A. α > 0 weighs data by (p_θ/p_n)^α and so
 discounts the outliers that hide among them.
 

@@ -312,8 +312,8 @@ def flag_by(
             some = "more" if discount else "some"
             why = f"Held-out training rows score as high, possibly hidden outliers: label {some} outliers"
         warnings.warn(
-            f"no alarm at fdr {fdr:g}, but {int(above.sum()):,} of {len(p):,} rows are above the threshold: the "
-            f"{first + 1:,} smallest p-values reach {ranked[first]:.2g}, enough for fdr {min(1.0, needed[first]):.2g}. "
+            f"no alarm at any fdr below {min(1.0, needed[first]):.2g}, found fdr {fdr:g}, although "
+            f"{int(above.sum()):,} of {len(p):,} rows are above the threshold. "
             f"{why}, or pass alarms or threshold instead",
             stacklevel=3,
         )
