@@ -119,6 +119,11 @@ def test_the_reference_of_the_detector_shows_what_it_inherits(package):
     assert methods & {"new_watch", "count_batch", "warn_if_silent", "_thin", "__repr__"} == set()
 
 
+def test_what_a_class_defines_comes_before_what_it_inherits(package):
+    shown = entry(package, "fvnce.detection.NoiseContrastiveDetector")
+    assert shown.exports.index("fit") < shown.exports.index("anomaly_score")
+
+
 def test_tables_of_docstrings_end_where_they_end():
     table = "A.\n\n====  ====\na     b\n====  ====\n``x``  one\n====  ====\n\nArgs:\n    x: two.\n"
     text = docstrings.markdown(table)

@@ -206,6 +206,8 @@ class Docstrings(griffe.Extension):
         for each in objects:
             if each.docstring is not None:
                 each.docstring.value = markdown(self._completed(each))
+            if each.is_class:  # the order of the site: what a class defines itself comes first
+                each.exports = [*each.members, *(name for name in each.all_members if name not in each.members)]
 
     def _completed(self, each: Any) -> str:
         text = self._texts[each.path]

@@ -113,7 +113,7 @@ class ColumnEncoding:
         return [*columns, gone.astype(float)] if self.missing else columns
 
     def state(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return the state as JSON content."""
         entries = asdict(self)
         return {"centre": entries.pop("center"), **entries}
 
@@ -255,7 +255,7 @@ class TablePreprocessor:
         return counts
 
     def state(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return the state as JSON content."""
         readings = None if self.readings is None else [asdict(how) for how in self.readings]
         return {"kind": "table", "columns": [column.state() for column in self.columns], "readings": readings}
 
@@ -339,7 +339,7 @@ class ImagePreprocessor:
         return np.moveaxis(images, 1, -1) if channels_last(self.shape) else images.reshape(len(values), *self.shape)
 
     def state(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return the state as JSON content."""
         return {"kind": "images", "shape": list(self.shape), "low": self.low, "high": self.high}
 
     @classmethod

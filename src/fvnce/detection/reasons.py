@@ -142,7 +142,7 @@ class Usual:
         return said("common", **entries)
 
     def state(self) -> State:
-        """Return what JSON can hold, and arrays."""
+        """Return the state as JSON content and arrays."""
         arrays = {"present": self.present, "columns": np.concatenate([np.empty(0), *self.columns])}
         return {"rows": self.rows, "lengths": [len(column) for column in self.columns]}, arrays
 

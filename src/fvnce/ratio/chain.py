@@ -61,7 +61,7 @@ class Gain(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether it is above 0 by more than two standard errors."""
+        """Whether the gain is more than two standard errors above 0."""
         return self.value > 2 * self.error
 
     def __str__(self) -> str:

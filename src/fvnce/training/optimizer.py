@@ -98,7 +98,7 @@ def make_optimizer(optimizer: OptimizerLike, objective: nn.Module, lr: float) ->
     Args:
         optimizer: "adam", "adamw", "sgd" or "normalized-sgd", a function from parameter groups to an optimizer, or an
             optimizer of parameters of the objective.
-        objective: its ``parameter_groups(lr)``, where it has that method, may give parts of it their own rates.
+        objective: the module; if it has a method ``parameter_groups(lr)``, this sets the rates of its parts.
         lr: learning rate.
     """
     grouped: Any = getattr(objective, "parameter_groups", None)

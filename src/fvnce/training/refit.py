@@ -180,7 +180,11 @@ class DecodedNoise:
 
     @torch.no_grad()
     def __call__(self, objective: Any, rows: Tensor, generator: torch.Generator) -> KernelDensity:
-        """Return a kernel density of the decoder's current output."""
+        """Return a kernel density of the decoder's current output.
+
+        Args:
+            rows: training rows in random order, of which the first are encoded.
+        """
         model = objective.model
         decoder = getattr(model, "decoder", None)
         if objective.encoder is None or not isinstance(decoder, GaussianDecoder):

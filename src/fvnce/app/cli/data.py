@@ -111,7 +111,7 @@ def _describe_table(source: Any) -> tuple[str, dict[str, Any]]:
     if options["delimiter"] is not None:
         caption += f", delimiter {options['delimiter']!r}, {'a header' if options['header'] else 'no header'}"
     content = {"file": source.name, "kind": source.kind, "rows": rows, **options, "columns": columns}
-    return text_table(caption, lines), content
+    return text_table(caption, lines, left=True), content
 
 
 def _describe_array(source: Any) -> tuple[str, dict[str, Any]]:

@@ -224,9 +224,9 @@ def score(
 
     One of --alarms, --fdr and --threshold replaces the threshold of the run, also for --check. --alarms and
     --threshold go by the column score, as --top does, --fdr by p-values, and none flags a row for its novelty alone.
-    --alarms and --fdr compare all rows, so they read DATA twice, and it must be a file. --fdr holds on average over
-    training sets and rows, and where outliers are known it leaves training rows that surely are like them out of its
-    comparison; if no row is flagged, a warning says why.
+    --alarms and --fdr compare all rows, so they read DATA twice, and it must be a file. --fdr bounds the fraction of
+    false alarms on average over training sets and rows. If outliers are known, it does not compare with held-out
+    training rows that are probably like them. If no row is flagged, a warning says why.
 
     --review N writes the N highest-scoring rows that have not been reviewed, with reasons, all their columns and an
     empty column verdict. Fill in yes or no (1 or 0, outlier or inlier) where you know the answer, and pass the file to

@@ -29,7 +29,7 @@ TITLES = {"known": "Like the known outliers", "novel": "Novel rows"}
 CONVENTION = "by the precision of such thresholds on other tables"
 PARTS = (
     "Each score is the sum of its parts: bars to the right raise it, bars to the left lower it. Base is the mean score "
-    "of the training rows; rest cannot be attributed to a single column."
+    "of the training rows; the rest cannot be attributed to a single column."
 )
 
 

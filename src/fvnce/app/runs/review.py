@@ -74,8 +74,8 @@ class Verdict:
 def read_sheet(path: str, layout: Layout, settings: DataSettings) -> tuple[Frame, list[Verdict]]:
     """Return the rows of a sheet, laid out as those of training, and the verdict of each.
 
-    A spreadsheet may have changed the decimal mark. Of the marks of training, a comma and a point, the one counts with
-    which most rows have the values that their keys say, and of equal ones the first that can be read.
+    A spreadsheet may have changed the decimal mark. The sheet is read with the mark of training, a comma and a point;
+    the first reading in which most rows agree with their keys is returned.
     """
     readings, problems = list[tuple[Frame, list[Verdict]]](), list[TableError]()
     for decimal in (None, ",", "."):
