@@ -132,6 +132,10 @@ NUMBERS: dict[str, Callable[[NoiseContrastiveDetector], None]] = {
     "known": _set("n_known_", -1),
     "features": _set("n_features_in_", 4),
     "scale of the ensemble": _set("ensemble_.units.0", (0.0, 0.0)),
+    "tiny scale of the ensemble": _set("ensemble_.units.0", (0.0, 1e-320)),
+    "a name twice": _set("feature_names_in_", ["a", "a", "b"]),
+    "all rows known": _set("findings_.baseline.known", 1.0),
+    "huge counts": _set("findings_.cells.counts.0", lambda counts: np.full_like(counts, 3e38)),
     "center of the ensemble": _set("ensemble_.units.0", (float("inf"), 1.0)),
     "too few units": _set("ensemble_.units", []),
     "unit of three numbers": _set("ensemble_.units.0", (0.0, 1.0, 1.0)),
@@ -203,6 +207,7 @@ def _shorten(member: Any) -> None:
         _network(_shorten),
         _network(lambda member: member.centers.append(0.0)),
         _network(lambda member: member.scales.__setitem__(0, -1.0)),
+        _network(lambda member: member.scales.__setitem__(0, 1e-320)),
     ],
     ids=[
         "NaN",
@@ -211,6 +216,7 @@ def _shorten(member: Any) -> None:
         "no output",
         "one center more",
         "a scale below 0",
+        "a tiny scale",
     ],
 )
 def test_forged_networks_are_refused(make: Callable[[], NoiseContrastiveDetector], tmp_path: Path, read: Any) -> None:

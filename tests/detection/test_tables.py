@@ -234,3 +234,18 @@ def test_a_unit_that_training_did_not_have_is_refused(value: Any) -> None:
     detector = NoiseContrastiveDetector(**QUICK).fit(table)
     with pytest.raises(ValueError, match="'length' must hold numbers"):
         detector.score_samples(table.assign(length=value))
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, "NA"], ids=["None", "NaN", "NA"])
+def test_a_dict_of_columns_may_miss_texts(missing: Any) -> None:
+    pd = pytest.importorskip("pandas")
+    town = np.array([pd.NA if missing == "NA" else missing, *["Rome", "Oslo"] * 20], dtype=object)
+    columns = {"amount": np.arange(41.0), "town": town}
+    detector = NoiseContrastiveDetector(**QUICK).fit(columns)
+    np.testing.assert_array_equal(detector.anomaly_score(columns), detector.anomaly_score(pd.DataFrame(columns)))
+
+
+@pytest.mark.parametrize("town", [1, ["Rome"], np.array([["Rome"]] * 2), [1.5, "Rome"]])
+def test_a_dict_of_other_things_than_columns_is_refused(town: Any) -> None:
+    with pytest.raises(ValueError, match="X must hold an array of one type and length for each name"):
+        NoiseContrastiveDetector(**QUICK).fit({"amount": [1.0, 2.0], "town": town})

@@ -58,10 +58,14 @@ def test_the_service_answers_with_the_bits_of_the_detector(tmp_path: Path, recor
             parts = list(pool.map(ask, [range(first, REQUESTS, THREADS) for first in range(THREADS)]))
         answers = sorted(answer for part in parts for answer in part)
         assert [score for _, score, _ in answers] == expected.tolist()
+        whole = {"amount": 1.0, "town": "Rome"}
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
-            status, found = _post(connection, {"rows": [{"town": "Rome"}]})
-        assert status == 422
-        assert "amount" in found["detail"]
+            assert _post(connection, {"rows": []}) == (200, [])
+            assert len(_post(connection, {"rows": [whole, {"amount": None, "town": None}]})[1]) == 2
+            for rows in ([{"town": "Rome"}], [{}], [{}, whole], [whole, {"town": "Rome"}]):
+                status, found = _post(connection, {"rows": rows})
+                assert status == 422
+                assert "amount" in found["detail"]
         p50, p99 = 1000 * np.quantile([seconds for _, _, seconds in answers], [0.5, 0.99])
         record_property("milliseconds", f"{REQUESTS} requests from {THREADS} threads: p50 {p50:.1f}, p99 {p99:.1f}")
         assert "read a detector" in (tmp_path / "log").read_text()  # the library logs, and the service shows it

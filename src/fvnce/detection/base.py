@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validation import Check, FileError, count, fields, listed, number, reading, text
+from .._validation import Check, FileError, count, fields, listed, number, reading, require, text
 from ..io import read_record
 from ..tables.frame import Frame, is_frame
 from ..tables.parsing import ColumnType
@@ -442,7 +442,8 @@ class FittedDetector(ABC):
         )
         self.n_features_in_ = features
         if names is not None:
-            self.feature_names_in_ = np.array(listed(text, features)("names of columns", names), dtype=object)
+            require(len(set(listed(text, features)("names of columns", names))) == features, "name columns once", names)
+            self.feature_names_in_ = np.array(names, dtype=object)
         self.preprocessor_ = preprocessor_from_state(preprocessor, features)
         self.gaps_ = Gaps.from_state(gaps, self.preprocessor_)
 

@@ -49,6 +49,7 @@ from .bulk import Bulk
 from .explanation import Explanation
 from .members import NAMES, member_class
 from .members.base import (
+    LEAST_SCALE,
     WIDE,
     HeldOutScores,
     ImageShape,
@@ -432,7 +433,7 @@ class Ensemble:
 
 def _unit(name: str, value: Any) -> Unit:
     center, scale = listed(number, 2)(name, value)
-    return center, number(name, scale, low=0.0, open_low=True)
+    return center, number(name, scale, low=LEAST_SCALE)
 
 
 def _upgraded(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -189,7 +189,15 @@ def _eager(X: Any) -> Any:
     if isinstance(X, Mapping) or type(X).__name__ == "RecordBatch":
         import pyarrow
 
-        return pyarrow.table(dict(X)) if isinstance(X, Mapping) else pyarrow.Table.from_batches([X])
+        if not isinstance(X, Mapping):
+            return pyarrow.Table.from_batches([X])
+        try:  # from_pandas: NaN and NA are missing texts, too
+            plain = {
+                n: pyarrow.array(v, from_pandas=True) if isinstance(v, list | np.ndarray) else v for n, v in X.items()
+            }
+            return pyarrow.table(plain)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"X must hold an array of one type and length for each name, found {error}") from None
     X = X.collect() if type(X).__name__ == "LazyFrame" else X
     return nw.to_native(X, pass_through=True)
 

@@ -36,7 +36,8 @@ def write_monitoring_page(path: Path, source: str, changes: Changes) -> Path:
     sections.append(Section("Scores and p-values", scores.splitlines()))
     if columns:
         more = f"{len(columns) - SHOWN:,} columns with the weakest evidence of a change are not shown."
-        reading = [more] if len(columns) > SHOWN else []
+        reading = ["Values beyond those of training are in the first or last bin of a chart."] if charts else []
+        reading += [more] if len(columns) > SHOWN else []
         sections.append(Section("Columns", reading, charts=charts, tables=[table]))
     made = f"{changes.rows:,} rows, compared with those of training. Made {time.strftime('%Y-%m-%d %H:%M:%S')}."
     return write_page(path, Path(source).name, made, sections)

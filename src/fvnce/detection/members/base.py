@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 #: Number of encoded columns from which a table is wide: networks see principal components, and trees no ranks.
 WIDE = 100
+#: Lower bound of the divisors of anomalies in files, which ``fit`` does not reach; with 1e-320 scores were infinite.
+LEAST_SCALE = 1e-13
 #: (channels, height, width).
 ImageShape = tuple[int, int, int]
 

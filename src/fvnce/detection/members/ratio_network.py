@@ -7,7 +7,7 @@ not need torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..._validation import fields, listed, number, require, stored_array
 from ..products import even, in_blocks
 from ..rows import Array, Folds, TrainingRows
-from .base import HeldOutScores, ImageShape, Member, MemberSettings, State, standard
+from .base import LEAST_SCALE, HeldOutScores, ImageShape, Member, MemberSettings, State, standard
 
 #: Limit in deviations at which inputs are clipped.
 INPUT_LIMIT = 4.0
@@ -144,7 +144,9 @@ class RatioNetworks(Member):
         require(image is None, "have ratio networks over columns", "pixels")
         if "module" in content:
             content, arrays = _upgraded(content, arrays)
-        centers, scales = fields(content, "ratio networks", centers=listed(number), scales=listed(_positive))
+        centers, scales = fields(
+            content, "ratio networks", centers=listed(number), scales=listed(partial(number, low=LEAST_SCALE))
+        )
         count, layers, inputs = len(centers), len(arrays) // 2, width
         require(count > 0 and len(scales) == count, "have a center and a scale for each network", [count, len(scales)])
         names = {f"{kind}.{layer}" for layer in range(layers) for kind in ("weights", "biases")}
@@ -156,10 +158,6 @@ class RatioNetworks(Member):
             stored_array(f"biases of layer {layer}", bias, np.float64, (count, 1, outputs))
             inputs = outputs
         return cls(weights, biases, centers, scales)
-
-
-def _positive(name: str, value: Any) -> float:
-    return number(name, value, low=0.0, open_low=True)
 
 
 def _upgraded(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> State:

@@ -102,6 +102,7 @@ class Baseline:
         positive, unit = partial(number, low=0.0, open_low=True), partial(number, low=0.0, high=1.0)
         checks = {"rows": positive, "known": unit, "flagged": unit, "gappy": unit}
         rows, known, flagged, gappy = fields(content, "the baseline", **checks)
+        require(known < 1, "have unlabeled rows in the baseline", known)
         names = ("scores", "below", "seen")
         require(set(arrays) == set(names), "have scores in the baseline", sorted(arrays))
         size = np.shape(arrays["scores"])[:1]
