@@ -108,6 +108,13 @@ def test_no_number_of_outliers_is_given_where_nothing_is_flagged(tmp_path):
     assert not re.search(r"about [\d,]+ outlier", text)
 
 
+def test_one_flagged_row_is_spoken_of_as_one(tmp_path):
+    X = np.concatenate([np.ones((60, 2)), [[5.0, 5.0]]])
+    analysis, text = fitted(tmp_path, X)
+    assert analysis.scores.flagged.sum() == 1
+    assert "1 row is flagged. Whether it is an outlier cannot be estimated" in text
+
+
 def test_rows_above_a_fraction_are_at_most_that_fraction(tmp_path):
     """The six highest rows are equal, and three of 106 are asked for: none is above."""
     X = np.concatenate([np.random.default_rng(3).normal(size=(100, 2)).round(), np.full((6, 2), 9.0)])

@@ -125,6 +125,33 @@ def test_on_tables_of_any_shape_the_cause_of_a_high_score_is_its_first_reason(ki
     assert np.mean(first) >= 0.9
 
 
+@pytest.mark.parametrize("column", [1, 2])
+def test_the_reason_for_a_novel_row_is_what_makes_it_novel(column: int) -> None:
+    rng = np.random.default_rng(column)
+    X, kind = np.c_[rng.normal(size=(300, 2)), rng.integers(0, 3, (300, 2))], np.repeat([1, 2, 0], [30, 12, 258])
+    X[kind == 1, 0] += 8  # the only column that matters to the known outliers
+    X[kind == 2, column] = 9
+    y = np.arange(300) < 10
+    detector = NoiseContrastiveDetector(n_trees=30, n_networks=3, steps=50).fit(X, y)
+    found, novel = detector.explain(X), np.flatnonzero((detector.scores(X).kind == "novel") & (kind == 2))
+    assert len(novel) >= 10
+    assert np.mean([found.reasons(i)[:1] == [column] for i in novel]) >= 0.9
+    assert np.mean([words[0].startswith(f"column {column}") for words in detector.reasons(X[novel])]) >= 0.9
+    np.testing.assert_allclose(found.anomaly, detector.anomaly_score(X), atol=1e-9)  # parts are those of the score
+    np.testing.assert_array_equal(found[novel].causes, found.causes[novel])
+    others = detector.scores(X).kind != "novel"
+    np.testing.assert_array_equal(found.causes[others], found.total[others])
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+def test_values_of_a_far_group_are_not_called_common(spread: float) -> None:
+    rng = np.random.default_rng(3)
+    X = np.concatenate([rng.normal(size=(184, 2)), 8 + spread * rng.normal(size=(16, 2))])
+    for words in NoiseContrastiveDetector(n_trees=20).fit(X).reasons(X[184:]):
+        assert len(words) == 2
+        assert all(": higher than 9" in sentence for sentence in words)
+
+
 def test_zero_negative_and_equal_parts_are_no_reasons() -> None:
     parts = np.array([[0.0, 0.0, -1.0], [2.0, 2.0, 1.0], [1e-12, 1.0, 3.0]])
     found = Explanation(parts, np.zeros_like(parts), np.zeros(3), 0.0)
@@ -142,33 +169,34 @@ _CODES = np.repeat([0.0, 1.0], [1999, 1])
 _FILES = ColumnType("text", codes={"DE": 0, "FR": 1})
 _DATES = (np.arange(2000) // 5 * 7 + np.arange(2000) % 5 + 4) * _DAY  # from a Monday, without weekends
 GRAMMAR: list[tuple[Any, float, str, ColumnType, str]] = [
-    (_NUMBERS, 9999.0, "$9,999", ColumnType(unit="$"), "x $9,999: higher than all 2,000 rows; usual $40 to $1,960"),
-    (_NUMBERS / 8, 999.0, "€999", ColumnType(unit="€"), "x €999: higher than all 2,000 rows; usual €5 to €245"),
-    (_NUMBERS / 4, 999.0, "€999", ColumnType(unit="€"), "x €999: higher than all 2,000 rows; usual €10 to €490"),
+    (_NUMBERS, 9999.0, "$9,999", ColumnType(unit="$"), "x $9,999: higher than all 2,000 rows; usual $200 to $1,800"),
+    (_NUMBERS / 8, 999.0, "€999", ColumnType(unit="€"), "x €999: higher than all 2,000 rows; usual €25 to €225"),
+    (_NUMBERS / 4, 999.0, "€999", ColumnType(unit="€"), "x €999: higher than all 2,000 rows; usual €50 to €450"),
     (
         _NUMBERS / 16,
         999.0,
         "CHF 999",
         ColumnType(unit="CHF"),
-        "x CHF 999: higher than all 2,000 rows; usual CHF 2.50 to CHF 122.50",
+        "x CHF 999: higher than all 2,000 rows; usual CHF 12.50 to CHF 112.50",
     ),
     (
         _NUMBERS,
         9999.0,
         "9999 seconds",
         ColumnType("duration"),
-        "x 9999 seconds: higher than all 2,000 rows; usual 40 seconds to 1960 seconds",
+        "x 9999 seconds: higher than all 2,000 rows; usual 200 seconds to 1800 seconds",
     ),
     (
         _NUMBERS / 100,
         23.5,
         "23:30",
         ColumnType("clock"),
-        "x 23:30: higher than all 2,000 rows; usual 0:24 to 19:36",
+        "x 23:30: higher than all 2,000 rows; usual 2:00 to 18:00",
     ),
-    (_NUMBERS, 1999.0, "1999", ColumnType(), "x 1999: higher than 99.9 % of rows; usual 40 to 1960"),
-    (_NUMBERS, -5.0, "-5 kg", ColumnType(unit="kg"), "x -5 kg: lower than all 2,000 rows; usual 40 kg to 1960 kg"),
-    (_NUMBERS, 3.0, "3", ColumnType(), "x 3: lower than 99.8 % of rows; usual 40 to 1960"),
+    (_NUMBERS, 1999.0, "1999", ColumnType(), "x 1999: higher than 99.9 % of rows; usual 200 to 1800"),
+    (_NUMBERS, -5.0, "-5 kg", ColumnType(unit="kg"), "x -5 kg: lower than all 2,000 rows; usual 200 kg to 1800 kg"),
+    (_NUMBERS, 3.0, "3", ColumnType(), "x 3: lower than 99.8 % of rows; usual 200 to 1800"),
+    (_NUMBERS, 1900.0, "1900", ColumnType(), "x 1900: higher than 94 % of rows; usual 200 to 1800"),
     (_NUMBERS, 700.0, "700", ColumnType(), "x 700: common by itself, but raises this score"),
     (_NUMBERS, np.nan, "", ColumnType(), "x missing: 0 of 2,000 rows"),
     (
@@ -180,9 +208,9 @@ GRAMMAR: list[tuple[Any, float, str, ColumnType, str]] = [
     ),
     (np.where(_NUMBERS > 1, np.nan, 1.0), 2.0, "2", ColumnType(), "x 2: a value in 1 of 2,000 rows"),
     (np.where(_NUMBERS > 1990, _NUMBERS, 0.0), 1995.0, "1995", ColumnType(), "x 1995: 0 in 99.5 % of rows"),
-    (_GAPS, 9999.0, "9999", ColumnType(), "x 9999: higher than all 800 rows with a value; usual 16 to 784"),
-    (_GAPS, 799.0, "799", ColumnType(), "x 799: higher than 99.7 % of the 800 rows with a value; usual 16 to 784"),
-    (_GAPS, 2.0, "2", ColumnType(), "x 2: lower than 99.7 % of the 800 rows with a value; usual 16 to 784"),
+    (_GAPS, 9999.0, "9999", ColumnType(), "x 9999: higher than all 800 rows with a value; usual 80 to 720"),
+    (_GAPS, 799.0, "799", ColumnType(), "x 799: higher than 99.7 % of the 800 rows with a value; usual 80 to 720"),
+    (_GAPS, 2.0, "2", ColumnType(), "x 2: lower than 99.7 % of the 800 rows with a value; usual 80 to 720"),
     (
         np.where(_GAPS > 796, _GAPS, 0 * _GAPS),
         798.0,

@@ -330,10 +330,18 @@ class FittedDetector(ABC):
             ratio = ratio + self.gaps_.parts(how.gaps(rows))
         if (mean := self.findings_.mean_parts) is not None:
             ratio, base = ratio - mean.reshape(ratio.shape[1:]), base + float(mean.sum())
-        return replace(explanation, ratio=ratio, base=base, names=None if names is None else tuple(map(str, names)))
+        cause = None if explanation.cause is None else self._cause(rows, explanation.cause, ratio)
+        names = None if names is None else tuple(map(str, names))
+        return replace(explanation, ratio=ratio, base=base, names=names, cause=cause)
+
+    def _cause(self, rows: Any, of_novelty: Array, of_score: Array) -> Array:
+        """Return the parts that reasons are chosen by, from the parts of novelty and of the score."""
+        return of_score
 
     def reasons(self, X: Any, top: int = 3) -> list[list[str]]:
         """Explain the score of each row in sentences, one for each of the columns that add most to it.
+
+        For rows flagged for their novelty alone, the columns that add most to the novelty.
 
         Args:
             X: rows.

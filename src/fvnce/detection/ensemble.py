@@ -326,7 +326,7 @@ class Ensemble:
 
     @_plainly
     def explain(self, X: Array, fold: Callable[[Array], Array]) -> Explanation:
-        """Explain encoded rows; ``fold`` maps encoded columns to the original ones."""
+        """Explain encoded rows, with the parts of N as causes; ``fold`` maps encoded columns to the original ones."""
         seen, excess = self._seen(X), self._excess(X)
         anomalies = [member.anomaly(seen) for member in self.members]
         parts = self._parts(seen)
@@ -339,7 +339,7 @@ class Ensemble:
         base, anomaly, scale = float(first[0]), last[:, 0], 1.0 if self.known is None else self.known[1]
         factors = np.array([weight / unit[1] / scale for weight, unit in zip(self.weights, self.units, strict=True)])
         ratio = np.einsum("m,mnd->nd", factors, parts)
-        novelty = self._explained_novelty(start, anomalies, parts)
+        novelty, cause = self._explained_novelty(start, anomalies, parts), None
         if novelty is None:
             ratio = ratio + excess
         elif self.known is None:
@@ -347,11 +347,12 @@ class Ensemble:
         else:
             v = _blend(anomaly - base, last[:, 1] - first[1], last[:, 2] - first[2])[:, None]
             ratio = v * ratio + (1 - v) * (novelty + excess)
+            cause = fold(novelty + excess + (0.0 if self.bulk is None else self.bulk.excess(seen)))
         folded = fold(ratio)
         # Quadrature errors and the padding of images are not attributed to a column.
         rest = anomaly - base - folded.reshape(len(folded), -1).sum(1)
         rest[np.abs(rest) <= ROUNDING * np.maximum(1.0, np.abs(anomaly))] = 0.0
-        return Explanation(folded, np.zeros_like(folded), rest, base)
+        return Explanation(folded, np.zeros_like(folded), rest, base, cause=cause)
 
     @_plainly
     def learn_means(self, rows: TrainingRows, seed: int) -> None:

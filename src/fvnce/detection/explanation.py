@@ -46,6 +46,8 @@ class Explanation:
         rest: part that cannot be attributed to a column, such as a quadrature error, shape (n,).
         base: mean score of training rows.
         names: names of the columns, or None.
+        cause: parts that reasons are chosen by, of the same shape: those of the score, and those of novelty for rows
+            flagged for their novelty alone; None if all are those of the score.
 
     >>> explanation = Explanation(np.array([[2.0, -0.5]]), np.zeros((1, 2)), np.zeros(1), 0.25, ("pressure", "flow"))
     >>> explanation.parts(0)
@@ -59,6 +61,12 @@ class Explanation:
     rest: Array
     base: float
     names: tuple[str, ...] | None = None
+    cause: Array | None = None
+
+    @property
+    def causes(self) -> Array:
+        """Parts that reasons are chosen by: ``cause``, or those of the score."""
+        return self.total if self.cause is None else self.cause
 
     @property
     def total(self) -> Array:
@@ -87,7 +95,7 @@ class Explanation:
         """Return the explanation of a subset of rows, or of one row if an integer is given."""
         keep = np.arange(len(self))[rows].reshape(-1)
         parts = (self.ratio[keep], self.reconstruction[keep], self.rest[keep])
-        return type(self)(*parts, self.base, self.names)
+        return type(self)(*parts, self.base, self.names, None if self.cause is None else self.cause[keep])
 
     def parts(self, row: int = 0) -> dict[str, float]:
         """Return the parts of the score of one row by name, by decreasing magnitude, then "rest" and "base".
@@ -112,7 +120,7 @@ class Explanation:
         >>> Explanation(np.array([[0.2, 2.0, -1.0, 3.0]]), np.zeros((1, 4)), np.zeros(1), 0.0).reasons()
         [3, 1]
         """
-        values = self.total[row].reshape(-1)
+        values = self.causes[row].reshape(-1)
         rounding = 1e-9 * max(1.0, float(np.abs(values).max(initial=0.0)))
         positive = values > max(rounding, SLIGHT * float(values.max(initial=0.0)))
         if self.ratio.ndim == 2:

@@ -189,6 +189,12 @@ class FittedEnsemble(FittedDetector):
     def _explain(self, encoded: Array) -> Explanation:
         return self.ensemble_.explain(encoded, self.preprocessor_.fold)
 
+    def _cause(self, rows: Any, of_novelty: Array, of_score: Array) -> Array:
+        if isinstance(self.preprocessor_, TablePreprocessor) and self.novelty_gaps_ is not None:
+            of_novelty = of_novelty + self.novelty_gaps_.parts(self.preprocessor_.gaps(rows))
+        novel = self._scores_of(rows).kind == "novel"
+        return np.where(novel.reshape(-1, *[1] * (of_score.ndim - 1)), of_novelty, of_score)
+
     def _take_state(self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         names, places = ("calibration", "novelty", "novelty_gaps", "ensemble"), listed(partial(count, low=0))
         added: dict[str, Any] = {"novelty": None, "novelty_gaps": None, "doubtful": []}  # version 0.2 had none of them

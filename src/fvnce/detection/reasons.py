@@ -39,7 +39,7 @@ SENTENCES = {
 #: Levels of the stored quantiles, finer in both tails, and the levels between which a number is usual.
 _TAIL = np.arange(10) / 1000
 LEVELS = np.concatenate([_TAIL, np.arange(1, 100) / 100, 1 - _TAIL[::-1]])
-LOW, HIGH = 0.02, 0.98
+LOW, HIGH = 0.1, 0.9
 #: Largest fraction of training rows for which a category, a gap, a value or a part of a date is called rare.
 RARE = 0.05
 #: Parts of dates in the order of :func:`time_parts`: the number and the names of their values.
@@ -65,7 +65,7 @@ class Usual:
     >>> X, weights = np.arange(1000.0)[:, None], np.ones(1000)
     >>> usual = Usual.learn(TablePreprocessor.learn(X, weights, None), X, weights)
     >>> usual.sentence(0, "amount", 2000.0, "$2,000", ColumnType(unit="$"), ())
-    'amount $2,000: higher than all 1,000 rows; usual $19 to $979'
+    'amount $2,000: higher than all 1,000 rows; usual $99 to $899'
     """
 
     rows: float

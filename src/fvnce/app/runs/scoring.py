@@ -289,7 +289,7 @@ def _reasons(run: FittedRun, rows: Any, chosen: Any) -> Iterator[tuple[dict[str,
         explanation = run.detector.explain(part)
         reasons = [explanation.reasons(i, REASONS) for i in range(len(explanation))]
         words = run.detector.in_words(part, explanation, reasons)
-        for values, columns, sentences in zip(explanation.total, reasons, words, strict=True):
+        for values, columns, sentences in zip(explanation.causes, reasons, words, strict=True):
             places = [_place(i, values.shape, run.layout.columns) for i in columns]
             parts = {place: float(values.flat[i]) for place, i in zip(places, columns, strict=True)}
             yield parts, sentences if run.layout.columns else places
