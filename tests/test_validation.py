@@ -69,7 +69,7 @@ SAME = np.arange(6.0).reshape(3, 2) + 2.0**30
 @pytest.mark.parametrize(
     "given",
     [
-        SAME[::-1][::-1],
+        SAME[::-1].copy()[::-1],
         np.asfortranarray(SAME),
         SAME.astype(">f8"),
         pd.DataFrame(SAME),
